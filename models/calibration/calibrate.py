@@ -14,11 +14,11 @@ from models.calibration.cross_validation import (
     cross_validate_time,
     median_error,
 )
-from models.calibration.fits import memory_fit, solve_time_fit
 from models.calibration.map_fit import Estimate, Fit
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
 from models.calibration.residual_spreads import is_identified, outliers
+from models.calibration.time_and_memory_fits import memory_fit, solve_time_fit
 from models.columns import Array
 from models.prediction.coverage import MeasuredRun, with_coverage
 from models.spec.profile import Profile, Term, TermKey, to_natural

@@ -13,7 +13,6 @@ from functools import cached_property
 
 import numpy as np
 
-from models.calibration.fits import RUN_QUANTITIES
 from models.calibration.map_fit import Estimate, Fit
 from models.calibration.residual_spreads import (
     lies_outside_others,
@@ -21,6 +20,7 @@ from models.calibration.residual_spreads import (
     weight_without_outliers,
     widening_outside,
 )
+from models.calibration.time_and_memory_fits import RUN_QUANTITIES
 from models.columns import Array
 from models.spec.profile import Z80, Profile
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.resolve.observations import needed_gib
+from service.resolve.calibration_targets import needed_gib
 from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.runtime.lru_cache import LruCache
 from service.schemas.layout import LayoutFields

@@ -21,7 +21,7 @@ from service.errors import Conflict, NothingToLearn
 from service.identifiers import earliest_id
 from service.learning.benchmarks import benchmark_observation
 from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
-from service.resolve.observations import log_residuals, observation
+from service.resolve.calibration_targets import log_residuals, observation
 from service.resolve.profiles import add_version, version_document
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns

@@ -13,7 +13,7 @@ import numpy as np
 from models.calibration.drift import MIN_RUNS, Change, level_changes_among_kinds
 from models.spec.profile import Profile
 from service.learning.model_families import family_of
-from service.resolve.observations import log_residuals
+from service.resolve.calibration_targets import log_residuals
 from service.resolve.profiles import profile_version
 from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.prediction import ProfileUsed

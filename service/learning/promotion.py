@@ -17,7 +17,7 @@ from models.cost.step import predict
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
-from service.resolve.observations import log_residuals, observation
+from service.resolve.calibration_targets import log_residuals, observation
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRuns
 from service.runtime.lru_cache import LruCache

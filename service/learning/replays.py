@@ -19,7 +19,7 @@ from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.resolve.answered_layout import best_cluster_and_stack
-from service.resolve.observations import log_residuals
+from service.resolve.calibration_targets import log_residuals
 from service.resolve.profiles import profile_version
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns

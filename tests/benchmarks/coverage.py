@@ -22,10 +22,10 @@ from functools import cache
 import numpy as np
 
 from models.calibration.calibrate import apply_estimate
-from models.calibration.fits import time_fit
 from models.calibration.fleet_effects import with_fleet_offsets
 from models.calibration.observation import Observation, with_limited_sources
 from models.calibration.posterior import Posterior, shipped_posterior
+from models.calibration.time_and_memory_fits import time_fit
 from models.columns import Array
 from models.cost.step import predict
 from models.spec import catalogue

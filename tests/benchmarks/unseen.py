@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration.fits import time_fit
 from models.calibration.map_fit import Estimate, Fit
 from models.calibration.posterior import Posterior
 from models.calibration.priors import priors
@@ -20,6 +19,7 @@ from models.calibration.residual_spreads import (
     unidentified_variance,
     widening_outside,
 )
+from models.calibration.time_and_memory_fits import time_fit
 from models.spec.profile import shipped_profile
 from service.tools.fit_profile import group_key, observations
 from tests.benchmarks.scores import Scored

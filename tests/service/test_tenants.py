@@ -13,8 +13,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from service import api_keys
+from service.resolve.calibration_targets import observation
 from service.resolve.disclosure import Disclosure
-from service.resolve.observations import observation
 from service.resolve.stored_runs import StoredRuns
 from service.runtime.process_pool import MAX_INLINE_REPORTS
 from service.store import Store, database

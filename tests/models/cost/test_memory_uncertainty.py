@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from models.cost.memory_uncertainty import MemoryUncertainty
+from models.cost.step import predict
 from models.prediction.prediction import predict_layouts
-from models.spec.layout import Layout
+from models.spec.layout import Layout, Layouts
 from tests.benchmarks.problems import problem
 from tests.models.advice.problems import PROFILE
 
@@ -30,3 +33,27 @@ def test_memory_has_an_interval_and_a_chance_to_fit() -> None:
     assert chance(found.needed_high_gib) == pytest.approx(0.9)
     assert chance(found.needed_low_gib) == pytest.approx(0.1)
     assert chance(0.1) == 0
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9, 0.99])
+def test_what_is_asked_to_fit_with_a_probability_does_so_often(probability: float) -> None:
+    """Counted in draws: what a layout reserves is log-normal around its prediction."""
+    base = problem("llama-3-8b", ("h100", 8), "megatron", seq_len=8192, global_batch=64)
+    found = predict(
+        base, Layouts.of([Layout(dp_shard=8, zero_stage=1)]), PROFILE.coefficients(base.scopes)
+    )
+    uncertainty = MemoryUncertainty.of(base, PROFILE, probability)
+    runtime = found.memory["context_bytes"][0]
+    reserved = found.needed_bytes[0] - runtime
+    capacity = runtime + reserved * np.broadcast_to(uncertainty.times(found.memory), (1,))[0]
+
+    def fits(usable_bytes: float) -> bool:
+        chip = replace(base.cluster.chip, usable_memory_gib=float(usable_bytes / 2**30))
+        cluster = replace(base.cluster, chip=chip)
+        return bool(uncertainty.fits(found.memory, found.host_bytes, cluster, np.inf)[0])
+
+    assert fits(1.0001 * capacity)
+    assert not fits(0.9999 * capacity)
+    spread = float(uncertainty.spread(found.memory)[0])
+    drawn = reserved * np.exp(np.random.default_rng(0).normal(0, spread, 100_000)) + runtime
+    assert np.mean(drawn <= capacity) == pytest.approx(probability, abs=0.01)

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from models.errors import Invalid
 from models.spec.hardware import GIB
 from models.spec.profile import shipped_profile
-from service.resolve.observations import log_residuals, observation
+from service.resolve.calibration_targets import log_residuals, observation
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.profile import Unusable
