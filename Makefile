@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install serve test test-long explore check fix docs profiles evidence lock
+.PHONY: help install develop serve test test-long explore check fix docs profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -14,6 +14,7 @@ install: .venv/installed  ## make .venv from the lock file
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
 	@touch $@
 
+develop: .venv/developed  ## make .venv with all that the tests need
 .venv/developed: .venv/installed requirements-dev.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@

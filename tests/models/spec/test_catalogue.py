@@ -18,6 +18,32 @@ def entries(name: str) -> list[dict[str, Any]]:
 
 
 CHIPS = entries("chips")
+NUMBERS = {
+    "memory_gb", "usable_memory_gib", "memory_bandwidth_gb_s", "compute_units", "devices_per_chip",
+}  # fmt: skip
+REQUIRED = NUMBERS | {
+    "id", "name", "vendor", "generation", "year", "aliases", "peak_tflops", "scale_up",
+    "scale_out_gb_s", "tdp_w", "usd_per_chip_hour", "price_source", "sources", "confidence",
+    "caveats",
+}  # fmt: skip
+OPTIONAL = {"host_memory_gb", "host_memory_source", "gemm_tile"}
+PRIORS = json.loads((files("models") / "data/priors.json").read_text())["terms"]
+MEASURED_GENERATIONS = {
+    term["scope"].removeprefix("generation:")
+    for term in PRIORS
+    if term["scope"].startswith("generation:")
+}
+UNMEASURED_GENERATIONS: set[str] = {"ada", "ascend", "cdna2", "gaudi"}
+"""Of which no prior is known: a name that is in neither set is likely to be misspelt."""
+
+
+@pytest.mark.parametrize("entry", CHIPS, ids=lambda entry: entry.get("id", "without an id"))
+def test_an_entry_has_the_fields_of_a_chip_and_no_others(entry: dict[str, Any]) -> None:
+    assert entry.keys() >= REQUIRED
+    assert entry.keys() <= REQUIRED | OPTIONAL
+    assert all(entry[name] > 0 for name in NUMBERS)
+    assert all(peak > 0 for peak in entry["peak_tflops"].values())
+    assert entry["generation"] in MEASURED_GENERATIONS | UNMEASURED_GENERATIONS
 
 
 @pytest.mark.parametrize("entry", CHIPS, ids=lambda entry: entry["id"])
