@@ -19,16 +19,17 @@ from models.spec.hardware import Dim
 from models.spec.profile import Coefficients, Number
 
 TREE_HOPS = 10.0
-"""Of a ring, that a pass over a tree takes per doubling of nodes: 90 us measured there and back
-over hops of 4.5 us."""
+"""How many hops of a ring one pass over a tree costs for every doubling of nodes: 90 us were
+measured there and back, where a hop takes 4.5 us."""
 TREE_HOPS_INSIDE = 3.2
-"""The same within a scale-up domain, where NCCL's tuning.cc has a tree's hop 0.66 times as long as
-a ring's, and between nodes 2.1 times."""
+"""The same within a scale-up domain. NCCL's tuning.cc has a tree's hop 0.66 times as long as a
+ring's there, and 2.1 times as long between nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a collective over each of some groups: seconds a byte, and seconds before the first."""
+    """What a collective costs over each of n groups: seconds a byte, and seconds before the first
+    byte; both of shape (n,)."""
 
     byte_s: Array
     latency_s: Array
@@ -37,8 +38,8 @@ class Cost:
         return Cost(self.byte_s.take(rows), self.latency_s.take(rows))
 
     def least_of(self, choices: int, *, apart: int = 1) -> Cost:
-        """Of so many choices for each group, one after the other, the least of both; so often
-        `apart`."""
+        """The least of both costs among `choices` for each group, where the rows list all groups
+        for the first choice, then for the second, and so on. `apart` such lists stay separate."""
         return Cost(
             *(
                 v.reshape(apart, choices, -1).min(axis=1).ravel()
@@ -70,14 +71,16 @@ class Network:
         return Cost(2 * self._transfer(group), self._call(group, 2 * path))
 
     def _transfer(self, group: Group) -> Array:
-        """Of a gather, what the links take for a byte.
+        """Seconds a byte of a gather.
 
-        A ring hands all but a member's own part on over every link, and there are as many rings as
-        a domain has members to leave it by, so that the bus bandwidth of large messages does not
-        depend on the number of nodes. Levels work at the same time on different pieces, so the
-        slowest one counts. On a torus level by level: what enters a domain has to be all but the
-        part already inside; and what goes between slices is a collective of its own, before or
-        after that within them.
+        Switched levels carry rings. A ring passes on all but a member's own part over every link,
+        and a domain has as many rings as members to leave it by, so the bus bandwidth of large
+        messages does not depend on the number of nodes. Levels work at the same time on different
+        pieces, so the slowest one counts.
+
+        A torus gathers level by level: what enters a domain is all but the part already inside.
+        What goes between slices is a collective of its own, before or after the one within them,
+        so its time is added.
         """
         slowest: Array = np.zeros_like(group.degree)
         between: Array = np.zeros_like(group.degree)

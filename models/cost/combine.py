@@ -60,7 +60,13 @@ def partitions(problem: Problem, layouts: Layouts) -> SharedRows[Stages]:
     Those of multi-token prediction are where the head is."""
     x = layouts
     paired = x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V
-    columns = x.pp, x.virtual_stages, x.balanced, *paired, pipeline.level(x.schedule)
+    columns = (
+        x.pp,
+        x.virtual_stages,
+        x.balanced,
+        *paired,
+        pipeline.holds_equal_micro_batches(x.schedule),
+    )
     first, code = distinct(*columns)
     weights, head = problem.forward_flops
     parts = [column[first] for column in columns]
@@ -81,7 +87,13 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
         x.pp * x.virtual_stages,
         facing(x.pp, x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V),
     )
-    columns = x.pp, x.virtual_stages, x.balanced, faces, pipeline.level(x.schedule)
+    columns = (
+        x.pp,
+        x.virtual_stages,
+        x.balanced,
+        faces,
+        pipeline.holds_equal_micro_batches(x.schedule),
+    )
     first, code = distinct(*columns)
     shape = [column[first] for column in columns]
     begin = boundaries(

@@ -34,12 +34,14 @@ Memory = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class MemoryUncertainty:
-    """`variances`: of the logs of coefficients, from terms without runs. A layout fits where it
-    does with the `probability`: with even chances where its prediction does."""
+    """How far memory may lie from its prediction, and what a layout therefore needs to fit."""
 
     neighbourhood: Neighbourhood
+    """The measured spread of peaks around predictions, of runs like the problem's."""
     variances: Mapping[str, float]
+    """Variance of the logarithm of each coefficient of memory, from terms that no run informed."""
     probability: float = EVEN_CHANCE
+    """How likely a layout must be to fit. With even chances the prediction itself must fit."""
 
     @classmethod
     def of(
@@ -54,12 +56,13 @@ class MemoryUncertainty:
         )
 
     def spread(self, memory: Memory) -> Array:
-        """Standard deviation of the log of what each layout reserves."""
-        allocated = total(value for name, value in memory.items() if name not in _BESIDES)
+        """The standard deviation of the natural logarithm of what each layout reserves; shape
+        (n,)."""
+        allocated = total(value for name, value in memory.items() if name not in _NOT_ALLOCATED)
         reserved = allocated + memory["fragmentation_bytes"]
         variance = np.zeros_like(reserved)
         for coefficient, part in _SCALES.items():
-            of = reserved if part in _BESIDES else allocated
+            of = reserved if part in _NOT_ALLOCATED else allocated
             variance = (
                 variance + self.variances[coefficient] * (memory[part] / np.maximum(of, 1.0)) ** 2
             )
@@ -67,27 +70,33 @@ class MemoryUncertainty:
         return np.asarray(np.sqrt(self.neighbourhood.spread**2 + more))
 
     @cached_property
-    def least(self) -> float:
-        """How many times its prediction a layout must have, however little of it is uncertain."""
+    def least_safety_factor(self) -> float:
+        """The safety factor of a layout none of whose memory rests on terms without runs."""
         return math.exp(self._deviations * self.neighbourhood.spread)
 
     def fits(self, memory: Memory, on_host: Array, cluster: Cluster, capacity: float) -> Array:
-        """Whether layouts need no more than the capacity, and have the margin in all of the device
-        and of its host."""
-        times, needed = self.times(memory), total(memory.values())
-        surely = needed + (times - 1) * (needed - memory["context_bytes"]) <= cluster.usable_bytes
-        return np.asarray((needed <= capacity) & surely & (times * on_host <= cluster.host_bytes))
+        """Whether each layout is predicted to need no more than `capacity` bytes, and would still
+        fit on the device and its host if it needed as much more as its safety factor says."""
+        factor = self.safety_factor(memory)
+        needed = total(memory.values())
+        reserved = needed - memory["context_bytes"]
+        fits_on_device = needed + (factor - 1) * reserved <= cluster.usable_bytes
+        fits_on_host = factor * on_host <= cluster.host_bytes
+        return np.asarray((needed <= capacity) & fits_on_device & fits_on_host)
 
     def needed(self, memory: Memory) -> Array:
-        """Bytes that layouts would need to be as unsure to fit as they are, were as little of them
-        uncertain as of any can be."""
+        """The bytes that, with the least safety factor, would be as likely to fit as each layout
+        is with its own: one figure by which layouts of different uncertainty compare."""
         runtime = memory["context_bytes"]
         return np.asarray(
-            runtime + self.times(memory) / self.least * (total(memory.values()) - runtime)
+            runtime
+            + self.safety_factor(memory)
+            / self.least_safety_factor
+            * (total(memory.values()) - runtime)
         )
 
-    def times(self, memory: Memory) -> Array | float:
-        """How many times what is predicted each must have."""
+    def safety_factor(self, memory: Memory) -> Array | float:
+        """How many times its predicted reserved memory each layout must have room for."""
         return np.exp(self._deviations * self.spread(memory)) if self._deviations else 1.0
 
     @cached_property
@@ -95,5 +104,5 @@ class MemoryUncertainty:
         return NormalDist().inv_cdf(self.probability)
 
 
-_BESIDES = ("fragmentation_bytes", "context_bytes")
-"""What is not allocated by the framework."""
+_NOT_ALLOCATED = ("fragmentation_bytes", "context_bytes")
+"""Terms of memory that the framework does not allocate."""

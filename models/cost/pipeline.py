@@ -46,26 +46,32 @@ FORWARD = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages,
-    (s, n); forward, both passes, and weight gradients of all stages, (n,). Weight gradients may be
-    0 where no schedule moves them. `order`, `partition`: how stages follow each other, and whose
-    order each is (`code` of models.cost.stage_partition.Stages). `rounds`: of those among the n
-    that are interleaved."""
+    """Seconds that a micro-batch takes on the stages of n pipelines. Only the s stages of a
+    pipeline that differ are given, in arrays of shape (s, n)."""
 
     forward: Array
+    """Forward on each stage, (s, n)."""
     backward: Array
+    """Backward on each stage, weight gradients included, (s, n)."""
     weight: Array | float
+    """Weight gradients on each stage, (s, n); may be 0 where no schedule moves them."""
     total_forward: Array
+    """Forward on all stages together, (n,)."""
     total: Array
+    """Forward and backward on all stages together, (n,)."""
     total_weight: Array | float
+    """Weight gradients on all stages together, (n,)."""
     order: Order
+    """In which order the different stages follow each other, for each partition."""
     partition: Array
+    """The row of `order` that each pipeline has, (n,)."""
     rounds: makespan.Rounds | None = None
+    """Of the interleaved pipelines among the n, what each round of chunks takes."""
 
 
 def micro_batch_group(pp: Array | int, micro_batches: Array | int) -> Array:
-    """Of an interleaved schedule, how many micro-batches pass a chunk of a stage before its next
-    one: the fewest, from pp on, that leave no remainder or one of pp or more, so that no stage
+    """How many micro-batches pass one chunk of a stage before its next chunk, under an interleaved
+    schedule: the fewest, from pp on, that leave no remainder or one of pp or more, so that no stage
     waits (Megatron-Core schedules.py, get_schedule_table; pp in arXiv 2104.04473 §2.2)."""
     pp, m = np.broadcast_arrays(pp, np.maximum(micro_batches, pp))
     shape, pp, m = pp.shape, pp.ravel(), m.ravel()
@@ -80,8 +86,8 @@ def micro_batch_group(pp: Array | int, micro_batches: Array | int) -> Array:
 def in_flight(
     schedule: Array, stage: Array, pp: Array, virtual_stages: Array, micro_batches: Array
 ) -> Array:
-    """Micro-batches whose activations a stage holds at its fullest, in units of all the layers it
-    holds."""
+    """How many micro-batches' activations a stage holds at its fullest. An interleaved stage holds
+    single chunks of some; these count as parts of a micro-batch."""
 
     def interleaved() -> Array:
         chunks = (
@@ -99,20 +105,23 @@ def in_flight(
     return _by_schedule(schedule, np.minimum(pp - stage, micro_batches).astype(float), others)
 
 
-def level(schedule: Array) -> Array:
-    """Whether every stage holds as many micro-batches as the first, of schedules with a chunk a
-    stage."""
+def holds_equal_micro_batches(schedule: Array) -> Array:
+    """Whether every stage of a schedule with one chunk a stage holds as many micro-batches as the
+    first. (Under 1F1B later stages hold fewer.)"""
     return (schedule == AFAB) | (schedule == ZERO_BUBBLE)
 
 
 def ends_together(schedule: Array) -> Array:
     """Whether stages are taken to do what comes once a step when the last of them has done its
     passes."""
-    return (schedule == ONE_F_ONE_B) | (schedule == INTERLEAVED) | level(schedule)
+    return (
+        (schedule == ONE_F_ONE_B) | (schedule == INTERLEAVED) | holds_equal_micro_batches(schedule)
+    )
 
 
 def passes_alike(pp: Array, virtual_stages: Array, micro_batches: Array) -> Array:
-    """Of how many passes of a stage a step is about as long, where stages are alike."""
+    """The length of a step in passes of one stage, for stages that are alike: m micro-batches and
+    the bubble."""
     return np.asarray(micro_batches + (pp - 1) / virtual_stages)
 
 
@@ -124,8 +133,12 @@ def moves_weight_gradients(schedule: Array) -> bool:
 def bubble(
     schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes
 ) -> Array:
-    """Seconds that each stage is idle in a step, (s, n); where they end together until the last of
-    them has done its passes; without a pipeline nowhere."""
+    """The seconds that each stage is idle in a step, shape (s, n); 0 without a pipeline.
+
+    Where stages end together (`ends_together`), the time is counted until the last of them has done
+    its passes. The closed form of each schedule is in the docstring of this module. Those of 1F1B,
+    interleaving and ZB-H1 are longest paths of models.cost.makespan, less the stage's own work.
+    """
     t, m1 = times, micro_batches - 1
     both = t.forward + t.backward
     if (pp == 1).all():
@@ -164,7 +177,8 @@ def bubble(
 
 
 def _of_others(times: StageTimes, alike: int) -> tuple[Array, Array, Array]:
-    """Forward, input and weight gradients of all stages but so many that are like each, (s, n)."""
+    """The seconds of forward, input gradients and weight gradients on all other stages, each (s,
+    n): of all stages together, less `alike` stages like this one."""
     t = times
     both, weight = (
         t.total - alike * (t.forward + t.backward),
@@ -177,7 +191,8 @@ def _of_others(times: StageTimes, alike: int) -> tuple[Array, Array, Array]:
 def _seconds(
     schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes
 ) -> Array:
-    """Of pipelines under 1F1B, with chunks or without, and ZB-H1, (n,); 0 of others."""
+    """The seconds that pipelines under 1F1B, interleaving and ZB-H1 take for all micro-batches,
+    (n,); 0 for other schedules."""
     found, several = np.zeros(len(pp)), schedule == INTERLEAVED
     group = micro_batch_group(pp, micro_batches) if several.any() else pp
     number = np.cumsum(several) - 1

@@ -469,7 +469,7 @@ class _Search:
             some = layouts.take(rows).with_columns(recompute_layers=layers)
             stages = tables.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
             return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(
-                tables.capacity, tables.margin
+                tables.capacity, tables.memory_uncertainty
             )
 
         evaluated = fit(np.arange(len(mesh)), most) & (legal > 0)

@@ -117,8 +117,11 @@ class MinimumMemory:
         stages = tables.chains.stages(tables.chain(trunk[mesh]), schedule[kept])
         combiner = Combiner(rows, costs.take(mesh), stages)
         used, _ = combiner.memory()
-        on_host = tables.margin.times(used) * combiner.host() <= tables.problem.cluster.host_bytes
-        return rows, np.where(on_host, tables.margin.needed(used), np.inf)
+        on_host = (
+            tables.memory_uncertainty.safety_factor(used) * combiner.host()
+            <= tables.problem.cluster.host_bytes
+        )
+        return rows, np.where(on_host, tables.memory_uncertainty.needed(used), np.inf)
 
     def _cores(self) -> Iterator[tuple[float, Cores]]:
         """Cores, few at a time at first, in order of the memory that they need at least."""

@@ -61,7 +61,7 @@ class SearchTables:
     def __init__(self, space: Space, profile: Profile) -> None:
         self.space, self.problem = space, space.problem
         self.c: Coefficients = profile.coefficients(self.problem.scopes)
-        self.margin = MemoryUncertainty.of(
+        self.memory_uncertainty = MemoryUncertainty.of(
             self.problem, profile, space.constraints.min_fit_probability
         )
         self._keep_free()
@@ -102,7 +102,7 @@ class SearchTables:
         """The same where layouts have to fit with that probability, which is nothing to what is
         legal and costs."""
         other = copy(self)
-        other.margin = replace(self.margin, probability=probability)
+        other.memory_uncertainty = replace(self.memory_uncertainty, probability=probability)
         other._keep_free()
         return other
 
@@ -136,7 +136,9 @@ class SearchTables:
 
     def fits(self, memory: MemoryUsed, on_host: Array) -> Array:
         """Whether layouts do, for certain."""
-        return self.margin.fits(memory, on_host, self.problem.cluster, self.capacity * (1 - 1e-12))
+        return self.memory_uncertainty.fits(
+            memory, on_host, self.problem.cluster, self.capacity * (1 - 1e-12)
+        )
 
     def _keep_free(self) -> None:
         """`capacity`: what no layout that fits needs more than."""
@@ -146,7 +148,8 @@ class SearchTables:
         )
         runtime = float(self.c.context_gib) * GIB
         self.capacity = min(
-            usable - reserve * GIB, runtime + (usable - runtime) / self.margin.least
+            usable - reserve * GIB,
+            runtime + (usable - runtime) / self.memory_uncertainty.least_safety_factor,
         )
         if self.capacity <= 0:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"

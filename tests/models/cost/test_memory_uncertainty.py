@@ -45,7 +45,9 @@ def test_what_is_asked_to_fit_with_a_probability_does_so_often(probability: floa
     uncertainty = MemoryUncertainty.of(base, PROFILE, probability)
     runtime = found.memory["context_bytes"][0]
     reserved = found.needed_bytes[0] - runtime
-    capacity = runtime + reserved * np.broadcast_to(uncertainty.times(found.memory), (1,))[0]
+    capacity = (
+        runtime + reserved * np.broadcast_to(uncertainty.safety_factor(found.memory), (1,))[0]
+    )
 
     def fits(usable_bytes: float) -> bool:
         chip = replace(base.cluster.chip, usable_memory_gib=float(usable_bytes / 2**30))
