@@ -1,12 +1,13 @@
 """Makespans of pipelines: the longest path through operations that wait for each other, in closed
 form.
 
-An operation waits for the one before it on its stage, and for that of the neighbour which gives it
-what it needs. Few of the paths through all of them can be the longest. What each takes is linear
-from stage to stage that is alike, or the larger of what is, so that it is largest where a stretch
-of such stages begins or ends, or where one of the things it counts turns. Pipelines are given by
-those stages, (s, n) in their order, with times that are also those of the stages between one and
-the one given before it; their number and micro-batches are (n,).
+An operation waits for the one before it on its stage, and for the operation of a neighbouring stage
+that gives it its input. The makespan is the length of the longest path through these waits, and
+only few paths can be the longest. The length of each is piecewise linear in the stages where it
+turns, so it is largest where a stretch of equal stages begins or ends, or where a count of
+micro-batches changes. Therefore only those stages are given: arrays have shape (s, n), stages in
+their order, and the times of a stage are also those of the stages between it and the one given
+before it. Numbers of stages and of micro-batches have shape (n,).
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from models.columns import Array, take_at
 
 
 def turns(pp: Array, micro_batches: Array, corners: Array) -> Array:
-    """The stages to be given of pipelines with fewer micro-batches than stages, whose stretches
-    begin and end at `corners` (s, n)."""
+    """The stages at which the paths of a pipeline with fewer micro-batches than stages can turn;
+    shape (3s, n). Stretches of equal stages begin and end at `corners` (s, n)."""
     few = pp - micro_batches
     more = (np.clip(corners + by, 0, pp - 1) for by in (-few, few))
     return np.sort(np.concatenate([corners, *more]), axis=0)
 
 
 def turns_of_rounds(pp: Array, micro_batches: Array, corners: Array) -> Array:
-    """The same of pipelines whose micro-batches are one group, of which later stages alternate and
-    others do not."""
+    """The same for an interleaved pipeline whose micro-batches are one group: its late stages
+    alternate forward and backward, its early stages do not."""
     turn = pp - 1 - micro_batches // 2
     return np.sort(np.concatenate([corners, np.clip([turn, turn + 1], 0, pp - 1)]), axis=0)
 

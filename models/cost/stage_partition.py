@@ -1,16 +1,23 @@
 """How layers fall on the stages of a pipeline: contiguous chunks, one or several to a stage.
 
-An equal number of layers each; or balanced by their costs. Of one chunk a stage, so that the
-largest is least, with as few layers on the early ones as that allows, which hold most
-micro-batches, or, where all hold as many, so that the largest but the last is least too. Of
-several, dealt out to the stages in rounds, so that the largest stage is least, then the sum over
-rounds of each round's largest chunk, among splits that give every stage but the last, which has the
-head, as even a number of layers as can be, one more to the late ones or, where layers differ, to
-the early ones, and every stage as even chunks as can be, the larger ones first. In a V the first
-stage has both ends, as have the outermost of DualPipe: so that the largest stage is least, then the
-largest chunk, among splits that give all others as even a number of layers. Dealt out in rounds,
-the head's chunk may have no layer, and, where there are two layers fewer than chunks, neither has
-the embedding's, as in Megatron-LM's splits and Llama 3's (arXiv 2407.21783 §3.3.2).
+Without balancing every stage has an equal number of layers. A balanced split depends on the
+schedule. Each of these makes its first quantity least, then the next one among what is left:
+
+- One chunk a stage, as 1F1B has it: the largest stage, then the number of layers on early stages,
+  which hold most micro-batches.
+- One chunk a stage where all stages hold as many micro-batches (afab, ZB-H1): the largest stage,
+  then the largest stage but the last.
+- Several chunks a stage, dealt out in rounds (interleaving): the largest stage, then the sum over
+  rounds of each round's largest chunk. Only such splits count as give every stage but the last,
+  which has the head, as even a number of layers as can be (one more goes to late stages or, where
+  layers differ, to early ones), and every stage chunks as even as can be, the larger ones first.
+- A V, where the first stage has both ends of the model, and DualPipe, where the two outermost have:
+  the largest stage, then the largest chunk. All other stages have as even a number of layers as can
+  be.
+
+Dealt out in rounds, the head's chunk may have no layer and, where there are two layers fewer than
+chunks, neither has the embedding's, as in Megatron-LM's splits and Llama 3's (arXiv 2407.21783
+§3.3.2).
 """
 
 from __future__ import annotations
@@ -23,20 +30,21 @@ import numpy as np
 from models.columns import Array, distinct, take_at
 
 _ALTERNATING = 2
-"""With more runs of layers of a kind than this, kinds take turns: rounds differ from stage to
-stage."""
+"""A model with more runs of layers of one kind than this has kinds that take turns, so that the
+rounds of its stages differ."""
 _TRIED = 8
-"""Sizes of the largest chunk."""
+"""How many sizes of the largest chunk are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The stages of some partitions one after the other: which of the different ones each is,
-    `kind` (most stages, partitions), and where stretches of stages that are alike begin and end,
-    `corners` (most of them, partitions), of which padding repeats the last."""
+    """The stages of some partitions, one after the other."""
 
     kind: Array
+    """Which of the different stages each stage is; shape (most stages, partitions)."""
     corners: Array
+    """The stages where a stretch of equal stages begins or ends; shape (most corners, partitions).
+    Shorter columns repeat their last entry."""
 
     @classmethod
     def of(cls, kind: Array, pp: Array) -> Order:
