@@ -22,10 +22,7 @@ ADDRESS = "http://127.0.0.1:8000"
 """Where the pages say that the service listens."""
 _START_S = 30.0
 _PAGE_S = 120.0
-_PRELUDE = """set -euo pipefail
-curl() { command curl ${fails:---fail-with-body} "$@"; }
-"""
-"""An example that the service refuses ends the page, unless the page says that it is refused."""
+_PRELUDE = "set -euo pipefail\n"
 
 
 @contextmanager
@@ -85,5 +82,4 @@ def _step(example: Block, output: Path) -> str:
     text = example.text.replace(".venv/bin/python", sys.executable)
     if example.language == "python":
         text = f"python3 - <<'END_OF_EXAMPLE'\n{text}END_OF_EXAMPLE\n"
-    fails = "--no-fail" if example.is_refused else "--fail-with-body"
-    return f"fails={fails}\n{{\n{text}}} > {output}\n"
+    return f"{{\n{text}}} > {output}\n"

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
+from models.layouts.complexity import POINTS, TERM_WORDS
+from models.layouts.rules import RULES
 from models.spec import catalogue
 from service.app import create_app
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
+from tests.docs.rule_meanings import RULE_MEANINGS
 
 
 @cache
@@ -53,11 +56,23 @@ def stacks() -> str:
     return _table(("stack", "software", "also accepted"), rows)
 
 
+def rules() -> str:
+    rows = [(f"`{rule.name}`", f"`{rule.field}`", RULE_MEANINGS[rule.name]) for rule in RULES]
+    return _table(("rule", "field", "what it asks"), rows)
+
+
+def complexity_terms() -> str:
+    rows = [(f"`{name}`", str(points), TERM_WORDS[name]) for name, points in POINTS.items()]
+    return _table(("term", "points", "what has them"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings,
     "routes": routes,
     "problem types": problem_types,
     "stacks": stacks,
+    "rules": rules,
+    "complexity terms": complexity_terms,
 }
 """By the name that stands in the markers of a page."""
 

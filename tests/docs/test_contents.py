@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
+from models.layouts.rules import RULES
+from models.layouts.space import Space
+from models.spec.constraints import Constraints
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
+from tests.benchmarks.problems import problem
 from tests.docs.pages import name_of, pages
+from tests.docs.rule_meanings import RULE_MEANINGS
 from tests.docs.tables import openapi
 from tests.docs.update import with_tables
 from tests.paths import ROOT
@@ -73,6 +78,16 @@ def test_every_word_of_a_question_is_in_the_concepts(name: str) -> None:
         if f"`{word}`" not in concepts
     ]  # fmt: skip
     assert not missing
+
+
+def test_every_rule_has_a_meaning() -> None:
+    assert set(RULE_MEANINGS) == {rule.name for rule in RULES}
+
+
+def test_every_count_of_a_certificate_is_in_the_concepts() -> None:
+    question = problem("llama-3-8b", ("h100", 8), "megatron", seq_len=4096, global_batch=16)
+    for name in Space(question, Constraints()).cardinality:
+        assert f"`{name}`" in PAGES["docs/concepts.md"], name
 
 
 @pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md"])

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.skipif(
 WITH_EXAMPLES = [
     page for page in pages() if any(block.is_example for block in blocks(page.read_text()))
 ]
-
-
 README = ROOT / "README.md"
+OTHER_PAGES = [page for page in WITH_EXAMPLES if page != README]
+_REQUEST = re.compile(r"\bcurl (.*)")
 
 
-@pytest.mark.parametrize("page", [page for page in WITH_EXAMPLES if page != README], ids=name_of)
+@pytest.mark.parametrize("page", OTHER_PAGES, ids=name_of)
 def test_examples_print_what_the_page_shows(page: Path, sqlite_files, tmp_path: Path) -> None:
     text = page.read_text()
     assert with_outputs(text, sqlite_files.prepared(), tmp_path) == text, "run `make docs`"
@@ -37,12 +37,40 @@ def test_the_readme_works_a_second_time_and_leaves_nothing_that_counts(
     text, url = README.read_text(), sqlite_files.prepared()
     assert with_outputs(text, url, tmp_path) == text, "run `make docs`"
     assert with_outputs(text, url, tmp_path) == text
+    assert_nothing_counts(url)
+
+
+@pytest.mark.long
+def test_pages_leave_nothing_that_counts(sqlite_files, tmp_path: Path) -> None:
+    """Every page runs on one database, and the README on it after each of them."""
+    readme, url = README.read_text(), sqlite_files.prepared()
+    assert with_outputs(readme, url, tmp_path) == readme
+    for page in OTHER_PAGES:
+        with_outputs(page.read_text(), url, tmp_path)
+        assert_nothing_counts(url)
+        assert with_outputs(readme, url, tmp_path) == readme, f"after {name_of(page)}"
+    assert_nothing_counts(url)
+
+
+def assert_nothing_counts(url: str) -> None:
+    """Check that no report counts and that predictions are made as on a fresh service."""
     with examples.served(url) as address:
         profile = httpx.get(f"{address}/v1/profiles/default").json()
         reports = httpx.get(f"{address}/v1/reports").json()
     assert profile["active_version"] == 1
     assert profile["policy"]["mode"] == "manual"
     assert reports["items"] == []
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
+def test_a_request_that_fails_says_so(page: Path) -> None:
+    """Without --fail-with-body a reader would not see that the service refused an example."""
+    for block in blocks(page.read_text()):
+        if not block.is_example:
+            continue
+        for options in _REQUEST.findall(block.text):
+            assert options.startswith("-sS ")
+            assert ("--fail-with-body" in options) is not block.is_refused
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
