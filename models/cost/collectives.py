@@ -63,12 +63,12 @@ class Network:
 
     def gather(self, group: Group) -> Cost:
         """All-gather, or a reduce-scatter of the same size (its mirror image)."""
-        return Cost(self._transfer(group), self._call(group, self._ring(group)))
+        return Cost(self._transfer(group), self._latency(group, self._ring(group)))
 
     def reduce(self, group: Group) -> Cost:
         """All-reduce: a reduce-scatter and a gather."""
         path = np.minimum(self._ring(group), self._tree(group))
-        return Cost(2 * self._transfer(group), self._call(group, 2 * path))
+        return Cost(2 * self._transfer(group), self._latency(group, 2 * path))
 
     def _transfer(self, group: Group) -> Array:
         """Seconds a byte of a gather.
@@ -125,7 +125,7 @@ class Network:
                 time = sent * (1 - inside / degree) / np.maximum(rate, 1.0)
             slowest = np.maximum(slowest, np.where(members > 1, time, 0.0))
             inside = inside * members
-        return Cost(slowest, self._call(group, self._tree(group)))
+        return Cost(slowest, self._latency(group, self._tree(group)))
 
     def send(self, group: Group) -> Cost:
         """Point to point between neighbours of a group, over the slowest links any neighbours are
@@ -165,8 +165,9 @@ class Network:
                 stages.append((ring_members, np.where(ring_rate > 0, ring_rate, 1.0)))
         return stages
 
-    def _call(self, group: Group, path: Array) -> Array:
-        """Seconds of a collective before the first byte, which takes so long a path."""
+    def _latency(self, group: Group, path: Array) -> Array:
+        """Seconds before the first byte: the fixed cost of a call and those of the `path`; 0 for a
+        group of one."""
         return np.where(group.degree > 1, self.c.collective_s + path, 0.0)
 
     def _ring(self, group: Group) -> Array:

@@ -145,6 +145,8 @@ class Predictions:
         return self.reserved_bytes - self.memory["fragmentation_bytes"]
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
+        """Whether the predicted memory of each layout is within what its device, less the reserve,
+        and its host have; shape (n,)."""
         cluster = self.problem.cluster
         return (self.needed_bytes <= cluster.usable_bytes - reserve_bytes) & (
             self.host_bytes <= cluster.host_bytes

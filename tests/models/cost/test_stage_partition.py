@@ -184,3 +184,27 @@ def test_what_stages_have_in_the_first_and_in_the_last_round() -> None:
     first, last = found.of_rounds(np.zeros(1, dtype=int))[:, :, :, 0]
     assert first.tolist() == [[2.0, 2.0], [1.0, 0.0], [0.0, 0.0]]
     assert last.tolist() == [[2.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+
+
+@given(st.integers(2, 4), st.integers(1, 3), st.data())
+def test_chunks_begin_where_it_is_stated(pp: int, rounds: int, data: st.DataObject) -> None:
+    chunks = pp * rounds
+    counts = data.draw(st.lists(st.integers(1, 9), min_size=chunks, max_size=chunks))
+    layers = np.ones(sum(counts))
+    rows = np.full(2, pp), np.full(2, rounds), np.array([True, False]), np.zeros(2, dtype=int)
+    stated = np.array([counts, [0] * chunks])
+    begin = boundaries(layers, 2.0, *rows, stated=stated)
+    assert np.diff(begin[0]).tolist() == counts
+    assert begin[1].tolist() == boundaries(layers, 2.0, *rows)[1].tolist()
+
+
+def test_partitions_of_other_lengths_may_be_stated_together() -> None:
+    stated = np.array([[5, 3, 0, 0], [1, 2, 3, 2]])
+    no, yes = np.zeros(2, dtype=bool), np.ones(2, dtype=bool)
+    found = partition(
+        ((0, 8),), np.array([1.0]), 1.0, np.array([2, 4]), np.array([1, 1]), yes, no, no,
+        stated=stated,
+    )  # fmt: skip
+    held = found.amounts[0]
+    assert held[:2, 0].tolist() == [5.0, 3.0]
+    assert held[:, 1].tolist() == [1.0, 2.0, 3.0, 2.0]

@@ -76,3 +76,17 @@ def test_a_report_of_what_is_gone_is_left_out_with_the_reason(client, monkeypatc
 
     monkeypatch.setattr(Resolver, "resolve", forget)
     assert read(client) == ([], [Unusable(report=report["id"], reason="model: is forgotten")])
+
+
+def test_parts_that_were_measured_are_targets_too(client) -> None:
+    question = {
+        "model": "qwen3-30b-a3b",
+        "stack": "megatron",
+        "layout": {"dp_shard": 64, "ep": 8, "zero_stage": 1},
+    }
+    parts = {"exposed_communication_s": 0.2, "expert_imbalance": 1.5}
+    post(client, **question, parts=parts)
+    ((run,), _) = read(client)
+    seen = observation(run)
+    assert seen.exposed_s == 0.2
+    assert seen.coefficients["imbalance"] > 0
