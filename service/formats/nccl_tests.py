@@ -1,18 +1,20 @@
 """Reads the output of nccl-tests (and rccl-tests): how long a collective of various sizes takes.
 
-The columns are those that src/common.cu prints: size (B), count, type, redop, root, and then time
-(us), algbw, busbw and #wrong, first out of place and then in place. Only newer releases print the
-name of the operation.
+The output is the table that the programs print, or the JSON that newer ones write.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil, floor
 from typing import get_args
 
 from models.calibration.microbenchmarks import Operation
 from models.errors import Invalid
+from service.formats._nccl_tests_json import read_json
+from service.formats._nccl_tests_rows import Output, Placement, Row
+from service.formats._nccl_tests_text import read_text
 
 _OPERATIONS: dict[str, Operation] = {
     "all_reduce": "all_reduce",
@@ -26,24 +28,21 @@ _OPERATIONS: dict[str, Operation] = {
     "sendrecv": "send_recv",
     "send_recv": "send_recv",
 }
-_OTHER_COLLECTIVES = ("broadcast", "reduce", "gather", "scatter", "hypercube")
-_PROGRAM = re.compile(r"\b(\w+?)_perf\b", re.ASCII)
-_RANK = re.compile(r"#\s*Rank\s+(\d+)\s")
-_DEVICE = re.compile(r"#\s*Rank\s+\d+\s.*\[[0-9a-fA-F:.x]+\]\s+(.{1,80})")
-_LINE_REACH = 2000  # characters of a line that are looked at
-_MIN_COLUMNS = 8  # of a release that prints one placement only
-_BOTH_PLACEMENTS_COLUMNS = 12
-_MAX_S = 1e4
+_OTHER_COLLECTIVES = (
+    "alltoallv", "all_to_allv", "all_reduce_bias", "broadcast", "reduce", "gather", "scatter",
+    "hypercube",
+)  # fmt: skip
 _UNNAMED_RULE = "is required: the output does not name the collective"
+_BANDWIDTH_ROUNDING = 0.005  # GB/s: bandwidths are printed to 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     operation: Operation
     ranks: int | None
-    """The number of ranks that the header lists, if it lists any."""
+    """The number of ranks that the bandwidths tell, or that the output lists, if either does."""
     devices: tuple[str, ...]
-    """The names of the devices there, each once."""
+    """The names of the devices that the output lists, each once."""
     sizes: tuple[float, ...]
     """In bytes."""
     seconds: tuple[float, ...]
@@ -53,72 +52,82 @@ class Table:
 
 
 def read(text: str, operation: Operation | None = None) -> Table:
-    """The table of an output. `operation` says which collective it is of where the output does not.
-    Raises Invalid, about `nccl_tests` or `operation`, where there is no table to read."""
-    lines = [line[:_LINE_REACH] for line in text.splitlines()]
-    rows: list[tuple[float, float]] = []
-    reductions: set[str] = set()
-    unread = 0
-    for line in lines:
-        fields = line.split()
-        if len(fields) < _MIN_COLUMNS or not fields[0].isdecimal() or not fields[1].isdecimal():
-            continue
-        row = _row(fields)
-        reductions.add(fields[3])
-        if row is None:
-            unread += 1
-        elif row[0] > 0:
-            rows.append(row)
+    """The table of an output. `operation` says which collective it is of where the output does not,
+    or where it has tables of several.
+
+    Raises Invalid, about `nccl_tests` or `operation`, where there is no table to read.
+    """
+    output = read_text(text)
+    if not output.rows:
+        output = read_json(text) or output
+    _require_success(output)
+    asked, operation = operation, _operation(output.programs, operation)
+    rows = output.rows
+    if asked is not None and len(_named_operations(output.programs)) > 1:
+        rows = [row for row in rows if row.program is None or _is_of(row.program, operation)]
     if not rows:
-        raise Invalid(
-            "nccl_tests",
-            None,
-            f"holds no line of an nccl-tests table that could be read ({unread} could not)",
+        raise Invalid("nccl_tests", None, f"has no line of its {operation} that could be read")
+    _require_reduction(operation, {row.redop for row in rows if row.redop})
+    return Table(
+        operation=operation,
+        ranks=_ranks(output.ranks, operation, rows),
+        devices=output.devices,
+        sizes=tuple(row.size for row in rows),
+        seconds=tuple(min(each.seconds for each in row.placements) for row in rows),
+        unread=output.unread,
+    )
+
+
+def _require_success(output: Output) -> None:
+    """Raises Invalid where the run failed, and where nothing was read, saying what is in the
+    way."""
+    if output.failure:
+        wrong = f"; results were wrong: {output.wrong}" if output.wrong else ""
+        rule = f"is of a run that failed: {output.failure}{wrong}; send one that passed"
+        raise Invalid("nccl_tests", None, rule)
+    if output.rows:
+        return
+    unread = f"holds no line of an nccl-tests table that could be read ({output.unread} could not"
+    if output.wrong:
+        rule = f"{unread}, because results were wrong: {output.wrong}); send a run that passed"
+    elif output.unread and not output.has_header:
+        rule = (
+            f"{unread}): the header that names the columns (# size count type …) is missing; send"
+            " the output whole"
         )
-    sizes, seconds = zip(*rows, strict=True)
-    operation = _operation(lines, operation)
-    _require_reduction(operation, reductions)
-    return Table(operation, _ranks(lines), _devices(lines), sizes, seconds, unread)
+    else:
+        rule = f"{unread}); send the output whole, with the header and the lines under it"
+    raise Invalid("nccl_tests", None, rule)
 
 
-def _row(fields: list[str]) -> tuple[float, float] | None:
-    """Bytes and seconds. None where no placement has a time, or its results were wrong: those are
-    no measurements."""
-    groups = [fields[-4:]]
-    if len(fields) >= _BOTH_PLACEMENTS_COLUMNS:
-        groups.append(fields[-8:-4])
-    times = [time for group in groups if (time := _time(group)) is not None]
-    return (float(fields[0]), min(times)) if times else None
-
-
-def _time(group: list[str]) -> float | None:
-    """The seconds of one placement, from its four columns."""
-    try:
-        seconds = float(group[0]) * 1e-6
-    except ValueError:
-        return None
-    wrong = group[3] not in ("0", "N/A")
-    return None if wrong or not 0 < seconds < _MAX_S else seconds
-
-
-def _operation(lines: list[str], asked: Operation | None) -> Operation:
+def _operation(programs: list[str], asked: Operation | None) -> Operation:
     """The collective that the output names. Where it names none or several, `asked` says which it
     is."""
-    named = [match[1].lower() for line in lines for match in _PROGRAM.finditer(line)]
-    found = {_OPERATIONS[name] for name in named if name in _OPERATIONS}
-    other = next((name for name in named if name in _OTHER_COLLECTIVES), None)
+    found = _named_operations(programs)
+    other = next((name for name in programs if name in _OTHER_COLLECTIVES), None)
     if asked is not None:
         if asked not in found and (found or other):
-            rule = f"is not what the output names: {', '.join(sorted(found) or [str(other)])}"
+            rule = f"is not what the output names: {', '.join(found or [str(other)])}"
             raise Invalid("operation", asked, rule)
         return asked
-    if len(found) == 1:
-        return found.pop()
+    if len(found) == 1 and other is None:
+        return found[0]
     uses = ", ".join(get_args(Operation))
     rule = _UNNAMED_RULE
-    if other:
+    if found:
+        named = ", ".join([*found, *([other] if other else [])])
+        rule = f"is required: the output names several collectives ({named})"
+    elif other:
         rule = f"is of {other}, which no layout has: their traffic is of {uses}"
-    raise Invalid("operation", other, rule)
+    raise Invalid("operation", None if found else other, rule)
+
+
+def _named_operations(programs: list[str]) -> list[Operation]:
+    return sorted({_OPERATIONS[name] for name in programs if name in _OPERATIONS})
+
+
+def _is_of(program: str, operation: Operation) -> bool:
+    return _OPERATIONS.get(program) == operation
 
 
 def _require_reduction(operation: Operation, reductions: set[str]) -> None:
@@ -126,16 +135,36 @@ def _require_reduction(operation: Operation, reductions: set[str]) -> None:
     one, for which nccl-tests prints "none"."""
     is_reduced = reductions & {"sum", "prod", "max", "min", "avg"}
     if operation in ("all_gather", "all_to_all") and is_reduced:
-        rule = f"reduces nothing, and the output says redop {min(reductions)}"
+        rule = f"reduces nothing, and the output says redop {min(is_reduced)}"
         raise Invalid("operation", operation, rule)
 
 
-def _devices(lines: list[str]) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(match[1].strip() for line in lines if (match := _DEVICE.search(line)))
-    )
+def _ranks(listed: int | None, operation: Operation, rows: Iterable[Row]) -> int | None:
+    """The number of ranks. The bandwidths tell where they are more than the output lists, of which
+    lines may be missing."""
+    placements = [placement for row in rows for placement in row.placements]
+    told = _ranks_by_bandwidth(operation, placements)
+    if listed is None or (told is not None and told > listed):
+        return told
+    return listed
 
 
-def _ranks(lines: list[str]) -> int | None:
-    found = {int(match[1]) for line in lines if (match := _RANK.match(line))}
-    return len(found) or None
+def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -> int | None:
+    """The number n of ranks for which the bus bandwidth is what it is: of n ranks (n-1)/n of the
+    algorithm's bandwidth, or twice that for an all-reduce (nccl-tests doc/PERFORMANCE.md).
+
+    None where the digits that are printed do not tell.
+    """
+    passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+    if operation not in passes:
+        return None
+    best = max(placements, key=lambda each: each.algbw or 0.0, default=None)
+    if best is None or not best.algbw or not best.busbw:
+        return None
+    ratio = best.busbw / best.algbw
+    off = _BANDWIDTH_ROUNDING * (1 + ratio) / best.algbw
+    low, high = ((ratio + sign * off) / passes[operation] for sign in (-1, 1))
+    if not 0 < low < high < 1:
+        return None
+    fewest, most = ceil(1 / (1 - low)), floor(1 / (1 - high))
+    return fewest if fewest == most and fewest >= 2 else None

@@ -46,7 +46,10 @@ from service.store import Rows, Store
 from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import BenchmarkRow
 
-_CHIP_MODEL = re.compile(r"\b(?:G?[HBAV]\d{2,3}|MI\d{3}X?)")
+_CHIP_MODEL = re.compile(
+    r"\b(?:G?[HBAVLT]\d{1,3}[A-Z]?|MI\d{3}[AX]?|(?:RTX|GTX)[ -](?:PRO[ -])?[A-Z]?\d+)\b"
+)
+"""What tells the model in the name of a GPU: GH200, L40S, MI300X, RTX 4090."""
 _MOST_SPEEDUP = 2.2
 """How many times faster than the links allow a collective may be. A switch that reduces (SHARP,
 NVLS) halves what an all-reduce sends over its links."""
@@ -193,7 +196,7 @@ def _collective_timings(problem: Problem, table: nccl_tests.Table) -> Collective
         )
     _require_named_chip(problem, table)
     if table.ranks is not None and table.ranks != devices:
-        rule = f"has {devices} devices, and the output lists {table.ranks} ranks"
+        rule = f"has {devices} devices, and the output is of {table.ranks} ranks"
         raise Invalid("cluster.num_chips", problem.cluster.num_chips, rule)
     return CollectiveTimings(
         problem, table.operation, np.array(table.sizes), np.array(table.seconds)

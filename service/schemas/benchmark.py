@@ -37,9 +37,10 @@ class BenchmarkSubmission(Wire):
     stack: StackForm = "generic"
     """Whose predictions it should inform, besides those of every other stack."""
     nccl_tests: Annotated[str, Field(min_length=1)] | None = None
-    """The output as it is."""
+    """The output as it is, with its header: the table, whatever a launcher puts before its lines,
+    or the JSON of --json. Output of a run that failed is refused."""
     operation: Operation | None = None
-    """Of the output, where it does not name it."""
+    """Of the output, where it does not name it, or names several."""
     gemms: Annotated[list[GemmFields], Field(min_length=1, max_length=1000)] | None = None
     precision: Precision = "bf16"
     """Of the matrix products that name no `dtype`."""

@@ -245,11 +245,21 @@ def test_ranks_and_chips_agree(shared_client) -> None:
     assert shared_client.post("/v1/benchmarks", json=alone).json()["num_chips"] == 4
 
 
-def test_devices_are_those_of_the_cluster(shared_client) -> None:
-    device = "#  Rank  0 Group  0 Pid 1 on node-0 device  0 [0000:19:00] NVIDIA A100-SXM4-80GB\n"
+@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"])
+def test_devices_are_those_of_the_cluster(shared_client, name: str) -> None:
+    device = f"#  Rank  0 Group  0 Pid 1 on node-0 device  0 [0000:19:00] {name}\n"
     body = changed(sweep(400), "nccl_tests", device + table(400))
     problem = assert_problem(shared_client.post("/v1/benchmarks", json=body), "invalid", "/cluster")
-    assert "A100" in problem["errors"][0]["rule"]
+    assert name in problem["errors"][0]["rule"]
+
+
+def test_bandwidths_of_another_number_of_ranks_are_refused(shared_client) -> None:
+    line = "1073741824 268435456 float sum -1 4029.4 266.48 466.33 0 4016.4 267.34 467.85 0"
+    body = changed(sweep(400), "nccl_tests", line)
+    assert shared_client.post("/v1/benchmarks", json=body).status_code == 201
+    refused = shared_client.post("/v1/benchmarks", json=changed(body, "cluster.num_chips", 16))
+    problem = assert_problem(refused, "invalid", "/cluster/num_chips")
+    assert "has 16 devices, and the output is of 8 ranks" in problem["errors"][0]["rule"]
 
 
 def test_a_benchmark_that_is_not_there(shared_client) -> None:

@@ -1,0 +1,122 @@
+"""What the two forms of nccl-tests output, text and JSON, are read into."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from math import isfinite
+
+from models.errors import Invalid
+
+_MAX_S = 1e4
+_NOT_CHECKED = {"N/A", "-"}
+_ERROR_LIMITS = {
+    "half": 1e-2,
+    "fp16": 1e-2,
+    "bfloat16": 1e-2,
+    "bf16": 1e-2,
+    "float": 1e-5,
+    "double": 1e-12,
+}
+"""Up to which deviation releases with a column `error` take a result as right (deltaMaxValue of
+their src/common.cu). Of integers, none."""
+_FP8_ERROR_LIMIT = 1e-1
+
+_PROGRAM = re.compile(r"\b([A-Za-z]\w*?)_perf(?![A-Za-z0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A collective out of place or in place."""
+
+    seconds: float
+    algbw: float | None = None
+    busbw: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    size: float
+    """In bytes."""
+    redop: str | None
+    program: str | None
+    """What was last named before the row, as all_reduce of all_reduce_perf."""
+    placements: tuple[Placement, ...]
+
+
+@dataclass(slots=True)
+class Output:
+    """What an output holds, before anyone asks which collective it is of."""
+
+    rows: list[Row] = field(default_factory=list)
+    programs: list[str] = field(default_factory=list)
+    """The programs that it names, as all_reduce of all_reduce_perf."""
+    ranks: int | None = None
+    """The number of ranks that it lists, if it lists all of them."""
+    devices: tuple[str, ...] = ()
+    """The names of the devices, each once."""
+    unread: int = 0
+    """Lines that could not be read, or whose results were wrong."""
+    wrong: str | None = None
+    """Of the first line without a right result, what was wrong."""
+    failure: str | None = None
+    """What the program says of a failure of the run."""
+    has_header: bool = False
+
+    def add(self, row: Row, wrong: str | None) -> None:
+        """A row with its right results; `wrong` says what was wrong with the others."""
+        if not row.placements:
+            self.unread += 1
+            self.wrong = self.wrong or wrong
+        elif row.size > 0:
+            self.rows.append(row)
+
+
+def programs_in(text: str) -> list[str]:
+    """The names before _perf, as in ./build/alltoall_perf_mpi."""
+    return [match[1].lower() for match in _PROGRAM.finditer(text)]
+
+
+def seconds_of(microseconds: object) -> float | None:
+    """None where there is no time, as in a column of N/A."""
+    value = number(microseconds)
+    if value is None or not 0 < value * 1e-6 < _MAX_S:
+        return None
+    return value * 1e-6
+
+
+def number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if isfinite(found) else None
+
+
+def wrong_result(column: str, value: object, dtype: str) -> str | None:
+    """What a column that checks the results says is wrong with them, such as "#wrong 12". `column`
+    is #wrong, which counts elements, or error, which is the largest deviation."""
+    if value is None or value in _NOT_CHECKED:
+        return None
+    found = number(value)
+    if found is None or found > _error_limit(column, dtype):
+        return f"{column} {value}"
+    return None
+
+
+def _error_limit(column: str, dtype: str) -> float:
+    if column != "error":
+        return 0.0
+    if dtype.lower().startswith(("fp8", "f8")):
+        return _FP8_ERROR_LIMIT
+    return _ERROR_LIMITS.get(dtype.lower(), 0.0)
+
+
+def cpu_time_refused() -> Invalid:
+    return Invalid(
+        "nccl_tests",
+        None,
+        "has times of the CPU, and not of the collective; run it without -C (--report_cputime)",
+    )
