@@ -208,7 +208,7 @@ def _format_value(value: object) -> str:
     if isinstance(value, tuple):
         is_order_of_axes = set(value) == set(AXES)
         separator = " < " if is_order_of_axes else "+"
-        return separator.join(value) or "none"
+        return separator.join(map(str, value)) or "none"
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)

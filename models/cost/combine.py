@@ -67,12 +67,34 @@ def partitions(problem: Problem, layouts: Layouts) -> SharedRows[Stages]:
         *paired,
         pipeline.holds_equal_micro_batches(x.schedule),
     )
-    first, code = distinct(*columns)
+    first, code = distinct(*columns, *_stated_splits(x))
     weights, head = problem.forward_flops
     parts = [column[first] for column in columns]
     runs, by_threshold = problem.architecture.layer_runs, problem.stack.splits_by_threshold
-    found = partition(runs, np.array(weights), head, *parts, by_threshold=by_threshold)
+    found = partition(
+        runs,
+        np.array(weights),
+        head,
+        *parts,
+        by_threshold=by_threshold,
+        stated=_stated_layers(x, first),
+    )
     return SharedRows(found.beside_head(runs[-1][0], problem.architecture.mtp_layers), code)
+
+
+def _stated_splits(layouts: Layouts) -> tuple[Array, ...]:
+    """A column that tells the layouts' `layers_per_chunk` apart; none where no layout has one, as
+    in a search."""
+    if not layouts.states_layers.any():
+        return ()
+    _, code = np.unique(layouts.layers_per_chunk, return_inverse=True)
+    return (code.ravel(),)
+
+
+def _stated_layers(layouts: Layouts, rows: Array) -> Array | None:
+    """The layers of each chunk of some layouts, (rows, most chunks), all 0 where none are stated;
+    None where no layout states any."""
+    return layouts.stated_layers[rows] if layouts.states_layers.any() else None
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
@@ -94,10 +116,14 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
         faces,
         pipeline.holds_equal_micro_batches(x.schedule),
     )
-    first, code = distinct(*columns)
+    first, code = distinct(*columns, *_stated_splits(x))
     shape = [column[first] for column in columns]
     begin = boundaries(
-        np.array(weights)[kinds], head, *shape, by_threshold=problem.stack.splits_by_threshold
+        np.array(weights)[kinds],
+        head,
+        *shape,
+        by_threshold=problem.stack.splits_by_threshold,
+        stated=_stated_layers(x, first),
     )
     cuts = [row[1:count] for row, count in zip(begin[code], chunks.tolist(), strict=True)]
     return [[chunk.tolist() for chunk in np.split(kinds, cut)] for cut in cuts]

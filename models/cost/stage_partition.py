@@ -224,19 +224,21 @@ def partition(
     level: Array | bool = False,
     *,
     by_threshold: bool = False,
+    stated: Array | None = None,
 ) -> Stages:
     """Contiguous chunks of layers for u rows.
 
     `layer_cost` (k,): a layer of each kind; `head_cost`: output head and MTP, which are in the last
     chunk. Rows that are `balanced` get a split by these costs, or that of nanotron, `by_threshold`;
-    the others an equal number of layers. `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on
+    the others an equal number of layers, but for those that have them in `stated`, as boundaries
+    does. `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on
     device i, `folded` ones (two chunks in a V) chunk i and chunk 2p-1-i. Stages of `level` ones
     hold as many micro-batches each.
     """
     order = np.repeat([kind for kind, _ in runs], [count for _, count in runs])
     costs = layer_cost[order]
     shape = pp, virtual_stages, balanced, facing(pp, mirrored, folded), level
-    begin = boundaries(costs, head_cost, *shape, by_threshold=by_threshold)
+    begin = boundaries(costs, head_cost, *shape, by_threshold=by_threshold, stated=stated)
     rounds = np.where(mirrored | folded, 1, virtual_stages)
     amounts, of_rounds, index, kind = _different_stages(
         begin, order, len(layer_cost), pp, rounds, mirrored, folded
@@ -264,9 +266,19 @@ def boundaries(
     level: Array | bool = False,
     *,
     by_threshold: bool = False,
+    stated: Array | None = None,
 ) -> Array:
     """Where each chunk of layers begins, (u, most chunks + 1); from the last one's end on the
-    number of layers."""
+    number of layers. `stated` has the layers of each chunk, (u, chunks), of the rows that are split
+    as someone says, and 0 in the others."""
+    if stated is not None:
+        is_stated = stated.any(axis=1)
+        shape = pp, virtual_stages, balanced & ~is_stated, facing, level
+        begin = boundaries(layers, head, *shape, by_threshold=by_threshold)
+        ends = np.cumsum(stated[is_stated], axis=1)[:, : begin.shape[1] - 1]
+        begin[is_stated, 1:] = len(layers)
+        begin[is_stated, 1 : 1 + ends.shape[1]] = np.minimum(ends, len(layers))
+        return begin
     chunks = pp * virtual_stages
     begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(layers) / chunks[:, None]).astype(
         np.int64

@@ -340,6 +340,28 @@ def _layers_message(p: Problem, x: Layout) -> str:
     )
 
 
+def _stated_layers_add_up(p: Problem, x: Layouts) -> Array:
+    """Chunks without layers are those of an embedding or a head by itself, which only chunks that
+    are dealt out in rounds may be. nanotron has its own way of splitting."""
+    stated = x.stated_layers
+    chunk = np.arange(stated.shape[1])
+    chunks = (x.pp * x.virtual_stages)[:, None]
+    may_be_empty = (x.schedule == INTERLEAVED)[:, None] & ((chunk == 0) | (chunk == chunks - 1))
+    filled = (stated > 0) | may_be_empty | (chunk >= chunks)
+    adds_up = (stated.sum(axis=1) == p.architecture.num_layers) & filled.all(axis=1)
+    return ~x.states_layers | (adds_up & (not p.stack.splits_by_threshold))
+
+
+def _stated_layers_message(p: Problem, x: Layout) -> str:
+    if p.stack.splits_by_threshold:
+        return f"stack {p.stack.id} splits layers by their cost; leave it out"
+    given, layers = sum(x.layers_per_chunk), p.architecture.num_layers
+    if given != layers:
+        return f"adds up to {given}, must to the {layers} layers of {p.architecture.name}"
+    ends = ", but for the first and the last" if x.schedule == "interleaved" else ""
+    return f"{list(x.layers_per_chunk)}: each chunk needs a layer{ends}"
+
+
 def _tied_embedding_allowed(p: Problem, x: Layouts) -> Array:
     return (x.pp == 1) | p.stack.ties_in_pipeline | (not p.architecture.tie_word_embeddings)
 
@@ -726,6 +748,12 @@ RULES: tuple[Rule, ...] = (
     Rule("batch_divides", "layout.micro_batch", _batch_divides, _batch_message),
     Rule("schedule_offered", "layout.schedule", _schedule_offered, _schedule_message),
     Rule("schedule_shape", "layout.schedule", _schedule_has_its_shape, _shape_message),
+    Rule(
+        "stated_layers_add_up",
+        "layout.layers_per_chunk",
+        _stated_layers_add_up,
+        _stated_layers_message,
+    ),
     Rule("layers_divide", "layout.pp", _layers_divide_into_chunks, _layers_message),
     Rule("tied_embedding_in_pipeline", "layout.pp", _tied_embedding_allowed, _tie_message),
     Rule("mtp_offered", "layout.pp", _mtp_offered, _mtp_message),

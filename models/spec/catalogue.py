@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -21,12 +22,19 @@ _MOST_PADDING = 128 * 64
 the tensor-parallel size (--make-vocab-size-divisible-by)."""
 
 
+_BEFORE_HARDWARE = re.compile(
+    r"^(?:nvidia-|tesla-|amd-|instinct-|intel-|google-|aws-|huawei-|gpu-|standard-|ml\.)+(?=.)"
+)
+"""Vendors and their brands, as drivers and node labels print them; Azure's and SageMaker's words
+for a machine."""
+
+
 def chip(name: str) -> Chip:
-    return _find("chip", name, chips())
+    return _find_hardware("chip", name, chips())
 
 
 def fabric(name: str) -> Fabric:
-    return _find("fabric", name, fabrics())
+    return _find_hardware("fabric", name, fabrics())
 
 
 def fabric_described_as(text: str) -> Fabric | None:
@@ -44,20 +52,18 @@ def architecture(name: str) -> Architecture:
 
 
 def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
-    """A cluster of a fabric preset with its chip, or of a chip on the fabric of its data sheet.
+    """A cluster of a chip on the fabric of its data sheet, or else of a fabric preset and its chip.
     `fields` are further fields of Cluster. Raises UnknownName."""
-    key = _normal(preset)
-    of_fabrics = {_normal(name): known for name, known in fabrics().items()}
-    if key in of_fabrics and key not in {_normal(name) for name in chips()}:
-        found = of_fabrics[key]
-        return Cluster(
-            chip=chip(fabric_chip(found.id)), fabric=found, num_chips=num_chips, **fields
-        )
     try:
         part = chip(preset)
+        links = part.fabric
     except UnknownName:
-        raise UnknownName("cluster", preset, [*fabrics(), *chips()]) from None
-    return Cluster(chip=part, fabric=part.fabric, num_chips=num_chips, **fields)
+        try:
+            links = fabric(preset)
+        except UnknownName:
+            raise UnknownName("cluster", preset, [*fabrics(), *chips()]) from None
+        part = chip(fabric_chip(links.id))
+    return Cluster(chip=part, fabric=links, num_chips=num_chips, **fields)
 
 
 def fabric_chip(fabric_id: str) -> str:
@@ -262,6 +268,24 @@ def _index(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
 
 def _normal(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def _bare(name: str) -> str:
+    """A name of hardware without what vendors, drivers and clouds put before it: h200 of NVIDIA
+    H200, p5.48xlarge of ml.p5.48xlarge."""
+    return _BEFORE_HARDWARE.sub("", _normal(name))
+
+
+def _find_hardware(field: str, name: str, index: Mapping[str, T]) -> T:
+    """As _find does, and also without what stands before the name of a chip or a machine."""
+    try:
+        return _find(field, name, index)
+    except UnknownName:
+        wanted = _bare(name)
+        for known, value in index.items():
+            if _bare(known) == wanted:
+                return value
+        raise
 
 
 def _find(field: str, name: str, index: Mapping[str, T]) -> T:

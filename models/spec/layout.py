@@ -25,6 +25,7 @@ PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
 TORUS_AXES: tuple[tuple[str, ...], ...] = tuple(permutations("zyx"))
 TORUS_BLOCKS = (1, 2, 4)
+MAX_LAYERS = 10**4  # of a chunk
 TORUS_KNOBS = ("torus_axes", "torus_block")
 DEGREES = (*AXES, "ep", "etp")
 _POSITIVE_KNOBS = (
@@ -66,7 +67,11 @@ class Layout:
     virtual_stages: int = 1
     """The model chunks that a device holds."""
     balanced: bool = False
-    """Layers are split over stages so that the slowest stage is fastest, not in equal numbers."""
+    """Layers are split over stages so that the slowest stage is fastest, or as `layers_per_chunk`
+    says; not in equal numbers."""
+    layers_per_chunk: tuple[int, ...] = ()
+    """How many layers each of the pp * virtual_stages chunks has, in the order of the model. Where
+    nothing is said, `balanced` decides."""
     recompute: str = "none"
     """What backward computes again: nothing ("none"), some modules of every layer ("selective"), or
     all but the inputs of layers ("full")."""
@@ -97,6 +102,7 @@ class Layout:
                 rule = f"must be one of {', '.join(choices)}"
                 raise Invalid(f"layout.{name}", getattr(self, name), rule)
         self._check_recompute()
+        self._check_layers_per_chunk()
         if tuple(self.placement) not in PLACEMENTS:
             rule = f"must order all of {', '.join(AXES)}"
             raise Invalid("layout.placement", self.placement, rule)
@@ -120,6 +126,25 @@ class Layout:
             rule = 'a number of layers goes with recompute "full"; 0 is all'
             raise Invalid("layout.recompute_layers", layers, rule)
 
+    def _check_layers_per_chunk(self) -> None:
+        layers = self.layers_per_chunk
+        if not layers:
+            return
+        chunks = self.pp * self.virtual_stages
+        if len(layers) != chunks:
+            rule = (
+                f"must have a number of layers for each of pp({self.pp}) *"
+                f" virtual_stages({self.virtual_stages}) = {chunks} chunks, and has {len(layers)}"
+            )
+            raise Invalid("layout.layers_per_chunk", list(layers), rule)
+        if not all(0 <= count <= MAX_LAYERS for count in layers):
+            raise Invalid(
+                "layout.layers_per_chunk", list(layers), f"must be 0 to {MAX_LAYERS} each"
+            )
+        if len(set(layers)) > 1 and not self.balanced:
+            rule = "is an equal split, and layers_per_chunk has unequal numbers; leave one out"
+            raise Invalid("layout.balanced", self.balanced, rule)
+
     @property
     def dp(self) -> int:
         return self.dp_replicate * self.dp_shard
@@ -138,6 +163,8 @@ class Layout:
         if self.pp > 1 or self.schedule != "1f1b":
             chunks = f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""
             parts.append(f"{self.schedule}{chunks}")
+        if self.layers_per_chunk:
+            parts.append(f"layers={','.join(map(str, self.layers_per_chunk))}")
         if self.zero_stage:
             parts.append(f"zero={self.zero_stage}")
         if self.recompute != "none":
@@ -182,6 +209,8 @@ class Layouts(Columns):
 
     `schedule`, `placement` and `torus_axes` are indices into SCHEDULES, PLACEMENTS and TORUS_AXES.
     `recompute` is the number of a policy with its modules (models.spec.recompute).
+    `layers_per_chunk` holds strings, empty where nothing is said: a character for each chunk, whose
+    code point is one more than the number of its layers (`stated_layers` reads them).
     """
 
     pp: Array
@@ -198,6 +227,7 @@ class Layouts(Columns):
     schedule: Array
     virtual_stages: Array
     balanced: Array
+    layers_per_chunk: Array
     recompute: Array
     recompute_layers: Array
     zero_stage: Array
@@ -209,7 +239,7 @@ class Layouts(Columns):
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> Layouts:
         rows = list(layouts)
-        columns = {}
+        columns: dict[str, Array] = {}
         for field in fields(cls):
             values = [getattr(row, field.name) for row in rows]
             if field.name == "recompute":
@@ -217,8 +247,9 @@ class Layouts(Columns):
             elif field.name in _NAMES:
                 names = [value if isinstance(value, str) else tuple(value) for value in values]
                 values = [_CODES[field.name][name] for name in names]
-            dtype = bool if field.name in _BOOLEAN else np.int64
-            columns[field.name] = np.array(values, dtype=dtype)
+            elif field.name == "layers_per_chunk":
+                values = ["".join(chr(1 + count) for count in counts) for counts in values]
+            columns[field.name] = np.array(values, dtype=_DTYPES.get(field.name, np.int64))
         return cls(**columns)
 
     def __len__(self) -> int:
@@ -230,6 +261,7 @@ class Layouts(Columns):
             value = getattr(self, field.name)[index].item()
             values[field.name] = _NAMES[field.name][value] if field.name in _NAMES else value
         values["recompute"], values["recompute_modules"] = decode_policy(values["recompute"])
+        values["layers_per_chunk"] = tuple(ord(each) - 1 for each in values["layers_per_chunk"])
         return Layout(**values)
 
     @property
@@ -245,8 +277,30 @@ class Layouts(Columns):
         divide is for a rule to refuse."""
         return np.maximum(global_batch // (self.dp * self.micro_batch), 1)
 
+    @property
+    def states_layers(self) -> Array:
+        """Whether `layers_per_chunk` says how layers are split, (n,)."""
+        return np.asarray(self.layers_per_chunk != "")
 
-_BOOLEAN = {"balanced", "reshard", "sequence_parallel", "offload_activations", "offload_optimizer"}
+    @property
+    def stated_layers(self) -> Array:
+        """The numbers of `layers_per_chunk`, (n, most chunks); 0 beyond the last chunk."""
+        strings = np.ascontiguousarray(self.layers_per_chunk)
+        points = (
+            strings.view(np.uint32).reshape(len(strings), strings.itemsize // 4).astype(np.int64)
+        )
+        return np.maximum(points - 1, 0)
+
+
+_DTYPES: dict[str, type] = {
+    "balanced": bool,
+    "layers_per_chunk": str,
+    "reshard": bool,
+    "sequence_parallel": bool,
+    "offload_activations": bool,
+    "offload_optimizer": bool,
+}
+"""Of the columns that do not hold integers."""
 
 
 def active_axes(x: Layouts) -> Array:

@@ -319,7 +319,8 @@ def _shipped_chip(resolved: ResolvedQuestion) -> list[str]:
         return []
     chip = resolved.problem.cluster.chip
     lines = list[str]()
-    if chip.vendor in _DATA_SHEET_MEMORY:
+    is_memory_given = "usable_memory_gib" in resolved.request["cluster"]
+    if chip.vendor in _DATA_SHEET_MEMORY and not is_memory_given:
         lines.append(
             f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet"
         )

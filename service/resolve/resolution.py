@@ -20,10 +20,17 @@ from models.spec.problem import Problem
 from models.spec.stack import Stack
 from service.formats import huggingface
 from service.json_pointers import prefix_errors, relocate_errors
+from service.resolve.hardware_names import chip_named_in, misspelt
 from service.resolve.tpu_slices import expand_slice_name
 from service.schemas.architecture import HuggingFaceConfig, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
-from service.schemas.cluster import ChipFields, ClusterFields, ClusterPreset, ClusterSize
+from service.schemas.cluster import (
+    ChipFields,
+    ClusterFields,
+    ClusterPreset,
+    ClusterSize,
+    require_memory,
+)
 from service.schemas.prediction import (
     ArchitectureUsed,
     CatalogUsed,
@@ -219,7 +226,7 @@ class Resolver:
     def chip(self, form: str | ChipFields, field: str) -> ResolvedPart[Chip]:
         """`field` is where the chip stands in the request, for errors about it."""
         if not isinstance(form, str):
-            _require_memory(form, field)
+            require_memory(f"{field}.usable_memory_gib", form.usable_memory_gib, form.memory_gb)
             described = form.build(_described_chip_id(form))
             return ResolvedPart(
                 value=described,
@@ -315,7 +322,7 @@ class Resolver:
             hint = f": {base} has no version {version}, its last is {row.version}"
             return _with_hint(error, hint)
         if kind in ("chips", "clusters"):
-            return _with_hint(error, _unknown_chip_hint(error))
+            return _with_hint(error, _unknown_hardware_hint(kind, name, registered))
         return error
 
 
@@ -328,13 +335,30 @@ def pinned_name(row: CatalogRow) -> str:
     return f"{row.name}@{row.version}"
 
 
-def _unknown_chip_hint(error: UnknownName) -> str:
-    """What to do with a chip that is in no catalogue, instead of a list of those that are."""
-    near = f"; did you mean {', '.join(error.near)}?" if error.near else ";"
-    return (
-        f"{near} the chip of a cluster may be its data sheet, or registered by POST"
+def _unknown_hardware_hint(kind: Kind, name: str, registered: Iterable[str]) -> str:
+    """What an unknown name of a chip or machine may have meant, and how to describe either."""
+    near = misspelt(name, [*SHIPPED_NAMES[kind](), *registered])
+    named = None if near else chip_named_in(name, _chip_of_names())
+    describe = (
+        "the chip of a cluster may be the explicit fields of its data sheet, or registered by POST"
         " /v1/catalog/chips"
     )
+    if near:
+        return f"; did you mean {', '.join(near)}? Else {describe}"
+    links = " and its links in cluster.levels" if kind == "clusters" else ""
+    if named:
+        return f"; if its chip is {named}, give cluster.chip = {named!r}{links}; else {describe}"
+    if kind == "clusters":
+        return f" of a chip or machine: give cluster.chip{links}; {describe}"
+    return f" of a chip: {describe}"
+
+
+def _chip_of_names() -> dict[str, str]:
+    """The chip of every shipped name of a chip or fabric, both by id."""
+    of_fabrics = {
+        name: catalogue.fabric_chip(fabric.id) for name, fabric in catalogue.fabrics().items()
+    }
+    return of_fabrics | {name: chip.id for name, chip in catalogue.chips().items()}
 
 
 def _with_hint(error: UnknownName, hint: str) -> UnknownName:
@@ -397,17 +421,6 @@ def _require_positions(architecture: Architecture, seq_len: int) -> None:
     if 0 < learned < seq_len:
         rule = f"is more than the {learned} positions that {architecture.name} learns"
         raise Invalid("workload.seq_len", seq_len, rule)
-
-
-def _require_memory(chip: ChipFields, field: str) -> None:
-    """Refuse a chip with more usable memory than its data sheet can mean.
-
-    By GB vendors mean 1e9 bytes or 2^30: the larger one is what there can be.
-    """
-    if chip.usable_memory_gib > chip.memory_gb:
-        units = "whether by GB the data sheet means 2^30 bytes, as GiB are, or 1e9"
-        rule = f"must not exceed the memory of the chip, memory_gb = {chip.memory_gb:g}, {units}"
-        raise Invalid(f"{field}.usable_memory_gib", chip.usable_memory_gib, rule)
 
 
 def _entry_used(row: CatalogRow) -> EntryUsed:

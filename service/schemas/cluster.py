@@ -26,6 +26,7 @@ from service.schemas.wire import UNNAMED, BandwidthGbS, Degree, Label, Name, Wir
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]
 Tflops = Annotated[float, Field(ge=1e-3, le=1e7)]
+UsableMemoryGib = Annotated[float, Field(ge=0.1, le=1e5)]
 Price = Annotated[float, Field(ge=0, le=1e6)]
 
 
@@ -84,7 +85,7 @@ class ChipFields(Wire):
     year: Annotated[int, Field(ge=1990, le=2100)] | None = None
     peak_tflops: dict[Dtype, Tflops]
     memory_gb: Annotated[float, Field(ge=0.1, le=1e5)]
-    usable_memory_gib: Annotated[float, Field(ge=0.1, le=1e5)]
+    usable_memory_gib: UsableMemoryGib
     """What a program can allocate."""
     memory_bandwidth_gb_s: Annotated[float, Field(ge=0.1, le=1e7)]
     host_memory_gb: Annotated[float, Field(gt=0, le=1e6)] | None = None
@@ -136,6 +137,9 @@ class ClusterSize(Wire):
     such number, domains are full and the last one is not."""
     scale_out_gb_s: BandwidthGbS | None = None
     """Beyond the scale-up domain, per chip; without it that of the fabric."""
+    usable_memory_gib: UsableMemoryGib | None = None
+    """What a program can allocate on a chip; without it what the catalogue says. The driver, other
+    processes or a limit may leave less."""
     usd_per_chip_hour: Price | None = None
 
     def build(self, chip: Chip, fabric: Fabric) -> Cluster:
@@ -154,6 +158,9 @@ class ClusterSize(Wire):
                 )
                 raise Invalid("cluster.scale_out_gb_s", self.scale_out_gb_s, rule)
             fabric = _with_scale_out(fabric, self.scale_out_gb_s)
+        if self.usable_memory_gib is not None:
+            require_memory("cluster.usable_memory_gib", self.usable_memory_gib, chip.memory_gb)
+            chip = replace(chip, usable_memory_gib=self.usable_memory_gib)
         if self.usd_per_chip_hour is not None:
             chip = replace(chip, usd_per_chip_hour=self.usd_per_chip_hour)
         cluster = Cluster(
@@ -216,6 +223,17 @@ class ClusterFields(ClusterSize):
             levels=tuple(Level(**level.model_dump()) for level in self.levels or ()),
             torus=Torus(**self.torus.model_dump()) if self.torus else None,
         )
+
+
+def require_memory(field: str, usable_memory_gib: float, memory_gb: float) -> None:
+    """Raise Invalid for `field` where a chip has more usable memory than its data sheet can mean.
+
+    By GB vendors mean 1e9 bytes or 2^30: the larger one is what there can be.
+    """
+    if usable_memory_gib > memory_gb:
+        units = "whether by GB the data sheet means 2^30 bytes, as GiB are, or 1e9"
+        rule = f"must not exceed the memory of the chip, memory_gb = {memory_gb:g}, {units}"
+        raise Invalid(field, usable_memory_gib, rule)
 
 
 def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:

@@ -10,9 +10,12 @@ from pydantic import BeforeValidator, Field, ValidationError
 from models.errors import Invalid
 from models.layouts.defaults import with_stack_defaults
 from models.spec.constraints import EVEN_CHANCE, KNOBS, MAX_FIT_PROBABILITY, Constraints
-from models.spec.layout import Layout
+from models.spec.layout import MAX_LAYERS, Layout
 from models.spec.problem import Problem
 from service.schemas.wire import Degree, OneOrMany, Wire, reject_boolean
+
+MAX_CHUNKS = 4096
+_TUPLES = ("placement", "torus_axes", "recompute_modules", "layers_per_chunk")
 
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
 Recompute = Literal["none", "selective", "full"]
@@ -29,10 +32,17 @@ Module = Literal[
 ]
 Modules = Annotated[list[Module], Field(max_length=9)]
 ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(reject_boolean)]
+LayersPerChunk = Annotated[
+    list[Annotated[int, Field(ge=0, le=MAX_LAYERS)]], Field(max_length=MAX_CHUNKS)
+]
 TorusBlock = Annotated[Literal[1, 2, 4], BeforeValidator(reject_boolean)]
 Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 Placement = Annotated[list[Axis], Field(min_length=5, max_length=5)]
 TorusAxes = Annotated[list[Literal["x", "y", "z"]], Field(min_length=3, max_length=3)]
+
+
+def _is_empty(value: list[int]) -> bool:
+    return not value
 
 
 class LayoutFields(Wire):
@@ -79,6 +89,10 @@ class LayoutFields(Wire):
     balanced: bool = False
     """Layers over stages so that the slowest is fastest, not an equal number. Left out with pp > 1:
     as the stack has it."""
+    layers_per_chunk: LayersPerChunk = Field(default=[], exclude_if=_is_empty)
+    """How many layers each of the `pp` times `virtual_stages` chunks has, in the order of the
+    model, such as [12, 12, 12, 10]; they add up to the layers of the model. Left out: as `balanced`
+    says."""
     recompute: Recompute = "none"
     """Left out: as the stack does unless told otherwise."""
     recompute_modules: Modules = []
@@ -99,15 +113,16 @@ class LayoutFields(Wire):
     offload_optimizer: bool = False
 
     def build(self) -> Layout:
-        lists = {
-            name: tuple(getattr(self, name))
-            for name in ("placement", "torus_axes", "recompute_modules")
-        }
-        return Layout(**{**self.model_dump(), **lists})
+        tuples = {name: tuple(getattr(self, name)) for name in _TUPLES}
+        fields = {**self.model_dump(), **tuples}
+        if "balanced" not in self.model_fields_set and len({*self.layers_per_chunk}) > 1:
+            fields["balanced"] = True
+        return Layout(**fields)
 
     def with_stack_defaults(self, problem: Problem) -> LayoutFields:
         """The layout with the stack's own value wherever a knob was left out."""
-        return LayoutFields.of(with_stack_defaults(problem, self.build(), self.model_fields_set))
+        given = self.model_fields_set | ({"balanced"} if self.layers_per_chunk else set())
+        return LayoutFields.of(with_stack_defaults(problem, self.build(), given))
 
     @classmethod
     def summary(cls, layout: object) -> str | None:
@@ -120,10 +135,7 @@ class LayoutFields(Wire):
 
     @classmethod
     def of(cls, layout: Layout) -> LayoutFields:
-        lists = {
-            name: list(getattr(layout, name))
-            for name in ("placement", "torus_axes", "recompute_modules")
-        }
+        lists = {name: list(getattr(layout, name)) for name in _TUPLES}
         return cls.model_validate({**asdict(layout), **lists})
 
 

@@ -34,6 +34,10 @@ RULE_MEANINGS: dict[str, str] = {
     "schedule_shape": (
         "The schedule has as many stages, virtual stages and micro-batches as it is made for."
     ),
+    "stated_layers_add_up": (
+        "`layers_per_chunk` adds up to the layers of the model, gives each chunk at least one,"
+        " except the first and the last of `interleaved`, and goes with a stack that can split so."
+    ),
     "layers_divide": (
         "There are enough layers for all chunks of the pipeline, and the same number for each"
         " unless the layout is `balanced`."

@@ -333,3 +333,33 @@ def test_so_do_its_experts(etp: int, refused: str | None) -> None:
     )
     layout = Layout(dp_shard=16, tp=4, etp=etp, ep=4, sequence_parallel=True, zero_stage=1)
     _expect(asked, layout, refused, "layout.tp")
+
+
+@pytest.mark.parametrize(
+    ("stack", "layers", "refusal"),
+    [
+        ("megatron", (12, 12, 12, 10), None),
+        ("megatron", (1, 20, 5, 20), None),
+        ("megatron", (12, 12, 12, 12), r"adds up to 48, must to the 46 layers of glm-4.5-air"),
+        ("megatron", (0, 16, 15, 15), r"each chunk needs a layer$"),
+        ("nanotron", (12, 12, 12, 10), "stack nanotron splits layers by their cost; leave it out"),
+    ],
+)
+def test_layers_that_are_stated_are_those_of_the_model(
+    stack: str, layers: tuple[int, ...], refusal: str | None
+) -> None:
+    asked = problem("glm-4.5-air", ("h100", 64), stack, seq_len=4096, global_batch=64)
+    layout = Layout(pp=4, ep=16, dp_shard=16, zero_stage=1, balanced=True, layers_per_chunk=layers)
+    _expect(asked, layout, refusal, "layout.layers_per_chunk")
+
+
+def test_only_ends_that_are_dealt_out_in_rounds_may_be_without_layers() -> None:
+    asked = problem("llama-3-8b", ("h100", 8), "megatron", seq_len=4096, global_batch=64)
+    layout = Layout(
+        pp=2, virtual_stages=3, dp_shard=4, zero_stage=1, schedule="interleaved", balanced=True,
+        layers_per_chunk=(7, 7, 7, 6, 5, 0),
+    )  # fmt: skip
+    _expect(asked, layout, None)
+    for layers in ((7, 7, 0, 7, 7, 4), (0, 8, 8, 8, 8, 0)):
+        refusal = None if layers[2] else "but for the first and the last"
+        _expect(asked, replace(layout, layers_per_chunk=layers), refusal)

@@ -297,6 +297,77 @@ def test_slower_scale_out_slows_a_step(client) -> None:
     assert slow["catalogue"]["fabric"]["links"][-1]["gb_s"] == 1
 
 
+STAGES = {
+    **PREDICTION,
+    "model": "glm-4.5-air",
+    "workload": {"seq_len": 4096, "global_batch": 64},
+    "stack": "megatron",
+    "layout": {"pp": 4, "ep": 16, "dp_shard": 16, "zero_stage": 1},
+}
+
+
+def test_a_layout_may_say_how_many_layers_each_stage_has(client) -> None:
+    def predicted(**more: Any) -> dict[str, Any]:
+        body = {**STAGES, "layout": {**STAGES["layout"], **more}}
+        made = client.post("/v1/predictions", json=body)
+        assert made.status_code == 201, made.text
+        found: dict[str, Any] = made.json()["layouts"][0]
+        return found
+
+    best = predicted()
+    assert "layers_per_chunk" not in best["layout"]
+    same = predicted(layers_per_chunk=best["layers_per_chunk"])
+    assert same["step_time_s"] == best["step_time_s"]
+    assert same["needed_gib"] == best["needed_gib"]
+    asked = [12, 12, 12, 10]
+    other = predicted(layers_per_chunk=asked)
+    assert other["layers_per_chunk"] == other["layout"]["layers_per_chunk"] == asked
+    assert other["layout"]["balanced"] is True
+    assert other["time"]["compute_s"] != best["time"]["compute_s"]
+    slow = predicted(layers_per_chunk=[1, 22, 1, 22])
+    assert slow["step_time_s"] > 1.3 * best["step_time_s"]
+    kept = predicted(**other["layout"])
+    assert kept["step_time_s"] == other["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("more", "pointer", "rule"),
+    [
+        ({"layers_per_chunk": [12, 12, 12, 12]}, "/layout/layers_per_chunk", "adds up to 48"),
+        ({"layers_per_chunk": [16, 15, 15]}, "/layout/layers_per_chunk", "= 4 chunks, and has 3"),
+        ({"layers_per_chunk": [12, 12, 12, -10]}, "/layout/layers_per_chunk/3", "greater than"),
+        (
+            {"layers_per_chunk": [12, 12, 12, 10], "balanced": False},
+            "/layout/balanced",
+            "layers_per_chunk has unequal numbers",
+        ),
+    ],
+)
+def test_layers_that_no_model_has_are_refused(
+    shared_client, more: dict[str, Any], pointer: str, rule: str
+) -> None:
+    body = {**STAGES, "layout": {**STAGES["layout"], **more}}
+    refused = shared_client.post("/v1/predictions", json=body)
+    (error,) = assert_problem(refused, "invalid", pointer)["errors"]
+    assert rule in error["rule"]
+
+
+def test_a_request_may_say_how_much_memory_is_usable(client) -> None:
+    presets = ({"preset": "h100"}, {"chip": "h100"})
+    for cluster in presets:
+        body = changed(PREDICTION, "cluster", {**cluster, "num_chips": 64, "usable_memory_gib": 63})
+        made = client.post("/v1/predictions", json=body).json()
+        assert made["layouts"][0]["usable_gib"] == 63
+        assert made["request"]["cluster"]["usable_memory_gib"] == 63
+
+
+@pytest.mark.parametrize("usable_gib", [0, 81])
+def test_more_memory_than_the_chip_has_is_refused(shared_client, usable_gib: float) -> None:
+    body = changed(PREDICTION, "cluster.usable_memory_gib", usable_gib)
+    refused = shared_client.post("/v1/predictions", json=body)
+    assert_problem(refused, "invalid", "/cluster/usable_memory_gib")
+
+
 def test_an_unchanged_prediction_is_not_sent_again(client) -> None:
     made = client.post("/v1/predictions", json=PREDICTION)
     etag = client.get(made.headers["location"]).headers["etag"]

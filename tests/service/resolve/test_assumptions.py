@@ -202,6 +202,12 @@ def test_a_partly_filled_domain_and_an_idle_network_are_named(shared_client) -> 
     assert "scale_out_gb_s has no effect" in lines(preset="h100", num_chips=8, scale_out_gb_s=1)
 
 
+def test_memory_that_the_request_states_is_not_nominal(shared_client) -> None:
+    body = changed(on("trn2", **SHARDED), "cluster.usable_memory_gib", 90)
+    answer = shared_client.post("/v1/predictions", json=body)
+    assert "usable memory is nominal" not in "\n".join(answer.json()["assumptions"])
+
+
 def test_a_slice_by_its_shape_needs_no_count(shared_client) -> None:
     body = {
         **PREDICTION,
