@@ -12,13 +12,19 @@ from pydantic import ValidationError
 
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
+from models.spec.architecture import Architecture, Mlp, Moe
 from models.spec.catalogue import as_tuples
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from service.field_violations import violations_of
 from service.formats import logs
 from service.formats.logs import megatron_arguments
-from service.formats.logs.failure import tells_out_of_memory, text_after_last_mark
+from service.formats.logs.devices import printed_devices
+from service.formats.logs.failure import (
+    tells_crash,
+    tells_out_of_memory,
+    text_after_last_mark,
+)
 from service.identifiers import log_hash
 from service.learning.report_ingestion import ingest_reports, software_age_years
 from service.learning.reports import current_document, report_location
@@ -48,8 +54,22 @@ _FEW_STEPS = 3
 _MAX_ROUNDING = 0.05  # of tokens that are worked out from rounded rates and times
 _COMPARED_FIELDS = {
     "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute",
-    "seq_len", "global_batch", "precision", "num_layers", "hidden_size",
+    "sequence_parallel", "seq_len", "global_batch", "precision", "optimizer",
 }  # fmt: skip
+"""Of layout and workload. Of the model all that `_model_values` has is compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What a log says."""
+
+    reading: logs.Reading | None
+    """None where the run failed before its first step."""
+    framework: str | None
+    """That printed the steps or the arguments."""
+    arguments: Mapping[str, str]
+    crashed: bool = False
+    """The log has no step, and ends with a crash."""
 
 
 class ReportLogs:
@@ -57,20 +77,16 @@ class ReportLogs:
         self._store = store
 
     def prepare(self, submission: LogSubmission, received: str) -> SaveRows:
-        reading = _read_steps(submission, self._global_batch(submission))
-        logged = _logged_question(submission, reading) if reading and reading.arguments else {}
-        submission.require_one_subject(settled=_LOGGED_PARTS if logged else ())
+        contents = _read(submission, self._global_batch(submission))
+        reading = contents.reading
+        logged = _logged_question(submission, contents.arguments)
+        submission.require_one_subject(settled=[name for name in _LOGGED_PARTS if name in logged])
         date = _date_of_run(submission, reading, datetime.now(UTC))
-        report = _report(submission, logged, reading, date.at)
+        report = _report(submission, logged, contents, date.at)
         with self._store.reading() as rows:
             subject = layout_of_report(rows, report)
             problem = Resolver(rows).resolve(subject.question).problem
-        if logged:
-            _require_agreement(problem, subject, logged, linked=submission.is_linked)
-        if reading is not None:
-            _require_framework(problem, reading.framework)
-            _require_batch(subject, reading.global_batch)
-            _require_tokens(problem, reading.device_tokens)
+        self._require_same_run(submission, contents, subject, problem)
         row = self._ingest(report, received)
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
@@ -83,10 +99,26 @@ class ReportLogs:
             "notes": [
                 *date.notes,
                 *_step_time_doubts(reading),
-                *_stack_differences(problem, reading, linked=submission.is_linked),
+                *_sources_without_steps(reading, logged),
+                *_stack_differences(problem, contents.arguments, linked=submission.is_linked),
             ],
         }
         return lambda rows: _save(rows, row, answer)
+
+    @staticmethod
+    def _require_same_run(
+        submission: LogSubmission, contents: _Contents, subject: AnsweredLayout, problem: Problem
+    ) -> None:
+        """Refuse a log that is of another run than the request says, or than it is linked to."""
+        linked = submission.is_linked
+        if contents.framework is not None:
+            _require_framework(problem, contents.framework)
+        _require_chip(problem, submission.log, linked=linked)
+        if contents.arguments:
+            _require_agreement(problem, subject, contents.arguments, linked=linked)
+        if contents.reading is not None:
+            _require_batch(subject, contents.reading.global_batch)
+            _require_tokens(problem, contents.reading.device_tokens)
 
     def _ingest(self, report: ReportSubmission, received: str) -> RowValues:
         """The row to store. A refused measurement is the fault of the log that it was read from."""
@@ -108,18 +140,17 @@ class ReportLogs:
             return layout_of_report(rows, submission).question.workload.global_batch
 
 
-def _logged_question(submission: LogSubmission, reading: logs.Reading) -> dict[str, Any]:
-    """The parts of the question that the log's arguments give, and `num_chips`.
-
-    NeMo's parameters may say too little. This matters only where the request says nothing else.
-    """
-    try:
-        return dict(megatron_arguments.question(reading.arguments))
-    except Invalid:
-        described = all(getattr(submission, name) is not None for name in _LOGGED_PARTS)
-        if reading.framework != "nemo" or not (submission.is_linked or described):
-            raise
+def _logged_question(submission: LogSubmission, arguments: Mapping[str, str]) -> Mapping[str, Any]:
+    """The parts of the question that the log's arguments give, and `num_chips`. Arguments that say
+    too little matter only where the request does not say it either."""
+    if not arguments:
         return {}
+    settled = [
+        name
+        for name in _LOGGED_PARTS
+        if submission.is_linked or getattr(submission, name) is not None
+    ]
+    return megatron_arguments.question(arguments, settled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,25 +178,34 @@ def _date_of_run(submission: LogSubmission, reading: logs.Reading | None, now: d
     return _Date(None, "arrival", (note,))
 
 
-def _read_steps(submission: LogSubmission, global_batch: int | None) -> logs.Reading | None:
-    """What the log says of its steps, or None where the run failed before the first."""
+def _read(submission: LogSubmission, global_batch: int | None) -> _Contents:
+    """What the log says. Raises Invalid for a log without a step to use, unless it is of a run that
+    failed before."""
     try:
-        return logs.read(submission.log, submission.framework, global_batch)
-    except Invalid:
-        if submission.outcome in (None, "ok") and not tells_out_of_memory(submission.log):
+        reading = logs.read(submission.log, submission.framework, global_batch)
+    except Invalid as refusal:
+        printed = logs.read_arguments(submission.log, submission.framework)
+        has_failed = submission.outcome not in (None, "ok")
+        crashed = submission.outcome is None and printed is not None and tells_crash(submission.log)
+        if not (has_failed or crashed or tells_out_of_memory(submission.log)):
+            if printed is not None or tells_crash(submission.log):
+                refusal.rule += "; if the run failed before its first step, say so in outcome"
             raise
-        return None
+        if printed is None:
+            return _Contents(None, None, {}, crashed)
+        return _Contents(None, printed.framework, printed.values, crashed)
+    return _Contents(reading, reading.framework, reading.arguments)
 
 
-def _outcome(submission: LogSubmission, reading: logs.Reading | None) -> Outcome:
+def _outcome(submission: LogSubmission, contents: _Contents) -> Outcome:
     """How the run ended: as the log shows it, or else as the request says."""
     log = submission.log
-    if reading is None:
+    if contents.reading is None:
         shows_out_of_memory = tells_out_of_memory(log)
     else:
-        shows_out_of_memory = _ends_out_of_memory(log, reading)
+        shows_out_of_memory = _ends_out_of_memory(log, contents.reading)
     if not shows_out_of_memory:
-        return submission.outcome or "ok"
+        return submission.outcome or ("crashed" if contents.crashed else "ok")
     if submission.outcome not in (None, "out_of_memory"):
         raise Invalid(
             "outcome", submission.outcome, "is not what the log shows: it ends out of memory"
@@ -188,11 +228,11 @@ def _ends_out_of_memory(log: str, reading: logs.Reading) -> bool:
 def _report(
     submission: LogSubmission,
     logged: Mapping[str, Any],
-    reading: logs.Reading | None,
+    contents: _Contents,
     at: datetime | None,
 ) -> ReportSubmission:
     """The log as a report. Raises Invalid for what the log says and no report may."""
-    report = _report_json(submission, logged, reading, at)
+    report = _report_json(submission, logged, contents, at)
     if at is not None:
         report["measured_at"] = at
     try:
@@ -205,7 +245,7 @@ def _report(
 def _report_json(
     submission: LogSubmission,
     logged: Mapping[str, Any],
-    reading: logs.Reading | None,
+    contents: _Contents,
     at: datetime | None,
 ) -> dict[str, Any]:
     """The members of the report, without its date. What the request says goes before what the log
@@ -213,13 +253,14 @@ def _report_json(
     report = submission.model_dump(
         mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
     )
-    report["outcome"] = _outcome(submission, reading)
+    report["outcome"] = _outcome(submission, contents)
+    reading = contents.reading
     if not submission.is_linked:
         report = {**{name: logged[name] for name in _LOGGED_PARTS if name in logged}, **report}
         if "num_chips" in logged and not {"num_chips", "torus_shape"} & report["cluster"].keys():
             report["cluster"]["num_chips"] = logged["num_chips"]
-        if reading is not None and logged and "stack" in report:
-            switches = megatron_arguments.stack_fields(reading.arguments)
+        if logged and "stack" in report:
+            switches = megatron_arguments.stack_fields(contents.arguments)
             report["stack"] = _stack_as_logged(report["stack"], switches, at)
     if reading is not None:
         report["measured"] = {reading.unit: reading.value}
@@ -229,15 +270,24 @@ def _report_json(
 
 
 def _stack_differences(
-    problem: Problem, reading: logs.Reading | None, *, linked: bool
+    problem: Problem, arguments: Mapping[str, str], *, linked: bool
 ) -> Iterator[str]:
     """Notes on switches of the stack that the log shows otherwise than what it is linked to."""
-    if not linked or reading is None or not reading.arguments:
+    if not linked:
         return
-    for name, value in megatron_arguments.stack_fields(reading.arguments).items():
+    for name, value in megatron_arguments.stack_fields(arguments).items():
         predicted = getattr(problem.stack, name)
         if as_tuples(value) != predicted and name != "sequence_parallel":
             yield f"it ran with stack.{name} = {value} where what it is linked to has {predicted}"
+
+
+def _sources_without_steps(
+    reading: logs.Reading | None, logged: Mapping[str, Any]
+) -> Iterator[str]:
+    """A note on what was read off a log that has no step, and so no `reading`."""
+    if reading is None and logged:
+        parts = ", ".join(sorted(logged))
+        yield f"the log has no step to use; its arguments say what ran ({parts})"
 
 
 def _step_time_doubts(reading: logs.Reading | None) -> list[str]:
@@ -289,22 +339,10 @@ def _stack_as_logged(
 
 
 def _require_agreement(
-    problem: Problem, subject: AnsweredLayout, logged: Mapping[str, Any], *, linked: bool
+    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str], *, linked: bool
 ) -> None:
     """Refuse a log that says something else than what it is linked to, or than the request."""
-    parts = {
-        "layout": subject.layout,
-        "workload": subject.question.workload,
-        "model": problem.architecture,
-    }
-    compared = [
-        (part, name, ran, getattr(fields, name))
-        for part, fields in parts.items()
-        for name, ran in logged[part].items()
-        if name in _COMPARED_FIELDS
-    ]
-    compared.append(("cluster", "chips", logged["num_chips"], problem.cluster.num_devices))
-    for part, name, ran, answered in compared:
+    for part, name, ran, answered in _compared_values(problem, subject, arguments):
         if ran == answered:
             continue
         if linked:
@@ -314,6 +352,72 @@ def _require_agreement(
             where = "the request"
             remedy = f"leave {_OPEN_FIELDS.get(part, part)} to the log"
         raise Invalid("log", None, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
+
+
+def _compared_values(
+    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
+) -> Iterator[tuple[str, str, object, object]]:
+    """A part of the question, the name of a value, and the value in the log and in the answer, for
+    each value that both have."""
+    stated = megatron_arguments.stated_values(arguments)
+    of_model = _model_values(problem.architecture)
+    logged_model = {**stated["model"], **stated["model"].get("moe", {})}
+    yield from (
+        ("model", name, logged_model[name], value)
+        for name, value in of_model.items()
+        if name in logged_model
+    )
+    layout = subject.layout.with_stack_defaults(problem)
+    for part, fields in (("layout", layout), ("workload", subject.question.workload)):
+        for name, ran in stated[part].items():
+            if name in _COMPARED_FIELDS:
+                yield part, name, ran, getattr(fields, name)
+    degrees = stated["layout"]
+    if "zero_stage" in degrees:
+        ranks = degrees["dp_shard"] * degrees["dp_replicate"]
+        if ranks > 1:
+            yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
+        chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
+        yield "cluster", "chips", chips, problem.cluster.num_devices
+
+
+def _model_values(architecture: Architecture) -> dict[str, object]:
+    """The values of a model, in the words of its wire form, that all its layers of a kind share."""
+    attentions = [layer.attention for layer in architecture.kinds]
+    blocks = [layer.feed_forward for layer in architecture.kinds]
+    mlps = [block for block in blocks if isinstance(block, Mlp)]
+    moes = [block for block in blocks if isinstance(block, Moe)]
+    values: dict[str, set[object]] = {
+        "num_layers": {architecture.num_layers},
+        "hidden_size": {architecture.hidden_size},
+        "num_attention_heads": {each.num_heads for each in attentions},
+        "num_key_value_heads": {each.num_kv_heads for each in attentions},
+        "intermediate_size": {each.intermediate_size for each in mlps},
+        "gated_mlp": {each.gated for each in mlps} | {each.gated for each in moes},
+        "num_experts": {each.num_experts for each in moes},
+        "experts_per_token": {each.experts_per_token for each in moes},
+        "moe_intermediate_size": {each.intermediate_size for each in moes},
+        "tie_word_embeddings": {architecture.tie_word_embeddings},
+    }
+    return {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
+
+
+def _require_chip(problem: Problem, log: str, *, linked: bool) -> None:
+    """Refuse a log that names accelerators, and none that is the cluster's. A chip that is not of
+    the catalogue may print any name."""
+    shipped = {chip.id for chip in catalogue.chips().values()}
+    chip = problem.cluster.chip.id
+    devices = printed_devices(log)
+    if chip not in shipped or not devices:
+        return
+    if any(chip in device.matching(shipped) for device in devices):
+        return
+    where = "what it is linked to" if linked else "the request"
+    rule = (
+        f"ran on {devices[0].name} where {where} has cluster.chip = {chip}: name the chip that the"
+        " run had"
+    )
+    raise Invalid("log", devices[0].name, rule)
 
 
 def _require_framework(problem: Problem, framework: str) -> None:

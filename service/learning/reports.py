@@ -144,6 +144,10 @@ def _stored_name(rows: Rows, column: _Column, name: str | None) -> str | None:
 
 
 def _save(rows: Rows, report: RowValues) -> CreatedResource:
+    """Store the report, and name the first that came in the same words. Two runs may well have
+    measured the same, so both count."""
+    same_as = rows.reports.first_in_same_words(report)
+    report = {**report, "document": {**report["document"], "same_as": same_as}}
     (stored,) = rows.reports.add([report])
     return CreatedResource(report_location(stored["id"]), stored["document"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Discriminator, Field, StringConstraints, Tag, model_validator
 
@@ -32,8 +32,23 @@ Gib = Annotated[float, Field(ge=1e-6, le=1e6)]
 _QUESTION_FIELDS = ("model", "cluster", "workload", "stack", "layout")
 
 
-class MeasuredMfu(Wire):
+class _Part(Wire):
+    """A part of a report that is an object, of which a bare number is told the shape."""
+
+    EXAMPLE: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _object(cls, value: Any) -> Any:
+        if isinstance(value, (str, bool, int, float, list)):
+            raise ValueError(f"must be an object, such as {cls.EXAMPLE}")
+        return value
+
+
+class MeasuredMfu(_Part):
     """MFU in the convention of whoever measured it."""
+
+    EXAMPLE: ClassVar[str] = '{"value": 0.41, "attention": "causal"}'
 
     value: Annotated[float, Field(gt=0, le=1.5)]
     """A fraction: 0.41, not 41."""
@@ -51,16 +66,20 @@ class MeasuredMfu(Wire):
         return self
 
 
-class MeasuredTflops(Wire):
+class MeasuredTflops(_Part):
     """Model TFLOP/s of a chip, recompute not counted."""
+
+    EXAMPLE: ClassVar[str] = '{"value": 400.0, "attention": "causal"}'
 
     value: Tflops
     attention: AttentionCount
     """Attention FLOPs over causal keys, the full sequence, or not counted."""
 
 
-class Measured(Wire):
+class Measured(_Part):
     """The speed, in exactly one of these ways."""
+
+    EXAMPLE: ClassVar[str] = '{"step_time_s": 2.0}'
 
     step_time_s: Seconds | None = None
     tokens_per_s: Rate | None = None
@@ -79,8 +98,14 @@ class Measured(Wire):
         return self
 
 
-class MeasuredMemory(Wire):
+_EXAMPLES = {"tflops_per_chip": MeasuredTflops.EXAMPLE, "mfu": MeasuredMfu.EXAMPLE}
+"""Of the ways to give a speed that are objects."""
+
+
+class MeasuredMemory(_Part):
     """On the fullest device, or on that of `stage`."""
+
+    EXAMPLE: ClassVar[str] = '{"reserved_gib": 61.5}'
 
     allocated_gib: Gib | None = None
     """The peak of what tensors take, as torch.cuda.max_memory_allocated has it. Without
@@ -98,8 +123,10 @@ class MeasuredMemory(Wire):
         return self
 
 
-class MeasuredParts(Wire):
+class MeasuredParts(_Part):
     """What a profiler told of the step, where one looked."""
+
+    EXAMPLE: ClassVar[str] = '{"exposed_communication_s": 0.2}'
 
     exposed_communication_s: Seconds | None = None
     """Of a step, on the slowest stage: communication that no compute hides."""
@@ -113,8 +140,10 @@ class MeasuredParts(Wire):
         return self
 
 
-class Failure(Wire):
+class Failure(_Part):
     """Where a run failed."""
+
+    EXAMPLE: ClassVar[str] = '{"peak_gib": 79.1}'
 
     stage: Annotated[int, Field(ge=0, le=10**6)] | None = None
     """Pipeline stage, from 0."""
@@ -190,6 +219,18 @@ class ReportSubmission(RunSubject):
     failure: Failure | None = None
     parts: MeasuredParts | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _speed_in_measured(cls, value: Any) -> Any:
+        """Says of a speed that stands beside `measured` where it goes."""
+        if isinstance(value, Mapping):
+            for name in Measured.model_fields:
+                if name in value:
+                    example = _EXAMPLES.get(name, "2.0")
+                    rule = f'goes into measured, as in "measured": {{"{name}": {example}}}'
+                    raise Invalid(name, value[name], rule)
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         self.require_one_subject()
@@ -218,14 +259,16 @@ MAX_BATCH_REPORTS = 10_000
 class LogSubmission(RunSubject):
     """A training log as it is. What ran is linked or described as in a report; of a Megatron log
     that prints its arguments, or a NeMo log its parameters (`PARAMETER cfg/…`), model, workload and
-    layout may be left out."""
+    layout may be left out, whether or not the run came to its first step. What both the request
+    and the log say must agree."""
 
     log: Annotated[str, Field(min_length=1)]
     framework: Framework | None = None
     """Without it the log is recognised by its lines."""
     outcome: Outcome | None = None
     """How the run ended, where its log does not show it: whoever was killed, hung or was stopped
-    writes no line about it."""
+    writes no line about it. Out of memory is read from the log, and a crash before the first step
+    from one that prints its arguments."""
 
 
 class ReportBatch(Wire):
@@ -309,6 +352,10 @@ class ReportAnswer(Basis):
     """Of a run beyond its interval: what was expected, how much of the gap the measured `parts`
     account for, and the term that would explain the rest with the least surprise; of one that ran
     out of memory where it was predicted to fit, what was expected."""
+    same_as: str | None = None
+    """The id of the first report that came in the same words and is not withdrawn. Both count:
+    withdraw this one if it is of the same run. Null in a batch, and for a log, which makes one
+    report only."""
     withdrawn_at: AwareDatetime | None = None
     """Since when it no longer counts: it is kept, and nothing is learnt from it."""
 
@@ -351,7 +398,8 @@ class LogReading(Document):
     steps_found: int
     steps_used: int
     left_out: dict[str, int]
-    """Why steps were not used, and how many."""
+    """Why steps were not used, and how many: `ramp_up` are those that the log marks as of a batch
+    that still grows, `other_batch` those of another batch than is asked for."""
     levels: list[LogLevel]
     """More than one where the speed changed for good, by 3% or more, with several steps on either
     side: six, and ten or a tenth of all. Send the lines of one level to report that."""
@@ -371,7 +419,7 @@ class LogReading(Document):
 
 class LogAnswer(Document):
     reading: LogReading | None
-    """Null where the run ended out of memory before any step."""
+    """Null where the run failed before its first step."""
     measured_at_from: DateSource
     """What says when it ran: the request, the date that the log prints beside the last step used,
     or the last one that another line begins with (read as UTC where it names no zone), or that the
@@ -379,7 +427,8 @@ class LogAnswer(Document):
     notes: list[str]
     """A date of the log that was ignored, as it lies before 2015 or in the future; a step time that
     rests on fewer than three steps, or on less than half of those found; a speed that changed for
-    good; switches among its arguments that are not those of what it is linked to."""
+    good; what the arguments said of a run without a step; switches among its arguments that are not
+    those of what it is linked to."""
     repeated: bool
     """The same bytes came before: `report` is the one they made then, and nothing was stored. The
     answer also has the header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Select, func, insert, literal_column, select
+from sqlalchemy import ColumnElement, Select, func, insert, literal_column, select
 from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
@@ -115,11 +115,21 @@ class Reports:
 
     def first_of_log(self, log_hash: str) -> ReportRow | None:
         """The first report of a training log that this tenant sent and has not withdrawn."""
-        mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
-        query = select(ReportRow).where(
-            ReportRow.log_hash == log_hash, ReportRow.withdrawn_at.is_(None), mine
+        query = select(ReportRow).where(ReportRow.log_hash == log_hash, *self._my_valid())
+        return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
+
+    def first_in_same_words(self, report: RowValues) -> str | None:
+        """The id of the first report of the same run that this tenant sent in the same words and
+        has not withdrawn."""
+        alike = ("chip", "stack", "architecture", "outcome", "run_hash", "submission")
+        query = select(ReportRow.id).where(
+            *(getattr(ReportRow, name) == report[name] for name in alike), *self._my_valid()
         )
         return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
+
+    def _my_valid(self) -> list[ColumnElement[bool]]:
+        mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
+        return [ReportRow.withdrawn_at.is_(None), mine]
 
     def _get(self, id_: str, **options: Any) -> ReportRow:
         row = self._session.get(ReportRow, id_, **options)

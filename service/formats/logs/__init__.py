@@ -5,7 +5,9 @@ The text is read line by line (`lines`). Each dialect (`megatron`, `nemo`, `torc
 turns its lines into steps (`steps`). Of these `step_selection` keeps the ones that say how long a
 step takes, and `speed_regimes` finds where the speed changed for good. `reading` puts the answer
 together. `megatron_arguments` reads the question that a run answers off the arguments in its log;
-`nemo_parameters` first puts NeMo's into Megatron's names.
+`nemo_parameters` and `megatron_versions` first put those of NeMo and of other versions into the
+names of today's Megatron. `devices` finds the accelerators that a log names, `failure` how a run
+ended, and `foreign` the trainers whose logs are not read.
 
 To add a dialect:
 1. Write a module with `find(log: Log) -> Findings`, as `torchtitan` has it: look for a mark that
@@ -17,6 +19,23 @@ To add a dialect:
 """
 
 from service.formats.logs.lines import Unread
-from service.formats.logs.reading import FRAMEWORKS, Framework, Reading, Unit, read
+from service.formats.logs.reading import (
+    FRAMEWORKS,
+    Framework,
+    Reading,
+    RunArguments,
+    Unit,
+    read,
+    read_arguments,
+)
 
-__all__ = ["FRAMEWORKS", "Framework", "Reading", "Unit", "Unread", "read"]
+__all__ = [
+    "FRAMEWORKS",
+    "Framework",
+    "Reading",
+    "RunArguments",
+    "Unit",
+    "Unread",
+    "read",
+    "read_arguments",
+]

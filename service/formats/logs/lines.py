@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 
 NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:e[-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)"
 """For a regular expression that ignores case."""
@@ -20,7 +21,11 @@ _REACH = 4000  # characters before and after a mark
 _LABEL_REACH = 300  # at the start of a line
 _TIMESTAMP_REACH = 80
 _COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
-_RANK = re.compile(r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)")
+_RANK = re.compile(
+    r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)"
+    r"|\[[^\]\s<]{0,80}\d{1,6},\d{1,6}\](?:<std(?:out|err)>)?:"
+)
+"""As torchrun, kubectl, srun and mpirun put it before a line."""
 _TIMESTAMP = re.compile(
     r"\b(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])"
 )
@@ -28,6 +33,17 @@ _BINARY_CHARACTERS = frozenset(
     "\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd"
 )
 _SAMPLE_CHARACTERS = 1 << 20
+_TERMINAL_COLUMNS = range(40, 401)
+_TRIMMED_SPACES = 8
+"""At most so many spaces at the end of a terminal's line are lost when it is copied."""
+_MOST_PIECES = 40
+"""Of a line that a terminal wrapped."""
+_RECORD_START = re.compile(
+    r"\s{0,20}(?:\[|\d{1,6}:\s|[\d/-]{8,10}[ T]\d\d:|iteration\s|(?:validate )?step:\s"
+    r"|completed step|samples/sec|-{4}|Traceback|[A-Za-z_]\w{0,99} \.{1,60} "
+    r"|[A-Za-z_.]{1,60}(?:Error|Exception):)"
+)
+"""How a line begins that a terminal did not wrap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +92,51 @@ class Log:
     def __init__(self, text: str) -> None:
         self._text = _COLOUR.sub("", text) if "\x1b" in text or "\\u001b" in text else text
         self._lines = self._text.split("\n")
+        self._first_pieces: list[int] | None = None
+
+    def unwrapped(self, *, every_full_line: bool = False) -> Log | None:
+        """The log with the lines joined that a terminal wrapped at its width, or None where none
+        looks like it.
+
+        The longest line of a log that was copied from a terminal is as long as the terminal is
+        wide. A line of that length is joined to the next, unless that begins like a line of its
+        own; with `every_full_line` even then.
+        """
+        width = max(len(line.rstrip("\r")) for line in self._lines)
+        if width not in _TERMINAL_COLUMNS:
+            return None
+        joined: list[str] = []
+        first_pieces: list[int] = []
+        pieces = 1
+        last_piece = 0
+        for number, raw in enumerate(self._lines, 1):
+            line = raw.rstrip("\r")
+            is_full = last_piece >= width - _TRIMMED_SPACES
+            if not every_full_line:
+                is_full = is_full and not _RECORD_START.match(line)
+            if is_full and line and pieces < _MOST_PIECES:
+                joined[-1] += " " * (width - last_piece) + line
+                pieces += 1
+            else:
+                joined.append(line)
+                first_pieces.append(number)
+                pieces = 1
+            last_piece = len(line)
+        if len(joined) == len(self._lines):
+            return None
+        log = Log("\n".join(joined))
+        log._first_pieces = first_pieces
+        return log
+
+    def _numbered_lines(self) -> Iterator[tuple[int, str]]:
+        """The lines, each with the number of its first piece in the log as it came."""
+        return zip(self._first_pieces or count(1), self._lines, strict=False)
 
     def lines(self, *marks: str) -> Iterator[Line]:
         """The lines with one of the marks."""
         if not any(mark in self._text for mark in marks):
             return
-        for number, line in enumerate(self._lines, 1):
+        for number, line in self._numbered_lines():
             if any(mark in line for mark in marks):
                 yield from (
                     Line(number, part)
@@ -94,11 +149,16 @@ class Log:
         if first not in self._text:
             return
         inside = False
-        for number, line in enumerate(self._lines, 1):
+        for number, line in self._numbered_lines():
             if last in line or first in line:
                 inside = last not in line
             elif inside:
                 yield Line(number, line.rstrip("\r"))
+
+    @property
+    def text(self) -> str:
+        """The whole log, without colours."""
+        return self._text
 
     @property
     def timestamp(self) -> datetime | None:

@@ -1,6 +1,9 @@
 """Logs of MaxText. `seconds` is the time between two steps on the clock of the host, which can run
 ahead of the devices at first.
 
+Steps of a growing batch are marked `[Rampup Batch Size Phase]`. They are steps of other runs than
+the one that is asked for, and never used.
+
 `Tokens/s/device` is the tokens that a step trains on, over these seconds.
 """
 
@@ -25,6 +28,9 @@ _STEP = re.compile(
 )
 _LOSS = re.compile(rf"\bloss:\s{{0,20}}({NUMBER})", re.IGNORECASE)
 _RATE = re.compile(rf"Tokens/s/device:\s{{0,20}}({NUMBER})(?=[\s,\"\\]|$)", re.IGNORECASE)
+_RAMP_UP_REACH = 100
+_RAMP_UP = re.compile(r"ramp[-_ ]?up\b.{0,60}$", re.IGNORECASE)
+"""Before the mark of a step."""
 _PLAN = "Total memory size:"
 _TOTAL = re.compile(r"\s{0,20}(\d{1,9}(?:\.\d{1,9})?) GB")
 
@@ -56,6 +62,7 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
                 time=seconds,
                 finite=is_finite(loss and loss.group(1)),
                 is_start=index == 0,
+                is_ramp_up=_RAMP_UP.search(before[-_RAMP_UP_REACH:]) is not None,
                 tokens=seconds * float(rate.group(1)) if rate else None,
                 label=line.label,
                 timestamp=parse_timestamp(before),

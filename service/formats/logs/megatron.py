@@ -39,6 +39,8 @@ _MIB_IN_GIB = 1024
 _DUMP_START, _DUMP_END = "-- arguments --", "-- end of arguments --"
 _ARGUMENT = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _MAX_ARGUMENTS = 4000
+_NEOX_ORIGIN = re.compile(r"\.{1,60}(?:default|updated)$")
+"""How GPT-NeoX ends a line, which says whether the value is its default."""
 _VOCABULARY = "padded vocab (size:"
 _PADDED = re.compile(r"new size:\s{0,20}(\d{1,12})")
 
@@ -69,7 +71,8 @@ def arguments(log: Log) -> Mapping[str, str]:
     for line in log.section(_DUMP_START, _DUMP_END):
         match = _ARGUMENT.search(line.text[:5000])
         if match and (match.group(1) in found or len(found) < _MAX_ARGUMENTS):
-            found[match.group(1)] = printable(match.group(2).strip())
+            value = _NEOX_ORIGIN.sub("", match.group(2).strip())
+            found[match.group(1)] = printable(value.strip())
     if found and found.get("padded_vocab_size", "None") == "None":
         for line in log.lines(_VOCABULARY):
             if padded := _PADDED.search(line.text[:5000]):

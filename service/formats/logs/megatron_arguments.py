@@ -1,14 +1,16 @@
 """The question that a Megatron run answers, read from the arguments that it dumps: model, workload
 and layout in their wire form.
 
-Names and meanings are those of Megatron-Core 0.19. The dump is printed after Megatron has filled in
-what follows from other arguments, so most of what a script leaves out is there.
+Names and meanings are those of Megatron-Core 0.19; `megatron_versions` first puts those of other
+versions into them. The dump is printed after Megatron has filled in what follows from other
+arguments, so what a script leaves out is there. An argument that the dump should have and does not
+have is refused: it may have been cut off, and is not the same as one that is off.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +18,14 @@ from typing import Any
 from models.errors import Invalid, Unsupported
 from models.spec.recompute import MODULES
 from service.formats.logs.layer_pattern import layer_switches
+from service.formats.logs.megatron_versions import in_todays_names, is_of_gpt_neox
 
 _PATH = "log.arguments"
 _MAX_LAYERS = 1024
 _WHOLE = re.compile(r"[-+]?\d{1,12}", re.ASCII)
 _WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)
 
-_UNSUPPORTED = {
+_UNSUPPORTED_MODELS = {
     "is_hybrid_model": "layers other than of attention",
     "hybrid_override_pattern": "layers other than of attention",
     "hybrid_layer_pattern": "layers other than of attention",
@@ -30,8 +33,32 @@ _UNSUPPORTED = {
     "experimental_attention_variant": "attention of this kind",
     "heterogeneous_layers_config_path": "layers that differ one by one",
     "moe_latent_size": "experts in a latent space",
+    "num_experts_switch": "experts of a switch transformer",
+}
+_UNSUPPORTED_LAYOUTS = {
+    "checkpoint_in_cpu": "the inputs of recomputed layers in the memory of the host",
 }
 """Arguments that switch on what the cost model does not describe, and what that is."""
+_EXPERT_ARGUMENTS = (
+    "moe_router_topk", "moe_layer_freq", "moe_ffn_hidden_size", "expert_model_parallel_size",
+)  # fmt: skip
+"""Every dump that has one of these has `num_experts` too."""
+_VIRTUAL_STAGE_ARGUMENTS = (
+    "virtual_pipeline_model_parallel_size",
+    "num_virtual_stages_per_pipeline_rank",
+    "num_layers_per_virtual_pipeline_stage",
+)
+_PLAIN_VALUES = {
+    "model": {"num_layers": "num_layers", "hidden_size": "hidden_size"},
+    "workload": {"seq_len": "seq_length", "global_batch": "global_batch_size"},
+    "layout": {
+        "tp": "tensor_model_parallel_size",
+        "pp": "pipeline_model_parallel_size",
+        "cp": "context_parallel_size",
+        "micro_batch": "micro_batch_size",
+    },
+}
+"""The arguments that are a field of the question as they are, for each part of it."""
 _OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon"}
 _16_BIT_DTYPES = ("bf16", "fp16", "torch.bfloat16", "torch.float16")
 _ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -85,6 +112,15 @@ class _Arguments:
             raise self.invalid(name, f"must be a whole number of at least {least}")
         return int(value)
 
+    def require_any(self, *names: str, part: str) -> None:
+        """Raises Invalid unless the dump has one of the arguments, be it None."""
+        if not any(name in self.values for name in names):
+            rule = (
+                "is not in the dump of arguments, and an absent argument is not one that is off:"
+                f" send the whole dump, or give {part} in the request"
+            )
+            raise Invalid(f"{_PATH}.{names[0]}", None, rule)
+
     def invalid(self, name: str, rule: str) -> Invalid:
         return Invalid(f"{_PATH}.{name}", self.shown(name), rule)
 
@@ -96,24 +132,60 @@ class _Arguments:
         return value if value is None or len(value) <= 80 else value[:80] + "…"
 
 
-def question(arguments: Mapping[str, str]) -> Mapping[str, Any]:
-    """The `model`, `workload`, `layout` and `num_chips` of the run. Raises Invalid or Unsupported
-    where an argument is missing, cannot be read, or means what the cost model does not describe."""
-    given = _Arguments(arguments)
-    for name, missing in _UNSUPPORTED.items():
+def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Mapping[str, Any]:
+    """The `model`, `workload`, `layout` and `num_chips` of the run. A part that is `settled`
+    elsewhere is left out where it cannot be read. Raises Invalid or Unsupported for another part of
+    which an argument is missing, cannot be read, or means what the cost model does not describe."""
+    given = _Arguments(in_todays_names(arguments))
+    found: dict[str, Any] = {}
+    for part, read in (("model", _model), ("workload", _workload), ("layout", _layout)):
+        try:
+            _require_known_version(given, part)
+            found[part] = read(given)
+        except Invalid:
+            if part not in settled:
+                raise
+    if "layout" in found:
+        layout = found["layout"]
+        shards = layout["dp_shard"] * layout["dp_replicate"]
+        found["num_chips"] = layout["tp"] * layout["pp"] * layout["cp"] * shards
+    return found
+
+
+def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
+    """What the arguments say of the model, the workload and the layout, as far as it can be read,
+    to be compared with what is said elsewhere."""
+    given = _Arguments(in_todays_names(arguments))
+    parts = question(arguments, settled=_PLAIN_VALUES)
+    stated: dict[str, Mapping[str, Any]] = {}
+    for part, names in _PLAIN_VALUES.items():
+        values: dict[str, Any] = {}
+        for field, name in names.items():
+            with suppress(Invalid):
+                values[field] = given.count(name)
+        stated[part] = parts.get(part, values)
+    return stated
+
+
+def _require_known_version(given: _Arguments, part: str) -> None:
+    """Refuse arguments of a version or of a kind that this part of the question cannot say."""
+    if is_of_gpt_neox(given.values):
+        rule = (
+            "are those of GPT-NeoX, which are not read: give model, workload and layout in the"
+            " request beside the log"
+        )
+        raise Invalid(_PATH, None, rule)
+    unsupported = {"model": _UNSUPPORTED_MODELS, "layout": _UNSUPPORTED_LAYOUTS}.get(part, {})
+    for name, missing in unsupported.items():
         if given.word(name) not in (None, "False"):
             raise given.unsupported(name, missing)
+
+
+def _num_layers(given: _Arguments) -> int:
     layers = given.count("num_layers")
     if layers > _MAX_LAYERS:
         raise given.invalid("num_layers", f"must be at most {_MAX_LAYERS}")
-    layout = _layout(given, layers)
-    chips = layout["tp"] * layout["pp"] * layout["cp"] * layout["dp_shard"] * layout["dp_replicate"]
-    return {
-        "model": _model(given, layers),
-        "workload": _workload(given),
-        "layout": layout,
-        "num_chips": chips,
-    }
+    return layers
 
 
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
@@ -121,7 +193,7 @@ def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
     does not have, that cannot be read, or that the run has no use for, say nothing."""
     found: dict[str, Any] = {}
     with suppress(Invalid):
-        for name, value in _iterate_stack_fields(_Arguments(arguments)):
+        for name, value in _iterate_stack_fields(_Arguments(in_todays_names(arguments))):
             found[name] = value
     return found
 
@@ -152,7 +224,14 @@ def _overlaps(given: _Arguments, name: str) -> Iterator[tuple[str, bool]]:
         yield name, any(map(given.flag, stated))
 
 
-def _model(given: _Arguments, layers: int) -> dict[str, Any]:
+def _model(given: _Arguments) -> dict[str, Any]:
+    layers = _num_layers(given)
+    given.require_any("swiglu", "quick_geglu", part="model")
+    given.require_any("untie_embeddings_and_output_weights", part="model")
+    if any(name in given.values for name in _EXPERT_ARGUMENTS):
+        given.require_any("num_experts", part="model")
+    if given.word("kv_lora_rank") is not None:
+        given.require_any("multi_latent_attention", part="model")
     model: dict[str, Any] = {
         "num_layers": layers,
         "hidden_size": given.count("hidden_size"),
@@ -177,6 +256,7 @@ def _model(given: _Arguments, layers: int) -> dict[str, Any]:
 
 
 def _heads(given: _Arguments) -> dict[str, int]:
+    given.require_any("group_query_attention", part="model")
     grouped = given.flag("group_query_attention")
     heads = {
         "num_key_value_heads": given.count("num_query_groups" if grouped else "num_attention_heads")
@@ -305,7 +385,10 @@ def _precision(given: _Arguments) -> str:
         return "nvfp4"
     if given.word("fp8") not in (None, "False"):
         return "mxfp8" if given.word("fp8_recipe") == "mxfp8" else "fp8"
-    return next((name for name in ("bf16", "fp16") if given.flag(name)), "fp32")
+    halves = [name for name in ("bf16", "fp16") if given.flag(name)]
+    for name in () if halves else ("bf16", "fp16"):
+        given.require_any(name, part="workload")
+    return halves[0] if halves else "fp32"
 
 
 def _optimizer(given: _Arguments) -> str:
@@ -317,11 +400,19 @@ def _optimizer(given: _Arguments) -> str:
     return "adamw_bf16_moments" if halved else name
 
 
-def _layout(given: _Arguments, layers: int) -> dict[str, Any]:
+def _layout(given: _Arguments) -> dict[str, Any]:
+    layers = _num_layers(given)
+    for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
+        given.require_any(name, part="layout")
+    _require_one_kind_of_sequence_parallelism(given)
     tp = given.count("tensor_model_parallel_size", 1)
     pp = given.count("pipeline_model_parallel_size", 1)
     cp = given.count("context_parallel_size", 1)
+    if "world_size" not in given.values or "data_parallel_size" not in given.values:
+        given.require_any("context_parallel_size", part="layout")
     dp = _data_parallel(given, tp * pp * cp)
+    if tp > 1:
+        given.require_any("sequence_parallel", part="layout")
     virtual = _virtual_stages(given, layers, pp)
     stage = _zero_stage(given)
     replicas = given.count("num_distributed_optimizer_instances", 1) if stage else dp
@@ -349,6 +440,12 @@ def _layout(given: _Arguments, layers: int) -> dict[str, Any]:
     }
 
 
+def _require_one_kind_of_sequence_parallelism(given: _Arguments) -> None:
+    name = "ds_sequence_parallel_size"
+    if given.count(name, 1) > 1:
+        raise given.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")
+
+
 def _data_parallel(given: _Arguments, others: int) -> int:
     """The data-parallel size, which is stated or what the other degrees leave of the world."""
     stated = given.optional("data_parallel_size")
@@ -364,6 +461,7 @@ def _data_parallel(given: _Arguments, others: int) -> int:
 def _virtual_stages(given: _Arguments, layers: int, pp: int) -> int:
     if pp == 1:
         return 1
+    given.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
     if stated := given.optional("virtual_pipeline_model_parallel_size"):
         return stated
     if stated := given.optional("num_virtual_stages_per_pipeline_rank"):
@@ -389,6 +487,9 @@ def _balanced(given: _Arguments, layers: int, stages: int) -> bool:
 def _zero_stage(given: _Arguments) -> int:
     if given.flag("use_torch_fsdp2"):
         return 3
+    if given.flag("deepspeed"):
+        return _deepspeed_stage(given)
+    given.require_any("use_distributed_optimizer", part="layout")
     strategy = given.word("data_parallel_sharding_strategy") or "optim_grads_params"
     if not (given.flag("use_megatron_fsdp") or given.flag("use_custom_fsdp")):
         return int(given.flag("use_distributed_optimizer"))
@@ -397,6 +498,15 @@ def _zero_stage(given: _Arguments) -> int:
             "data_parallel_sharding_strategy", f"must be one of {', '.join(_ZERO_STAGES)}"
         )
     return _ZERO_STAGES[strategy]
+
+
+def _deepspeed_stage(given: _Arguments) -> int:
+    """The stage of DeepSpeed's ZeRO, which its command line has as 1 or as 1.0."""
+    given.require_any("zero_stage", part="layout")
+    stage = (given.word("zero_stage") or "").removesuffix(".0")
+    if stage not in ("0", "1", "2", "3"):
+        raise given.invalid("zero_stage", "must be 0, 1, 2 or 3")
+    return int(stage)
 
 
 def _experts(given: _Arguments, tp: int) -> dict[str, int]:
@@ -417,6 +527,7 @@ def _offloads_activations(given: _Arguments) -> bool:
 
 
 def _recompute(given: _Arguments, layers: int, chunks: int) -> dict[str, Any]:
+    given.require_any("recompute_granularity", part="layout")
     granularity = given.word("recompute_granularity") or "none"
     if granularity not in ("none", "selective", "full"):
         raise given.invalid("recompute_granularity", "must be full or selective")

@@ -33,6 +33,18 @@ _RENAMED = {
     "activations_checkpoint_method": "recompute_method",
     "activations_checkpoint_num_layers": "recompute_num_layers",
 }
+_ABSENT = {
+    "tensor_model_parallel_size": "1",
+    "pipeline_model_parallel_size": "1",
+    "virtual_pipeline_model_parallel_size": "None",
+    "sequence_parallel": "False",
+    "num_experts": "None",
+    "recompute_granularity": "None",
+    "context_parallel_size": "1",
+    "bf16": "False",
+    "fp16": "False",
+}
+"""What NeMo does where its configuration does not have a parameter."""
 _GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
 _SHARDED_OPTIMIZERS = {"distributed_fused_adam", "mcore_distributed_optim"}
 _ADAMS = {*_SHARDED_OPTIMIZERS, "adam", "adamw", "fused_adam", "megatron_fused_adam"}
@@ -45,12 +57,18 @@ def arguments(log: Log) -> Mapping[str, str]:
     parameters = _read_parameters(log)
     if not parameters:
         return {}
-    found = {name: parameters[name] for name in _SAME_NAME if name in parameters}
+    found = {
+        **_ABSENT,
+        **{name: parameters[name] for name in _SAME_NAME if name in parameters},
+    }
     found |= {
         name: parameters[nemo_name]
         for nemo_name, name in _RENAMED.items()
         if nemo_name in parameters
     }
+    if "activations_checkpoint_granularity" not in parameters:
+        method = parameters.get("activations_checkpoint_method", "None")
+        found["recompute_granularity"] = "None" if method in ("", "None") else "full"
     found |= _derived_arguments(parameters)
     for name, mark, pattern in (
         ("padded_vocab_size", _VOCABULARY, _PADDED),

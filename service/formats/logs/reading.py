@@ -15,7 +15,14 @@ from typing import Literal, get_args
 import numpy as np
 
 from models.errors import Invalid, UnknownName
-from service.formats.logs import maxtext, megatron, nemo, nemo_parameters, torchtitan
+from service.formats.logs import (
+    foreign,
+    maxtext,
+    megatron,
+    nemo,
+    nemo_parameters,
+    torchtitan,
+)
 from service.formats.logs.lines import Log, Unread
 from service.formats.logs.speed_regimes import speed_regimes
 from service.formats.logs.step_selection import Selection, select
@@ -90,6 +97,17 @@ class Reading:
     start of the last line that has any."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunArguments:
+    """The arguments that a log prints, in Megatron's names."""
+
+    framework: Framework
+    values: Mapping[str, str]
+
+
+_Found = Mapping[Framework, Findings]
+
+
 def read(text: str, framework: str | None = None, global_batch: int | None = None) -> Reading:
     """Reads the steps of `framework`, or of the one framework whose steps the log has.
 
@@ -99,8 +117,7 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
     """
     if framework is not None and framework not in FRAMEWORKS:
         raise UnknownName("framework", framework[:60], FRAMEWORKS)
-    log = Log(text)
-    findings = {name: find(log) for name, find in _FINDERS.items()}
+    log, findings = _find_steps(Log(text))
     if framework:
         name = _require_steps_of(framework, log, findings)
     else:
@@ -114,16 +131,58 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
     return reading if reading.timestamp else replace(reading, timestamp=log.timestamp)
 
 
-def _require_steps_of(
-    framework: str, log: Log, findings: Mapping[Framework, Findings]
-) -> Framework:
+def read_arguments(text: str, framework: str | None = None) -> RunArguments | None:
+    """The arguments that a log prints, whether or not steps follow. Without `framework`, of the
+    first one that has any."""
+    log = Log(text)
+    for name, read_from in _ARGUMENTS.items():
+        if framework in (None, name) and (values := read_from(log)):
+            return RunArguments(name, values)
+    return None
+
+
+def _find_steps(log: Log) -> tuple[Log, _Found]:
+    """The steps of each framework, and the log that they are in: with its lines joined, if a
+    terminal seems to have wrapped them and they can be read so. (Where every piece can be read, one
+    may still end within a number.)"""
+    best = log
+    findings = {name: find(log) for name, find in _FINDERS.items()}
+    for every_full_line in (False, True):
+        unwrapped = log.unwrapped(every_full_line=every_full_line)
+        if unwrapped is None:
+            continue
+        joined = {name: find(unwrapped) for name, find in _FINDERS.items()}
+        before, after = _legibility(findings), _legibility(joined)
+        has_more_steps = after[0] > before[0]
+        reads_as_well = after > before or (after == before and _is_legible(findings))
+        # what joins every full line also joins whole lines, and hides those that are cut off
+        if has_more_steps or (reads_as_well and not every_full_line):
+            best, findings = unwrapped, joined
+        if _is_legible(findings):
+            break
+    return best, findings
+
+
+def _is_legible(findings: _Found) -> bool:
+    """Whether there are steps, and nothing that looks like one and could not be read."""
+    steps, minus_unread = _legibility(findings)
+    return steps > 0 and minus_unread == 0
+
+
+def _legibility(findings: _Found) -> tuple[int, int]:
+    steps = sum(each.history.count for each in findings.values())
+    unread = sum(len(each.unread) for each in findings.values())
+    return steps, -unread
+
+
+def _require_steps_of(framework: str, log: Log, findings: _Found) -> Framework:
     name = next(name for name in FRAMEWORKS if name == framework)
     if not findings[name].history.count:
         raise Invalid("log", None, _no_steps_rule(log, findings, [name]))
     return name
 
 
-def _recognise_framework(log: Log, findings: Mapping[Framework, Findings]) -> Framework:
+def _recognise_framework(log: Log, findings: _Found) -> Framework:
     names = [name for name, each in findings.items() if each.history.count]
     if not names:
         raise Invalid("log", None, _no_steps_rule(log, findings, FRAMEWORKS))
@@ -133,9 +192,7 @@ def _recognise_framework(log: Log, findings: Mapping[Framework, Findings]) -> Fr
     return names[0]
 
 
-def _no_steps_rule(
-    log: Log, findings: Mapping[Framework, Findings], sought: Sequence[Framework]
-) -> str:
+def _no_steps_rule(log: Log, findings: _Found, sought: Sequence[Framework]) -> str:
     """Why no steps of these frameworks were found, as the rule of an error."""
     if log.is_blank:
         return "is empty"
@@ -145,12 +202,20 @@ def _no_steps_rule(
     if counts := _step_counts(findings):
         return f"{rule}; it has {counts}"
     unread = next((line for name in sought for line in findings[name].unread), None)
-    if unread is None:
-        return rule
-    return f"{rule}; line {unread.line} looks like one, but {unread.reason}"
+    if unread is not None:
+        return (
+            f"{rule}; line {unread.line} looks like one, but {unread.reason}: send the lines whole,"
+            " as the file has them, or send measured.step_time_s to POST /v1/reports"
+        )
+    if known := foreign.recognise(log.text):
+        return f"{rule}; {known.rule}"
+    return (
+        f"{rule}: paste the lines that have the time of a step, or send measured.step_time_s to"
+        " POST /v1/reports"
+    )
 
 
-def _step_counts(findings: Mapping[Framework, Findings]) -> str:
+def _step_counts(findings: _Found) -> str:
     counts = [_step_count(name, each) for name, each in findings.items() if each.history.count]
     return " and ".join(counts)
 
@@ -165,6 +230,12 @@ def _reading(
 ) -> Reading:
     if findings.history.is_reversed:
         rule = f"has {_step_count(name, findings)}, the newest first; turn its lines round"
+        raise Invalid("log", None, rule)
+    if selection.left_out.get("ramp_up") == findings.history.count:
+        rule = (
+            f"has {_step_count(name, findings)}, and every step is of the ramp-up phase, whose"
+            " batch is not yet that of the run: send the log with some steps after it"
+        )
         raise Invalid("log", None, rule)
     if not selection.used:
         why = ", ".join(f"{count} {reason}" for reason, count in selection.left_out.items())

@@ -1,11 +1,11 @@
 """Selects the steps that say how long a step takes, and says why the others do not.
 
-Left out are steps that are not finite, steps of another batch size than is asked for (a ramp-up),
-the first step of a run and of each restart, and steps far from the median of their speed regime:
-those that take less than half of it (the clock ran ahead of the device), and those above it by a
-fifth and by five robust standard deviations (a checkpoint, an evaluation, a pause). Slow steps that
-lead a run are its warm-up. So is all that comes before the last step, among the first five, at
-which the clock ran ahead.
+Left out are steps that are not finite, steps of a ramp-up (which the log marks, or which are of
+another batch size than is asked for), the first step of a run and of each restart, and steps far
+from the median of their speed regime: those that take less than half of it (the clock ran ahead of
+the device), and those above it by a fifth and by five robust standard deviations (a checkpoint, an
+evaluation, a pause). Slow steps that lead a run are its warm-up. So is all that comes before the
+last step, among the first five, at which the clock ran ahead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal
 from service.formats.logs.speed_regimes import speed_regimes
 from service.formats.logs.steps import Step, StepHistory
 
-Reason = Literal["not_finite", "other_batch", "warm_up", "slow", "too_fast"]
+Reason = Literal["not_finite", "ramp_up", "other_batch", "warm_up", "slow", "too_fast"]
 Verdicts = list[Reason | None]
 
 _FIRST_STEPS = 5
@@ -105,6 +105,8 @@ def _own_verdicts(
     for index, step in enumerate(attempt):
         if not step.is_believable:
             yield "not_finite"
+        elif step.is_ramp_up:
+            yield "ramp_up"
         elif step.batch not in (None, batch):
             yield "other_batch"
         elif step.is_start or (restarted and index == 0):

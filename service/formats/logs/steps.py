@@ -31,6 +31,8 @@ class Step:
     """Neither the value nor the loss is NaN or infinite."""
     is_start: bool = False
     """The start of a run is in it."""
+    is_ramp_up: bool = False
+    """The log says that its batch is still growing."""
     batch: int | None = None
     """Sequences, if printed."""
     tokens: float | None = None

@@ -1,5 +1,5 @@
-"""Logs of torchtitan. `tps` is tokens per second and device since the last such line; `memory` is
-the most that was ever reserved."""
+"""Logs of torchtitan. `tps` is tokens per second and device since the last such line, which early
+versions call `wps`; `memory` is the most that was ever reserved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _BEGIN = re.compile(
     rf"\s{{0,20}}(\d{{1,12}})\s{{1,20}}loss:\s{{0,20}}({NUMBER})(?=\s|$)", re.IGNORECASE
 )
 _LOOKS_LIKE_A_STEP = re.compile(r"\s{0,20}\d{1,12}\s{1,20}loss:")
-_RATE = re.compile(r"tps:\s{0,20}([\d,]{1,30}(?:\.\d{1,9})?|nan|inf)(?=[\s\"\\]|$)", re.IGNORECASE)
+_RATE = re.compile(
+    r"\b[tw]ps:\s{0,20}([\d,]{1,30}(?:\.\d{1,9})?|nan|inf)(?=[\s\"\\]|$)", re.IGNORECASE
+)
 _GROUPED_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})*(?:\.\d+)?|\d+(?:\.\d+)?|nan|inf", re.IGNORECASE)
 _MEMORY = re.compile(r"memory:\s{0,20}(\d{1,9}(?:\.\d{1,9})?)([GM])iB")
 _EVALUATION = "validate "
@@ -42,7 +44,7 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
             per_gib = 1024 if memory.group(2) == "M" else 1
             findings.update_peak("reserved", float(memory.group(1)) / per_gib)
     elif _LOOKS_LIKE_A_STEP.match(after):
-        findings.add_unread(line, "it has no tps, or it is cut off")
+        findings.add_unread(line, "it has no tps or wps, or it is cut off")
 
 
 def _step(line: Line, index: int, loss: str, rate: float) -> Step:

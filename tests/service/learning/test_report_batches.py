@@ -44,6 +44,7 @@ def test_each_is_answered_as_it_would_be_alone(client) -> None:
         alone = client.post("/v1/reports", json=report).json()
         together = client.get(item["location"]).json()
         assert json.loads(together.pop("submission")) == report
+        assert (together.pop("same_as"), alone.pop("same_as")) == (None, together["id"])
         for name in ("id", "created_at", "measured_at"):
             assert (together.pop(name) == alone.pop(name)) == (
                 name == "measured_at" and name in report

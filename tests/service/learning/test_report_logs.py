@@ -3,8 +3,10 @@ be read."""
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +57,7 @@ MEGATRON = """
   tensor_model_parallel_size ...................... 4
   untie_embeddings_and_output_weights ............. True
   use_distributed_optimizer ....................... True
+  virtual_pipeline_model_parallel_size ............ None
   world_size ...................................... 64
 -------------------- end of arguments ---------------------
 """ + "".join(
@@ -242,8 +245,10 @@ def test_parameters_that_say_too_little_matter_only_where_they_are_needed(client
         "layout": layout,
         "log": log,
     }
-    found = client.post(ADDRESS, json=body).json()
-    assert found["reading"]["from_arguments"] == []
+    refused = client.post(ADDRESS, json=body)
+    assert "ran precision = fp8 where the request has bf16" in refused.text
+    found = client.post(ADDRESS, json=changed(body, "workload.precision", "fp8")).json()
+    assert found["reading"]["from_arguments"] == ["workload"]
 
 
 def test_a_report_is_dated_by_its_log(client) -> None:
@@ -803,3 +808,126 @@ def test_a_log_of_another_run_is_not_what_it_is_linked_to(
         client.post(ADDRESS, json={"prediction_id": prediction, "log": other}), "invalid", "/log"
     )
     assert rule in problem["errors"][0]["rule"]
+
+
+DUMP = MEGATRON.split(" iteration ")[0]
+OUT_OF_MEMORY = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB.\n"
+CRASH = "Traceback (most recent call last):\nRuntimeError: NCCL error: unhandled system error\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "said", "outcome"),
+    [
+        (OUT_OF_MEMORY, None, "out_of_memory"),
+        (CRASH, None, "crashed"),
+        ("slurmstepd: killed\n", "crashed", "crashed"),
+        ("slurmstepd: killed\n", "aborted", "aborted"),
+    ],
+)
+def test_the_arguments_of_a_run_that_failed_before_its_first_step_say_what_ran(
+    client, end: str, said: str | None, outcome: str
+) -> None:
+    body = {**CLUSTER, "log": DUMP + end} | ({"outcome": said} if said else {})
+    found = client.post(ADDRESS, json=body).json()
+    assert found["reading"] is None
+    assert (found["report"]["outcome"], found["report"]["measured"]) == (outcome, None)
+    (note,) = found["notes"]
+    assert "its arguments say what ran (layout, model, num_chips, workload)" in note
+    request = found["report"]["request"]
+    assert (request["model"]["num_layers"], request["cluster"]["num_chips"]) == (32, 64)
+    layout = request["layout"]
+    assert (layout["tp"], layout["pp"], layout["dp_shard"], layout["zero_stage"]) == (4, 2, 8, 1)
+
+
+def test_a_dump_alone_is_no_report(client) -> None:
+    problem = assert_problem(client.post(ADDRESS, json={**CLUSTER, "log": DUMP}), "invalid", "/log")
+    assert "if the run failed before its first step, say so" in problem["errors"][0]["rule"]
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        ({"model": "llama-2-7b"}, "ran num_key_value_heads = 8 where the request has 32"),
+        ({"model": "llama-3-70b"}, "ran num_layers = 32 where the request has 80"),
+        ({"layout": {"tp": 8, "dp_shard": 8, "zero_stage": 1}}, "ran tp = 4 where the request has"),
+        (
+            {"layout": {"tp": 4, "pp": 2, "dp_shard": 8, "zero_stage": 3}},
+            "ran zero_stage = 1 where the request has 3",
+        ),
+        (
+            {"workload": {"seq_len": 8192, "global_batch": 128, "precision": "fp8"}},
+            "ran precision = bf16 where the request has fp8",
+        ),
+        ({"cluster": {"preset": "h100", "num_chips": 128}}, "ran chips = 64 where the request has"),
+    ],
+)
+@pytest.mark.parametrize("end", [OUT_OF_MEMORY, MEGATRON[len(DUMP) :]])
+def test_arguments_that_contradict_the_request_are_refused_with_and_without_steps(
+    client, said: dict[str, Any], rule: str, end: str
+) -> None:
+    answer = client.post(ADDRESS, json={**CLUSTER, **said, "log": DUMP + end})
+    assert rule in assert_problem(answer, "invalid", "/log")["errors"][0]["rule"]
+
+
+@pytest.mark.parametrize(
+    ("line", "printed"),
+    [
+        ("|   0  NVIDIA A100-SXM4-80GB     On  | 00000000:07:00.0 Off |", "NVIDIA A100-SXM4-80GB"),
+        ("#  Rank  0 on n0 device  0 [0000:19:00] NVIDIA H100 NVL", "NVIDIA H100 NVL"),
+        ("CUDA capacity: AMD Instinct MI300X with 191.98GiB memory", "Instinct MI300X"),
+    ],
+)
+def test_a_log_of_another_chip_is_refused(client, line: str, printed: str) -> None:
+    answer = client.post(ADDRESS, json={**PREDICTION, "log": f"{line}\n{TITAN}"})
+    problem = assert_problem(answer, "invalid", "/log")
+    said = f"ran on {printed} where the request has cluster.chip = h100-sxm-80gb"
+    assert said in problem["errors"][0]["rule"]
+    prediction = client.post("/v1/predictions", json=PREDICTION).json()["id"]
+    linked = client.post(ADDRESS, json={"prediction_id": prediction, "log": f"{line}\n{TITAN}"})
+    assert "where what it is linked to has" in linked.text
+    same = f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n{TITAN}"
+    assert client.post(ADDRESS, json={**PREDICTION, "log": same}).status_code == 201
+
+
+def test_a_part_that_the_request_gives_need_not_be_in_the_dump(client) -> None:
+    """The rest is read from the log, and compared."""
+    cut = "\n".join(line for line in MEGATRON.split("\n") if "swiglu" not in line)
+    problem = assert_problem(client.post(ADDRESS, json={**CLUSTER, "log": cut}), "invalid")
+    assert problem["errors"][0]["field"] == "log.arguments.swiglu"
+    found = client.post(ADDRESS, json={**CLUSTER, "model": "llama-3-8b", "log": cut}).json()
+    assert found["reading"]["from_arguments"] == ["layout", "num_chips", "workload"]
+    other = client.post(ADDRESS, json={**CLUSTER, "model": "llama-3-70b", "log": cut})
+    assert "ran num_layers = 32 where the request has 80" in other.text
+
+
+CASES = sorted((SHARED / "cases" / "logs").glob("*.expected.json"))
+
+
+@pytest.mark.skipif(not CASES, reason="real logs (shared/cases/logs) are not beside the project")
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.name.split(".")[0])
+def test_a_real_log_is_read_or_refused_as_is_right(client, path: Path) -> None:
+    case = json.loads(path.read_text())
+    log = path.with_name(path.name.replace(".expected.json", ".log")).read_text()
+    expected = case["expected"]
+    answer = client.post(case["path"], json={**case["request_beside_log"], "log": log})
+    found = answer.json()
+    if "status" in expected:
+        assert answer.status_code == expected["status"]
+    if answer.status_code != 201:
+        assert "why" in expected
+        assert found["errors"][0]["field"] == "log"
+        return
+    if "value" in expected:
+        assert found["reading"]["value"] == pytest.approx(expected["value"], rel=expected["within"])
+        assert found["reading"]["steps_used"] == expected["steps_used"]
+    assert found["report"]["outcome"] == expected.get("outcome", "ok")
+    request = found["report"]["request"]
+    layout = {**request["layout"]}
+    layout["dp"] = layout["dp_shard"] * layout["dp_replicate"]
+    assert {name: layout[name] for name in expected.get("layout", {})} == expected.get("layout", {})
+    if "gated_mlp" in expected:
+        assert request["model"]["gated_mlp"] == expected["gated_mlp"]
+    stated = expected.get("from_the_dump", {})
+    if stated:
+        said = {**request["model"], **request["workload"], **layout}
+        assert {name: said[name] for name in stated} == stated

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from tests.service.asking import CHIP, LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
+from tests.service.asking import (
+    CHIP,
+    LAYOUT,
+    PREDICTION,
+    QUESTION,
+    REPORT,
+    assert_problem,
+    changed,
+    without,
+)
 
 GEMMS = {
     "cluster": {"preset": "h100"},
@@ -393,3 +402,46 @@ def test_a_run_of_a_prediction_has_its_software_whatever_its_date(client) -> Non
     ).json()
     assert found["request"]["stack"] == "torchtitan"
     assert found["prediction"]["step_time_s"] == made["layouts"][0]["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "example"),
+    [
+        ("measured", 2.0, '{"step_time_s": 2.0}'),
+        ("measured", "2 s", '{"step_time_s": 2.0}'),
+        ("measured.mfu", 0.42, '{"value": 0.41, "attention": "causal"}'),
+        ("measured.tflops_per_chip", 400, '{"value": 400.0, "attention": "causal"}'),
+        ("memory", 61.5, '{"reserved_gib": 61.5}'),
+        ("failure", 70, '{"peak_gib": 79.1}'),
+        ("parts", 0.2, '{"exposed_communication_s": 0.2}'),
+    ],
+)
+def test_a_bare_number_is_told_the_shape_to_send(
+    shared_client, field: str, value: object, example: str
+) -> None:
+    nested = field.removeprefix("measured.")
+    body = {**REPORT, field: value} if nested == field else {**REPORT, "measured": {nested: value}}
+    pointer = "/" + field.replace(".", "/")
+    problem = assert_problem(shared_client.post("/v1/reports", json=body), "invalid", pointer)
+    assert problem["errors"][0]["rule"] == f"must be an object, such as {example}"
+
+
+def test_a_speed_beside_measured_is_told_where_it_goes(shared_client) -> None:
+    for field, example in (("step_time_s", "2.0"), ("mfu", '{"value": 0.41')):
+        body = {**without(REPORT, "measured"), field: 2.0}
+        problem = assert_problem(
+            shared_client.post("/v1/reports", json=body), "invalid", f"/{field}"
+        )
+        assert f'goes into measured, as in "measured": {{"{field}": {example}' in str(problem)
+
+
+def test_a_report_that_says_the_same_again_counts_and_is_told(client) -> None:
+    first = client.post("/v1/reports", json=REPORT).json()
+    assert first["same_as"] is None
+    again = client.post("/v1/reports", json=REPORT).json()
+    assert again["same_as"] == first["id"] != again["id"]
+    assert client.get(f"/v1/reports/{again['id']}").json()["same_as"] == first["id"]
+    other = client.post("/v1/reports", json=changed(REPORT, "measured.step_time_s", 2.5)).json()
+    assert other["same_as"] is None
+    client.delete(f"/v1/reports/{first['id']}")
+    assert client.post("/v1/reports", json=REPORT).json()["same_as"] == again["id"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from models.errors import Invalid
 from service.formats import logs
 from tests.service.formats.logs.dialects import maxtext, text
 
@@ -24,3 +27,16 @@ def test_maxtext_memory_is_the_plan_of_the_compiler() -> None:
     )
     reading = logs.read(text([plan, maxtext(9, 5.669)]))
     assert (reading.memory_gib, reading.memory_kind) == (37.5, "allocated")
+
+
+RAMP_UP = [f"[Rampup Batch Size Phase], {maxtext(step, 0.6 + 0.1 * step)}" for step in range(6)]
+
+
+def test_steps_of_a_ramp_up_are_not_those_of_the_run() -> None:
+    reading = logs.read(text([*RAMP_UP, *(maxtext(step, 2.4) for step in (6, 7, 8))]))
+    assert (reading.value, reading.steps_used, reading.left_out) == (2.4, 3, {"ramp_up": 6})
+
+
+def test_a_log_of_a_ramp_up_alone_says_so() -> None:
+    with pytest.raises(Invalid, match="every step is of the ramp-up phase"):
+        logs.read(text(RAMP_UP))

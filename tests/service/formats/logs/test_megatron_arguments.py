@@ -241,13 +241,19 @@ def test_experts_that_cannot_be_read_are_named(name: str, value: object) -> None
     assert refused.value.field == f"log.arguments.{name}"
 
 
+OTHER_VERSIONS = (
+    "checkpoint_activations", "activations_checkpoint_method", "batch_size", "model_parallel_size",
+    "deepspeed", "zero_stage", "expert_interval", "topk", "glu_activation", "num_key_value_heads",
+)  # fmt: skip
+
+
 @settings(max_examples=200)
 @given(
     st.dictionaries(
-        st.sampled_from([*DEEPSEEK, "window_attn_skip_freq", "use_torch_fsdp2"]),
+        st.sampled_from([*DEEPSEEK, "window_attn_skip_freq", "use_torch_fsdp2", *OTHER_VERSIONS]),
         st.text(max_size=20)
         | st.integers().map(str)
-        | st.sampled_from(["None", "True", "(1,1)", "[1]*61", "(" * 9]),
+        | st.sampled_from(["None", "True", "(1,1)", "[1]*61", "(" * 9, "[1]", "[16]", "1.0"]),
         max_size=6,
     )
 )

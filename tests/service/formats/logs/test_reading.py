@@ -215,13 +215,36 @@ def test_the_same_steps_of_other_ranks_count_once(name: str) -> None:
         lambda line: f"{line}\r",
         lambda line: f"\r{'░' * 500}  3%\r{line}",
         lambda line: f"  7: {line}",
+        lambda line: f"[1,0]<stdout>:{line}",
+        lambda line: f"[pod/train-0/main] {line}",
     ],
-    ids=["rank", "timestamp", "colours", "crlf", "progress", "srun"],
+    ids=["rank", "timestamp", "colours", "crlf", "progress", "srun", "mpirun", "kubectl"],
 )
 def test_what_wraps_a_line_changes_nothing(name: str, wrap: Callable[[str], str]) -> None:
     lines = plain(name, [30, 4, 4, 4.1, 12, 4])
     wrapped, bare = (logs.read(text(each)) for each in (map(wrap, lines), lines))
     assert replace(wrapped, timestamp=None) == replace(bare, timestamp=None)
+
+
+@every_dialect
+@pytest.mark.parametrize("columns", [72, 100, 120, 132])
+def test_lines_that_a_terminal_wrapped_are_joined(name: str, columns: int) -> None:
+    lines = plain(name, [30, 4, 4, 4.1, 4, 4])
+    pieces = [
+        line[start : start + columns] for line in lines for start in range(0, len(line), columns)
+    ]
+    whole = logs.read(text(lines))
+    for wrapped in (text(pieces), text(piece.rstrip() for piece in pieces)):
+        reading = logs.read(wrapped)
+        assert (reading.value, reading.left_out) == (whole.value, whole.left_out)
+
+
+def test_a_rate_that_was_wrapped_is_not_cut() -> None:
+    """Each piece can be read by itself, and its rate is then 7."""
+    lines = [torchtitan(10 * k, f"7,03{k}") for k in range(1, 6)]
+    at = lines[0].index(",03")
+    pieces = [piece for line in lines for piece in (line[:at], line[at:])]
+    assert logs.read(text(pieces)).value == 7033.0
 
 
 @pytest.mark.parametrize(

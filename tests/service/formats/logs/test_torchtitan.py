@@ -30,3 +30,8 @@ def test_evaluations_of_torchtitan_are_no_steps() -> None:
     evaluation = torchtitan(20, "90,000", memory=70).replace("step: 20", "validate step: 20")
     reading = logs.read(text([torchtitan(10, "7,000"), evaluation, torchtitan(20, "7,000")]))
     assert (reading.steps_found, reading.value, reading.memory_gib) == (2, 7000.0, 30.99)
+
+
+def test_the_rate_of_early_versions_is_read() -> None:
+    lines = [torchtitan(10 * k, "7,034").replace("tps:", "wps:") for k in range(1, 4)]
+    assert logs.read(text(lines)).value == 7034.0

@@ -1,0 +1,202 @@
+"""Argument dumps of other versions and forks of Megatron, put into the names of Megatron-Core 0.19.
+
+Megatron-LM of 2019 to 2022, Megatron-DeepSpeed of BigScience and of Microsoft, and Megatron-LLM of
+EPFL say the same things in other words. What a version did not have yet is filled in as it ran:
+before `swiglu` no MLP was gated and every linear layer had a bias. An argument that a dump of
+today's version should have is never filled in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_OLD_ARGUMENTS = (
+    "checkpoint_activations",
+    "activations_checkpoint_method",
+    "DDP_impl",
+    "model_parallel_size",
+    "batch_size",
+)
+"""Arguments of Megatron-LM before 2023, all older than `swiglu`. Forks kept some for longer."""
+_NEOX_ARGUMENT = "pipe_parallel_size"
+_RENAMED = {
+    "model_parallel_size": "tensor_model_parallel_size",
+    "pipe_parallel_size": "pipeline_model_parallel_size",
+    "train_batch_size": "global_batch_size",
+    "train_micro_batch_size_per_gpu": "micro_batch_size",
+    "encoder_seq_length": "seq_length",
+    "encoder_num_layers": "num_layers",
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "checkpoint_num_layers": "recompute_num_layers",
+    "moe_expert_parallel_size": "expert_model_parallel_size",
+    "topk": "moe_router_topk",
+    "use_bias": "add_bias_linear",
+    "cpu_optimizer": "optimizer_cpu_offload",
+}
+"""Names of today by those of other versions. A dump that has both keeps its own."""
+_ONLY_BEFORE: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
+    (
+        ("recompute_granularity", "sequence_parallel", "use_distributed_optimizer"),
+        {"sequence_parallel": "False", "use_distributed_optimizer": "False"},
+    ),
+    (
+        ("swiglu", "untie_embeddings_and_output_weights", "add_bias_linear"),
+        {
+            "swiglu": "False",
+            "untie_embeddings_and_output_weights": "False",
+            "add_bias_linear": "True",
+            "group_query_attention": "False",
+        },
+    ),
+    (("context_parallel_size",), {"context_parallel_size": "1"}),
+    (
+        (
+            "recompute_granularity",
+            "activations_checkpoint_method",
+            "num_layers_per_virtual_pipeline_stage",
+        ),
+        {"virtual_pipeline_model_parallel_size": "None"},
+    ),
+    (("micro_batch_size",), {"pipeline_model_parallel_size": "1"}),
+)
+"""What an old version did, whose dump has no argument for it. The first of each pair are arguments
+that came together: where a dump has one of them, another that is absent was cut off."""
+_GATED = {"swiglu", "geglu", "reglu", "liglu"}
+_LIST_OF_ONE = re.compile(r"\[\s{0,9}(\d{1,9})\s{0,9}\]", re.ASCII)
+_WHOLE = re.compile(r"(\d{1,9})(?:\.0)?", re.ASCII)
+
+
+def is_of_gpt_neox(arguments: Mapping[str, str]) -> bool:
+    """Whether the dump is of GPT-NeoX, whose arguments have meanings of their own."""
+    return _NEOX_ARGUMENT in arguments
+
+
+def is_of_deepspeed(arguments: Mapping[str, str]) -> bool:
+    """Whether DeepSpeed shards the optimizer, so that `zero_stage` says how far."""
+    if "deepspeed" in arguments:
+        return arguments["deepspeed"].strip() == "True"
+    return "zero_stage" in arguments
+
+
+def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
+    """The arguments with those of other versions translated. A dump of today's version comes back
+    as it is. Values that cannot be read are passed on, for the reader of the argument to refuse."""
+    found = dict(arguments)
+    for name, todays in _RENAMED.items():
+        if name in arguments and _is_unset(found, todays):
+            found[todays] = arguments[name]
+    found |= _recompute(arguments)
+    found |= _model(arguments)
+    found |= _batch(arguments, found)
+    found |= _experts(arguments, found)
+    if is_of_deepspeed(arguments):
+        found["deepspeed"] = "True"
+        found.setdefault("use_distributed_optimizer", "False")
+    if any(name in arguments for name in _OLD_ARGUMENTS):
+        for came_together, values in _ONLY_BEFORE:
+            if not any(name in arguments for name in came_together):
+                found = {**values, **found}
+        found |= _feed_forward_width(arguments)
+    return found
+
+
+def _is_unset(arguments: Mapping[str, str], name: str) -> bool:
+    return arguments.get(name, "").strip() in ("", "None")
+
+
+def _whole(arguments: Mapping[str, str], name: str) -> int | None:
+    match = _WHOLE.fullmatch(arguments.get(name, "").strip())
+    return int(match.group(1)) if match else None
+
+
+def _recompute(arguments: Mapping[str, str]) -> dict[str, str]:
+    """Activation checkpointing of whole layers, which is today's full recompute."""
+    if not _is_unset(arguments, "recompute_granularity"):
+        return {}
+    if not _is_unset(arguments, "activations_checkpoint_granularity"):
+        return {}
+    if arguments.get("checkpoint_activations", "").strip() == "True":
+        return {"recompute_granularity": "full"}
+    if not _is_unset(arguments, "activations_checkpoint_method"):
+        return {"recompute_granularity": "full"}
+    if arguments.get("recompute_activations", "").strip() == "True":
+        return {"recompute_granularity": "selective"}
+    switches = ("checkpoint_activations", "activations_checkpoint_method")
+    return {"recompute_granularity": "None"} if any(name in arguments for name in switches) else {}
+
+
+def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
+    """Four times the hidden size, where the version had no argument for it, or printed None."""
+    hidden = _whole(arguments, "hidden_size")
+    came_later = "micro_batch_size" in arguments
+    if not hidden or not _is_unset(arguments, "ffn_hidden_size"):
+        return {}
+    if came_later and "ffn_hidden_size" not in arguments:
+        return {}
+    return {"ffn_hidden_size": str(4 * hidden)}
+
+
+def _model(arguments: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if "glu_activation" in arguments and _is_unset(arguments, "swiglu"):
+        found["swiglu"] = str(arguments["glu_activation"].strip().lower() in _GATED)
+    if arguments.get("geglu", "").strip() == "True":
+        found["swiglu"] = "True"
+    elif "geglu" in arguments:
+        found.setdefault("swiglu", arguments.get("swiglu", "False"))
+    if "tie_embed_logits" in arguments:
+        found["untie_embeddings_and_output_weights"] = str(
+            arguments["tie_embed_logits"].strip() == "False"
+        )
+    for name in ("num_attention_heads_kv", "num_key_value_heads"):
+        groups = _whole(arguments, name)
+        if groups and "group_query_attention" not in arguments:
+            found |= {"group_query_attention": "True", "num_query_groups": str(groups)}
+    if arguments.get("attention_head_type", "").strip() == "multiquery":
+        found |= {"group_query_attention": "True", "num_query_groups": "1"}
+    fp8_switches = (arguments.get(name, "").strip() for name in ("fp8_hybrid", "fp8_e4m3"))
+    if _is_unset(arguments, "fp8") and "True" in fp8_switches:
+        found["fp8"] = "hybrid"
+    return found
+
+
+def _batch(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
+    """`batch_size` of 2019 and 2020 counts the sequences of one data-parallel rank, in one
+    micro-batch."""
+    per_rank = _whole(arguments, "batch_size")
+    if per_rank is None or not _is_unset(arguments, "micro_batch_size"):
+        return {}
+    found = {"micro_batch_size": str(per_rank)}
+    world = _whole(renamed, "world_size")
+    tp = _whole(renamed, "tensor_model_parallel_size")
+    pp = _whole(renamed, "pipeline_model_parallel_size") or 1
+    ranks = _whole(arguments, "data_parallel_size")
+    if ranks is None and world and tp:
+        ranks = world // (tp * pp)
+    if ranks and _is_unset(renamed, "global_batch_size"):
+        micro_batches = _whole(arguments, "num_microbatches_in_minibatch") or 1
+        found["global_batch_size"] = str(per_rank * ranks * micro_batches)
+    return found
+
+
+def _experts(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
+    """The experts of Megatron-DeepSpeed: a list with their number, which is 1 in a dense model, in
+    every layer whose number from 1 is a multiple of `expert_interval`."""
+    listed = _LIST_OF_ONE.fullmatch(arguments.get("num_experts", "").strip())
+    if listed is None:
+        return {}
+    experts = int(listed.group(1))
+    if experts <= 1:
+        return {"num_experts": "None", "expert_model_parallel_size": "1"}
+    interval = _whole(arguments, "expert_interval") or 1
+    layers = _whole(renamed, "num_layers") or 0
+    found = {"num_experts": str(experts)}
+    if interval > 1 and 0 < layers <= 1024:
+        switches = (str(int((index + 1) % interval == 0)) for index in range(layers))
+        found["moe_layer_freq"] = f"[{','.join(switches)}]"
+    if arguments.get("enable_expert_tensor_parallelism", "").strip() != "True":
+        found["expert_tensor_parallel_size"] = "1"
+    return found
