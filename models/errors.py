@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 _MOST_LISTED = 12  # names of a catalogue that a message lists where none is near
 
@@ -70,12 +72,26 @@ class Unsupported(Invalid):
         self.missing = missing
 
 
+@dataclass(frozen=True, slots=True)
+class Surest:
+    """The layout (models.spec.layout) that is surest to fit where none is as sure as was asked.
+
+    `min_fit_probability` is the constraint with which the same question has an answer, this layout
+    or another; None where not even the predicted memory of this one is there.
+    """
+
+    layout: Any
+    fit_probability: float
+    min_fit_probability: float | None
+
+
 class Infeasible(DomainError):
     """No layout satisfies every constraint.
 
     `constraint` is the nearest failing one; `needed` and `available` say, in `unit`, how much it
     asks for and how much there is. `enough_chips` says how many chips would do, where that is
-    known. `blamed` are values of the question each of which alone is in the way.
+    known. `blamed` are values of the question each of which alone is in the way. `surest` is given
+    where it is memory that is short, and a layout was found that comes nearest.
     """
 
     def __init__(
@@ -87,6 +103,7 @@ class Infeasible(DomainError):
         unit: str = "",
         enough_chips: int | None = None,
         blamed: Sequence[Invalid] = (),
+        surest: Surest | None = None,
     ) -> None:
         super().__init__(f"{constraint}: {detail}")
         self.constraint = constraint
@@ -96,6 +113,7 @@ class Infeasible(DomainError):
         self.unit = unit
         self.enough_chips = enough_chips
         self.blamed = tuple(blamed)
+        self.surest = surest
 
     @property
     def brief(self) -> str:
@@ -110,27 +128,22 @@ class Infeasible(DomainError):
 
     def with_detail(self, detail: str, enough_chips: int | None = None) -> Infeasible:
         """A copy of this error that says more at its end."""
-        return Infeasible(
-            self.constraint,
-            f"{self.detail}; {detail}",
-            self.needed,
-            self.available,
-            self.unit,
-            enough_chips,
-            self.blamed,
-        )
+        other = self._saying(f"{self.detail}; {detail}")
+        other.enough_chips = enough_chips
+        return other
 
     def with_preface(self, preface: str) -> Infeasible:
         """A copy of this error that says something first, and so does every value it blames."""
-        return Infeasible(
-            self.constraint,
-            f"{preface}: {self.detail}",
-            self.needed,
-            self.available,
-            self.unit,
-            self.enough_chips,
-            [Invalid(one.field, one.value, f"{preface}: {one.rule}") for one in self.blamed],
+        other = self._saying(f"{preface}: {self.detail}")
+        other.blamed = tuple(
+            Invalid(one.field, one.value, f"{preface}: {one.rule}") for one in self.blamed
         )
+        return other
+
+    def _saying(self, detail: str) -> Infeasible:
+        other = Infeasible(self.constraint, detail)
+        vars(other).update({**vars(self), "detail": detail})
+        return other
 
     def prefixed(self, prefix: str) -> Infeasible:
         """This error, the fields that it blames now seen from the object that holds them."""

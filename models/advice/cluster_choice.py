@@ -208,7 +208,13 @@ def no_cluster_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
         return OutOfTime(f"; {each}")
     detail = f"none of {len(choices)} clusters has a layout that fits; {each}"
     return Infeasible(
-        error.constraint, detail, error.needed, error.available, error.unit, error.enough_chips
+        error.constraint,
+        detail,
+        error.needed,
+        error.available,
+        error.unit,
+        error.enough_chips,
+        surest=error.surest,
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -24,12 +25,12 @@ from models.advice.pipelining import (
     judge_pipelining,
 )
 from models.advice.safe_fit import (
-    SAFE_FIT_PROBABILITY,
-    fastest_safe_layout,
+    fastest_bolder_layout,
     offload_knobs,
     solve_avoiding_oom,
 )
 from models.columns import Array
+from models.cost.memory_uncertainty import percent
 from models.cost.step import Predictions
 from models.errors import Infeasible, Invalid
 from models.layouts.complexity import TERM_WORDS
@@ -39,13 +40,13 @@ from models.prediction.prediction import Prediction, host_memory_note
 from models.search.infeasibility import forbidden_schedules, why_none
 from models.search.pareto import pareto_front, steps_of
 from models.search.result import Answer, Certificate, Goal, ShouldContinue, run_to_completion
-from models.spec.constraints import Constraints
+from models.spec.constraints import SAFE_FIT_PROBABILITY, Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 _MAX_NEAR_FASTEST = 20_000  # layouts whose free memory is predicted for the front
-_SHOWN_AS_CERTAIN = 0.99  # a probability above it is shown as "more than 99%"
+_MUCH_FOR_SURETY = 0.1  # of a step: what surety costs is told where it is more
 _LEAST_EXPOSED_SHARE = 0.005  # of a step: smaller terms are not named
 _KNOB_OF_TERM = {
     "tensor_s": "tp",
@@ -61,10 +62,10 @@ class Recommendation:
     """The recommended layouts, and what there is to say of them.
 
     `problem` is the one that is answered: the question's, or with fewer chips where no layout uses
-    all. `fastest` and `simplest` are the fastest layout and the simplest within the tolerance.
-    `surer` is given where the fastest may not fit: the fastest within the tolerance that fits with
-    SAFE_FIT_PROBABILITY. `ranked` are the fastest meshes within the tolerance, each with its best
-    policy.
+    all. `fastest` is the fastest layout that is as sure to fit as the constraints ask, `simplest`
+    the simplest of those within the tolerance of it. `bolder` is faster by at least
+    LEAST_BOLDER_GAIN and less sure: the fastest that fits by the median of its memory. `ranked` are
+    the fastest meshes within the tolerance, each with its best policy.
 
     `front` are layouts within the tolerance that no other beats in time, complexity and free memory
     at once, fastest first. Free memory is counted in steps of 5% of the usable, and compared among
@@ -77,7 +78,7 @@ class Recommendation:
     problem: Problem
     fastest: Candidate
     simplest: Candidate
-    surer: Candidate | None
+    bolder: Candidate | None
     ranked: tuple[Candidate, ...]
     front: tuple[Candidate, ...]
     certificate: Certificate
@@ -89,9 +90,20 @@ class Recommendation:
     pipelining: Pipelining
 
     @property
+    def recommended(self) -> Literal["fastest", "simplest"]:
+        """Which layout to launch: the simplest, unless the fastest is itself that."""
+        is_same = self.simplest.prediction.layout == self.fastest.prediction.layout
+        return "fastest" if is_same else "simplest"
+
+    @property
     def simplest_gap(self) -> float:
         """What simplicity costs: time of the simplest / time of the fastest - 1."""
         return _slower_by(self.fastest, self.simplest)
+
+    @property
+    def bolder_gain(self) -> float | None:
+        """What surety costs: time of the fastest / time of the bolder - 1."""
+        return None if self.bolder is None else _slower_by(self.bolder, self.fastest)
 
 
 def recommend(
@@ -179,7 +191,7 @@ def _explain(
         problem=problem,
         fastest=shortlist.fastest,
         simplest=shortlist.simplest,
-        surer=shortlist.surer,
+        bolder=shortlist.bolder,
         ranked=tuple(shortlist.candidates[row] for row in answer.ranked),
         front=tuple(shortlist.candidates[row] for row in shortlist.front),
         certificate=answer.certificate,
@@ -202,13 +214,14 @@ def _explain(
 @dataclass(frozen=True, slots=True)
 class _Shortlist:
     """The layouts of an answer that are shown: `candidates` by their row in it, the rows of the
-    `front`, and the `surer` one. `without_pp` is the prediction of the best layout without a
-    pipeline, as one row."""
+    `front`, and the `bolder` one, which is None too where it is not `bolder_is_known` as time ran
+    out. `without_pp` is the prediction of the best layout without a pipeline, as one row."""
 
     answer: Answer
     candidates: Mapping[int, Candidate]
     front: list[int]
-    surer: Candidate | None
+    bolder: Candidate | None
+    bolder_is_known: bool
     without_pp: Predictions | None
 
     @property
@@ -223,7 +236,6 @@ class _Shortlist:
 def _shortlist(
     answer: Answer, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> _Shortlist:
-    limit_s = float(answer.times[0]) * (1 + tolerance)
     best_of_sides = [row for row in (answer.without, answer.with_pp) if row is not None]
     always_shown = [answer.simplest, *best_of_sides, *answer.ranked]
     near = _rows_near_fastest(answer, tolerance)
@@ -237,15 +249,20 @@ def _shortlist(
     front = _front(answer, near, predictions.needed_bytes[of_rows(near)])
     rows = list(dict.fromkeys([*always_shown, *front]))
     shown = predictions.take(of_rows(rows))
-    safe = fastest_safe_layout(answer, predictions, predicted, limit_s, should_continue)
-    if len(safe):
-        shown = answer.tables.predict(Layouts.concatenate([shown.layouts, safe]))
+    bolder = fastest_bolder_layout(answer, should_continue)
+    bolder_is_known = len(bolder) > 0 or should_continue()
+    if len(bolder):
+        shown = answer.tables.predict(Layouts.concatenate([shown.layouts, bolder]))
     found = candidates(shown, profile)
+    by_row = dict(zip(rows, found, strict=False))
+    surety = by_row[answer.ranked[0]].prediction.fit_probability
+    is_bolder = len(bolder) > 0 and found[-1].prediction.fit_probability < surety
     return _Shortlist(
         answer=answer,
-        candidates=dict(zip(rows, found, strict=False)),
+        candidates=by_row,
         front=front,
-        surer=found[-1] if len(safe) else None,
+        bolder=found[-1] if is_bolder else None,
+        bolder_is_known=bolder_is_known,
         without_pp=(
             None if answer.without is None else predictions.take(of_rows([answer.without]))
         ),
@@ -307,7 +324,8 @@ def _reasons(
     reasons.append(f"pipelining: {pipelining.verdict}")
     reasons += exposed_traffic_reasons(pipelining)
     reasons.append(_memory_reason(best))
-    reasons += _unsafe_fit_reasons(best, shortlist.surer, certificate.exact)
+    reasons += _unsafe_fit_reasons(best)
+    reasons += _cost_of_surety_reasons(shortlist)
     reasons += _unsupported_reasons(best)
     if solved.fewer_chips:
         reasons.append(solved.fewer_chips.message)
@@ -362,7 +380,7 @@ def _simplest_reason(fastest: Candidate, simplest: Candidate, tolerance: float) 
         reason += f", without {', '.join(TERM_WORDS[name] for name in dropped)}"
     probability = simplest.prediction.fit_probability
     if probability < SAFE_FIT_PROBABILITY:
-        reason += f"; it fits with a probability of {_percent(probability)}"
+        reason += f"; it fits with a probability of {percent(probability)}"
     return reason
 
 
@@ -375,32 +393,44 @@ def _memory_reason(best: Prediction) -> str:
     return (
         f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f})"
         f" of {best.usable_gib:.1f} GiB on stage {best.memory_stage}{host_memory_note(best)}: it"
-        f" fits with a probability of {_percent(best.fit_probability)}"
+        f" fits with a probability of {percent(best.fit_probability)}"
     )
 
 
-def _unsafe_fit_reasons(best: Prediction, surer: Candidate | None, exact: bool) -> list[str]:
-    """Say what to launch instead where the fastest may not fit."""
+def _unsafe_fit_reasons(best: Prediction) -> list[str]:
+    """Say what to ask for where the fastest may not fit, as the request allowed."""
     if best.fit_probability >= SAFE_FIT_PROBABILITY:
         return []
-    if surer is not None:
-        other = surer.prediction
-        cost = other.step_time_s / best.step_time_s - 1
-        return [
-            f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()},"
-            f" {cost:.2%} slower"
-        ]
     if best.needed_high_gib <= best.usable_gib:  # so it is the host that may be too small
         knobs = " and ".join(f"constraints.{knob} = false" for knob in offload_knobs(best))
         return [
             f"its host may be too small for what it offloads: {knobs} asks for the fastest layout"
             " without"
         ]
-    nothing = "nothing" if exact else "nothing that was evaluated"
     return [
-        f"{nothing} within the tolerance fits with a probability of {SAFE_FIT_PROBABILITY:.0%}:"
-        f" constraints.min_fit_probability = {SAFE_FIT_PROBABILITY:g} asks for the fastest layout"
-        " that does, whatever it costs"
+        f"it may not fit: constraints.min_fit_probability = {SAFE_FIT_PROBABILITY:g}, the default,"
+        " asks for the fastest layout that is surer to"
+    ]
+
+
+def _cost_of_surety_reasons(shortlist: _Shortlist) -> list[str]:
+    """Say what it costs that the fastest is as sure to fit as was asked, where that is much; or
+    that there was no time to find out."""
+    if shortlist.bolder is None:
+        if shortlist.bolder_is_known:
+            return []
+        return [
+            "time ran out before it was known what a layout that is less sure to fit would gain"
+        ]
+    best = shortlist.fastest.prediction
+    bolder = shortlist.bolder.prediction
+    gain = _slower_by(shortlist.bolder, shortlist.fastest)
+    if gain <= _MUCH_FOR_SURETY:
+        return []
+    return [
+        f"surety costs {gain:.0%}: {best.step_time_s:.3g} s a step at"
+        f" {percent(best.fit_probability)} against {bolder.step_time_s:.3g} s at"
+        f" {percent(bolder.fit_probability)} (bolder: {bolder.layout.summary()})"
     ]
 
 
@@ -424,14 +454,6 @@ def _unsupported_reasons(best: Prediction) -> list[str]:
         without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)
         reason += f"; {without} asks for the fastest layout without"
     return [reason]
-
-
-def _percent(probability: float) -> str:
-    """Return a probability in percent, rounded down, so that what is shown as 90% is at least
-    that."""
-    if probability > _SHOWN_AS_CERTAIN:
-        return f"more than {_SHOWN_AS_CERTAIN:.0%}"
-    return f"{math.floor(100 * probability)}%"
 
 
 def _fewer_chips_reasons(

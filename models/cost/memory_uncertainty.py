@@ -20,6 +20,9 @@ from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Neighbourhood, Profile
 
+_SHOWN_AS_CERTAIN, _SHOWN_AS_IMPOSSIBLE = 0.99, 0.01
+"""A probability above the one is shown as "more than 99%", one below the other as "less than
+1%"."""
 _SCALES = {
     "activation_memory": "activations_bytes",
     "logit_memory": "logits_bytes",
@@ -69,6 +72,11 @@ class MemoryUncertainty:
         more = np.maximum(variance - self.neighbourhood.unidentified**2, 0.0)
         return np.asarray(np.sqrt(self.neighbourhood.spread**2 + more))
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the spread is that of the neighbourhood, whatever the layout."""
+        return sum(self.variances.values()) <= self.neighbourhood.unidentified**2
+
     @cached_property
     def least_safety_factor(self) -> float:
         """The safety factor of a layout none of whose memory rests on terms without runs."""
@@ -83,6 +91,28 @@ class MemoryUncertainty:
         fits_on_device = needed + (factor - 1) * reserved <= cluster.usable_bytes
         fits_on_host = factor * on_host <= cluster.host_bytes
         return np.asarray((needed <= capacity) & fits_on_device & fits_on_host)
+
+    def deviations(self, memory: Memory, on_host: Array, cluster: Cluster) -> Array:
+        """How many standard deviations of its log lie between what each layout is predicted to
+        reserve and what there is, on the device or on its host, whichever is fewer; negative where
+        more is reserved than there is. Shape (n,)."""
+        runtime = memory["context_bytes"]
+        reserved = total(memory.values()) - runtime
+        with np.errstate(divide="ignore"):
+            device = np.log(np.maximum(cluster.usable_bytes - runtime, 0.0) / reserved)
+            host = np.log(np.divide(cluster.host_bytes, on_host))
+        return np.asarray(np.minimum(device, host) / self.spread(memory))
+
+    def needed_anywhere(self, memory: Memory, on_host: Array, cluster: Cluster) -> Array:
+        """`needed` where the host counts too: what is offloaded stands for as large a share of the
+        device's bytes as it is of its host's, and the larger of the two counts."""
+        runtime = memory["context_bytes"]
+        reserved = total(memory.values()) - runtime
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where(on_host > 0, on_host / cluster.host_bytes, 0.0)
+        most = np.maximum(reserved, share * (cluster.usable_bytes - runtime))
+        factor = self.safety_factor(memory) / self.least_safety_factor
+        return np.asarray(runtime + factor * most)
 
     def needed(self, memory: Memory) -> Array:
         """The bytes that, with the least safety factor, would be as likely to fit as each layout
@@ -102,6 +132,16 @@ class MemoryUncertainty:
     @cached_property
     def _deviations(self) -> float:
         return NormalDist().inv_cdf(self.probability)
+
+
+def percent(probability: float) -> str:
+    """Return a probability in percent, rounded down, so that what is shown as 90% is at least
+    that."""
+    if probability > _SHOWN_AS_CERTAIN:
+        return f"more than {_SHOWN_AS_CERTAIN:.0%}"
+    if probability < _SHOWN_AS_IMPOSSIBLE:
+        return f"less than {_SHOWN_AS_IMPOSSIBLE:.0%}"
+    return f"{math.floor(100 * probability)}%"
 
 
 _NOT_ALLOCATED = ("fragmentation_bytes", "context_bytes")

@@ -161,7 +161,6 @@ class Incumbent:
             front=staircase(times[near], points[near]),
             without=best[False],
             with_pp=best[True],
-            complete_s=min(self._ranked_to, self.goal.faster_than),
             certificate=certificate,
             tables=tables,
         )

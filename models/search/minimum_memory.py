@@ -1,26 +1,31 @@
-"""Where nothing fits: the least that any layout needs."""
+"""Where nothing fits: the least that any layout needs, and the layout that is surest to fit."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 
 from models.columns import Array, growing_slices
 from models.cost.combine import Combiner
+from models.cost.memory_uncertainty import Memory, percent
 from models.cost.mesh_costs import MeshCosts
-from models.errors import Infeasible
+from models.errors import Infeasible, Surest
 from models.layouts.complexity import points_of_degrees, points_of_policy
 from models.layouts.placement import closest_groups
 from models.search.nodes import Cores
 from models.search.result import ShouldContinue
 from models.search.tables import SearchTables
-from models.spec.constraints import EVEN_CHANCE
+from models.spec.constraints import EVEN_CHANCE, MAX_FIT_PROBABILITY
 from models.spec.hardware import GIB
-from models.spec.layout import Layout, Layouts
+from models.spec.layout import AXES, TORUS_AXES, Layout, Layouts
 
 _FIRST, _MOST = 1 << 10, 1 << 13  # variants looked at together
 _CORES = 1 << 10
+_SAME_DEVIATIONS = 1e-9  # standard deviations: what differs by less is as sure
 
 
 class MinimumMemory:
@@ -29,7 +34,7 @@ class MinimumMemory:
     there was time."""
 
     def __init__(self, tables: SearchTables, should_continue: ShouldContinue) -> None:
-        self.tables = tables
+        self.tables, self.should_continue = tables, should_continue
         self.layout: Layout | None = None
         self.least, self.beyond_host, self.run_to_completion = np.inf, False, True
         self._look(should_continue)
@@ -45,7 +50,10 @@ class MinimumMemory:
         if self.layout is None and self.beyond_host:
             available = tables.problem.cluster.host_bytes / GIB
             detail = f"all that may fit a device offloads more than the {host} it"
-            return Infeasible("memory", detail, available=available, unit="GiB")
+            surest = self._surest()
+            if surest is not None:
+                detail += f"; {self._surest_words(surest)}"
+            return Infeasible("memory", detail, available=available, unit="GiB", surest=surest)
         if self.layout is None:
             return None
         needed, usable = self.least / GIB, tables.capacity / GIB
@@ -63,7 +71,29 @@ class MinimumMemory:
         detail += f" usable{of}: {self.layout.summary()}"
         if tables.hosts_too_small:
             detail += f"; {host} each are too few for the optimizer's states"
-        return Infeasible("memory", detail, needed=needed, available=usable, unit="GiB")
+        surest = self._surest()
+        if surest is not None:
+            detail += f"; {self._surest_words(surest)}"
+        return Infeasible(
+            "memory", detail, needed=needed, available=usable, unit="GiB", surest=surest
+        )
+
+    def _surest(self) -> Surest | None:
+        tables = self.tables
+        if tables.memory_uncertainty.is_uniform and math.isinf(tables.problem.cluster.host_bytes):
+            return None if self.layout is None else _described(tables, self.layout)
+        return surest_layout(tables, self.should_continue)
+
+    def _surest_words(self, surest: Surest) -> str:
+        """Say how sure the surest layout is, and what to ask for to get it."""
+        is_named = self.layout is not None and _unplaced(surest.layout) == _unplaced(self.layout)
+        which = "it" if is_named else f"the surest, {surest.layout.summary()},"
+        if self.tables.space.constraints.memory_reserve_gib:
+            which = f"without constraints.memory_reserve_gib {which}"
+        words = f"{which} fits with a probability of {percent(surest.fit_probability)}"
+        if surest.min_fit_probability is not None:
+            words += f": constraints.min_fit_probability = {surest.min_fit_probability:g} allows it"
+        return words
 
     def _look(self, should_continue: ShouldContinue) -> None:
         for bound, cores in self._cores():
@@ -117,11 +147,14 @@ class MinimumMemory:
         stages = tables.chains.stages(tables.chain(trunk[mesh]), schedule[kept])
         combiner = Combiner(rows, costs.take(mesh), stages)
         used, _ = combiner.memory()
-        on_host = (
-            tables.memory_uncertainty.safety_factor(used) * combiner.host()
-            <= tables.problem.cluster.host_bytes
-        )
-        return rows, np.where(on_host, tables.memory_uncertainty.needed(used), np.inf)
+        return rows, self._score(used, combiner.host())
+
+    def _score(self, used: Memory, on_host: Array) -> Array:
+        """Of which the least is looked for."""
+        uncertainty = self.tables.memory_uncertainty
+        host_bytes = self.tables.problem.cluster.host_bytes
+        fits_host = uncertainty.safety_factor(used) * on_host <= host_bytes
+        return np.where(fits_host, uncertainty.needed(used), np.inf)
 
     def _cores(self) -> Iterator[tuple[float, Cores]]:
         """Cores, few at a time at first, in order of the memory that they need at least."""
@@ -134,6 +167,79 @@ class MinimumMemory:
                 float(memory[chosen[0]]),
                 Cores(layouts.take(chosen), trunk[chosen], shard[chosen], memory[chosen]),
             )
+
+
+class _LeastShare(MinimumMemory):
+    """The layout that needs the least share of the device's memory or of its host's, whichever is
+    more; every layout has one, so that there is always an answer."""
+
+    def _score(self, used: Memory, on_host: Array) -> Array:
+        cluster = self.tables.problem.cluster
+        return self.tables.memory_uncertainty.needed_anywhere(used, on_host, cluster)
+
+
+def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Surest | None:
+    """Return the layout that fits with the highest probability, where none fits as surely as the
+    tables ask. Where not even the predicted memory of any is there, return the layout that needs
+    the least share of what there is. None where no layout is legal, or time ran out.
+
+    A layout has some standard deviations left between what it needs and what there is. The one with
+    most is found step by step (Dinkelbach's method for the largest ratio): with a safety factor of
+    so many deviations, which layout needs least? That one has so many left: take these, and look
+    again, until no other layout has more.
+    """
+    best: Layout | None = None
+    most = -math.inf
+    uncertainty = tables.memory_uncertainty
+    probability = uncertainty.probability
+    while True:
+        at_probability = tables.at_fit_probability(probability)
+        layout = _LeastShare(at_probability, should_continue).layout
+        if layout is None:
+            break
+        deviations = _deviations(tables, layout)
+        if best is not None and deviations <= most + _SAME_DEVIATIONS:
+            break
+        best, most = layout, deviations
+        left = max(NormalDist().cdf(deviations), EVEN_CHANCE)
+        # Where it is as sure as was asked, what is short is the memory to leave free.
+        if uncertainty.is_uniform or left == probability or left >= uncertainty.probability:
+            break
+        probability = left
+    return None if best is None else _described(tables, best)
+
+
+def _deviations(tables: SearchTables, layout: Layout) -> float:
+    found = tables.predict(Layouts.of([layout]))
+    cluster = tables.problem.cluster
+    return float(tables.memory_uncertainty.deviations(found.memory, found.host_bytes, cluster)[0])
+
+
+def _described(tables: SearchTables, layout: Layout) -> Surest:
+    """Return the layout in a placement that is legal, with its odds, and with what to ask for."""
+    fit_probability = NormalDist().cdf(_deviations(tables, layout))
+    asked = min(math.floor(100 * fit_probability) / 100, MAX_FIT_PROBABILITY)
+    found = tables.predict(Layouts.of([layout]))
+    fits = asked >= EVEN_CHANCE and tables.at_fit_probability(asked).fits(
+        found.memory, found.host_bytes
+    )
+    return Surest(
+        _placed(tables, layout), fit_probability, min_fit_probability=asked if fits else None
+    )
+
+
+def _placed(tables: SearchTables, layout: Layout) -> Layout:
+    """Return the layout in the first placement that it may have, which is nothing to memory."""
+    space = tables.space
+    axes, block = space.fillings.T
+    filled = Layouts.of([layout] * len(axes)).with_columns(torus_axes=axes, torus_block=block)
+    placed, *_ = space.placed(filled)
+    return placed[0] if len(placed) else layout
+
+
+def _unplaced(layout: Layout) -> Layout:
+    """Return the layout less its placement, which is nothing to memory."""
+    return replace(layout, placement=AXES, torus_axes=TORUS_AXES[0], torus_block=1)
 
 
 def _simplest_of(layouts: Layouts) -> Layout:

@@ -54,9 +54,8 @@ class Answer:
     """Layouts in order of (step time, complexity), and how the search went: the `ranked` fastest
     meshes, each with its best policy and placement, the simplest of those that take equally long;
     `front`: the fastest of each complexity that is within the tolerance and faster than any simpler
-    one, the `simplest` first; and the best `without` and `with_pp`. All as positions. `complete_s`:
-    of an exact search all layouts that take less are among these, but those that recompute more
-    layers than they have to. `tables`: what the search looked up."""
+    one, the `simplest` first; and the best `without` and `with_pp`. All as positions. `tables`:
+    what the search looked up."""
 
     layouts: Layouts
     times: Array
@@ -65,7 +64,6 @@ class Answer:
     front: list[int]
     without: int | None
     with_pp: int | None
-    complete_s: float
     certificate: Certificate
     tables: SearchTables
 

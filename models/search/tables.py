@@ -106,16 +106,6 @@ class SearchTables:
         other._keep_free()
         return other
 
-    def with_layers_open(self) -> SearchTables | None:
-        """The same of nothing but memory policies that recompute as many layers as it takes; None
-        where there are none."""
-        has_choice = self.policies.open[self.memory_policy]
-        if not has_choice.any():
-            return None
-        other = copy(self)
-        other.legal_variants = self.legal_variants & has_choice
-        return other
-
     def linked(self, problem: Problem) -> SearchTables | None:
         """The same for a problem whose chips are joined by other links, which is nothing to what is
         legal, what it computes and what it holds; None where the problem differs in more."""

@@ -43,6 +43,9 @@ KNOBS = (
     "recompute_layers",
 )
 EVEN_CHANCE = 0.5  # that a layout fits whose predicted memory is just what there is
+SAFE_FIT_PROBABILITY = 0.9
+"""How surely a layout has to fit unless the caller says otherwise: the upper end of the 80%
+interval of its memory is within what is usable."""
 MAX_FIT_PROBABILITY = 0.99
 
 
@@ -56,7 +59,7 @@ class Constraints:
     of them together."""
     memory_reserve_gib: float = 0.0
     """Memory of every device to leave free, in GiB."""
-    min_fit_probability: float = EVEN_CHANCE
+    min_fit_probability: float = SAFE_FIT_PROBABILITY
     """The least probability that a layout fits into memory, given how uncertain its predicted
     memory is."""
 

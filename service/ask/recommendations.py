@@ -50,6 +50,7 @@ from service.schemas.catalog import CatalogQuery
 from service.schemas.objective import AlternativeFields, ChoiceAnswer
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.recommendation import (
+    BolderAnswer,
     CandidateAnswer,
     CertificateAnswer,
     FasterOnFewerAnswer,
@@ -397,10 +398,11 @@ def _found_members(
     if found_thresholds is not None:
         pipelining.thresholds = [ThresholdAnswer.of(one) for one in found_thresholds]
     return {
+        "recommended": found.recommended,
         "fastest": CandidateAnswer.of(found.fastest, usd_per_hour),
         "simplest": CandidateAnswer.of(found.simplest, usd_per_hour),
         "simplest_gap": found.simplest_gap,
-        "surer": CandidateAnswer.of(found.surer, usd_per_hour) if found.surer else None,
+        "bolder": _bolder_member(found, usd_per_hour),
         "ranked": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.ranked],
         "front": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.front],
         "chips_used": found.chips_used,
@@ -411,6 +413,12 @@ def _found_members(
         "pipelining": pipelining,
         "certificate": CertificateAnswer.of(found.certificate),
     }
+
+
+def _bolder_member(found: Recommendation, usd_per_hour: float | None) -> BolderAnswer | None:
+    if found.bolder is None or found.bolder_gain is None:
+        return None
+    return BolderAnswer.of_gain(found.bolder, found.bolder_gain, usd_per_hour)
 
 
 def _save(rows: Rows, answer: RecommendationAnswer) -> CreatedResource:

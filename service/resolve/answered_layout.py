@@ -52,7 +52,7 @@ def layout_of_recommendation(
     ranked = [candidate["prediction"]["layout"] for candidate in document["ranked"]]
     if choice is None:
         return _layout_at_rank(document, ranked, rank or 1)
-    if document[choice] is None:
+    if document.get(choice) is None:
         raise Invalid("choice", choice, "is not among those of the recommendation")
     layout = document[choice]["prediction"]["layout"]
     rank_of_choice = ranked.index(layout) + 1 if layout in ranked else None

@@ -38,11 +38,11 @@ async def create_recommendation(
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
-    """The fastest layout and the simplest one within the tolerance, why, and the proof that the
-    search missed none.
+    """The fastest layout that fits with a probability of 0.9, or as the request asks, and the
+    simplest one within the tolerance, why, and the proof that the search missed none.
 
-    Where nothing fits the answer is a problem of type /problems/infeasible that names the nearest
-    failing constraint.
+    Where nothing is as sure to fit the answer is a problem of type /problems/infeasible that names
+    the nearest failing constraint, the layout that is surest to fit, and what would help.
     """
     return await creation.respond_when_admitted(
         lambda client: services.recommendations.recommend(body, client.require_connected)

@@ -16,8 +16,8 @@ from service.schemas.wire import Wire
 
 
 class Side(Wire):
-    """A layout, or constraints: then the fastest that they allow. With neither, the fastest of
-    all."""
+    """A layout, or constraints: then the fastest that they allow. With neither, the fastest of all
+    that are as sure to fit as constraints ask by themselves."""
 
     layout: LayoutFields | None = None
     constraints: ConstraintFields | None = None

@@ -9,7 +9,13 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from models.errors import Invalid
 from models.layouts.defaults import with_stack_defaults
-from models.spec.constraints import EVEN_CHANCE, KNOBS, MAX_FIT_PROBABILITY, Constraints
+from models.spec.constraints import (
+    EVEN_CHANCE,
+    KNOBS,
+    MAX_FIT_PROBABILITY,
+    SAFE_FIT_PROBABILITY,
+    Constraints,
+)
 from models.spec.layout import MAX_LAYERS, Layout
 from models.spec.problem import Problem
 from service.schemas.wire import Degree, OneOrMany, Wire, reject_boolean
@@ -172,9 +178,11 @@ class ConstraintFields(Wire):
     memory_reserve_gib: Annotated[float, Field(ge=0, le=1e5)] = 0.0
     """Memory of each device to leave free."""
     min_fit_probability: Annotated[float, Field(ge=EVEN_CHANCE, le=MAX_FIT_PROBABILITY)] = (
-        EVEN_CHANCE
+        SAFE_FIT_PROBABILITY
     )
-    """That a layout fits in memory; 0.5: the memory predicted for it does."""
+    """How surely a layout must fit in memory. It holds for all that is searched for:
+    recommendations with their alternatives, fewest chips and thresholds, frontiers, and sides of
+    comparisons. With 0.5 it is enough that the memory predicted for a layout is there."""
 
     def build(self) -> Constraints:
         given = {knob: getattr(self, knob) for knob in KNOBS}

@@ -87,6 +87,17 @@ class CandidateAnswer(Document):
         )
 
 
+class BolderAnswer(CandidateAnswer):
+    gain: float
+    """How much faster it is: how much longer a step of `fastest` takes, relative to it. What it
+    risks for that is `prediction.fit_probability`."""
+
+    @classmethod
+    def of_gain(cls, candidate: Candidate, gain: float, usd_per_hour: float | None) -> Self:
+        shown = CandidateAnswer.of(candidate, usd_per_hour)
+        return cls(**{name: getattr(shown, name) for name in type(shown).model_fields}, gain=gain)
+
+
 class CertificateAnswer(Document):
     """Every layout of the space is in exactly one of the counts."""
 
@@ -224,15 +235,21 @@ class PipeliningAnswer(Document):
 
 
 class RecommendationAnswer(Basis):
+    recommended: Literal["fastest", "simplest"] | None = None
+    """Which of the two to launch: the simplest layout within the tolerance of the fastest, which is
+    "fastest" where the fastest is itself the simplest. Null in answers of before it was said."""
     fastest: CandidateAnswer
+    """The fastest of the layouts that fit with `constraints.min_fit_probability`, 0.9 unless the
+    request says otherwise."""
     simplest: CandidateAnswer
     """The simplest layout within the tolerance of the fastest."""
     simplest_gap: float | None = None
     """What simplicity costs: how much longer a step of the simplest takes, relative to the fastest.
     Null in answers of before it was said."""
-    surer: CandidateAnswer | None
-    """Where the fastest fits its device with a probability below 90%: the fastest within the
-    tolerance that reaches it, if any does."""
+    bolder: BolderAnswer | None = None
+    """What is faster and less sure to fit: the fastest layout that fits by the median, that is with
+    even chances. Null where it is not faster than `fastest` by 1%, or time ran out before that was
+    known, which `reasons` say."""
     ranked: list[CandidateAnswer]
     """Fastest first."""
     front: list[CandidateAnswer]

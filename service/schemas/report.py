@@ -23,7 +23,8 @@ from service.schemas.workload import WorkloadFields
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
 """How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
 speed."""
-Choice = Literal["fastest", "simplest", "surer"]
+Choice = Literal["fastest", "simplest", "bolder", "surer"]
+"""The name of a layout in a recommendation; "surer" is in old ones only, in place of "bolder"."""
 DateSource = Literal["request", "log", "arrival"]
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]

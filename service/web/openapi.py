@@ -28,6 +28,14 @@ class ProblemError(BaseModel):
     rule: str
 
 
+class SurestLayout(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    layout: dict[str, Any]
+    """As predictions take it."""
+    fit_probability: float
+
+
 class Problem(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -40,11 +48,16 @@ class Problem(BaseModel):
     errors: list[ProblemError] | None = None
     """Of values that break a rule."""
     constraint: str | None = None
-    """This and the next four: where no layout satisfies every constraint."""
+    """This and all below: where no layout satisfies every constraint."""
     needed: Any = None
     available: Any = None
     unit: str | None = None
     enough_chips: int | None = None
+    surest: SurestLayout | None = None
+    """Where memory is short: the layout that is surest to fit, of those that were found."""
+    min_fit_probability: float | None = None
+    """As `constraints.min_fit_probability` it makes the same request have an answer; null where
+    none does."""
 
 
 def install(app: FastAPI) -> None:

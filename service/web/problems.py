@@ -16,7 +16,15 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
-from models.errors import DomainError, Infeasible, Invalid, OutOfTime, UnknownName, Unsupported
+from models.errors import (
+    DomainError,
+    Infeasible,
+    Invalid,
+    OutOfTime,
+    Surest,
+    UnknownName,
+    Unsupported,
+)
 from service import errors
 from service.field_violations import (
     MAX_RULE_CHARACTERS,
@@ -28,6 +36,7 @@ from service.field_violations import (
     violation_of_pydantic,
 )
 from service.json_pointers import location_of
+from service.schemas.layout import LayoutFields
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 100
@@ -65,7 +74,10 @@ TYPES: dict[str, ProblemType] = {
         "The question is well formed and has no answer. `constraint` is the nearest failing one,"
         " `errors` all that are in the way together; `needed` and `available` are in `unit`;"
         " `enough_chips`: the first of twice, four times, … as many chips that has a layout that"
-        " fits, or some of those where none uses all, which recommendations look for.",
+        " fits, or some of those where none uses all, which recommendations look for. Where memory"
+        " is short, `surest` has the layout that is surest to fit with its `fit_probability`, and"
+        " `min_fit_probability` is what to send as `constraints.min_fit_probability` to be answered"
+        " all the same; null where not even the predicted memory of any layout is there.",
     ),
     "out-of-time": ProblemType(
         "No layout was found in the time given",
@@ -288,6 +300,8 @@ async def _handle_domain_error(request: Request, error: Exception) -> JSONRespon
             "available": echoed_value(error.available),
             "unit": error.unit or None,
             "enough_chips": error.enough_chips,
+            "surest": error.surest and _surest_members(error.surest),
+            "min_fit_probability": error.surest and error.surest.min_fit_probability,
         }
         if error.blamed:
             members["errors"] = [_violation(request.scope, each).entry() for each in error.blamed]
@@ -296,6 +310,11 @@ async def _handle_domain_error(request: Request, error: Exception) -> JSONRespon
         violations = [_violation(request.scope, error)]
         return _violations_response(request.scope, _name_of(error), violations, count=1)
     return internal_error_response(request.scope)
+
+
+def _surest_members(surest: Surest) -> dict[str, Any]:
+    layout = LayoutFields.of(surest.layout).model_dump(mode="json")
+    return {"layout": layout, "fit_probability": surest.fit_probability}
 
 
 async def _handle_service_error(request: Request, error: Exception) -> JSONResponse:

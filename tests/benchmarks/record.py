@@ -18,7 +18,7 @@ from typing import Any
 
 from models.advice.sweep import FrontierSweep, Point
 from models.errors import DomainError
-from models.spec.constraints import Constraints
+from models.spec.constraints import EVEN_CHANCE, Constraints
 from models.spec.layout import Layout
 from models.spec.profile import Profile, shipped_profile
 from service.formats import published_runs
@@ -75,7 +75,9 @@ def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> It
     ):
         chip, chips, stack, batch, precision = key
         where = f"{name}, {chips} {chip}, {stack}, {batch} sequences, {precision}"
-        here = FrontierSweep(run.problem, profile, Constraints()).point({})
+        here = FrontierSweep(
+            run.problem, profile, Constraints(min_fit_probability=EVEN_CHANCE)
+        ).point({})
         yield Line(where, layout, seconds, run.problem.cluster.scale_up_domain, here)
 
 

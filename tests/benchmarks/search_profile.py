@@ -22,7 +22,7 @@ from typing import Any
 from models.advice.candidate import candidates
 from models.advice.fewer_chips import find_faster_on_fewer
 from models.advice.recommendation import Recommendation, recommend
-from models.advice.safe_fit import fastest_safe_layout
+from models.advice.safe_fit import fastest_bolder_layout
 from models.layouts.space import Space
 from models.search.branch_and_bound import _Search
 from models.search.infeasibility import why_none
@@ -36,7 +36,7 @@ from tests.benchmarks.problems import NAMED
 
 _BESIDES: dict[Callable[..., Any], str] = {
     find_faster_on_fewer: "fewer chips",
-    fastest_safe_layout: "surer layout",
+    fastest_bolder_layout: "bolder layout",
     candidates: "intervals",
     why_none: "intervals",
 }

@@ -79,7 +79,8 @@ def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Fou
         on_host = predictions.host_bytes <= problem.cluster.host_bytes
         fit = (predictions.needed_bytes <= capacity) & on_host
         if constraints.min_fit_probability > EVEN_CHANCE:
-            fit &= _probability(predictions, profile) >= constraints.min_fit_probability
+            least = NormalDist().inv_cdf(constraints.min_fit_probability)
+            fit &= _deviations(predictions, profile) >= least
         fits = np.flatnonzero(fit)
         layouts = layouts.take(fits)
         parts.append((layouts, predictions.step_time_s[fits], complexity(problem, layouts)))
@@ -89,8 +90,17 @@ def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Fou
     return Found(Layouts.concatenate(rows), np.concatenate(times), np.concatenate(points))
 
 
-def _probability(predictions: Predictions, profile: Profile) -> np.ndarray:
-    """That each fits the device and its host."""
+def surest(problem: Problem, profile: Profile, constraints: Constraints) -> float:
+    """The highest probability with which any legal layout fits, whatever is to be left free."""
+    most = -np.inf
+    for layouts in legal(problem, constraints):
+        predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
+        most = max(most, float(_deviations(predictions, profile).max(initial=-np.inf)))
+    return NormalDist().cdf(most)
+
+
+def _deviations(predictions: Predictions, profile: Profile) -> Array:
+    """How many standard deviations each has left, of the device or of its host."""
     cluster, memory = predictions.problem.cluster, predictions.memory
     spread = MemoryUncertainty.of(predictions.problem, profile).spread(memory)
     with np.errstate(divide="ignore"):
@@ -98,7 +108,7 @@ def _probability(predictions: Predictions, profile: Profile) -> np.ndarray:
             (cluster.usable_bytes - memory["context_bytes"]) / predictions.reserved_bytes
         )
         host = np.log(cluster.host_bytes / predictions.host_bytes)
-    return np.array([NormalDist().cdf(float(away)) for away in np.minimum(device, host) / spread])
+    return np.asarray(np.minimum(device, host) / spread)
 
 
 def legal(problem: Problem, constraints: Constraints) -> Iterator[Layouts]:

@@ -42,7 +42,7 @@ from models.search.result import Answer, Goal, NothingFaster, run_to_completion
 from models.search.tables import NoLegalLayout, SearchTables
 from models.spec import catalogue
 from models.spec.architecture import Architecture, MlaShape, MoeShape
-from models.spec.constraints import Constraints
+from models.spec.constraints import EVEN_CHANCE, Constraints
 from models.spec.hardware import GIB, Cluster, Level
 from models.spec.layout import SCHEDULES, Layouts
 from models.spec.problem import Problem
@@ -771,7 +771,7 @@ def test_what_cannot_fit_says_how_much_is_missing() -> None:
         stack=catalogue.stack("torchtitan"),
     )
     with pytest.raises(Infeasible) as refused:
-        recommend(question, PROFILE)
+        recommend(question, PROFILE, Constraints(min_fit_probability=EVEN_CHANCE))
     assert refused.value.constraint == "memory"
     assert (
         refused.value.needed
@@ -968,7 +968,8 @@ def test_an_answer_predicts_of_a_layout_what_is_predicted_of_it_alone() -> None:
     """Under every schedule, whichever others are in its tables."""
     question = problem("deepseek-v3", ("h100", 64), "generic", seq_len=4096, global_batch=256)
     offered = Constraints(
-        allowed={"recompute": ("full",), "tp": (1,), "cp": (1,), "micro_batch": (1,)}
+        allowed={"recompute": ("full",), "tp": (1,), "cp": (1,), "micro_batch": (1,)},
+        min_fit_probability=EVEN_CHANCE,
     )
     answer = answered(question, offered, Goal(tolerance=1.0, both_sides=True))
     assert answer is not None

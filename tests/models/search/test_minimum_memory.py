@@ -8,18 +8,25 @@ from itertools import count
 import numpy as np
 import pytest
 
-from models.advice.recommendation import recommend
+from models.advice.recommendation import Recommendation, recommend
 from models.cost.step import predict
 from models.errors import Infeasible, OutOfTime
+from models.layouts.rules import require_legal
 from models.layouts.space import Space
+from models.prediction.prediction import predict_layouts
 from models.search.branch_and_bound import search
 from models.search.result import Goal
-from models.spec.constraints import Constraints
+from models.spec.constraints import (
+    EVEN_CHANCE,
+    MAX_FIT_PROBABILITY,
+    SAFE_FIT_PROBABILITY,
+    Constraints,
+)
 from models.spec.hardware import GIB
 from models.spec.problem import Problem
-from models.spec.profile import shipped_profile
+from models.spec.profile import Profile, shipped_profile
 from tests.benchmarks.problems import NAMED, problem
-from tests.oracles.brute_force import legal
+from tests.oracles.brute_force import legal, surest
 
 PROFILE = shipped_profile()
 
@@ -29,6 +36,7 @@ def with_memory(question: Problem, usable_gib: float, host_gb: float | None = No
     return replace(question, cluster=replace(question.cluster, chip=chip))
 
 
+EVENLY = Constraints(min_fit_probability=EVEN_CHANCE)
 SMALL = {"seq_len": 4096, "global_batch": 16}
 SHORT = {
     "dense": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0),
@@ -51,13 +59,76 @@ SHORT = {
 def test_the_most_frugal_layout_is_that_of_brute_force(name: str) -> None:
     question, most = SHORT[name], SHORT[name].cluster.host_bytes
     with pytest.raises(Infeasible) as refused:
-        search(Space(question, Constraints()), PROFILE, Goal())
+        search(Space(question, EVENLY), PROFILE, Goal())
     least = np.inf
-    for layouts in legal(question, Constraints()):
+    for layouts in legal(question, EVENLY):
         found = predict(question, layouts, PROFILE.coefficients(question.scopes))
         least = min(least, float(found.needed_bytes[found.host_bytes <= most].min(initial=np.inf)))
     assert refused.value.needed == pytest.approx(least / GIB, rel=1e-9)
     assert ("host memory" in refused.value.detail) == (name in ("with a small host", "sparse"))
+
+
+UNSURE = PROFILE.with_terms(
+    {
+        (name, "all"): replace(PROFILE.by_key[name, "all"], runs=0, spread=spread)
+        for name, spread in {"activation_memory": 0.3, "logit_memory": 0.5}.items()
+    }
+)
+"""Layouts are as unsure to fit as the parts of their memory are large that these scale."""
+
+
+@pytest.mark.parametrize("profile", [PROFILE, UNSURE], ids=["sure", "unsure"])
+@pytest.mark.parametrize("spare", [0.97, 1.02, 1.1, 1.25])
+@pytest.mark.parametrize(
+    "name",
+    ["dense", *(pytest.param(name, marks=pytest.mark.long) for name in SHORT if name != "dense")],
+)
+def test_the_surest_layout_is_that_of_brute_force(
+    name: str, spare: float, profile: Profile
+) -> None:
+    """With somewhat less and somewhat more memory than the most frugal layout needs."""
+    question = SHORT[name]
+    with pytest.raises(Infeasible) as refused:
+        search(Space(question, EVENLY), profile, Goal())
+    surely = Constraints(min_fit_probability=MAX_FIT_PROBABILITY)
+    needed = refused.value.needed
+    assert needed is not None
+    question = with_memory(question, spare * needed, _host_gb(question))
+    try:
+        search(Space(question, surely), profile, Goal())
+    except Infeasible as error:
+        found = error.surest
+    else:
+        assert surest(question, profile, surely) >= MAX_FIT_PROBABILITY
+        return
+    assert found is not None
+    require_legal(question, found.layout)
+    (predicted,) = predict_layouts(question, [found.layout], profile)
+    assert predicted.fit_probability == pytest.approx(found.fit_probability, rel=1e-9)
+    most = surest(question, profile, surely)
+    if most >= EVEN_CHANCE or profile is PROFILE:
+        assert found.fit_probability == pytest.approx(most, rel=1e-6)
+    if found.min_fit_probability is None:
+        assert most < EVEN_CHANCE
+        return
+    assert found.min_fit_probability <= found.fit_probability
+    again = Constraints(min_fit_probability=found.min_fit_probability)
+    search(Space(question, again), profile, Goal())
+
+
+def _host_gb(question: Problem) -> float | None:
+    return question.cluster.chip.host_memory_gb
+
+
+def test_what_leaves_too_little_free_is_not_to_be_asked_for_again() -> None:
+    """The surest layout would surely fit; it is the memory to leave free that is too much."""
+    question = problem("llama-3-8b", ("h100", 4), "megatron", **SMALL)
+    with pytest.raises(Infeasible) as refused:
+        search(Space(question, Constraints(memory_reserve_gib=70)), PROFILE, Goal())
+    found = refused.value.surest
+    assert found is not None
+    assert found.fit_probability > SAFE_FIT_PROBABILITY
+    assert found.min_fit_probability is None
 
 
 @pytest.mark.parametrize(
@@ -90,14 +161,14 @@ def test_of_twice_an_odd_number_of_chips_some_may_be_enough() -> None:
     with pytest.raises(
         Infeasible, match="8 of 14 chips, 2 times as many, have a layout that fits"
     ) as refused:
-        recommend(question, PROFILE)
+        recommend(question, PROFILE, EVENLY)
     assert refused.value.enough_chips == 8
-    assert on(question, 8).fastest.prediction.fits
+    assert on(question, 8, EVENLY).fastest.prediction.fits
 
 
-def on(question: Problem, chips: int):
+def on(question: Problem, chips: int, constraints: Constraints | None = None) -> Recommendation:
     cluster = replace(question.cluster, num_chips=chips, torus_shape=None)
-    return recommend(replace(question, cluster=cluster), PROFILE)
+    return recommend(replace(question, cluster=cluster), PROFILE, constraints)
 
 
 def test_what_no_number_of_chips_can_hold_is_told() -> None:

@@ -23,6 +23,20 @@ def test_the_terms_add_up_to_the_difference(shared_client) -> None:
     assert any("second.layout.zero_stage" in line for line in body["assumptions"])
 
 
+@pytest.mark.parametrize("side", [{}, {"constraints": {"pp": 1}}])
+def test_a_side_that_is_searched_for_fits_surely_unless_it_says_otherwise(
+    shared_client, side: dict
+) -> None:
+    tight = {**SMALL, "cluster": {"preset": "h100", "num_chips": 1}}
+    layout = {"layout": {"offload_optimizer": True}}
+    body = shared_client.post("/v1/comparisons", json={**tight, "first": side, "second": layout})
+    surely = body.json()["first"]["prediction"]
+    assert surely["fit_probability"] >= 0.9 - 1e-9
+    bold = {"constraints": {**side.get("constraints", {}), "min_fit_probability": 0.5}}
+    body = shared_client.post("/v1/comparisons", json={**tight, "first": bold, "second": layout})
+    assert body.json()["first"]["prediction"]["step_time_s"] < surely["step_time_s"]
+
+
 def test_the_reasons_name_every_knob_that_differs(shared_client) -> None:
     body = shared_client.post("/v1/comparisons", json={**SMALL, **TWO}).json()
     layouts = [body[side]["prediction"]["layout"] for side in ("first", "second")]

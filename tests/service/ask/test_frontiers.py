@@ -28,6 +28,18 @@ def test_every_combination_of_the_grid_is_a_point(shared_client) -> None:
     )
 
 
+def test_what_a_point_searches_for_fits_surely_unless_the_request_says_otherwise(
+    shared_client,
+) -> None:
+    body = {**changed(QUESTION, "cluster.num_chips", 1), "grid": {"scale_out": [1]}}
+    times = []
+    for constraints in ({}, {"min_fit_probability": 0.9}, {"min_fit_probability": 0.5}):
+        answer = shared_client.post("/v1/frontiers", json={**body, "constraints": constraints})
+        (point,) = answer.json()["points"]
+        times.append(point["without_s"])
+    assert times[0] == times[1] > times[2]
+
+
 def test_the_number_of_chips_that_there_are_is_the_cluster_as_it_is(shared_client) -> None:
     cluster = {"preset": "gb200", "num_chips": 128, "chips_per_domain": 32}
     asked = {**QUESTION, "stack": "megatron", "cluster": cluster}
@@ -158,7 +170,7 @@ def test_a_domain_that_divides_badly_is_told_apart(shared_client) -> None:
         "larger domain is slower" in reason for reason in found["reasons"]
     )
     grown = shared_client.post(
-        "/v1/frontiers", json={**question, "grid": {"domain": [64, 96]}}
+        "/v1/frontiers", json={**question, "grid": {"domain": [72, 96]}}
     ).json()
     assert not any("larger domain" in reason for reason in grown["reasons"])
 

@@ -12,6 +12,18 @@ from service.schemas.recommendation import RecommendationAnswer
 from tests.service.asking import QUESTION, SHAPE, assert_problem, changed, without
 
 SMALL = changed(QUESTION, "cluster.num_chips", 16)
+BOLD: dict[str, Any] = {
+    "model": "llama-3-70b",
+    "cluster": {"preset": "h100", "num_chips": 8},
+    "workload": {"seq_len": 8192, "global_batch": 64},
+    "stack": "torchtitan",
+}
+"""The fastest layout is less sure to fit than nine in ten."""
+TIGHT: dict[str, Any] = {
+    **changed(BOLD, "cluster.num_chips", 16),
+    "constraints": {"offload_optimizer": False, "offload_activations": False},
+}
+"""A layout fits by the median, but none surely."""
 
 
 def test_a_recommendation_is_stored_as_it_was_answered(client) -> None:
@@ -36,6 +48,111 @@ def test_the_fastest_leads_and_the_simplest_is_within_the_tolerance(shared_clien
     assert found["chips_used"] == 16
     assert found["reasons"]
     assert found["pipelining"]["verdict"]
+
+
+def test_what_is_recommended_fits_with_nine_in_ten_unless_the_request_says_otherwise(
+    shared_client,
+) -> None:
+    plain = shared_client.post("/v1/recommendations", json=BOLD).json()
+    assert plain["request"]["constraints"]["min_fit_probability"] == 0.9
+    shown = [plain["fastest"], plain["simplest"], *plain["ranked"], *plain["front"]]
+    assert all(one["prediction"]["fit_probability"] >= 0.899 for one in shown)
+    body = {**BOLD, "constraints": {"min_fit_probability": 0.5}}
+    evenly = shared_client.post("/v1/recommendations", json=body).json()
+    assert evenly["fastest"]["prediction"]["fit_probability"] < 0.9
+    assert evenly["bolder"] is None
+    assert any("constraints.min_fit_probability = 0.9" in line for line in evenly["reasons"])
+
+
+def test_one_layout_is_recommended_by_the_name_it_has_in_the_answer(shared_client) -> None:
+    """Where nothing is simpler than the fastest, that."""
+    names = set()
+    for body in (BOLD, {**BOLD, "tolerance": 0.0}):
+        found = shared_client.post("/v1/recommendations", json=body).json()
+        recommended = found[found["recommended"]]
+        assert recommended["prediction"]["layout"] == found["simplest"]["prediction"]["layout"]
+        is_fastest = found["simplest"] == found["fastest"]
+        assert found["recommended"] == ("fastest" if is_fastest else "simplest")
+        names.add(found["recommended"])
+    assert names == {"fastest", "simplest"}
+
+
+def test_the_bolder_layout_says_its_odds_and_its_gain_and_can_be_drawn_and_reported(client) -> None:
+    found = client.post("/v1/recommendations", json=BOLD).json()
+    bolder, fastest = found["bolder"]["prediction"], found["fastest"]["prediction"]
+    gain = fastest["step_time_s"] / bolder["step_time_s"] - 1
+    assert found["bolder"]["gain"] == pytest.approx(gain)
+    assert gain >= 0.01
+    assert 0.5 <= bolder["fit_probability"] < fastest["fit_probability"]
+    body = {**BOLD, "constraints": {"min_fit_probability": 0.5}}
+    evenly = client.post("/v1/recommendations", json=body).json()["fastest"]["prediction"]
+    assert evenly["step_time_s"] == bolder["step_time_s"]
+    drawn = client.get(f"/v1/recommendations/{found['id']}/timeline?choice=bolder").json()
+    assert drawn["step_time_s"] == bolder["step_time_s"]
+    ran = {"recommendation_id": found["id"], "choice": "bolder", "outcome": "out_of_memory"}
+    report = client.post("/v1/reports", json=ran).json()
+    assert report["choice"] == "bolder"
+    assert report["prediction"]["layout"] == bolder["layout"]
+
+
+def test_what_surety_costs_is_a_reason_where_it_is_much(shared_client) -> None:
+    body = {
+        "model": "deepseek-v3",
+        "cluster": {"preset": "deepseek-h800-mpft", "num_chips": 2048},
+        "workload": {"seq_len": 4096, "global_batch": 15360, "load_balancing": "bias"},
+        "stack": "deepseek",
+    }
+    found = shared_client.post("/v1/recommendations", json=body).json()
+    assert found["bolder"]["gain"] > 0.1
+    assert any(line.startswith("surety costs") for line in found["reasons"])
+
+
+def test_where_nothing_is_sure_to_fit_the_surest_layout_is_told_and_can_be_asked_for(
+    shared_client,
+) -> None:
+    refused = shared_client.post("/v1/recommendations", json=TIGHT)
+    problem = assert_problem(refused, "infeasible")
+    surest = problem["surest"]
+    assert 0.5 <= problem["min_fit_probability"] <= surest["fit_probability"] < 0.9
+    assert (
+        f"constraints.min_fit_probability = {problem['min_fit_probability']:g}"
+        in (problem["detail"])
+    )
+    assert problem["enough_chips"] == 32
+    question = without(TIGHT, "constraints")
+    predicted = shared_client.post(
+        "/v1/predictions", json={**question, "layout": surest["layout"]}
+    ).json()["layouts"][0]
+    assert predicted["fit_probability"] == pytest.approx(surest["fit_probability"])
+    least = problem["min_fit_probability"]
+    again = changed(TIGHT, "constraints.min_fit_probability", least)
+    found = shared_client.post("/v1/recommendations", json=again)
+    assert found.status_code == 201
+    assert found.json()["fastest"]["prediction"]["fit_probability"] >= least - 1e-9
+
+
+def test_where_not_even_the_predicted_memory_is_there_no_probability_helps(shared_client) -> None:
+    body = changed(TIGHT, "cluster.num_chips", 8)
+    problem = assert_problem(shared_client.post("/v1/recommendations", json=body), "infeasible")
+    assert problem["surest"]["fit_probability"] < 0.5
+    assert problem["min_fit_probability"] is None
+
+
+def test_an_answer_of_before_it_named_a_bolder_layout_is_still_read(client) -> None:
+    """It has a surer one, which a report and a timeline may name."""
+    found = client.post("/v1/recommendations", json=BOLD).json()
+    older = {name: value for name, value in found.items() if name not in ("bolder", "recommended")}
+    older["surer"] = found["simplest"]
+    with client.app.state.services.store.writing() as rows:
+        rows.answers.recommendation(found["id"]).document = older
+    address = f"/v1/recommendations/{found['id']}"
+    assert client.get(address).json() == older
+    assert client.get(f"{address}/timeline?choice=surer").status_code == 200
+    ran = {"recommendation_id": found["id"], "outcome": "ok", "measured": {"step_time_s": 40.0}}
+    report = client.post("/v1/reports", json={**ran, "choice": "surer"}).json()
+    assert report["choice"] == "surer"
+    assert report["prediction"]["layout"] == found["simplest"]["prediction"]["layout"]
+    assert_problem(client.post("/v1/reports", json={**ran, "choice": "bolder"}), "invalid")
 
 
 def test_a_slice_of_a_given_shape_is_not_cut(shared_client) -> None:
@@ -278,7 +395,7 @@ def test_a_report_names_a_layout_as_the_recommendation_does(client) -> None:
     sure = client.post(
         "/v1/recommendations", json={**QUESTION, "constraints": {"min_fit_probability": 0.95}}
     ).json()
-    assert sure["surer"] is None
+    assert "surer" not in sure
     surer = {**ran, "recommendation_id": sure["id"], "choice": "surer"}
     assert_problem(client.post("/v1/reports", json=surer), "invalid", "/choice")
     assert_problem(
@@ -392,6 +509,7 @@ def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> N
         "zero_stage": 3,
         "reshard": True,
         "offload_optimizer": False,
+        "min_fit_probability": 0.5,
     }
     first = client.post("/v1/recommendations", json=pinned).json()
     report = client.post(

@@ -50,7 +50,7 @@ def test_a_recommendation_is_drawn_by_choice(client) -> None:
     address = f"/v1/recommendations/{made['id']}/timeline?micro_batches=8&choice="
     times = {
         name: made[name]["prediction"]["step_time_s"]
-        for name in ("fastest", "simplest", "surer")
+        for name in ("fastest", "simplest", "bolder")
         if made[name]
     }
     assert len({*times.values()}) > 1
