@@ -76,11 +76,13 @@ class Unsupported(Invalid):
 class Surest:
     """The layout (models.spec.layout) that is surest to fit where none is as sure as was asked.
 
+    `on_torus` says whether its devices stand in a torus, of which a layout has knobs.
     `min_fit_probability` is the constraint with which the same question has an answer, this layout
     or another; None where not even the predicted memory of this one is there.
     """
 
     layout: Any
+    on_torus: bool
     fit_probability: float
     min_fit_probability: float | None
 

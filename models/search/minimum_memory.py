@@ -187,6 +187,9 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
     most is found step by step (Dinkelbach's method for the largest ratio): with a safety factor of
     so many deviations, which layout needs least? That one has so many left: take these, and look
     again, until no other layout has more.
+
+    Only layouts that recompute as many layers as they can are looked at. Fewer need more, and could
+    only be surer by having less of what is uncertain in it.
     """
     best: Layout | None = None
     most = -math.inf
@@ -224,7 +227,10 @@ def _described(tables: SearchTables, layout: Layout) -> Surest:
         found.memory, found.host_bytes
     )
     return Surest(
-        _placed(tables, layout), fit_probability, min_fit_probability=asked if fits else None
+        layout=_placed(tables, layout),
+        on_torus=tables.problem.cluster.is_torus,
+        fit_probability=fit_probability,
+        min_fit_probability=asked if fits else None,
     )
 
 

@@ -233,6 +233,11 @@ class Cluster:
         return self.num_chips * self.chip.devices_per_chip
 
     @property
+    def is_torus(self) -> bool:
+        """Whether the scale-up links are a torus, of which a layout has knobs."""
+        return self.fabric.torus is not None
+
+    @property
     def fills_fabric(self) -> bool:
         """Whether the job leaves out no node of a fabric of limited size."""
         levels = self.fabric.levels

@@ -113,7 +113,7 @@ def _explain(
     problem = resolved.question.problem
     answer = ComparisonAnswer.of(
         comparison,
-        problem.cluster.usd_per_hour,
+        problem.cluster,
         grounds(request, resolved.question, resolved.profile),
     )
     predictions = {"first": answer.first.prediction, "second": answer.second.prediction}

@@ -36,6 +36,7 @@ from service.schemas.evidence import (
     PredictedRun,
     PublishedRun,
 )
+from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.store import Rows, Store
 
@@ -205,7 +206,7 @@ def _evidence_answer(near: _NearRun, profile: Profile, wanted: RunTraits) -> Evi
     return EvidenceAnswer(
         **run.model_dump(mode="json", include=_RUN_FIELDS),
         **run.model_dump(mode="json", include=_QUESTION_FIELDS, exclude_unset=True),
-        layout=run.layout,
+        layout=LayoutFields.shown(run.layout.build(), on_torus=near.problem.cluster.is_torus),
         distance=near.distance,
         differs={
             name: Difference(asked=asked, run=of_run)

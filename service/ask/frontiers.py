@@ -56,6 +56,7 @@ def _explain(
     rests_on = grounds(request, resolved, profile)
     changes_size = {"num_chips", "domain"} & grid.keys()
     scales_out = resolved.problem.cluster.scale_out_mask.any()
+    on_torus = resolved.problem.cluster.is_torus
     if "scale_out" in grid and not changes_size and not scales_out:
         rests_on["assumptions"].append(
             "grid.scale_out has no effect: the scale-up links join all chips"
@@ -67,7 +68,7 @@ def _explain(
         "time_limit_s": request.time_limit_s,
     }
     return FrontierAnswer(
-        points=[PointAnswer.of(point, request.tolerance) for point in points],
+        points=[PointAnswer.of(point, request.tolerance, on_torus=on_torus) for point in points],
         crossings=[
             CrossingAnswer.of(crossing) for crossing in crossings(points, grid, request.tolerance)
         ],

@@ -145,6 +145,10 @@ def _predicted_needs(
 ) -> dict[str, tuple[LayoutFields, float]]:
     """The layout of each run and the GiB that it needs, by report id."""
     needed = needed_gib(runs, profile).tolist()
-    return {
-        run.report_id: (run.predicted_layout(), gib) for run, gib in zip(runs, needed, strict=True)
-    }
+    return {run.report_id: (_shown(run), gib) for run, gib in zip(runs, needed, strict=True)}
+
+
+def _shown(run: StoredRun) -> LayoutFields:
+    """The layout of a run's prediction as answers have it now, whenever it was stored."""
+    layout = run.predicted_layout().build()
+    return LayoutFields.shown(layout, on_torus=run.problem.cluster.is_torus)

@@ -95,7 +95,8 @@ class Predictions:
 def _predict(resolved: _ResolvedRequest) -> dict[str, PredictedLayout]:
     layouts = [fields.build() for fields in resolved.completed.values()]
     predictions = predict_layouts(resolved.question.problem, layouts, resolved.profile)
-    answers = map(PredictedLayout.of, predictions)
+    cluster = resolved.question.problem.cluster
+    answers = [PredictedLayout.of(prediction, cluster) for prediction in predictions]
     return dict(zip(resolved.completed, answers, strict=True))
 
 
@@ -129,10 +130,10 @@ def _broken_rule(
     rule = RULES[index]
     knob = rule.field.removeprefix("layout").lstrip(".")
     other = _OTHER_CULPRIT.get(knob)
-    if knob not in given.model_fields_set and other in given.model_fields_set:
+    if knob not in given.given and other in given.given:
         knob = other
     field = f"{name}.{knob}" if knob else name
-    value = getattr(given, knob) if knob in given.model_fields_set else None
+    value = getattr(given, knob) if knob in given.given else None
     return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
 
 

@@ -21,6 +21,7 @@ from models.advice.recommendation import Recommendation, recommend
 from models.advice.thresholds import Threshold, thresholds
 from models.errors import Infeasible
 from models.spec.constraints import Constraints
+from models.spec.hardware import Cluster
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
@@ -393,18 +394,18 @@ def _found_members(
     found: Recommendation, found_thresholds: list[Threshold] | None
 ) -> dict[str, Any]:
     """The members of the answer that say what was found."""
-    usd_per_hour = found.problem.cluster.usd_per_hour
-    pipelining = PipeliningAnswer.of(found.pipelining, usd_per_hour)
+    cluster = found.problem.cluster
+    pipelining = PipeliningAnswer.of(found.pipelining, cluster)
     if found_thresholds is not None:
         pipelining.thresholds = [ThresholdAnswer.of(one) for one in found_thresholds]
     return {
         "recommended": found.recommended,
-        "fastest": CandidateAnswer.of(found.fastest, usd_per_hour),
-        "simplest": CandidateAnswer.of(found.simplest, usd_per_hour),
+        "fastest": CandidateAnswer.of(found.fastest, cluster),
+        "simplest": CandidateAnswer.of(found.simplest, cluster),
         "simplest_gap": found.simplest_gap,
-        "bolder": _bolder_member(found, usd_per_hour),
-        "ranked": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.ranked],
-        "front": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.front],
+        "bolder": _bolder_member(found, cluster),
+        "ranked": [CandidateAnswer.of(candidate, cluster) for candidate in found.ranked],
+        "front": [CandidateAnswer.of(candidate, cluster) for candidate in found.front],
         "chips_used": found.chips_used,
         "fewer_chips": FewerChipsAnswer.of(found.fewer_chips) if found.fewer_chips else None,
         "faster_on_fewer": FasterOnFewerAnswer.of(found.faster_on_fewer)
@@ -415,10 +416,10 @@ def _found_members(
     }
 
 
-def _bolder_member(found: Recommendation, usd_per_hour: float | None) -> BolderAnswer | None:
+def _bolder_member(found: Recommendation, cluster: Cluster) -> BolderAnswer | None:
     if found.bolder is None or found.bolder_gain is None:
         return None
-    return BolderAnswer.of_gain(found.bolder, found.bolder_gain, usd_per_hour)
+    return BolderAnswer.of_gain(found.bolder, found.bolder_gain, cluster)
 
 
 def _save(rows: Rows, answer: RecommendationAnswer) -> CreatedResource:

@@ -215,7 +215,9 @@ class _Ingestion:
             memory = measurements.compare_memory(submission.memory, prediction)
         within_interval = measurements.is_within_interval(step_time_s, prediction)
         rests_on = basis(subject.question, run.resolved, self._profile)
-        rests_on["request"]["layout"] = subject.layout.model_dump(mode="json")
+        # With every knob: by the hash of its request a run is known again, and so is one that was
+        # stored before answers had null for knobs that mean nothing.
+        rests_on["request"]["layout"] = LayoutFields.of(run.layout).model_dump(mode="json")
         rests_on["assumptions"] += [
             *software_date_assumptions(submission, subject.question.stack),
             *layout_assumptions(subject.field, run.given_layout, subject.layout, run.problem),
@@ -226,7 +228,7 @@ class _Ingestion:
             recommendation_id=submission.recommendation_id,
             rank=subject.rank,
             choice=submission.choice,
-            prediction=PredictedLayout.of(prediction),
+            prediction=PredictedLayout.of(prediction, run.problem.cluster),
             measured=speed,
             residual=measurements.log_ratio(step_time_s, prediction.step_time_s),
             within_interval=within_interval,

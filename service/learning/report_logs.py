@@ -367,7 +367,7 @@ def _compared_values(
         for name, value in of_model.items()
         if name in logged_model
     )
-    layout = subject.layout.with_stack_defaults(problem)
+    layout = subject.layout.with_stack_defaults(problem).build()
     for part, fields in (("layout", layout), ("workload", subject.question.workload)):
         for name, ran in stated[part].items():
             if name in _COMPARED_FIELDS:

@@ -79,17 +79,17 @@ def layout_assumptions(
     `name` is where the layout stands in the request, `given` what it is there.
     """
     lines = list[str]()
+    asked, settled = given.build(), completed.build()
     for knob in LayoutFields.model_fields:
-        value = getattr(completed, knob)
-        if getattr(given, knob) != value:
-            lines.append(f"{name}.{knob} is {value}: the stack's own")
-    if completed.pp > 1 and "balanced" not in given.model_fields_set and not completed.balanced:
+        if getattr(asked, knob) != getattr(settled, knob):
+            lines.append(f"{name}.{knob} is {getattr(completed, knob)}: the stack's own")
+    if completed.pp > 1 and "balanced" not in given.given and not completed.balanced:
         lines.append(
             f"{name}.balanced is False: as many layers on every stage, as the stack has it where"
             " they divide"
         )
     has_etp = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
-    if has_etp and "etp" not in given.model_fields_set and completed.tp > completed.etp == 1:
+    if has_etp and "etp" not in given.given and completed.tp > completed.etp == 1:
         like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {completed.tp})"
         lines.append(f"{name}.etp is 1, experts are whole: {like}")
     return lines

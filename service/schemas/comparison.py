@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from models.advice.comparison import Comparison
+from models.spec.hardware import Cluster
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import Grounds, MemoryTerms, TimeTerms
 from service.schemas.question import PinnedQuestion
@@ -49,10 +50,8 @@ class ComparisonAnswer(Grounds):
     """No search was cut short by the time limit."""
 
     @classmethod
-    def of(
-        cls, comparison: Comparison, usd_per_hour: float | None, grounds: dict[str, Any]
-    ) -> Self:
+    def of(cls, comparison: Comparison, cluster: Cluster, grounds: dict[str, Any]) -> Self:
         values = asdict(comparison)
         for side in ("first", "second"):
-            values[side] = CandidateAnswer.of(getattr(comparison, side), usd_per_hour)
+            values[side] = CandidateAnswer.of(getattr(comparison, side), cluster)
         return cls.model_validate({**values, **grounds})

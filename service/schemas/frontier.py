@@ -89,14 +89,14 @@ class PointAnswer(Document):
     96."""
 
     @classmethod
-    def of(cls, point: Point, tolerance: float) -> Self:
+    def of(cls, point: Point, tolerance: float, *, on_torus: bool) -> Self:
         both = point.without_s is not None and point.with_s is not None
         return cls(
             at=point.at,
             without_s=point.without_s,
             with_s=point.with_s,
-            without=point.without and LayoutFields.of(point.without),
-            with_pp=point.with_pp and LayoutFields.of(point.with_pp),
+            without=point.without and LayoutFields.shown(point.without, on_torus=on_torus),
+            with_pp=point.with_pp and LayoutFields.shown(point.with_pp, on_torus=on_torus),
             gap=point.gap if both else None,
             pipeline_needed=not point.is_simple(tolerance) if point.is_answered else None,
             exact=point.exact,

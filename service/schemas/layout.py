@@ -16,12 +16,13 @@ from models.spec.constraints import (
     SAFE_FIT_PROBABILITY,
     Constraints,
 )
-from models.spec.layout import MAX_LAYERS, Layout
+from models.spec.layout import MAX_LAYERS, TORUS_KNOBS, Layout
 from models.spec.problem import Problem
 from service.schemas.wire import Degree, OneOrMany, Wire, reject_boolean
 
 MAX_CHUNKS = 4096
 _TUPLES = ("placement", "torus_axes", "recompute_modules", "layers_per_chunk")
+_PLAIN = Layout()
 
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
 Recompute = Literal["none", "selective", "full"]
@@ -57,7 +58,11 @@ class LayoutFields(Wire):
     Where the value of a knob that is left out breaks a rule of the stack, the stack's own takes its
     place: with tp > 1 sequence_parallel as the stack has it, with dp_shard > 1 its lowest
     zero_stage, a schedule and a split of layers that it runs; and recompute is what the stack does
-    unless told otherwise. The answer has the layout as it was predicted.
+    unless told otherwise. A null is as if the knob were left out.
+
+    The answer has the layout as it was predicted. Knobs that mean nothing there are null: those of
+    a torus where there is none, and without a pipeline virtual_stages and the schedule, unless that
+    is afab. Sent back, it is the same layout.
     """
 
     pp: Degree = 1
@@ -76,22 +81,24 @@ class LayoutFields(Wire):
     """Tensor parallelism inside an expert."""
     placement: Placement = ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
     """Axes from the innermost links outwards."""
-    torus_axes: TorusAxes = ["z", "y", "x"]
+    torus_axes: TorusAxes | None = None
     """Of a torus (z is the last number of its shape), the dims that the axes of the placement fill
     one after the other: with ["y", "z", "x"] the innermost axis lies along y. Left out: so that
     axes cover whole dims."""
-    torus_block: TorusBlock = 1
+    torus_block: TorusBlock | None = None
     """Of a torus, the blocks that are filled one after the other, by their length in every dim that
     is as long: with 4 an axis of 64 is a cube of 4 x 4 x 4. With 1 a line at a time, as JAX lays a
     mesh over a slice by itself; others are for meshes that may split physical axes
-    (`allow_split_physical_axes`), or devices put in order by hand."""
+    (`allow_split_physical_axes`), or devices put in order by hand. Left out: 1."""
     micro_batch: Degree = 1
     """Sequences a data-parallel rank runs at a time."""
-    schedule: Schedule = "1f1b"
+    schedule: Schedule | None = None
     """Left out: 1f1b where the stack and the recipe have it, else the first of the stack's that the
-    recipe allows."""
-    virtual_stages: Degree = 1
-    """Model chunks a device holds in one direction: 1 under dualpipe, which has one in each."""
+    recipe allows. Without a pipeline only afab means something: all forward passes of a step before
+    its backward passes."""
+    virtual_stages: Degree | None = None
+    """Model chunks a device holds in one direction: 1 under dualpipe, which has one in each. Left
+    out: 2 with a schedule that needs several, else 1."""
     balanced: bool = False
     """Layers over stages so that the slowest is fastest, not an equal number. Left out with pp > 1:
     as the stack has it."""
@@ -118,17 +125,25 @@ class LayoutFields(Wire):
     offload_activations: bool = False
     offload_optimizer: bool = False
 
+    @property
+    def given(self) -> set[str]:
+        """The knobs that were set: neither left out nor null."""
+        return {name for name in self.model_fields_set if getattr(self, name) is not None}
+
     def build(self) -> Layout:
-        tuples = {name: tuple(getattr(self, name)) for name in _TUPLES}
-        fields = {**self.model_dump(), **tuples}
-        if "balanced" not in self.model_fields_set and len({*self.layers_per_chunk}) > 1:
+        """The layout, with the defaults of `Layout` for knobs that are null."""
+        fields = self.model_dump(exclude_none=True)
+        fields |= {name: tuple(fields[name]) for name in _TUPLES if name in fields}
+        if "balanced" not in self.given and len({*self.layers_per_chunk}) > 1:
             fields["balanced"] = True
         return Layout(**fields)
 
     def with_stack_defaults(self, problem: Problem) -> LayoutFields:
-        """The layout with the stack's own value wherever a knob was left out."""
-        given = self.model_fields_set | ({"balanced"} if self.layers_per_chunk else set())
-        return LayoutFields.of(with_stack_defaults(problem, self.build(), given))
+        """The layout with the stack's own value wherever a knob was left out, and null where it
+        means nothing."""
+        given = self.given | ({"balanced"} if self.layers_per_chunk else set())
+        settled = with_stack_defaults(problem, self.build(), given)
+        return LayoutFields.shown(settled, on_torus=problem.cluster.is_torus)
 
     @classmethod
     def summary(cls, layout: object) -> str | None:
@@ -141,8 +156,19 @@ class LayoutFields(Wire):
 
     @classmethod
     def of(cls, layout: Layout) -> LayoutFields:
+        """The layout with every knob, those that mean nothing too."""
         lists = {name: list(getattr(layout, name)) for name in _TUPLES}
         return cls.model_validate({**asdict(layout), **lists})
+
+    @classmethod
+    def shown(cls, layout: Layout, *, on_torus: bool) -> LayoutFields:
+        """The layout as answers have it: knobs that mean nothing are null. A value that no such
+        layout may have stays, for a rule to refuse."""
+        meaningless = list[str]() if on_torus else list(TORUS_KNOBS)
+        if layout.pp == 1:
+            meaningless += ["schedule", "virtual_stages"]
+        unset = [knob for knob in meaningless if getattr(layout, knob) == getattr(_PLAIN, knob)]
+        return cls.of(layout).model_copy(update=dict.fromkeys(unset))
 
 
 class ConstraintFields(Wire):

@@ -12,6 +12,7 @@ from models.cost.step import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.errors import Invalid
 from models.prediction.coverage import EvidenceLevel
 from models.prediction.prediction import Prediction
+from models.spec.hardware import Cluster
 from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document
@@ -132,11 +133,11 @@ class PredictedLayout(Document):
     provenance: ProvenanceAnswer
 
     @classmethod
-    def of(cls, prediction: Prediction) -> Self:
+    def of(cls, prediction: Prediction, cluster: Cluster) -> Self:
         return cls.model_validate(
             {
                 **asdict(prediction),
-                "layout": LayoutFields.of(prediction.layout),
+                "layout": LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus),
                 "layers_per_chunk": list(prediction.layers_per_chunk),
             }
         )

@@ -13,6 +13,7 @@ from models.advice.pipelining import Pipelining, Roofline
 from models.advice.thresholds import Threshold
 from models.errors import Invalid
 from models.search.result import Certificate
+from models.spec.hardware import Cluster
 from service.schemas.allocation import AllocationAnswer, AllocationFields
 from service.schemas.evidence import EvidenceShown
 from service.schemas.layout import ConstraintFields
@@ -75,10 +76,11 @@ class CandidateAnswer(Document):
     (`choices` count it)."""
 
     @classmethod
-    def of(cls, candidate: Candidate, usd_per_hour: float | None) -> Self:
+    def of(cls, candidate: Candidate, cluster: Cluster) -> Self:
         prediction = candidate.prediction
+        usd_per_hour = cluster.usd_per_hour
         return cls(
-            prediction=PredictedLayout.of(prediction),
+            prediction=PredictedLayout.of(prediction, cluster),
             complexity=candidate.complexity,
             complexity_terms=candidate.complexity_terms,
             usd_per_million_tokens=None
@@ -93,8 +95,8 @@ class BolderAnswer(CandidateAnswer):
     risks for that is `prediction.fit_probability`."""
 
     @classmethod
-    def of_gain(cls, candidate: Candidate, gain: float, usd_per_hour: float | None) -> Self:
-        shown = CandidateAnswer.of(candidate, usd_per_hour)
+    def of_gain(cls, candidate: Candidate, gain: float, cluster: Cluster) -> Self:
+        shown = CandidateAnswer.of(candidate, cluster)
         return cls(**{name: getattr(shown, name) for name in type(shown).model_fields}, gain=gain)
 
 
@@ -218,13 +220,10 @@ class PipeliningAnswer(Document):
     time ran out first."""
 
     @classmethod
-    def of(cls, pipelining: Pipelining, usd_per_hour: float | None) -> Self:
+    def of(cls, pipelining: Pipelining, cluster: Cluster) -> Self:
         best = {"without": pipelining.without, "with_pp": pipelining.with_pp}
         return cls(
-            **{
-                name: found and CandidateAnswer.of(found, usd_per_hour)
-                for name, found in best.items()
-            },
+            **{name: found and CandidateAnswer.of(found, cluster) for name, found in best.items()},
             gap=pipelining.gap,
             needed=pipelining.needed,
             split=pipelining.split,

@@ -313,8 +313,8 @@ async def _handle_domain_error(request: Request, error: Exception) -> JSONRespon
 
 
 def _surest_members(surest: Surest) -> dict[str, Any]:
-    layout = LayoutFields.of(surest.layout).model_dump(mode="json")
-    return {"layout": layout, "fit_probability": surest.fit_probability}
+    layout = LayoutFields.shown(surest.layout, on_torus=surest.on_torus)
+    return {"layout": layout.model_dump(mode="json"), "fit_probability": surest.fit_probability}
 
 
 async def _handle_service_error(request: Request, error: Exception) -> JSONResponse:

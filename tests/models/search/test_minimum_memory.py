@@ -86,7 +86,8 @@ UNSURE = PROFILE.with_terms(
 def test_the_surest_layout_is_that_of_brute_force(
     name: str, spare: float, profile: Profile
 ) -> None:
-    """With somewhat less and somewhat more memory than the most frugal layout needs."""
+    """With somewhat less and somewhat more memory than the most frugal layout needs. To a
+    thousandth, as only layouts that recompute as many layers as they can are looked at."""
     question = SHORT[name]
     with pytest.raises(Infeasible) as refused:
         search(Space(question, EVENLY), profile, Goal())
@@ -107,7 +108,7 @@ def test_the_surest_layout_is_that_of_brute_force(
     assert predicted.fit_probability == pytest.approx(found.fit_probability, rel=1e-9)
     most = surest(question, profile, surely)
     if most >= EVEN_CHANCE or profile is PROFILE:
-        assert found.fit_probability == pytest.approx(most, rel=1e-6)
+        assert found.fit_probability == pytest.approx(most, abs=1e-3)
     if found.min_fit_probability is None:
         assert most < EVEN_CHANCE
         return

@@ -95,7 +95,7 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
     layouts = Layouts.of([run.layout.build()])
     assert run.layout.build() in direct.alternatives
     # A report of the same document means the same.
-    assert run.layout.with_stack_defaults(problem) == run.layout
+    assert run.layout.with_stack_defaults(problem).build() == run.layout.build()
     here = predict(problem, layouts, profile.coefficients(problem.scopes))
     there = predict(direct.problem, layouts, profile.coefficients(direct.problem.scopes))
     assert here.step_time_s[0] == pytest.approx(there.step_time_s[0], rel=1e-12)
