@@ -185,7 +185,10 @@ def main() -> None:
     if asked.json:
         print(json.dumps(result))
     if asked.write:
-        text = pages.table(["figure", "value"], [[k, f"{v:,.3g}"] for k, v in result.items()])
+        text = pages.table(
+            ["figure", "value"],
+            [[k, f"{v:,.0f}" if v >= 1000 else f"{v:.3g}"] for k, v in result.items()],
+        )
         command = f"python -m tests.benchmarks.reporting --reports {asked.reports} --write"
         pages.write_between_markers("speed.md", "reporting", text, command)
 
