@@ -1,15 +1,22 @@
-"""Lists stored answers in brief, a page at a time."""
+"""Stores answers, and lists them in brief, a page at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from service.runtime.idempotency import CreatedResource
 from service.schemas.catalog import CatalogQuery
 from service.schemas.layout import LayoutFields
-from service.schemas.prediction import AnswerSummary, ProfileUsed, RecommendationResult
+from service.schemas.prediction import (
+    AnswerSummary,
+    PredictionAnswer,
+    ProfileUsed,
+    RecommendationResult,
+)
 from service.schemas.question import Question
-from service.store import Store
+from service.schemas.recommendation import RecommendationAnswer
+from service.store import Rows, Store
 from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import PredictionRow, RecommendationRow
 
@@ -32,6 +39,29 @@ def answer_brief(document: Mapping[str, Any]) -> dict[str, Any]:
     return {"request": request, "result": result}
 
 
+def save_answer(
+    rows: Rows,
+    kind: type[PredictionRow | RecommendationRow],
+    answer: PredictionAnswer | RecommendationAnswer,
+) -> CreatedResource:
+    """Stores an answer as it is sent, with what lists show of it."""
+    document = answer.model_dump(mode="json")
+    row = kind(
+        id=answer.id,
+        created_at=answer.created_at,
+        profile_id=answer.profile.id,
+        profile_version=answer.profile.version,
+        brief=answer_brief(document),
+        document=document,
+    )
+    rows.answers.add(row)
+    return CreatedResource(_location(kind.__tablename__, answer.id), document)
+
+
+def _location(table: str, id_: str) -> str:
+    return f"/v1/{table}/{id_}"
+
+
 def answer_page(
     store: Store, kind: type[PredictionRow | RecommendationRow], query: CatalogQuery
 ) -> dict[str, Any]:
@@ -52,7 +82,7 @@ def _page_item(table: str, row: Any) -> dict[str, Any]:
     item = AnswerSummary(
         id=row.id,
         created_at=row.created_at,
-        location=f"/v1/{table}/{row.id}",
+        location=_location(table, row.id),
         profile=ProfileUsed(id=row.profile_id, version=row.profile_version),
         request=row.brief.get("request", {}),
     ).model_dump(mode="json")

@@ -12,18 +12,18 @@ from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_pages import answer_brief, answer_page
+from service.ask.answer_pages import answer_page, save_answer
 from service.ask.oom_history import oom_warnings, out_of_memory_runs
 from service.errors import Refused
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
-from service.runtime.idempotency import CreatedResource, SaveRows
+from service.runtime.idempotency import SaveRows
 from service.schemas.catalog import CatalogQuery
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
-from service.store import Rows, Store
+from service.store import Store
 from service.store.tables import PredictionRow
 
 
@@ -46,7 +46,7 @@ class Predictions:
         resolved = self._resolve(request)
         predicted = _predict(resolved)
         answer = self._explain(request, resolved, predicted)
-        return lambda rows: _save(rows, answer)
+        return lambda rows: save_answer(rows, PredictionRow, answer)
 
     def _resolve(self, request: PredictionRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
@@ -135,17 +135,3 @@ def _broken_rule(
     field = f"{name}.{knob}" if knob else name
     value = getattr(given, knob) if knob in given.given else None
     return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
-
-
-def _save(rows: Rows, answer: PredictionAnswer) -> CreatedResource:
-    document = answer.model_dump(mode="json")
-    row = PredictionRow(
-        id=answer.id,
-        created_at=answer.created_at,
-        profile_id=answer.profile.id,
-        profile_version=answer.profile.version,
-        brief=answer_brief(document),
-        document=document,
-    )
-    rows.answers.add(row)
-    return CreatedResource(f"/v1/predictions/{answer.id}", document)

@@ -25,7 +25,7 @@ from models.spec.hardware import Cluster
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_pages import answer_brief, answer_page
+from service.ask.answer_pages import answer_page, save_answer
 from service.ask.evidence import Evidence
 from service.ask.oom_history import (
     least_failed_gib,
@@ -45,7 +45,7 @@ from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters, r
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, no_client
-from service.runtime.idempotency import CreatedResource, SaveRows
+from service.runtime.idempotency import SaveRows
 from service.schemas.allocation import AllocationAnswer
 from service.schemas.catalog import CatalogQuery
 from service.schemas.objective import AlternativeFields, ChoiceAnswer
@@ -61,7 +61,7 @@ from service.schemas.recommendation import (
     RecommendationRequest,
     ThresholdAnswer,
 )
-from service.store import Rows, Store
+from service.store import Store
 from service.store.tables import RecommendationRow
 
 _THRESHOLDS_S = 3.0  # for all of them, unless the request gives a limit
@@ -115,7 +115,7 @@ class Recommendations:
         resolved = self._resolve(request, require_client)
         solution = self._solve(resolved)
         answer = self._explain(resolved, solution)
-        return lambda rows: _save(rows, answer)
+        return lambda rows: save_answer(rows, RecommendationRow, answer)
 
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:
@@ -420,17 +420,3 @@ def _bolder_member(found: Recommendation, cluster: Cluster) -> BolderAnswer | No
     if found.bolder is None or found.bolder_gain is None:
         return None
     return BolderAnswer.of_gain(found.bolder, found.bolder_gain, cluster)
-
-
-def _save(rows: Rows, answer: RecommendationAnswer) -> CreatedResource:
-    document = answer.model_dump(mode="json")
-    row = RecommendationRow(
-        id=answer.id,
-        created_at=answer.created_at,
-        profile_id=answer.profile.id,
-        profile_version=answer.profile.version,
-        brief=answer_brief(document),
-        document=document,
-    )
-    rows.answers.add(row)
-    return CreatedResource(f"/v1/recommendations/{answer.id}", document)
