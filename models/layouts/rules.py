@@ -39,6 +39,7 @@ class Rule:
     """One rule of legality; `field` is the dotted path of the value that an error blames.
 
     `test` gives an array of truth values, one for each of n layouts: true where the layout obeys.
+    The first paragraph of its docstring says what the rule asks, as the documentation shows it.
     `message` says what the rule asks of a layout that breaks it.
     """
 
@@ -61,6 +62,7 @@ def _every(x: Layouts) -> Array:
 
 
 def _mesh_fills_cluster(p: Problem, x: Layouts) -> Array:
+    """The degrees of the mesh multiply to the number of devices."""
     return x.num_devices == p.cluster.num_devices
 
 
@@ -75,6 +77,7 @@ def _mesh_message(p: Problem, x: Layout) -> str:
 
 
 def _tensor_divides_heads(p: Problem, x: Layouts) -> Array:
+    """`tp` divides the attention heads, and the key-value heads, unless the stack repeats these."""
     ok = _every(x)
     for layer in p.architecture.kinds:
         a = layer.attention
@@ -97,6 +100,7 @@ def _heads_message(p: Problem, x: Layout) -> str:
 
 
 def _tensor_divides_widths(p: Problem, x: Layouts) -> Array:
+    """`tp` divides the hidden size and the width of dense layers, `etp` the width of experts."""
     ok = p.architecture.hidden_size % x.tp == 0
     for layer in p.architecture.kinds:
         if layer.dense:
@@ -114,8 +118,11 @@ def _widths_message(p: Problem, x: Layout) -> str:
 
 
 def _weights_are_whole_blocks(p: Problem, x: Layouts) -> Array:
-    """Sides of a device's weights are multiples of the number format's block, where kernels refuse
-    others. The number of tokens of an expert is not tested: tokens are padded, weights are not."""
+    """The sides of a device's weight matrices are multiples of the block of the number format,
+    where the kernels of the stack need it.
+
+    The number of tokens of an expert is not tested: tokens are padded, weights are not.
+    """
     block = p.workload.number_format.block if p.stack.whole_blocks else 1
     if block == 1:
         return _every(x)
@@ -154,6 +161,7 @@ def _blocks_message(p: Problem, x: Layout) -> str:
 
 
 def _expert_parallel_divides_experts(p: Problem, x: Layouts) -> Array:
+    """`ep` divides the number of experts; in a dense model `ep` and `etp` are 1."""
     counts = [layer.moe.num_experts for layer in p.architecture.kinds if layer.moe]
     if not counts:
         return (x.ep == 1) & (x.etp == 1)
@@ -165,7 +173,7 @@ def _experts_message(p: Problem, x: Layout) -> str:
 
 
 def _experts_fold(p: Problem, x: Layouts) -> Array:
-    """The expert axes divide the product of the dense axes that they fold over.
+    """`ep` times `etp` divides the product of the axes that the stack folds experts over.
 
     In torchtitan (parallel_dims.py) these are dp_shard, cp and tp; in plain Megatron-Core all of
     data parallelism too; in MaxText (base.yml) fsdp or context, with the inside of an expert
@@ -193,6 +201,8 @@ def _folding_message(p: Problem, x: Layout) -> str:
 
 
 def _sequence_divides_into_chunks(p: Problem, x: Layouts) -> Array:
+    """`seq_len` divides into two chunks for each rank of `cp`, one from the front and one from the
+    back, so that causal attention is balanced."""
     return p.workload.seq_len % _sequence_chunks(x) == 0
 
 
@@ -207,7 +217,7 @@ def _sequence_message(p: Problem, x: Layout) -> str:
 
 
 def _chunks_divide_over_tensor(p: Problem, x: Layouts) -> Array:
-    """Sequence parallelism shards every chunk over tp too."""
+    """With sequence parallelism the tokens of such a chunk divide over `tp` as well."""
     return p.workload.seq_len % (_sequence_chunks(x) * np.where(x.sequence_parallel, x.tp, 1)) == 0
 
 
@@ -220,7 +230,9 @@ def _chunks_message(p: Problem, x: Layout) -> str:
 
 
 def _context_divides_heads(p: Problem, x: Layouts) -> Array:
-    """Ulysses exchanges heads for tokens, and so needs a head for every rank of cp and tp."""
+    """Where context parallelism exchanges heads for tokens (Ulysses), `cp` times `tp` divides the
+    attention heads.
+    """
     if p.stack.context != "ulysses":
         return _every(x)
     heads = min(layer.attention.num_heads for layer in p.architecture.kinds)
@@ -235,6 +247,7 @@ def _context_message(p: Problem, x: Layout) -> str:
 
 
 def _batch_divides(p: Problem, x: Layouts) -> Array:
+    """`global_batch` is a multiple of the data-parallel ranks times `micro_batch`."""
     return p.workload.global_batch % (x.dp * x.micro_batch) == 0
 
 
@@ -249,6 +262,7 @@ def _batch_message(p: Problem, x: Layout) -> str:
 
 
 def _schedule_offered(p: Problem, x: Layouts) -> Array:
+    """The stack runs the schedule."""
     offered = [SCHEDULES.index(name) for name in p.stack.schedules]
     return np.isin(x.schedule, offered) | ((x.pp == 1) & np.isin(x.schedule, (ONE_F_ONE_B, AFAB)))
 
@@ -258,7 +272,7 @@ def _schedule_message(p: Problem, x: Layout) -> str:
 
 
 def _schedule_has_its_shape(p: Problem, x: Layouts) -> Array:
-    """Each schedule has as many virtual stages, stages and micro-batches as it is made for."""
+    """The schedule has as many stages, virtual stages and micro-batches as it is made for."""
     m = x.num_micro_batches(p.workload.global_batch)
     single = (x.pp == 1) & np.isin(x.schedule, (ONE_F_ONE_B, AFAB)) & (x.virtual_stages == 1)
     interleaved = (x.virtual_stages >= 2) & (m >= x.pp)
@@ -320,6 +334,8 @@ def _shape_message(p: Problem, x: Layout) -> str:
 
 
 def _layers_divide_into_chunks(p: Problem, x: Layouts) -> Array:
+    """There are enough layers for all chunks of the pipeline, and the same number for each unless
+    the layout is `balanced`."""
     chunks = x.pp * x.virtual_stages
     layers = p.architecture.num_layers
     # The embedding and the head may be chunks by themselves (models.cost.stage_partition).
@@ -341,8 +357,12 @@ def _layers_message(p: Problem, x: Layout) -> str:
 
 
 def _stated_layers_add_up(p: Problem, x: Layouts) -> Array:
-    """Chunks without layers are those of an embedding or a head by itself, which only chunks that
-    are dealt out in rounds may be. nanotron has its own way of splitting."""
+    """`layers_per_chunk` adds up to the layers of the model, gives each chunk at least one, except
+    the first and the last of `interleaved`, and goes with a stack that can split so.
+
+    Chunks without layers are those of an embedding or a head by itself, which only chunks that are
+    dealt out in rounds may be. nanotron has its own way of splitting.
+    """
     stated = x.stated_layers
     chunk = np.arange(stated.shape[1])
     chunks = (x.pp * x.virtual_stages)[:, None]
@@ -363,6 +383,8 @@ def _stated_layers_message(p: Problem, x: Layout) -> str:
 
 
 def _tied_embedding_allowed(p: Problem, x: Layouts) -> Array:
+    """A model that ties its embedding to its head has no pipeline, unless the stack can share them
+    between stages."""
     return (x.pp == 1) | p.stack.ties_in_pipeline | (not p.architecture.tie_word_embeddings)
 
 
@@ -374,6 +396,8 @@ def _tie_message(p: Problem, x: Layout) -> str:
 
 
 def _mtp_offered(p: Problem, x: Layouts) -> Array:
+    """A model with multi-token prediction has neither a pipeline nor context parallelism, unless
+    the stack has it together with these."""
     anywhere = not (p.stack.mtp_alone and p.architecture.mtp_layers)
     return ((x.pp == 1) & (x.cp == 1)) | anywhere
 
@@ -386,6 +410,8 @@ def _mtp_message(p: Problem, x: Layout) -> str:
 
 
 def _gradients_accumulate(p: Problem, x: Layouts) -> Array:
+    """Where the stack accumulates no gradients in fp8 on these chips, there is one micro-batch
+    only, or a pipeline."""
     at_once = p.workload.precision == "fp8" and p.cluster.chip.vendor in p.stack.fp8_at_once_on
     return (x.pp > 1) | (x.num_micro_batches(p.workload.global_batch) <= 1) | (not at_once)
 
@@ -399,6 +425,7 @@ def _accumulate_message(p: Problem, x: Layout) -> str:
 
 
 def _partition_offered(p: Problem, x: Layouts) -> Array:
+    """The stack splits layers over stages evenly, or unevenly, as asked."""
     if p.stack.splits_by_threshold:
         return x.balanced == (x.pp > 1)
     return ~x.balanced | ((x.pp > 1) & (p.stack.partition == "balanced"))
@@ -412,8 +439,12 @@ def _partition_message(p: Problem, x: Layout) -> str:
 
 
 def _forwards_first(p: Problem, x: Layouts) -> Array:
-    """An auxiliary loss over the global batch is known only after the forward of every micro-batch,
-    unless the stack keeps running statistics for it."""
+    """With `global_batch_loss` there is one micro-batch, or the schedule runs all forward passes
+    before the first backward pass.
+
+    An auxiliary loss over the global batch is known only after the forward of every micro-batch,
+    unless the stack keeps running statistics for it.
+    """
     over_global_batch = p.workload.load_balancing == "global_batch_loss"
     if not p.architecture.is_moe or not over_global_batch or p.stack.running_balance:
         return _every(x)
@@ -434,6 +465,8 @@ def _balancing_message(p: Problem, x: Layout) -> str:
 
 
 def _zero_stage_matches_degrees(p: Problem, x: Layouts) -> Array:
+    """ZeRO stage 0 goes with `dp_shard` 1, and stages 1 to 3 with more, or with no data parallelism
+    at all."""
     plain = (x.zero_stage == 0) & (x.dp_shard == 1)
     sharded = (x.zero_stage > 0) & ((x.dp_shard > 1) | (x.dp_replicate == 1))
     return plain | sharded
@@ -448,6 +481,7 @@ def _zero_stage_message(p: Problem, x: Layout) -> str:
 
 
 def _zero_stage_offered(p: Problem, x: Layouts) -> Array:
+    """The stack has the ZeRO stage, also beside replicas where there are some."""
     is_hybrid = (x.dp_replicate > 1) & (x.dp_shard > 1)
     hybrid_is_offered = ~is_hybrid | np.isin(x.zero_stage, p.stack.hybrid_stages)
     return np.isin(x.zero_stage, p.stack.zero_stages) & hybrid_is_offered
@@ -465,6 +499,7 @@ def _zero_stages_message(p: Problem, x: Layout) -> str:
 
 
 def _muon_goes_with_zero_stage(p: Problem, x: Layouts) -> Array:
+    """The stack has the optimizer Muon with this ZeRO stage."""
     return np.isin(x.zero_stage, p.stack.muon_stages) | (p.workload.optimizer != "muon")
 
 
@@ -474,6 +509,7 @@ def _muon_message(p: Problem, x: Layout) -> str:
 
 
 def _zero_in_pipeline(p: Problem, x: Layouts) -> Array:
+    """The stack has this ZeRO stage beside a pipeline."""
     return (x.zero_stage <= p.stack.max_zero_in_pipeline) | (x.pp == 1)
 
 
@@ -485,6 +521,8 @@ def _zero_pipeline_message(p: Problem, x: Layout) -> str:
 
 
 def _zero_with_experts(p: Problem, x: Layouts) -> Array:
+    """ZeRO stage 3 with expert parallelism has no context parallelism, unless the stack has all
+    three together."""
     return (x.zero_stage <= 2) | (x.ep == 1) | (x.cp == 1) | (not p.stack.experts_alone)
 
 
@@ -496,6 +534,7 @@ def _zero_experts_message(p: Problem, x: Layout) -> str:
 
 
 def _reshard_offered(p: Problem, x: Layouts) -> Array:
+    """With ZeRO stage 3 the stack can drop gathered parameters, or keep them."""
     return (x.zero_stage < 3) | np.isin(x.reshard, p.stack.reshard)
 
 
@@ -508,6 +547,7 @@ def _reshard_message(p: Problem, x: Layout) -> str:
 
 
 def _degrees_offered(p: Problem, x: Layouts) -> Array:
+    """No degree is above the limit of the stack."""
     s = p.stack
     etp = (x.etp == 1) | (s.expert_tensor_parallel & (x.etp <= s.max_tp))
     pp = (x.pp <= s.max_pp) & ((x.pp == 1) | (x.cp == 1) | s.context_in_pipeline)
@@ -527,6 +567,7 @@ def _degrees_message(p: Problem, x: Layout) -> str:
 
 
 def _sp_offered(p: Problem, x: Layouts) -> Array:
+    """`sequence_parallel` goes with `tp` above 1, and is on or off as the stack has it."""
     with_tp = np.isin(x.sequence_parallel, p.stack.sequence_parallel)
     return np.where(x.tp > 1, with_tp, ~x.sequence_parallel)
 
@@ -537,7 +578,10 @@ def _sp_message(p: Problem, x: Layout) -> str:
 
 
 def _moe_has_sp(p: Problem, x: Layouts) -> Array:
-    """Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism."""
+    """Experts with `tp` above 1 have `sequence_parallel`.
+
+    Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism.
+    """
     return (x.tp == 1) | x.sequence_parallel if p.architecture.is_moe else _every(x)
 
 
@@ -553,6 +597,7 @@ def _moe_sp_message(p: Problem, x: Layout) -> str:
 
 
 def _recompute_offered(p: Problem, x: Layouts) -> Array:
+    """The stack has this kind of recompute."""
     is_selective = (x.recompute != NONE) & (x.recompute != FULL)
     kind = np.select(
         [is_selective, x.recompute == FULL],
@@ -570,6 +615,7 @@ _ALL_MODULES = STACK_SELECTIVE - 1  # a bit for every module (models.spec.recomp
 
 
 def _modules_offered(p: Problem, x: Layouts) -> Array:
+    """The stack can recompute these modules."""
     others = _ALL_MODULES & ~policy_code("selective", p.stack.recomputable_modules)
     return (x.recompute & others) == 0
 
@@ -582,6 +628,7 @@ def _modules_message(p: Problem, x: Layout) -> str:
 
 
 def _modules_exist(p: Problem, x: Layouts) -> Array:
+    """Some layer of the model has these modules."""
     nowhere = [name for name in MODULES if not p.has_module(name)]
     return (x.recompute & policy_code("selective", nowhere) & _ALL_MODULES) == 0
 
@@ -592,8 +639,12 @@ def _missing_modules_message(p: Problem, x: Layout) -> str:
 
 
 def _layers_fit(p: Problem, x: Layouts) -> Array:
-    """A number of layers is meant for chunks of equal length: for unequal ones it would not say
-    which share of a stage is recomputed."""
+    """A number of layers to recompute is less than the layers of a chunk, with an even split and
+    activations on the device, and the stack takes such a number.
+
+    A number of layers is meant for chunks of equal length: for unequal ones it would not say which
+    share of a stage is recomputed.
+    """
     fewer = x.recompute_layers * x.pp * x.virtual_stages < p.architecture.num_layers
     return (x.recompute_layers == 0) | (
         p.stack.recompute_layers & fewer & ~x.balanced & ~x.offload_activations
@@ -621,6 +672,8 @@ def _num_layers_message(p: Problem, x: Layout) -> str:
 
 
 def _offload_offered(p: Problem, x: Layouts) -> Array:
+    """The stack offloads this to the host, beside this kind of recompute and with this
+    optimizer."""
     goes_with_recompute = (x.recompute == NONE) | (not p.stack.offload_alone)
     activations = ~x.offload_activations | (
         ("activations" in p.stack.offload) & goes_with_recompute
@@ -640,8 +693,11 @@ def _offload_message(p: Problem, x: Layout) -> str:
 
 
 def _offload_sharded(p: Problem, x: Layouts) -> Array:
-    """DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed
-    optimizer."""
+    """Optimizer states are offloaded as the shards of ZeRO 1 to 3 only.
+
+    DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed
+    optimizer.
+    """
     return ~x.offload_optimizer | (x.zero_stage > 0)
 
 
@@ -653,6 +709,7 @@ def _unsharded_message(p: Problem, x: Layout) -> str:
 
 
 def _offload_in_pipeline(p: Problem, x: Layouts) -> Array:
+    """Activations are not offloaded in a pipeline, unless the stack can do both together."""
     return ~x.offload_activations | (x.pp == 1) | (not p.stack.offload_alone)
 
 
@@ -664,6 +721,7 @@ def _pipelined_message(p: Problem, x: Layout) -> str:
 
 
 def _placement_offered(p: Problem, x: Layouts) -> Array:
+    """The stack orders the axes over the devices in this way."""
     return np.asarray(offered_orders(p.stack.placements)[active_axes(x), x.placement])
 
 
@@ -673,8 +731,12 @@ def _placement_message(p: Problem, x: Layout) -> str:
 
 
 def equal_data_parallel(p: Problem, x: Layouts) -> Array:
-    """Where the stack asks for it, a pipeline that is not the outermost axis needs as many
-    data-parallel ranks for experts as for the rest of the model."""
+    """A pipeline that is not the outermost axis has as many data-parallel ranks for experts as for
+    the rest, where the stack asks for it.
+
+    Where the stack asks for it, a pipeline that is not the outermost axis needs as many
+    data-parallel ranks for experts as for the rest of the model.
+    """
     if not p.stack.equal_data_parallel:
         return _every(x)
     devices_of_expert = x.ep * x.etp if p.architecture.is_moe else x.tp
@@ -690,6 +752,7 @@ def _equal_dp_message(p: Problem, x: Layout) -> str:
 
 
 def _torus_axes_have_torus(p: Problem, x: Layouts) -> Array:
+    """`torus_axes` are given for a torus only."""
     return np.asarray((x.torus_axes == 0) | (p.cluster.fabric.torus is not None))
 
 
@@ -698,6 +761,7 @@ def _torus_axes_message(p: Problem, x: Layout) -> str:
 
 
 def _block_divides_torus(p: Problem, x: Layouts) -> Array:
+    """`torus_block` divides every longer dim of the torus, and is 1 where there is none."""
     shape = p.cluster.slice_shape or (1,)
     fits = [(length <= x.torus_block) | (length % x.torus_block == 0) for length in shape]
     return np.all(fits, axis=0) & ((x.torus_block == 1) | (p.cluster.fabric.torus is not None))
@@ -713,6 +777,7 @@ def _block_message(p: Problem, x: Layout) -> str:
 
 
 def _placement_fits_torus(p: Problem, x: Layouts) -> Array:
+    """On a torus every axis divides a dim or covers whole dims, so that its rings close."""
     return fits_torus(p, groups(p.cluster, x))
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from inspect import getdoc
 from typing import Any
 
 from models.layouts.complexity import POINTS, TERM_WORDS
-from models.layouts.rules import RULES
+from models.layouts.rules import RULES, Rule
 from models.spec import catalogue
 from service.app import create_app
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
-from tests.docs.rule_meanings import RULE_MEANINGS
 
 
 @cache
@@ -56,8 +56,13 @@ def stacks() -> str:
     return _table(("stack", "software", "also accepted"), rows)
 
 
+def rule_meaning(rule: Rule) -> str:
+    """The first paragraph of the docstring of the rule's test, on one line."""
+    return " ".join((getdoc(rule.test) or "").split("\n\n")[0].split())
+
+
 def rules() -> str:
-    rows = [(f"`{rule.name}`", f"`{rule.field}`", RULE_MEANINGS[rule.name]) for rule in RULES]
+    rows = [(f"`{rule.name}`", f"`{rule.field}`", rule_meaning(rule)) for rule in RULES]
     return _table(("rule", "field", "what it asks"), rows)
 
 
