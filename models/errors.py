@@ -130,22 +130,26 @@ class Infeasible(DomainError):
 
     def with_detail(self, detail: str, enough_chips: int | None = None) -> Infeasible:
         """A copy of this error that says more at its end."""
-        other = self._saying(f"{self.detail}; {detail}")
-        other.enough_chips = enough_chips
-        return other
+        return self._saying(f"{self.detail}; {detail}", enough_chips, self.blamed)
 
     def with_preface(self, preface: str) -> Infeasible:
         """A copy of this error that says something first, and so does every value it blames."""
-        other = self._saying(f"{preface}: {self.detail}")
-        other.blamed = tuple(
-            Invalid(one.field, one.value, f"{preface}: {one.rule}") for one in self.blamed
-        )
-        return other
+        blamed = [Invalid(one.field, one.value, f"{preface}: {one.rule}") for one in self.blamed]
+        return self._saying(f"{preface}: {self.detail}", self.enough_chips, blamed)
 
-    def _saying(self, detail: str) -> Infeasible:
-        other = Infeasible(self.constraint, detail)
-        vars(other).update({**vars(self), "detail": detail})
-        return other
+    def _saying(
+        self, detail: str, enough_chips: int | None, blamed: Sequence[Invalid]
+    ) -> Infeasible:
+        return Infeasible(
+            self.constraint,
+            detail,
+            self.needed,
+            self.available,
+            self.unit,
+            enough_chips,
+            blamed,
+            self.surest,
+        )
 
     def prefixed(self, prefix: str) -> Infeasible:
         """This error, the fields that it blames now seen from the object that holds them."""
