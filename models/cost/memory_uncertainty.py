@@ -31,7 +31,7 @@ _SCALES = {
 """The part of the memory that a coefficient multiplies; fragmentation grows with all that is
 allocated."""
 
-Memory = Mapping[str, Array]
+MemoryTerms = Mapping[str, Array]
 """Bytes on the fullest device by term, as in predictions."""
 
 
@@ -58,7 +58,7 @@ class MemoryUncertainty:
             profile.memory_neighbourhood(problem.neighbourhood_scopes), variances, probability
         )
 
-    def spread(self, memory: Memory) -> Array:
+    def spread(self, memory: MemoryTerms) -> Array:
         """The standard deviation of the natural logarithm of what each layout reserves; shape
         (n,)."""
         allocated = total(value for name, value in memory.items() if name not in _NOT_ALLOCATED)
@@ -82,7 +82,7 @@ class MemoryUncertainty:
         """The safety factor of a layout none of whose memory rests on terms without runs."""
         return math.exp(self._deviations * self.neighbourhood.spread)
 
-    def fits(self, memory: Memory, on_host: Array, cluster: Cluster, capacity: float) -> Array:
+    def fits(self, memory: MemoryTerms, on_host: Array, cluster: Cluster, capacity: float) -> Array:
         """Whether each layout is predicted to need no more than `capacity` bytes, and would still
         fit on the device and its host if it needed as much more as its safety factor says."""
         factor = self.safety_factor(memory)
@@ -92,7 +92,7 @@ class MemoryUncertainty:
         fits_on_host = factor * on_host <= cluster.host_bytes
         return np.asarray((needed <= capacity) & fits_on_device & fits_on_host)
 
-    def deviations(self, memory: Memory, on_host: Array, cluster: Cluster) -> Array:
+    def deviations(self, memory: MemoryTerms, on_host: Array, cluster: Cluster) -> Array:
         """How many standard deviations of its log lie between what each layout is predicted to
         reserve and what there is, on the device or on its host, whichever is fewer; negative where
         more is reserved than there is. Shape (n,)."""
@@ -103,7 +103,7 @@ class MemoryUncertainty:
             host = np.log(np.divide(cluster.host_bytes, on_host))
         return np.asarray(np.minimum(device, host) / self.spread(memory))
 
-    def needed_anywhere(self, memory: Memory, on_host: Array, cluster: Cluster) -> Array:
+    def needed_anywhere(self, memory: MemoryTerms, on_host: Array, cluster: Cluster) -> Array:
         """`needed` where the host counts too: what is offloaded stands for as large a share of the
         device's bytes as it is of its host's, and the larger of the two counts."""
         runtime = memory["context_bytes"]
@@ -114,7 +114,7 @@ class MemoryUncertainty:
         factor = self.safety_factor(memory) / self.least_safety_factor
         return np.asarray(runtime + factor * most)
 
-    def needed(self, memory: Memory) -> Array:
+    def needed(self, memory: MemoryTerms) -> Array:
         """The bytes that, with the least safety factor, would be as likely to fit as each layout
         is with its own: one figure by which layouts of different uncertainty compare."""
         runtime = memory["context_bytes"]
@@ -125,7 +125,7 @@ class MemoryUncertainty:
             * (total(memory.values()) - runtime)
         )
 
-    def safety_factor(self, memory: Memory) -> Array | float:
+    def safety_factor(self, memory: MemoryTerms) -> Array | float:
         """How many times its predicted reserved memory each layout must have room for."""
         return np.exp(self._deviations * self.spread(memory)) if self._deviations else 1.0
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from models.columns import Array, growing_slices
 from models.cost.combine import Combiner
-from models.cost.memory_uncertainty import Memory, percent
+from models.cost.memory_uncertainty import MemoryTerms, percent
 from models.cost.mesh_costs import MeshCosts
 from models.errors import Infeasible, Surest
 from models.layouts.complexity import points_of_degrees, points_of_policy
@@ -149,7 +149,7 @@ class MinimumMemory:
         used, _ = combiner.memory()
         return rows, self._score(used, combiner.host())
 
-    def _score(self, used: Memory, on_host: Array) -> Array:
+    def _score(self, used: MemoryTerms, on_host: Array) -> Array:
         """Of which the least is looked for."""
         uncertainty = self.tables.memory_uncertainty
         host_bytes = self.tables.problem.cluster.host_bytes
@@ -173,7 +173,7 @@ class _LeastShare(MinimumMemory):
     """The layout that needs the least share of the device's memory or of its host's, whichever is
     more; every layout has one, so that there is always an answer."""
 
-    def _score(self, used: Memory, on_host: Array) -> Array:
+    def _score(self, used: MemoryTerms, on_host: Array) -> Array:
         cluster = self.tables.problem.cluster
         return self.tables.memory_uncertainty.needed_anywhere(used, on_host, cluster)
 

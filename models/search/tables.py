@@ -10,8 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from models.columns import Array, distinct, first_match, take_at
-from models.cost.memory_uncertainty import Memory as MemoryUsed
-from models.cost.memory_uncertainty import MemoryUncertainty
+from models.cost.memory_uncertainty import MemoryTerms, MemoryUncertainty
 from models.cost.mesh_costs import Links, MeshCosts, ShardCosts, Tables, collectives
 from models.cost.shard import Shards
 from models.cost.step import Predictions
@@ -124,7 +123,7 @@ class SearchTables:
             vars(other).pop(name, None)
         return other
 
-    def fits(self, memory: MemoryUsed, on_host: Array) -> Array:
+    def fits(self, memory: MemoryTerms, on_host: Array) -> Array:
         """Whether layouts do, for certain."""
         return self.memory_uncertainty.fits(
             memory, on_host, self.problem.cluster, self.capacity * (1 - 1e-12)
