@@ -1,0 +1,90 @@
+"""What a launch configuration is made of, whatever the framework: the job that it starts, and the
+configuration itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.errors import Invalid
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A layout of a problem that is to be launched. The stack of the problem has the switches."""
+
+    problem: Problem
+    layout: Layout
+    """With every knob settled."""
+    layers_per_chunk: tuple[int, ...]
+    """How the layers are split over pp * virtual_stages chunks, in the order of the model."""
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Of one data-parallel rank in a step."""
+        return self.problem.workload.global_batch // (self.layout.dp * self.layout.micro_batch)
+
+
+class Inexpressible(Invalid):
+    """A framework has no words for something that a layout decides; `cure` says what to do."""
+
+    def __init__(self, format_: str, knob: str, value: object, cure: str) -> None:
+        super().__init__(knob, value, f"cannot be said in {format_}: {cure}")
+        self.format = format_
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfiguration:
+    """What to tell a framework so that it runs a layout.
+
+    `settings` are the framework's own names in its own order and nesting: Megatron's with their
+    dashes ("--tensor-model-parallel-size": 4, a flag without a value is True), torchtitan's and
+    Megatron-Bridge's dotted, MaxText's keys, DeepSpeed's and accelerate's documents as they are.
+    Values are of JSON.
+    """
+
+    format: str
+    framework: str
+    version: str
+    """The release of the framework that it is written for."""
+    settings: Mapping[str, Any]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of every rank."""
+    placeholders: Mapping[str, str] = field(default_factory=dict)
+    """For every setting that the layout cannot decide (data, tokenizer, learning rate, checkpoints
+    and resuming), by its name: what to put there."""
+    slurm: Mapping[str, int | str] = field(default_factory=dict)
+    """Options of sbatch, without dashes: nodes, ntasks-per-node, segment."""
+    notes: tuple[str, ...] = ()
+    """What a person must know or do besides, a sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchReading:
+    """What a launch configuration says, in the wire form of requests.
+
+    A part is None where the configuration says nothing of it, as a DeepSpeed document says nothing
+    of the model. Values that a framework would fill in itself are filled in, by the defaults of the
+    release that it is read for.
+    """
+
+    format: str
+    framework: str
+    version: str
+    model: Mapping[str, Any] | None
+    """Fields of ShapeFields."""
+    workload: Mapping[str, Any]
+    """Those fields of WorkloadFields that are said."""
+    stack: Mapping[str, Any]
+    """Fields of StackFields, the name first, with the switches as they are set or default."""
+    layout: Mapping[str, Any]
+    """Fields of LayoutFields."""
+    num_devices: int | None
+    """How many devices the job has, where that is said."""
+    unread: tuple[str, ...] = ()
+    """Settings that are not understood and could change time or memory, as they were written."""
+    ignored: tuple[str, ...] = ()
+    """Settings that are known and change neither (data paths, logging, learning rate)."""
