@@ -21,8 +21,8 @@ from service.schemas.report import RunSubject
 from service.schemas.stack import StackForm
 from service.schemas.workload import WorkloadFields
 
-_DATA_SHEET_MEMORY = {"google", "aws"}
-"""Vendors who do not publish what their runtime leaves of the memory."""
+_DATA_SHEET_MEMORY = {"aws"}
+"""Vendors of whose runtime it is not known what it leaves of the memory."""
 
 _SOLD_IN_PARTS = {
     "mi250x-gcd": "a GCD, half of an MI250X",
@@ -31,6 +31,9 @@ _SOLD_IN_PARTS = {
 """What num_chips counts where it is not what the vendor sells as one."""
 
 _NOTICEABLE_S = 0.01  # of a step: a shorter wait for a slow node is not worth a line
+
+_SAID_ELSEWHERE = ("token_budget", "global_batch_tokens")
+"""Fields of a workload whose absence leaves nothing open."""
 
 _EXPERT_FIELDS = ("load_balancing", "routing")
 """Fields of a workload that only a model with experts reads."""
@@ -142,7 +145,7 @@ def _workload_defaults(workload: WorkloadFields) -> list[str]:
     left_out = [
         name
         for name in WorkloadFields.model_fields
-        if name not in workload.model_fields_set and name != "token_budget"
+        if name not in workload.model_fields_set and name not in _SAID_ELSEWHERE
     ]
     return [f"workload.{name} is {getattr(workload, name)}" for name in left_out]
 

@@ -227,7 +227,8 @@ class Resolver:
         """`field` is where the chip stands in the request, for errors about it."""
         if not isinstance(form, str):
             require_memory(f"{field}.usable_memory_gib", form.usable_memory_gib, form.memory_gb)
-            described = form.build(_described_chip_id(form))
+            with prefix_errors(field):
+                described = form.build(_described_chip_id(form))
             return ResolvedPart(
                 value=described,
                 used=EntryUsed(name=described.id, source="given"),
@@ -279,7 +280,7 @@ class Resolver:
 
     def fabric(self, fields: ClusterFields) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric]]:
         """The chip and the fabric of a cluster that the request describes."""
-        chip = self.chip(fields.chip, "cluster.chip")
+        chip = self.chip(fields.chip_with_links, "cluster.chip")
         with relocate_errors("levels", "cluster.levels"):
             fabric = fields.fabric(chip.value)
         is_own_fabric = fields.levels is None and fields.torus is None

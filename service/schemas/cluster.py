@@ -20,7 +20,7 @@ from pydantic import (
 
 from models.errors import Invalid
 from models.spec.catalogue import chip_from
-from models.spec.hardware import Chip, Cluster, Fabric, Level, Torus
+from models.spec.hardware import MAX_CHIPS, Chip, Cluster, Fabric, Level, Torus
 from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import UNNAMED, BandwidthGbS, Degree, Label, Name, Wire
 
@@ -94,7 +94,9 @@ class ChipFields(Wire):
     compute_units: Annotated[int, Field(ge=1, le=10**5)] = 1
     devices_per_chip: Annotated[int, Field(ge=1, le=16)] = 1
     tdp_w: Annotated[float, Field(gt=0, le=1e5)] | None = None
-    scale_up: ScaleUpFields
+    scale_up: ScaleUpFields | None = None
+    """Required where nothing else says how chips are joined: in a cluster, its `levels` or `torus`
+    may."""
     scale_out_gb_s: BandwidthGbS | None = None
     """The chip's share of the network cards."""
     usd_per_chip_hour: Price | None = None
@@ -111,6 +113,10 @@ class ChipFields(Wire):
         return peaks
 
     def build(self, id_: str) -> Chip:
+        """Raises Invalid where the chip has no links."""
+        if self.scale_up is None:
+            rule = "is required, unless a cluster of the chip has levels or torus"
+            raise Invalid("scale_up", None, rule)
         return chip_from({**self.model_dump(), "id": id_})
 
 
@@ -207,6 +213,26 @@ class ClusterFields(ClusterSize):
     registered one."""
     levels: Annotated[list[LevelFields], Field(min_length=1, max_length=8)] | None = None
     torus: TorusFields | None = None
+
+    @property
+    def chip_with_links(self) -> str | ChipFields:
+        """The chip; where its data sheet names no links, with the innermost ones of the cluster."""
+        if not isinstance(self.chip, ChipFields) or self.chip.scale_up is not None:
+            return self.chip
+        links = self._innermost_links()
+        return self.chip if links is None else self.chip.model_copy(update={"scale_up": links})
+
+    def _innermost_links(self) -> ScaleUpFields | None:
+        if self.torus is not None:
+            return ScaleUpFields(gb_s_per_chip=self.torus.gb_s_per_link, torus=self.torus)
+        if self.levels is None:
+            return None
+        innermost = self.levels[0]
+        return ScaleUpFields(
+            gb_s_per_chip=innermost.gb_s_per_chip,
+            domain=innermost.size or MAX_CHIPS,
+            peer_gb_s=innermost.peer_gb_s,
+        )
 
     def fabric(self, chip: Chip) -> Fabric:
         if self.levels is None and self.torus is None:

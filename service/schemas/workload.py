@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from models.errors import Invalid
 from models.spec.workload import (
     MAX_BATCH,
     MAX_SEQ_LEN,
@@ -23,11 +25,18 @@ def _lower(name: object) -> object:
 
 
 class WorkloadFields(Wire):
-    """One training step is `global_batch` sequences of `seq_len` tokens."""
+    """One training step is `global_batch` sequences of `seq_len` tokens. Whoever knows the batch in
+    tokens gives `global_batch_tokens` in its place."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["seq_len"]})
 
     seq_len: Annotated[int, Field(ge=1, le=MAX_SEQ_LEN)]
     global_batch: Annotated[int, Field(ge=1, le=MAX_BATCH)]
-    """Sequences, not tokens."""
+    """Sequences, not tokens. Required unless `global_batch_tokens` is given."""
+    global_batch_tokens: Annotated[int, Field(ge=1, le=MAX_SEQ_LEN * MAX_BATCH)] | None = Field(
+        default=None, exclude=True
+    )
+    """The same in tokens, a multiple of `seq_len`. Answers have it in sequences."""
     precision: Annotated[Precision, BeforeValidator(_lower)] = "bf16"
     """Upper or lower case."""
     optimizer: Annotated[str, Field(max_length=60, json_schema_extra={"enum": [*OPTIMIZERS]})] = (
@@ -39,6 +48,29 @@ class WorkloadFields(Wire):
     """"balanced" is forced, as benchmarks run."""
     token_budget: Annotated[float, Field(gt=0, le=1e18)] | None = None
     """Tokens of the whole training."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_in_sequences(cls, given: Any) -> Any:
+        """Sets `global_batch` where the batch is given in tokens."""
+        if not isinstance(given, Mapping):
+            return given
+        tokens = given.get("global_batch_tokens")
+        seq_len = given.get("seq_len")
+        if type(tokens) is not int or type(seq_len) is not int or tokens < 1 or seq_len < 1:
+            return given  # for the rules of the fields to refuse, if anything is wrong
+        sequences, rest = divmod(tokens, seq_len)
+        if rest or not sequences:
+            near = max(round(tokens / seq_len), 1) * seq_len
+            rule = f"must be a multiple of seq_len = {seq_len}, such as {near}"
+            raise Invalid("workload.global_batch_tokens", tokens, rule)
+        if given.get("global_batch") not in (None, sequences):
+            rule = (
+                f"is {sequences} sequences of seq_len = {seq_len}, and global_batch ="
+                f" {given['global_batch']}: give one of the two"
+            )
+            raise Invalid("workload.global_batch_tokens", tokens, rule)
+        return {**given, "global_batch": sequences}
 
     def build(self) -> Workload:
         return Workload(**self.model_dump())

@@ -26,7 +26,7 @@ REQUIRED = NUMBERS | {
     "scale_out_gb_s", "tdp_w", "usd_per_chip_hour", "price_source", "sources", "confidence",
     "caveats",
 }  # fmt: skip
-OPTIONAL = {"host_memory_gb", "host_memory_source", "gemm_tile"}
+OPTIONAL = {"host_memory_gb", "host_memory_source", "usable_memory_source", "gemm_tile"}
 PRIORS = json.loads((files("models") / "data/priors.json").read_text())["terms"]
 MEASURED_GENERATIONS = {
     term["scope"].removeprefix("generation:")
@@ -132,3 +132,8 @@ def test_without_vendors_no_name_means_two_chips() -> None:
 def test_an_unknown_name_is_refused_with_near_ones() -> None:
     with pytest.raises(UnknownName, match="h100"):
         catalogue.chip("h100-sxn-80gb")
+
+
+@pytest.mark.parametrize(("name", "gib"), [("v5e", 15.75), ("v6e", 31.25)])
+def test_a_program_on_a_tpu_has_what_xla_leaves_it(name: str, gib: float) -> None:
+    assert catalogue.chip(name).usable_memory_gib == gib

@@ -33,7 +33,6 @@ MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_
 TORUS = {"ndim": 3, "max_chips": 64, "gb_s_per_link": 90, "wrap": "cubes", "wrap_length": 4}
 OWN = {"name": "torchtitan", "attention_kernel": "flash2", "gradient_bytes": 2.0}
 SAID = [
-    (on("tpu-v5p", **SHARDED), "usable memory is nominal: all 95 GiB of the data sheet"),
     (on("trn2", **SHARDED), "usable memory is nominal: all 96 GiB of the data sheet"),
     (
         on("mi250x", **SHARDED),

@@ -1,0 +1,48 @@
+"""Workloads on the wire: a batch in tokens is the same batch in sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.service.asking import PREDICTION, assert_problem, changed
+
+TOKENS = {"seq_len": 8192, "global_batch_tokens": 8192 * 128}
+
+
+def asked(workload: dict[str, Any]) -> dict[str, Any]:
+    return changed(PREDICTION, "workload", workload)
+
+
+def test_a_batch_in_tokens_is_the_batch_in_sequences(shared_client) -> None:
+    answer = shared_client.post("/v1/predictions", json=asked(TOKENS)).json()
+    in_sequences = shared_client.post("/v1/predictions", json=PREDICTION).json()
+    assert answer["layouts"] == in_sequences["layouts"]
+    assert answer["request"] == in_sequences["request"]
+
+
+def test_both_may_be_said_where_they_agree(shared_client) -> None:
+    both = {**TOKENS, "global_batch": 128}
+    assert shared_client.post("/v1/predictions", json=asked(both)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        ({**TOKENS, "global_batch_tokens": 10**6}, "must be a multiple of seq_len = 8192"),
+        ({**TOKENS, "global_batch_tokens": 100}, "such as 8192"),
+        ({**TOKENS, "global_batch": 64}, "is 128 sequences of seq_len = 8192"),
+    ],
+)
+def test_a_batch_in_tokens_that_cannot_be_is_refused(shared_client, workload, said) -> None:
+    response = shared_client.post("/v1/predictions", json=asked(workload))
+    problem = assert_problem(response, "invalid", "/workload/global_batch_tokens")
+    assert said in str(problem["errors"])
+
+
+@pytest.mark.parametrize("value", ["1M", 0, True, 1.5])
+def test_a_batch_in_tokens_is_a_whole_number(shared_client, value) -> None:
+    workload = {**TOKENS, "global_batch_tokens": value, "global_batch": 128}
+    response = shared_client.post("/v1/predictions", json=asked(workload))
+    assert_problem(response, "invalid", "/workload/global_batch_tokens")
