@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install develop serve test test-long explore check fix docs profiles evidence lock
+.PHONY: help install develop serve test test-long test-launchers explore check fix docs profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -27,6 +27,16 @@ test: .venv/developed  ## the default test suite
 
 test-long: .venv/developed  ## the tests that the default suite has no time for
 	$(BIN)/python -m pytest -m long
+
+test-launchers: .venv/developed .venv-launchers/installed  ## launch configurations, read by the real frameworks
+	$(BIN)/python -m pytest -m launchers
+
+.venv-launchers/installed: tests/launchers/requirements.txt
+	@for python in $(PYTHON312) python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python; do \
+	    $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && exec $$python -m venv --clear .venv-launchers; \
+	done; echo "make test-launchers needs Python 3.12, which the frameworks need: install it, or name it with PYTHON312=" >&2; exit 1
+	.venv-launchers/bin/python -m pip install -q --disable-pip-version-check -r tests/launchers/requirements.txt
+	@touch $@
 
 explore: .venv/developed  ## the properties on examples that no run has drawn before
 	$(BIN)/python -m pytest --hypothesis-profile=new -m hypothesis
@@ -52,3 +62,4 @@ evidence: .venv/installed  ## carry published runs over (RUNS=file)
 lock: .venv/developed  ## resolve the lock files anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --upgrade -q --extra dev pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -q pyproject.toml -c requirements-dev.lock -o requirements.lock
+	$(BIN)/uv pip compile --python-version 3.12 --no-header --no-annotate -q tests/launchers/requirements.in -o tests/launchers/requirements.txt

@@ -12,9 +12,11 @@ from starlette.middleware import Middleware
 from threadpoolctl import threadpool_limits
 
 from service import __version__
+from service.ask.checks import Checks
 from service.ask.comparisons import Comparisons
 from service.ask.evidence import Evidence
 from service.ask.frontiers import Frontiers
+from service.ask.launches import Launches
 from service.ask.predictions import Predictions
 from service.ask.recommendations import Recommendations
 from service.ask.timelines import Timelines
@@ -22,6 +24,7 @@ from service.learning.auto_calibration import AutoCalibration
 from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
+from service.learning.explanations import Explanations
 from service.learning.replays import Replays
 from service.learning.report_batches import ReportBatches
 from service.learning.report_logs import ReportLogs
@@ -32,9 +35,11 @@ from service.resolve.profiles import Profiles
 from service.routes import (
     benchmarks,
     catalog,
+    checks,
     comparisons,
     docs,
     evidence,
+    explanations,
     frontiers,
     health,
     index,
@@ -51,6 +56,7 @@ from service.settings import Settings
 from service.store import Store, database
 from service.web import openapi, problems, responses
 from service.web.authentication import Authentication
+from service.web.compression import Compression
 from service.web.head_method import HeadAsGet
 from service.web.json_body import LARGE_AT_ONCE
 from service.web.limits import BodyLimit
@@ -61,6 +67,8 @@ _V1 = (
     recommendations,
     predictions,
     comparisons,
+    checks,
+    explanations,
     frontiers,
     reports,
     benchmarks,
@@ -85,6 +93,7 @@ def create_app(settings: Settings) -> FastAPI:
             Middleware(SecurityHeaders),
             Middleware(Authentication, store=store, required=settings.require_api_keys),
             Middleware(HeadAsGet),
+            Middleware(Compression),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes, wait_s=settings.body_wait_s),
         ],
     )
@@ -119,10 +128,13 @@ def _services(store: Store, settings: Settings) -> Services:
         benchmarks=Benchmarks(store),
         calibrations=calibrations,
         catalog=Catalog(store),
+        checks=Checks(store),
         comparisons=Comparisons(store),
         drift=Drift(store),
         evidence=evidence_use_case,
+        explanations=Explanations(store),
         frontiers=Frontiers(store),
+        launches=Launches(store),
         predictions=Predictions(store),
         profiles=Profiles(store),
         recommendations=Recommendations(store, evidence_use_case),

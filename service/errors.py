@@ -13,6 +13,7 @@ ServiceError
 ├── PreconditionRequired If-Match is missing
 ├── PreconditionFailed   If-Match names a state that is gone
 ├── BadHeader            a header cannot be read
+├── NotAcceptable        an answer is wanted in a media type that it does not have
 ├── MalformedBody        the body is not JSON
 │   └── Unreadable       it is JSON that the service cannot hold, or no database can store
 ├── NotJson              the body has another media type or character set
@@ -113,6 +114,11 @@ class PreconditionFailed(ServiceError):
 class BadHeader(ServiceError):
     def __init__(self, header: str, rule: str) -> None:
         super().__init__(f"{header}: {rule}.")
+
+
+class NotAcceptable(ServiceError):
+    def __init__(self, accept: str, offered: Sequence[str]) -> None:
+        super().__init__(f"Accept: {accept} takes none of {', '.join(offered)}; name one of these.")
 
 
 class MalformedBody(ServiceError):

@@ -20,6 +20,8 @@ from service.known_fields import known_fields
 MAX_VALUE_CHARACTERS = 200
 MAX_RULE_CHARACTERS = 1600  # enough for the names of all fields of a stack
 _MAX_JSON_INTEGER = 2**53  # JSON readers lose digits of larger ones (RFC 8259 §6)
+_READ_AS_WHOLE = ("arguments", "log")
+"""Members that hold a text or a document of another program."""
 _MAX_PRINTED_BITS = 128  # an integer of more bits is not printed in full
 
 
@@ -107,7 +109,10 @@ def violations_of(
 
 def submitted_value(body: Any, location: Sequence[str | int], otherwise: object) -> object:
     """What the caller wrote at this location, or `otherwise` where the body has nothing there. The
-    models know values in a form of their own, which would surprise the caller in an error."""
+    models know values in a form of their own, which would surprise the caller in an error.
+
+    Of a text or a document that is read as a whole, the part that the error is about is shown.
+    """
     value = body
     for step in without_tags(location):
         is_member = isinstance(value, dict) and step in value
@@ -115,7 +120,8 @@ def submitted_value(body: Any, location: Sequence[str | int], otherwise: object)
         if not (is_member or is_item):
             return otherwise
         value = value[step]
-    return value
+    is_read_as_whole = bool(location) and location[-1] in _READ_AS_WHOLE
+    return otherwise if is_read_as_whole and otherwise is not None else value
 
 
 def echoed_value(value: object) -> object:

@@ -177,12 +177,13 @@ def with_recommendation(
     figures = _choice_with_figures(
         choice.name, problem, objective, fastest.step_time_s, found.chips_used
     )
-    tried_all = found.tried_fewer and found.faster_on_fewer is None
+    all_chips_s = found.fewer_chips.all_chips_s if found.fewer_chips else None
+    tried_all = found.tried_fewer
     if choice.all_chips_s is not None:
         # The recommendation is on fewer chips already, and knows nothing of the numbers above.
         tried_all = tried_all and choice.exact
     exact = found.certificate.exact and tried_all
-    return _choice_with_prediction(figures, objective, fastest, choice.all_chips_s, exact=exact)
+    return _choice_with_prediction(figures, objective, fastest, all_chips_s, exact=exact)
 
 
 def max_step_time_s(problem: Problem, objective: Objective) -> float:
@@ -437,7 +438,11 @@ def choice_reason(choices: Sequence[Choice], objective: Objective) -> str:
     keeping = [choice for choice in answered if choice.meets]
     unreached = sum(map(_is_unreached, choices))
     places = len(choices) - unreached
-    reason = f"where: {_best_choice_words(best, len(keeping), places, objective)}"
+    if answered:
+        words = _best_choice_words(best, len(keeping), places, objective)
+    else:
+        words = f"none of {len(choices)} places has a layout that is known to fit"
+    reason = f"where: {words}"
     others = [choice for choice in keeping or answered if choice is not best]
     if others:
         reason += f"; then {_place_and_figures(others[0])}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from models.spec.constraints import Constraints
 from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
+from models.spec.stack import Stack
 
 _WORTH_NAMING = 0.005  # of a step
 _WORTH_NAMING_GIB = 0.05
+_LEAST_SHOWN_RATIO = 0.0005  # less would be shown as 0.0%
 _MEMORY_TERMS_NAMED = 3
 
 
@@ -52,28 +54,31 @@ def compare(
     second: Side,
     should_continue: ShouldContinue = run_to_completion,
     oom_gib: float = math.inf,
+    second_stack: Stack | None = None,
 ) -> Comparison:
-    """Return the comparison of two sides.
+    """Return the comparison of two sides. `second_stack` is the software of the second, where that
+    is another than the problem's.
 
     Layouts must be legal (models.layouts.rules). Of constraints the fastest layout is taken that
     needs less memory than `oom_gib`, with which a run like these has run out. Raises Infeasible
     where constraints allow no layout that fits.
     """
+    problems = {"first": problem, "second": replace(problem, stack=second_stack or problem.stack)}
     sides = {"first": first, "second": second}
-    layouts = []
+    found = []
     stopped = []
     for name, side in sides.items():
-        layout, exact = _layout_of_side(problem, profile, name, side, should_continue, oom_gib)
-        layouts.append(layout)
+        asked = problems[name]
+        layout, exact = _layout_of_side(asked, profile, name, side, should_continue, oom_gib)
+        predictions = predict(asked, layout, profile.coefficients(asked.scopes))
+        found += candidates(predictions, profile)
         if not exact:
             stopped.append(name)
-    predictions = predict(
-        problem, Layouts.concatenate(layouts), profile.coefficients(problem.scopes)
-    )
-    one, other = candidates(predictions, profile)
+    one, other = found
     time = _difference(one.prediction.time, other.prediction.time)
     memory_gib = _difference(one.prediction.memory_gib, other.prediction.memory_gib)
-    reasons = _reasons(one, other, time, memory_gib)
+    software = _differences(problems["first"].stack, problems["second"].stack)
+    reasons = _reasons(one, other, time, memory_gib, software)
     if stopped:
         names = " and the ".join(stopped)
         reasons.insert(0, f"the search was stopped: the {names} may be slower than it need be")
@@ -119,16 +124,23 @@ def _difference(first: dict[str, float], second: dict[str, float]) -> dict[str, 
 
 
 def _reasons(
-    one: Candidate, other: Candidate, time: dict[str, float], memory_gib: dict[str, float]
+    one: Candidate,
+    other: Candidate,
+    time: dict[str, float],
+    memory_gib: dict[str, float],
+    software: list[str],
 ) -> list[str]:
+    """Where two candidates differ, in words; `software` says where what runs them does."""
     first = one.prediction
     second = other.prediction
-    if first.layout == second.layout:
+    layout = _differences(first.layout, second.layout)
+    if not layout and not software:
         return ["both are the same layout"]
-    reasons = [
-        _time_reason(first, second, time),
-        _layout_differences(first.layout, second.layout),
-    ]
+    reasons = [_time_reason(first, second, time)]
+    if layout:
+        reasons.append(f"the first has {'; '.join(layout)}")
+    if software:
+        reasons.append(f"the stack of the first has {'; '.join(software)}")
     if _intervals_overlap(first, second):
         reasons.append(
             "their 80% intervals overlap, though much of what is uncertain is the same in both"
@@ -149,6 +161,8 @@ def _time_reason(first: Prediction, second: Prediction, time: dict[str, float]) 
         if abs(seconds) > _WORTH_NAMING * second.step_time_s
     ]
     terms = ", ".join(named) or "little in any one term"
+    if abs(ratio) < _LEAST_SHOWN_RATIO:
+        return f"both take as long, within {_LEAST_SHOWN_RATIO:.2%}: {terms}"
     return f"the first is {abs(ratio):.1%} {slower}: {terms}"
 
 
@@ -161,6 +175,8 @@ def _memory_reason(first: Prediction, second: Prediction, memory_gib: dict[str, 
         if abs(gib) >= _WORTH_NAMING_GIB
     ]
     terms = ": " + ", ".join(named[:_MEMORY_TERMS_NAMED]) if named else ""
+    if abs(difference_gib) < _WORTH_NAMING_GIB:
+        return f"both need as much memory, within {_WORTH_NAMING_GIB:g} GiB{terms}"
     return f"the first needs {abs(difference_gib):.1f} GiB {more}{terms}"
 
 
@@ -194,14 +210,15 @@ def _complexity_reasons(name: str, one: Candidate, other: Candidate) -> list[str
     return [f"only the {name} has {', '.join(TERM_WORDS[term] for term in only)}"]
 
 
-def _layout_differences(one: Layout, other: Layout) -> str:
+def _differences(one: Layout | Stack, other: Layout | Stack) -> list[str]:
+    """The fields in which two layouts or two stacks differ, with both values."""
     differences = []
-    for field in fields(Layout):
+    for field in fields(one):
         mine = getattr(one, field.name)
         theirs = getattr(other, field.name)
         if mine != theirs:
             differences.append(f"{field.name} {_format_value(mine)}, not {_format_value(theirs)}")
-    return "the first has " + "; ".join(differences)
+    return differences
 
 
 def _format_value(value: object) -> str:
@@ -211,4 +228,4 @@ def _format_value(value: object) -> str:
         return separator.join(map(str, value)) or "none"
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

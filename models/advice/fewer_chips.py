@@ -23,7 +23,13 @@ from models.layouts.factors import divisors
 from models.layouts.rules import RULES_BY_NAME
 from models.layouts.space import Space, default_layouts
 from models.search.branch_and_bound import search, search_on
-from models.search.infeasibility import blame, contradiction, in_the_way, none_uses_all
+from models.search.infeasibility import (
+    blame,
+    contradiction,
+    in_the_way,
+    none_legal,
+    none_uses_all,
+)
 from models.search.result import Answer, Goal, NothingFaster, ShouldContinue
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
@@ -43,19 +49,24 @@ promising."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewerChips:
-    """Why no layout uses all chips, and how many the answer uses."""
+    """Why an answer uses only `num_chips` of the chips: no layout uses all, for the `rule`; or a
+    step takes less than the `all_chips_s` seconds that it takes with all."""
 
-    rule: str
     message: str
     num_chips: int
+    rule: str | None = None
+    all_chips_s: float | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FasterOnFewer:
-    """Fewer chips than the answer uses, on which a step takes less."""
-
-    num_chips: int
-    step_time_s: float
+    @classmethod
+    def that_are_faster(
+        cls, num_chips: int, of_chips: int, step_time_s: float, all_chips_s: float
+    ) -> FewerChips:
+        message = (
+            f"{of_chips - num_chips} of the {of_chips} chips are left out: on {num_chips} a step"
+            f" takes {step_time_s:.4g} s, with all of them {all_chips_s:.4g} s;"
+            " constraints.use_all_chips = true asks for all"
+        )
+        return cls(message=message, num_chips=num_chips, all_chips_s=all_chips_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,14 @@ class FastestAnswer:
     def step_time_s(self) -> float:
         return float(self.answer.times[0])
 
+    def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> Answer:
+        """Return the answer to another goal on the same space, for which it is searched again
+        unless it was searched for that."""
+        if goal == self.goal:
+            return self.answer
+        known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))
+        return search_on(self.answer.tables, goal, should_continue, known)
+
 
 # -- where no layout uses all chips
 # --------------------------------------------------------------------------------------------------
@@ -84,10 +103,13 @@ def search_all_or_fewer(
     known: Layouts | None = None,
 ) -> tuple[Space, Answer, FewerChips | None]:
     """Return the answer on all chips, of which some layouts may be `known`, or on fewer where no
-    layout uses all; the space that it is of; and why there are fewer, where there are."""
+    layout uses all; the space that it is of; and why there are fewer, where there are. Raises
+    Infeasible where no layout uses all though the constraints ask for that."""
     try:
         return space, search(space, profile, goal, should_continue, known), None
     except NoLegalLayout:
+        if space.constraints.use_all_chips:
+            raise none_legal(space) from None
         return _search_fewer(space, profile, goal, should_continue)
 
 
@@ -116,11 +138,7 @@ def _search_fewer(
     if best is None:
         conflict = _contradiction_on_fewer(problem, space.constraints, message)
         raise failure or conflict or Infeasible(rule, message)
-    answer = best.answer
-    if best.goal != goal:
-        # It was only searched for what is faster than another number of chips.
-        known = answer.layouts.take(np.array(answer.ranked[:1]))
-        answer = search_on(answer.tables, goal, should_continue, known)
+    answer = best.answer_to(goal, should_continue)
     used = best.space.problem.cluster.num_chips
     text = f"{none_uses_all(problem, message)}; the answer uses {used}"
     if not tried_all:
@@ -149,24 +167,15 @@ def _contradiction_on_fewer(
 # --------------------------------------------------------------------------------------------------
 
 
-def find_faster_on_fewer(
-    space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
-) -> tuple[FasterOnFewer | None, bool]:
-    """Return a smaller number of chips on which a step takes less than `seconds`, if one was found,
-    and whether there was time for all that are worth a try."""
-    best, tried_all = fastest_on_fewer(space, profile, seconds, should_continue)
-    if best is None:
-        return None, tried_all
-    chips = best.space.problem.cluster.num_chips
-    return FasterOnFewer(num_chips=chips, step_time_s=best.step_time_s), tried_all
-
-
 def fastest_on_fewer(
     space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
 ) -> tuple[FastestAnswer | None, bool]:
     """Return the fastest answer on fewer chips on which a step takes less than `seconds`, if one
-    was found, and whether there was time for all that are worth a try. At least half of the devices
-    are used, unless whole scale-up domains are fewer."""
+    was found, and whether there was time for all that are worth a try: none are where the
+    constraints ask for all chips. At least half of the devices are used, unless whole scale-up
+    domains are fewer."""
+    if space.constraints.use_all_chips:
+        return None, True
     devices = space.problem.cluster.num_devices
     factorizations = factorizations_by_devices(space.problem, space.constraints)
     upper_half = {

@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 from models.advice.sweep import LINK_AXES, Block, FrontierSweep, Point, problem_at
+from models.cost.step import predict
 from models.errors import Invalid
+from models.prediction.prediction import log_ratio_spread
 from models.search.result import ShouldContinue, run_to_completion
 from models.spec.constraints import Constraints
+from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
@@ -64,7 +67,17 @@ def frontier(
         for point in points:
             at = {name: point.at[name] for name in grid}  # in the order of the grid
             found[tuple(at.values())] = replace(point, at=at)
-    return [found[values] for values in product(*grid.values())]
+    return [_with_gap_spread(problem, profile, found[values]) for values in product(*grid.values())]
+
+
+def _with_gap_spread(problem: Problem, profile: Profile, point: Point) -> Point:
+    """Return the point with how well its gap is known."""
+    if point.without is None or point.with_pp is None:
+        return point
+    asked = problem_at(problem, point.at)
+    pair = Layouts.of([point.without, point.with_pp])
+    predictions = predict(asked, pair, profile.coefficients(asked.scopes))
+    return replace(point, gap_spread=log_ratio_spread(predictions, profile))
 
 
 def _check_grid(

@@ -3,18 +3,33 @@ one, and says where the difference comes from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from models.advice.candidate import Candidate
+from models.advice.divisibility import Lift
 from models.cost.overlap import Exposure
 from models.cost.step import Predictions
 from models.spec.flops import model_flops
 from models.spec.layout import Layout
+from models.spec.profile import Z80
 
 _WORTH_NAMING = 0.1  # of the largest term
 _LEAST_REST = 0.005  # of the largest term
 _WORTH_SAYING = 0.02  # of a step
-_WORDS = {True: "needed", False: "not needed", None: "not known"}
+
+Need = Literal["yes", "no", "undecided", "unknown"]
+"""Whether a pipeline is needed. It is "undecided" where what it is worth is not known well enough,
+or where only the divisibility of chips and batch asks for one; and "unknown" where the search was
+stopped, or a side is missing and the constraints may be why."""
+
+_WORDS: dict[Need, str] = {
+    "yes": "needed",
+    "no": "not needed",
+    "undecided": "undecided",
+    "unknown": "not known",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +52,9 @@ class Roofline:
     tokens_needed: float
 
 
-def is_pipeline_needed(gap: float, tolerance: float) -> bool:
-    """Say whether a pipeline is worth more than the tolerance. Every verdict, threshold and
-    frontier means this by "needed".
+def is_above(gap: float, tolerance: float) -> bool:
+    """Say whether a pipeline is worth more than the tolerance, as predicted. Thresholds and
+    crossings lie where this changes.
 
     `gap` is time without / time with - 1 of the best layouts: infinite where only layouts with a
     pipeline fit, and -1 where only layouts without one do.
@@ -47,23 +62,44 @@ def is_pipeline_needed(gap: float, tolerance: float) -> bool:
     return gap > tolerance
 
 
+def gap_interval(gap: float, spread: float) -> tuple[float, float]:
+    """Return the central 80% interval of a gap; `spread` is the standard deviation of
+    log(1 + gap)."""
+    factor = math.exp(Z80 * spread)
+    return (1 + gap) / factor - 1, (1 + gap) * factor - 1
+
+
+def need_by_gap(gap: float, spread: float, tolerance: float) -> Need:
+    """Return whether a pipeline is needed, by what it is worth: undecided where the 80% interval of
+    the gap has the tolerance in it. Every verdict and frontier means this by "needed"."""
+    if math.isinf(gap) or gap == -1:
+        return "yes" if gap > 0 else "no"
+    low, high = gap_interval(gap, spread)
+    if low <= tolerance < high:
+        return "undecided"
+    return "yes" if is_above(gap, tolerance) else "no"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelining:
     """The best layouts without and with a pipeline, and what follows.
 
-    `gap` is time without / time with - 1, and `split` says by term of the step where it comes from:
-    seconds without minus seconds with. `needed` is that of is_pipeline_needed; it is None where the
-    search was stopped, or where a side is missing and the constraints may be why. `forbidden` are
-    the schedules of the stack that the training recipe rules out when there is more than one
-    micro-batch.
+    `gap` is time without / time with - 1, with `gap_low` and `gap_high` a central 80% interval, and
+    `split` says by term of the step where it comes from: seconds without minus seconds with.
+    `lifted_by` are values nearby of the chips or the batch with which no pipeline is needed, where
+    only their divisibility asks for one. `forbidden` are the schedules of the stack that the
+    training recipe rules out when there is more than one micro-batch.
     """
 
     without: Candidate | None
     with_pp: Candidate | None
     gap: float | None
-    needed: bool | None
+    gap_low: float | None
+    gap_high: float | None
+    needed: Need
     split: dict[str, float]
     verdict: str
+    lifted_by: tuple[Lift, ...] = ()
     forbidden: tuple[str, ...] = ()
     roofline: Roofline | None = None
 
@@ -129,25 +165,29 @@ def judge_pipelining(
     with_pp: Candidate | None,
     *,
     tolerance: float,
+    gap_spread: float | None,
     exact: bool,
     missing: tuple[bool, str] | None,
     forbidden: tuple[tuple[str, ...], str],
 ) -> Pipelining:
-    """Return the verdict on the best candidates of both sides; `exact` says that the search was not
-    stopped.
+    """Return the verdict on the best candidates of both sides, with the spread of log(1 + gap)
+    where there are both; `exact` says that the search was not stopped.
 
     Where a side has none, `missing` says whether that is so whatever the constraints, and why; it
     is None where the search was stopped. `forbidden` are the schedules that the training recipe
     rules out, and why.
     """
     gap = None
+    interval: tuple[float | None, float | None] = (None, None)
     split: dict[str, float] = {}
-    if without is None or with_pp is None:
+    if without is None or with_pp is None or gap_spread is None:
         whatever_the_constraints, why = missing or (
             False,
             "the search had found none when it was stopped",
         )
-        needed = without is None if whatever_the_constraints else None
+        needed: Need = "unknown"
+        if whatever_the_constraints:
+            needed = "yes" if without is None else "no"
         side = "without" if without is None else "with"
         verdict = f"{_WORDS[needed]}: of layouts {side} a pipeline {why}"
     else:
@@ -156,9 +196,11 @@ def judge_pipelining(
             name: seconds - with_time[name] for name, seconds in without.prediction.time.items()
         }
         gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
-        needed = is_pipeline_needed(gap, tolerance) if exact else None
+        interval = gap_interval(gap, gap_spread)
+        needed = need_by_gap(gap, gap_spread, tolerance) if exact else "unknown"
         so_far = ":" if exact else ", for the search was stopped; so far"
-        verdict = f"{_WORDS[needed]}{so_far} {_worth_of_pipeline(gap, tolerance, split)}"
+        worth = _worth_of_pipeline(gap, interval, tolerance, split)
+        verdict = f"{_WORDS[needed]}{so_far} {worth}"
     schedules, ruled_out = forbidden
     if ruled_out:
         verdict = f"{verdict}; {ruled_out}"
@@ -166,11 +208,27 @@ def judge_pipelining(
         without=without,
         with_pp=with_pp,
         gap=gap,
+        gap_low=interval[0],
+        gap_high=interval[1],
         needed=needed,
         split=split,
         verdict=verdict,
         forbidden=schedules,
     )
+
+
+def undecided_by_divisibility(found: Pipelining, lifted_by: tuple[Lift, ...]) -> Pipelining:
+    """Return the verdict that a pipeline is needed as one that only the divisibility of chips and
+    batch makes, where some neighbours lift it."""
+    if not lifted_by:
+        return found
+    values = " or ".join(f"{lift.field} = {lift.value}" for lift in lifted_by)
+    worth = found.verdict.removeprefix(f"{_WORDS['yes']}: ")
+    verdict = (
+        f"{_WORDS['undecided']}: only divisibility asks for a pipeline: with {values} none is"
+        f" needed; as it is: {worth}"
+    )
+    return replace(found, needed="undecided", verdict=verdict, lifted_by=lifted_by)
 
 
 def exposed_traffic_reasons(found: Pipelining) -> list[str]:
@@ -206,13 +264,23 @@ def exposed_traffic_reasons(found: Pipelining) -> list[str]:
     return [f"{reason} all the same: {why}"]
 
 
-def _worth_of_pipeline(gap: float, tolerance: float, split: dict[str, float]) -> str:
+def _worth_of_pipeline(
+    gap: float,
+    interval: tuple[float, float],
+    tolerance: float,
+    split: dict[str, float],
+) -> str:
+    low, high = interval
+    known = f"({low:.1%} to {high:.1%})"
     if gap <= 0:
-        return f"the best layout without a pipeline is {-gap:.1%} faster than the best with one"
-    side = "above" if is_pipeline_needed(gap, tolerance) else "within"
+        return (
+            f"the best layout without a pipeline is {-gap:.1%} faster than the best with one: a"
+            f" pipeline is worth {gap:.1%} {known}"
+        )
+    side = "above" if is_above(gap, tolerance) else "within"
     return (
-        f"worth {gap:.1%}, {side} the tolerance of {100 * tolerance:g}%: without a pipeline a step"
-        f" takes {_format_seconds(sum(split.values()))}: {_largest_terms(split)}"
+        f"worth {gap:.1%} {known}, {side} the tolerance of {100 * tolerance:g}%: without a pipeline"
+        f" a step takes {_format_seconds(sum(split.values()))}: {_largest_terms(split)}"
     )
 
 

@@ -6,15 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from models.advice.candidate import Candidate, candidates
+from models.advice.divisibility import lifts
 from models.advice.fewer_chips import (
-    FasterOnFewer,
     FewerChips,
-    find_faster_on_fewer,
+    fastest_on_fewer,
     search_all_or_fewer,
 )
 from models.advice.more_chips import add_enough_chips
@@ -23,6 +22,7 @@ from models.advice.pipelining import (
     data_parallel_roofline,
     exposed_traffic_reasons,
     judge_pipelining,
+    undecided_by_divisibility,
 )
 from models.advice.safe_fit import (
     fastest_bolder_layout,
@@ -36,7 +36,7 @@ from models.errors import Infeasible, Invalid
 from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
 from models.prediction.coverage import DECISIVE_SHARE
-from models.prediction.prediction import Prediction, host_memory_note
+from models.prediction.prediction import Prediction, host_memory_note, log_ratio_spread
 from models.search.infeasibility import forbidden_schedules, why_none
 from models.search.pareto import pareto_front, steps_of
 from models.search.result import Answer, Certificate, Goal, ShouldContinue, run_to_completion
@@ -62,17 +62,17 @@ class Recommendation:
     """The recommended layouts, and what there is to say of them.
 
     `problem` is the one that is answered: the question's, or with fewer chips where no layout uses
-    all. `fastest` is the fastest layout that is as sure to fit as the constraints ask, `simplest`
-    the simplest of those within the tolerance of it. `bolder` is faster by at least
-    LEAST_BOLDER_GAIN and less sure: the fastest that fits by the median of its memory. `ranked` are
-    the fastest meshes within the tolerance, each with its best policy.
+    all or fewer are faster, as `fewer_chips` says. `fastest` is the fastest layout that is as sure
+    to fit as the constraints ask, `simplest` the simplest of those within the tolerance of it.
+    `bolder` is faster by at least LEAST_BOLDER_GAIN and less sure: the fastest that fits by the
+    median of its memory. `ranked` are the fastest meshes within the tolerance, each with its best
+    policy.
 
     `front` are layouts within the tolerance that no other beats in time, complexity and free memory
     at once, fastest first. Free memory is counted in steps of 5% of the usable, and compared among
     the layouts that were evaluated; time and complexity are compared among all.
 
-    `faster_on_fewer` names fewer chips on which a step takes less. `tried_fewer` says that there
-    was time to try all numbers of chips that are worth it.
+    `tried_fewer` says that there was time to try all numbers of chips that are worth it.
     """
 
     problem: Problem
@@ -85,15 +85,35 @@ class Recommendation:
     reasons: tuple[str, ...]
     chips_used: int
     fewer_chips: FewerChips | None
-    faster_on_fewer: FasterOnFewer | None
     tried_fewer: bool
     pipelining: Pipelining
 
     @property
-    def recommended(self) -> Literal["fastest", "simplest"]:
-        """Which layout to launch: the simplest, unless the fastest is itself that."""
-        is_same = self.simplest.prediction.layout == self.fastest.prediction.layout
-        return "fastest" if is_same else "simplest"
+    def recommended(self) -> Candidate:
+        """The layout to launch: the simplest within the tolerance of the fastest."""
+        return self.simplest
+
+    @property
+    def layouts(self) -> tuple[Candidate, ...]:
+        """Every layout that is named, once: the recommended one first, the others by step time and
+        then by complexity."""
+        sides = (self.pipelining.without, self.pipelining.with_pp)
+        named = (self.fastest, *self.ranked, *self.front, self.bolder, *sides)
+        others = {one.prediction.layout: one for one in named if one is not None}
+        others.pop(self.recommended.prediction.layout, None)
+        by_time = sorted(
+            others.values(), key=lambda one: (one.prediction.step_time_s, one.complexity)
+        )
+        return (self.recommended, *by_time)
+
+    def of_more_chips(self, num_chips: int, all_chips_s: float) -> Recommendation:
+        """Return the same as the answer to a question about more chips, all of which take
+        `all_chips_s` seconds for a step."""
+        fewer_chips = FewerChips.that_are_faster(
+            self.chips_used, num_chips, self.fastest.prediction.step_time_s, all_chips_s
+        )
+        reasons = self.reasons[1:] if self.fewer_chips else self.reasons
+        return replace(self, fewer_chips=fewer_chips, reasons=(fewer_chips.message, *reasons))
 
     @property
     def simplest_gap(self) -> float:
@@ -138,6 +158,8 @@ def recommend(
         solved = _search(space, profile, goal, should_continue, known)
         if math.isfinite(untried_bound_s):
             solved = replace(solved, answer=solved.answer.inexact(untried_bound_s))
+        if solved.fewer_chips is None:
+            solved = _on_fewer_if_faster(solved, profile, goal, should_continue)
         return _explain(solved, profile, tolerance, should_continue)
 
     return solve_avoiding_oom(oom_gib, problem, constraints or Constraints(), recommend_within)
@@ -145,11 +167,13 @@ def recommend(
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """The answer of a search, and the space that it is of: all chips, or `fewer_chips`."""
+    """The answer of a search, and the space that it is of: all chips, or `fewer_chips`. There was
+    time to look for fewer that are faster if `tried_fewer`."""
 
     space: Space
     answer: Answer
     fewer_chips: FewerChips | None
+    tried_fewer: bool = True
 
 
 def _search(
@@ -172,6 +196,24 @@ def _search(
     return _Solved(*found)
 
 
+def _on_fewer_if_faster(
+    solved: _Solved, profile: Profile, goal: Goal, should_continue: ShouldContinue
+) -> _Solved:
+    """Return what is solved on fewer chips, where a step takes less on those; else as it is."""
+    all_chips_s = float(solved.answer.times[0])
+    best, tried_all = fastest_on_fewer(solved.space, profile, all_chips_s, should_continue)
+    if best is None:
+        return replace(solved, tried_fewer=tried_all)
+    fewer_chips = FewerChips.that_are_faster(
+        best.space.problem.cluster.num_chips,
+        solved.space.problem.cluster.num_chips,
+        best.step_time_s,
+        all_chips_s,
+    )
+    answer = best.answer_to(goal, should_continue)
+    return _Solved(best.space, answer, fewer_chips, tried_all)
+
+
 def _explain(
     solved: _Solved, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> Recommendation:
@@ -179,14 +221,7 @@ def _explain(
     answer = solved.answer
     problem = solved.space.problem
     shortlist = _shortlist(answer, profile, tolerance, should_continue)
-    pipelining = _pipelining(solved, shortlist, tolerance)
-    best_s = float(answer.times[0])
-    faster_on_fewer = None
-    tried_fewer = True
-    if solved.fewer_chips is None:
-        faster_on_fewer, tried_fewer = find_faster_on_fewer(
-            solved.space, profile, best_s, should_continue
-        )
+    pipelining = _pipelining(solved, shortlist, profile, tolerance, should_continue)
     return Recommendation(
         problem=problem,
         fastest=shortlist.fastest,
@@ -195,14 +230,10 @@ def _explain(
         ranked=tuple(shortlist.candidates[row] for row in answer.ranked),
         front=tuple(shortlist.candidates[row] for row in shortlist.front),
         certificate=answer.certificate,
-        reasons=(
-            *_reasons(solved, shortlist, tolerance, pipelining),
-            *_fewer_chips_reasons(faster_on_fewer, tried_fewer, best_s, problem),
-        ),
+        reasons=tuple(_reasons(solved, shortlist, tolerance, pipelining)),
         chips_used=problem.cluster.num_chips,
         fewer_chips=solved.fewer_chips,
-        faster_on_fewer=faster_on_fewer,
-        tried_fewer=tried_fewer,
+        tried_fewer=solved.tried_fewer,
         pipelining=pipelining,
     )
 
@@ -285,7 +316,13 @@ def _front(answer: Answer, near: Array, needed_bytes: Array) -> list[int]:
     return [int(near[row]) for row in front]
 
 
-def _pipelining(solved: _Solved, shortlist: _Shortlist, tolerance: float) -> Pipelining:
+def _pipelining(
+    solved: _Solved,
+    shortlist: _Shortlist,
+    profile: Profile,
+    tolerance: float,
+    should_continue: ShouldContinue,
+) -> Pipelining:
     """Return the verdict on the best candidates without and with a pipeline, with the roofline of
     the one without."""
     answer = solved.answer
@@ -299,13 +336,26 @@ def _pipelining(solved: _Solved, shortlist: _Shortlist, tolerance: float) -> Pip
         without,
         with_pp,
         tolerance=tolerance,
+        gap_spread=_gap_spread(answer, profile),
         exact=exact,
         missing=missing,
         forbidden=forbidden_schedules(solved.space.problem),
     )
+    if pipelining.needed == "yes":
+        lifted_by = lifts(solved.space, profile, tolerance, should_continue)
+        pipelining = undecided_by_divisibility(pipelining, lifted_by)
     if without is None or shortlist.without_pp is None:
         return pipelining
     return replace(pipelining, roofline=data_parallel_roofline(shortlist.without_pp, without))
+
+
+def _gap_spread(answer: Answer, profile: Profile) -> float | None:
+    """Return how well it is known what a pipeline is worth, where there are layouts without and
+    with one."""
+    if answer.without is None or answer.with_pp is None:
+        return None
+    best = answer.layouts.take(np.array([answer.without, answer.with_pp]))
+    return log_ratio_spread(answer.tables.predict(best), profile)
 
 
 # -- reasons
@@ -318,7 +368,8 @@ def _reasons(
     certificate = solved.answer.certificate
     fastest = shortlist.fastest
     best = fastest.prediction
-    reasons = [_step_time_reason(best)]
+    reasons = [solved.fewer_chips.message] if solved.fewer_chips else []
+    reasons.append(_step_time_reason(best))
     reasons += _interleaving_reasons(best)
     reasons.append(_simplest_reason(fastest, shortlist.simplest, tolerance))
     reasons.append(f"pipelining: {pipelining.verdict}")
@@ -327,8 +378,10 @@ def _reasons(
     reasons += _unsafe_fit_reasons(best)
     reasons += _cost_of_surety_reasons(shortlist)
     reasons += _unsupported_reasons(best)
-    if solved.fewer_chips:
-        reasons.append(solved.fewer_chips.message)
+    if not solved.tried_fewer:
+        reasons.append(
+            "time ran out before it was known whether the job is faster on fewer of the chips"
+        )
     if not certificate.exact:
         none_faster = f"on these chips none is faster by more than {certificate.gap:.1%}"
         reasons.append(f"the search was stopped: this is the best so far, and {none_faster}")
@@ -370,9 +423,9 @@ def _interleaving_reasons(best: Prediction) -> list[str]:
 def _simplest_reason(fastest: Candidate, simplest: Candidate, tolerance: float) -> str:
     layout = simplest.prediction.layout
     if layout == fastest.prediction.layout:
-        return f"it is also the simplest of the layouts within {tolerance:.0%}"
+        return f"recommended: the same, which is the simplest of the layouts within {tolerance:.0%}"
     reason = (
-        f"simplest within {tolerance:.0%}: {layout.summary()},"
+        f"recommended: the simplest within {tolerance:.0%}: {layout.summary()},"
         f" {_slower_by(fastest, simplest):.2%} slower"
     )
     dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
@@ -454,24 +507,3 @@ def _unsupported_reasons(best: Prediction) -> list[str]:
         without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)
         reason += f"; {without} asks for the fastest layout without"
     return [reason]
-
-
-def _fewer_chips_reasons(
-    faster: FasterOnFewer | None, tried_fewer: bool, best_s: float, problem: Problem
-) -> list[str]:
-    """Say whether fewer chips would be faster, as may be where all divide in few ways, or that
-    there was no time to find out."""
-    if faster is None and tried_fewer:
-        return []
-    if faster is None:
-        return ["time ran out before it was known whether the job is faster on fewer of the chips"]
-    chips = faster.num_chips
-    knobs = ["num_chips"]
-    if (problem.cluster.chips_per_domain or 0) > chips:
-        knobs.append("chips_per_domain")
-    changes = " and ".join(f"cluster.{knob} = {chips}" for knob in knobs)
-    return [
-        f"{chips} chips would be faster: {faster.step_time_s:.5g} s a step against {best_s:.5g} s;"
-        f" this answer, and whether it needs a pipeline, is of all chips: {changes} asks for the"
-        " other"
-    ]

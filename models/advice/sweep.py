@@ -13,10 +13,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
-from models.advice.pipelining import is_pipeline_needed
+from models.advice.pipelining import Need, is_above, need_by_gap
 from models.advice.safe_fit import solve_avoiding_oom
 from models.columns import Array
 from models.errors import Infeasible, Invalid, OutOfTime
@@ -51,7 +52,8 @@ class Point:
     None where no layout is legal and fits.
 
     `gap` is time without / time with - 1: infinite where only layouts with a pipeline fit, -1 where
-    only layouts without one do. `refused` says why there is neither. `chips_per_domain` is how many
+    only layouts without one do; `gap_spread` is the standard deviation of log(1 + gap), where it
+    was worked out. `refused` says why there is neither. `chips_per_domain` is how many
     chips of each switched scale-up domain are used.
     """
 
@@ -62,6 +64,7 @@ class Point:
     with_pp: Layout | None
     gap: float | None
     exact: bool
+    gap_spread: float = 0.0
     refused: str | None = None
     chips_per_domain: int | None = None
 
@@ -71,8 +74,14 @@ class Point:
         return self.exact and self.gap is not None
 
     def is_simple(self, tolerance: float) -> bool:
-        """There are layouts, and no pipeline is needed."""
-        return self.gap is not None and not is_pipeline_needed(self.gap, tolerance)
+        """There are layouts, and as predicted a pipeline is worth no more than the tolerance."""
+        return self.gap is not None and not is_above(self.gap, tolerance)
+
+    def need(self, tolerance: float) -> Need:
+        """Whether a pipeline is needed, given how well the gap is known."""
+        if self.gap is None or not self.exact:
+            return "unknown"
+        return need_by_gap(self.gap, self.gap_spread, tolerance)
 
     @classmethod
     def of(cls, at: Mapping[str, float], answer: Answer) -> Point:
@@ -93,7 +102,9 @@ class Point:
     @classmethod
     def unanswered(cls, at: Mapping[str, float], why: str, *, exact: bool) -> Point:
         """Return a point without layouts. `exact` says that this is proved."""
-        nothing = dict.fromkeys(("without_s", "with_s", "without", "with_pp", "gap"))
+        nothing: dict[str, Any] = dict.fromkeys(
+            ("without_s", "with_s", "without", "with_pp", "gap")
+        )
         return cls(at=dict(at), **nothing, exact=exact, refused=why)
 
     @classmethod
@@ -196,7 +207,7 @@ class FrontierSweep:
         if previous and tables and previous.without is not None and previous.with_pp is not None:
             best = previous.layouts.take(_best_rows(previous))
             without_s, with_s = tables.predict(best).step_time_s.tolist()
-            simple = not is_pipeline_needed(_gap(without_s, with_s), tolerance)
+            simple = not is_above(_gap(without_s, with_s), tolerance)
             # What the other side must stay above for the verdict to hold; the side that it favours
             # may only get faster.
             favoured = np.array([simple, not simple])

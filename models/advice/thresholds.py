@@ -24,7 +24,8 @@ _CLOSE = 1.1  # a bisection ends when both sides are within this factor
 class Threshold:
     """Where along an `axis` (models.advice.frontier.AXES) the need of a pipeline changes.
 
-    `needed` says whether one is needed as things are, at `value`. That holds up to `holds_at`, the
+    `is_above` says whether one is worth more than the tolerance as things are, at `value`. That
+    holds up to `holds_at`, the
     last value before `changes_at` that was tried, and no longer at `changes_at`. If no doubling up
     to 16 times as much or as little changes it, `changes_at` is None and `holds_at` is `value`.
     Values are GB/s per chip (of a torus, per link) or chips in a domain. What a pipeline is worth
@@ -32,7 +33,7 @@ class Threshold:
     """
 
     axis: str
-    needed: bool
+    is_above: bool
     value: float
     holds_at: float
     changes_at: float | None
@@ -54,18 +55,18 @@ def thresholds(
     here = sweep.point({})
     if not here.is_answered:
         return []
-    needed = not here.is_simple(tolerance)
+    above = not here.is_simple(tolerance)
     cluster = problem.cluster
     found = []
     gb_s = _bandwidths(cluster)
     for axis, scale in (("scale_up", "up"), ("scale_out", "out")):
         if scale in gb_s:
             found.append(
-                _ThresholdSearch(sweep, tolerance, needed, axis, gb_s[scale]).along_bandwidths()
+                _ThresholdSearch(sweep, tolerance, above, axis, gb_s[scale]).along_bandwidths()
             )
     if cluster.fabric.domain is not None:
         chips = cluster.scale_up_domain_chips
-        found.append(_ThresholdSearch(sweep, tolerance, needed, "domain", chips).along_domains())
+        found.append(_ThresholdSearch(sweep, tolerance, above, "domain", chips).along_domains())
     return found
 
 
@@ -83,11 +84,11 @@ def _bandwidths(cluster: Cluster) -> dict[str, float]:
 @dataclass(frozen=True, slots=True)
 class _ThresholdSearch:
     """Looks along one axis, from its `value`, for where it changes whether a pipeline is
-    `needed`."""
+    `is_above`."""
 
     sweep: FrontierSweep
     tolerance: float
-    needed: bool
+    is_above: bool
     axis: str
     value: float
 
@@ -139,12 +140,12 @@ class _ThresholdSearch:
         if not self.sweep.should_continue():
             return None
         simple, proved = self.sweep.is_simple({self.axis: place}, self.tolerance)
-        return simple == self.needed if proved else None
+        return simple == self.is_above if proved else None
 
     def _threshold(self, holds_at: float, changes_at: float | None, *, exact: bool) -> Threshold:
         return Threshold(
             axis=self.axis,
-            needed=self.needed,
+            is_above=self.is_above,
             value=self.value,
             holds_at=holds_at,
             changes_at=changes_at,

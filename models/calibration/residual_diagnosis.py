@@ -37,11 +37,12 @@ _SMALL_REST = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A term of the breakdown, and by how many seconds of a step it probably differs from its
-    prediction."""
+    """A term of the breakdown, by how many seconds of a step it probably differs from its
+    prediction, and the probability that no other differs more."""
 
     term: str
     excess_s: float
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,11 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
     weight = np.exp(-0.5 * (distance**2 - (distance**2).min()))
     weight /= weight.sum()
     excess = {name: float(weight @ seconds - seconds[0]) for name, seconds in terms.items()}
-    term = max(excess, key=lambda name: excess[name] if excess_s > 0 else -excess[name])
-    return Suspect(term, excess[term])
+    side = 1 if excess_s > 0 else -1
+    term = max(excess, key=lambda name: side * excess[name])
+    by_draw = np.array([side * (seconds - seconds[0]) for seconds in terms.values()])
+    differs_most = by_draw.argmax(axis=0) == [*terms].index(term)
+    return Suspect(term, excess[term], float(weight @ differs_most))
 
 
 def imbalance_excess_s(

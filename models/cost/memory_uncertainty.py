@@ -20,6 +20,7 @@ from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Neighbourhood, Profile
 
+_ROUNDING = 1e-9  # 0.29 · 1000 may come out below 290
 _SHOWN_AS_CERTAIN, _SHOWN_AS_IMPOSSIBLE = 0.99, 0.01
 """A probability above the one is shown as "more than 99%", one below the other as "less than
 1%"."""
@@ -135,13 +136,13 @@ class MemoryUncertainty:
 
 
 def percent(probability: float) -> str:
-    """Return a probability in percent, rounded down, so that what is shown as 90% is at least
-    that."""
+    """Return a probability in percent, rounded down to a tenth, so that what is shown as 90% is at
+    least that."""
     if probability > _SHOWN_AS_CERTAIN:
         return f"more than {_SHOWN_AS_CERTAIN:.0%}"
     if probability < _SHOWN_AS_IMPOSSIBLE:
         return f"less than {_SHOWN_AS_IMPOSSIBLE:.0%}"
-    return f"{math.floor(100 * probability)}%"
+    return f"{math.floor(1000 * probability + _ROUNDING) / 10:g}%"
 
 
 _NOT_ALLOCATED = ("fragmentation_bytes", "context_bytes")

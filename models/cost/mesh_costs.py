@@ -8,7 +8,7 @@ Few shards and few groups differ among many layouts, so their costs are tables t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial, reduce
 
 import numpy as np
@@ -71,13 +71,15 @@ class Repeats:
 class ShardCosts:
     """Every layer kind, the embedding and the head, on each of some shards, worked out when asked
     for: no communication. `policies`: of recompute, in ascending order, the first of them none.
-    `shared`: whether equal shards cost the same."""
+    `shared`: whether equal shards cost the same. `alike`: costs of the same shards with other
+    software, whose kernels take as long."""
 
     problem: Problem
     shards: Shards
     c: Coefficients
     policies: Array
     shared: bool
+    alike: ShardCosts | None = None
 
     @classmethod
     def of(
@@ -92,8 +94,16 @@ class ShardCosts:
         """Under the policies that occur in `recompute`, and none."""
         return cls(problem, shards, c, np.unique(np.append(recompute, NONE)), shared)
 
+    def with_stack(self, problem: Problem, c: Coefficients) -> ShardCosts:
+        """Those of a problem that differs in its stack; for scalar coefficients. Kernels are timed
+        again only where they may take another time."""
+        alike = self if c == self.c and _runs_same_kernels(problem, self.problem) else None
+        return ShardCosts(problem, self.shards, c, self.policies, self.shared, alike)
+
     @cached_property
     def times(self) -> list[LayerTime]:
+        if self.alike is not None:
+            return self.alike.times
         return [*(layer.once for layer in self._layers), self._compute.embedding(), self._head.once]
 
     @property
@@ -108,6 +118,8 @@ class ShardCosts:
     @cached_property
     def again(self) -> list[Array]:
         """Seconds that each policy adds to backward, (policies, n) of each part."""
+        if self.alike is not None:
+            return self.alike.again
         return [
             *(layer.again for layer in self._layers),
             np.zeros_like(self._head.again),
@@ -180,6 +192,27 @@ class ShardCosts:
         return self._compute.head()
 
 
+_BESIDE_KERNELS = (
+    "context",
+    "dispatcher",
+    "gradient_bytes",
+    "keeps_logits",
+    "keeps_operands",
+    "loss_chunks",
+    "overlap_data",
+    "overlap_expert",
+    "overlap_pipeline",
+    "overlap_tensor",
+)
+"""Fields of a stack that decide traffic, memory and what runs beside what, but no kernel of forward
+or backward."""
+
+
+def _runs_same_kernels(one: Problem, other: Problem) -> bool:
+    fields = {name: getattr(other.stack, name) for name in _BESIDE_KERNELS}
+    return replace(one.stack, **fields) == other.stack
+
+
 @dataclass(frozen=True)
 class Tables:
     """What many meshes look up: costs of shards, and of every collective over the groups of its
@@ -216,6 +249,12 @@ class MeshCosts:
         placed = groups(problem.cluster, layouts, shared=shared)
         tables = Tables(problem, c, costs, partial(collectives, problem, placed, c))
         return cls(tables, layouts, shards.code, placed)
+
+    def with_stack(self, problem: Problem, c: Coefficients) -> MeshCosts:
+        """Those of a problem that differs in its stack; for scalar coefficients."""
+        costs = self.tables.shards.with_stack(problem, c)
+        tables = Tables(problem, c, costs, partial(collectives, problem, self.groups, c))
+        return MeshCosts(tables, self.layouts, self.shard, self.groups)
 
     def take(self, rows: Array) -> MeshCosts:
         """Those at `rows`, with the traffic if it is worked out; not for coefficients drawn for

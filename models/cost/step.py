@@ -51,6 +51,11 @@ class Predictions:
         """Those at `rows`; not for coefficients drawn for each layout."""
         return Predictions(self.meshes.take(rows), self.stages.take(rows))
 
+    def with_stack(self, problem: Problem, c: Coefficients) -> Predictions:
+        """The same layouts for a problem that differs in its stack, and splits layers over stages
+        as this one does; for scalar coefficients."""
+        return Predictions(self.meshes.with_stack(problem, c), self.stages)
+
     @property
     def problem(self) -> Problem:
         return self.meshes.problem

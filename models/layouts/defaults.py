@@ -43,8 +43,11 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
         defaults["placement"] = stack.placements[0]
     if problem.experts_keep_tensor:
         defaults["etp"] = layout.tp
+    # FSDP shards over context parallelism too (torchtitan distributed/parallel_dims.py,
+    # fsdp_enabled; accelerate parallelism_config.py).
+    is_sharded = layout.dp_shard > 1 or (layout.cp > 1 and stack.shards != "in_place")
     if layout.zero_stage == 0 and (
-        layout.dp_shard > 1 or layout.offload_optimizer or 0 not in stack.zero_stages
+        is_sharded or layout.offload_optimizer or 0 not in stack.zero_stages
     ):
         defaults["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
     if stack.reshard == (False,):

@@ -574,7 +574,10 @@ def _sp_offered(p: Problem, x: Layouts) -> Array:
 
 def _sp_message(p: Problem, x: Layout) -> str:
     offered = " or ".join("on" if value else "off" for value in p.stack.sequence_parallel)
-    return f"sequence parallelism goes with tp > 1; stack {p.stack.id} then has it {offered}"
+    rule = f"sequence parallelism goes with tp > 1; stack {p.stack.id} then has it {offered}"
+    can_say_otherwise = x.tp > 1 and len(p.stack.sequence_parallel) == 1
+    cure = "; a build that has it on and off is stack.sequence_parallel = [true, false]"
+    return rule + cure if can_say_otherwise else rule
 
 
 def _moe_has_sp(p: Problem, x: Layouts) -> Array:
@@ -870,6 +873,12 @@ def first_broken(problem: Problem, layouts: Layouts) -> Array:
         fails = (broken < 0) & ~np.asarray(rule.test(problem, layouts), dtype=bool)
         broken[fails] = index
     return broken
+
+
+def broken_rules(problem: Problem, layout: Layout) -> list[Rule]:
+    """Every rule that a layout breaks, in the order of RULES."""
+    row = Layouts.of([layout])
+    return [rule for rule in RULES if not np.all(rule.test(problem, row))]
 
 
 def require_legal(problem: Problem, layout: Layout) -> None:

@@ -51,6 +51,13 @@ def architecture(name: str) -> Architecture:
     return _find("architecture", name, architectures())
 
 
+def architecture_shape(name: str) -> dict[str, Any]:
+    """The fields that an architecture is made of (Architecture.from_shape). Raises UnknownName."""
+    known = architecture(name).name
+    entry = next(entry for entry in _load("architectures") if entry["id"] == known)
+    return {"name": known, **entry["shape"]}
+
+
 def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
     """A cluster of a chip on the fabric of its data sheet, or else of a fabric preset and its chip.
     `fields` are further fields of Cluster. Raises UnknownName."""

@@ -62,6 +62,8 @@ class Constraints:
     min_fit_probability: float = SAFE_FIT_PROBABILITY
     """The least probability that a layout fits into memory, given how uncertain its predicted
     memory is."""
+    use_all_chips: bool = False
+    """Whether an answer on fewer chips, where those are faster or no layout uses all, is none."""
 
     def __post_init__(self) -> None:
         for knob, values in self.allowed.items():

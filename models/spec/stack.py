@@ -5,7 +5,7 @@ A stack is data (data/stacks.json). To ask "what if this stack could…", replac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.errors import Invalid
@@ -66,8 +66,9 @@ _KNOWN_GENERATIONS = {
 class Stack:
     """What one training stack can do, and what it does unless told otherwise.
 
-    Fields that end in `_since` or `_until` are years with a fraction; :meth:`as_of` gives the stack
-    as it was before them. Bytes are bytes of one element.
+    Of the fields that software sets by its switches, these are the values that tuned recipes take;
+    models.spec.switches has the frameworks' own, and what both were before. Bytes are bytes of one
+    element.
     """
 
     id: str
@@ -141,8 +142,6 @@ class Stack:
     """What tokens are sent as: a copy for each chosen expert ("alltoall"), one for each domain that
     holds some of them ("deduplicated"), or every token to the chips of every expert
     ("allgather")."""
-    deduplicated_since: float | None = None
-    """When its dispatcher became "deduplicated"; before, it was "alltoall"."""
     node_limit: int | None = None
     """A token is routed to at most this many scale-up domains (4 in DeepSeek-V3, §2.1.2)."""
     overlap_data: bool = True
@@ -154,11 +153,7 @@ class Stack:
     overlap_tensor_not_in: tuple[str, ...] = ()
     """The precisions in which tensor-parallel traffic does not overlap after all."""
     overlap_expert: bool = False
-    overlap_expert_since: float | None = None
-    """When the all-to-alls of experts began to run beside another micro-batch."""
     overlap_pipeline: bool = True
-    overlap_switches: tuple[str, ...] = ()
-    """The switches that turn `overlap_expert` on, where it is not on by default."""
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """The recompute policies it offers."""
     default_recompute: str = "none"
@@ -213,17 +208,10 @@ class Stack:
     """What computes the loss and the gradient of logits: one kernel ("fused"), PyTorch's
     cross_entropy compiled ("compiled") or as its several kernels ("pytorch"), or a kernel for every
     operation ("stepwise")."""
-    loss_since: float | None = None
-    """When `loss` became what it is; before, it was `earlier_loss`."""
     loss_chunks: int = 1
     """Into how many parts of a micro-batch head and loss are divided, one worked on at a time."""
-    loss_chunks_since: float | None = None
-    """When it began to divide them; before, a micro-batch was worked on at once."""
     keeps_logits: bool = False
     """The last stage of a pipeline keeps the logits of all micro-batches until the step ends."""
-    keeps_logits_until: float | None = None
-    """When it stopped keeping them."""
-    earlier_loss: Literal["pytorch", "stepwise"] = "pytorch"
     low_precision_activations: bool = False
     """Inputs of activation functions are kept in the format of GEMMs (DeepSeek-V3 §3.3.3)."""
     fused: bool = True
@@ -234,17 +222,11 @@ class Stack:
     """How kernels are launched, which decides what a launch costs the host."""
     captures_experts: bool = False
     """Steps of sparse models are captured as graphs, whatever `launch` is."""
-    captures_experts_since: float | None = None
-    """When it began to capture them."""
     experts_at_once: bool = False
     """One grouped kernel multiplies for all experts of a device; otherwise a loop launches one for
     each expert."""
     fused_routing: bool = False
     """Router, permutations and dispatch are a few fused kernels."""
-    flash_since: float | None = None
-    """When its default attention became a flash kernel; before, it was a fused softmax."""
-    fastest_since: float | None = None
-    """When its default attention became "auto"; before, it was "pytorch"."""
     one_sequence_since: float | None = None
     """When the micro-batches of its pipelines became one sequence unless told otherwise; before,
     there were as many micro-batches as stages."""
@@ -288,21 +270,6 @@ class Stack:
         if self.attention_kernel not in kernels:
             rule = f"must be one of {', '.join(kernels)}"
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
-
-    def as_of(self, year: float) -> Stack:
-        """The stack with the attention, loss, launches, overlap and dispatcher it had that year."""
-        earlier: tuple[tuple[float | None, str, Any], ...] = (
-            (self.flash_since, "attention_kernel", "fused_softmax"),
-            (self.fastest_since, "attention_kernel", "pytorch"),
-            (self.loss_since, "loss", self.earlier_loss),
-            (self.loss_chunks_since, "loss_chunks", 1),
-            (self.keeps_logits_until, "keeps_logits", True),
-            (self.captures_experts_since, "captures_experts", False),
-            (self.overlap_expert_since, "overlap_expert", False),
-            (self.deduplicated_since, "dispatcher", "alltoall"),
-        )
-        changes = {field: value for since, field, value in earlier if since and year < since}
-        return replace(self, **changes)
 
     @property
     def calibrated_as(self) -> str:

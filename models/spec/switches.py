@@ -9,19 +9,48 @@ whether gradients are reduced beside compute, which kernel computes the loss. Ea
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from models.errors import Invalid
+from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.stack import Stack
 
-Condition = Literal["always", "dp", "tp", "pp", "cp", "ep", "moe", "zero_3", "low_precision"]
-"""Where a switch means something: everywhere, with an axis longer than 1, in a sparse model, with
-parameters sharded, or with GEMMs in fewer than 16 bits."""
+Condition = Literal[
+    "always",
+    "never",
+    "dp",
+    "tp",
+    "sp",
+    "pp",
+    "cp",
+    "ep",
+    "ep_beside",
+    "interleaved",
+    "moe",
+    "dense",
+    "zero_1_2",
+    "zero_3",
+    "compiled",
+    "sp_compiled",
+    "low_precision_zero",
+]
+"""Where a switch means something.
+
+Everywhere; never, where the framework has no words and only dates are known; with an axis longer
+than 1; with tensor and sequence parallelism in a format in which their traffic may overlap ("sp");
+where all-to-alls may run beside another micro-batch ("ep_beside"); with virtual stages; in a sparse
+or in a dense model; with parameters sharded ("zero_3"), or only what is updated ("zero_1_2"); where
+kernels are compiled; or with GEMMs in fewer than 16 bits and what is updated sharded.
+"""
+
+NOTHING = "(nothing)"
+"""The words of a setting without arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +64,10 @@ class Setting:
     where the value is what the framework does when it is told nothing."""
     words: str
     """The arguments as somebody would write them."""
+    with_zero: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments that go with these where a ZeRO stage shards something."""
+    also: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of the stack that the same arguments decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +91,314 @@ class Switch:
     """What the framework calls it: a flag or a key."""
     condition: Condition
     settings: tuple[Setting, ...]
+    """Of several with one value, the first is how it is written; the others are read too."""
     defaults: tuple[Dated, ...]
     """What the framework does when it is told nothing, oldest first."""
     taken: tuple[Dated, ...]
     """What tuned recipes set, oldest first: what predictions and recommendations take unless the
     request says otherwise."""
     source: str
+
+    def default_at(self, year: float | None = None) -> Dated:
+        """What the framework did that year when it was told nothing; now, where none is given."""
+        return _at(self.defaults, year)
+
+    def taken_at(self, year: float | None = None) -> Dated:
+        """What tuned recipes set that year; now, where none is given."""
+        return _at(self.taken, year)
+
+    @property
+    def arguments(self) -> frozenset[str]:
+        """The names of all arguments that set it."""
+        return frozenset(name for one in self.settings for name in (*one.arguments, *one.with_zero))
+
+
+def switches_of(stack: Stack) -> tuple[Switch, ...]:
+    """The switches of a stack; of one without a table of its own, those of the stack that it is
+    like."""
+    return _tables().get(stack.id, _NO_TABLE).switches
+
+
+def releases(stack_id: str) -> Mapping[str, float]:
+    """The releases of a stack whose dates are known, oldest first, and the year of each with a
+    fraction."""
+    return _tables().get(stack_id, _NO_TABLE).releases
+
+
+def release_year(stack_id: str, release: str) -> float:
+    """The year of a release, with a fraction; of a patch that is not listed, that of its minor
+    release. Raises Invalid, naming those that are known."""
+    known = releases(stack_id)
+    number = release.strip().removeprefix("v")
+    minor = next((name for name in known if _minor(name) == _minor(number)), None)
+    found = number if number in known else minor
+    if found is None:
+        rule = f"must be a release of {stack_id} whose date is known"
+        raise Invalid("stack.version", release, f"{rule}: {', '.join(known) or 'there is none'}")
+    return known[found]
+
+
+def _minor(release: str) -> tuple[str, ...]:
+    return tuple(release.split(".")[:2])
+
+
+def as_of(stack: Stack, year: float) -> Stack:
+    """The stack with its switches as tuned recipes set them that year."""
+    earlier: dict[str, Any] = {}
+    for switch in switches_of(stack):
+        then = switch.taken_at(year)
+        if then != switch.taken_at():
+            earlier[switch.field] = then.value
+    return replace(stack, **earlier)
+
+
+def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
+    """The stack with some fields changed, and those that the same arguments decide, unless the
+    changes say them too."""
+    implied: dict[str, Any] = {}
+    for switch in switches_of(stack):
+        if switch.field in changes:
+            value = changes[switch.field]
+            implied |= next((one.also for one in switch.settings if one.value == value), {})
+    return replace(stack, **{**implied, **changes})
+
+
+def applies(switch: Switch, problem: Problem, layout: Layout) -> bool:
+    """Whether a switch means something for a layout."""
+    return _CONDITIONS[switch.condition](problem, layout)
+
+
+def setting_of(switch: Switch, value: Any) -> Setting:
+    """How a value of a switch is written. Raises Invalid where the framework has no words for
+    it."""
+    for setting in switch.settings:
+        if setting.value == value:
+            return setting
+    known = ", ".join(dict.fromkeys(str(setting.value) for setting in switch.settings))
+    rule = f"is no value that {switch.name} sets; it sets {known or 'none'}"
+    raise Invalid(f"stack.{switch.field}", value, rule)
+
+
+def launch_arguments(problem: Problem, layout: Layout) -> dict[str, Any]:
+    """The framework's arguments for all switches that mean something for a layout, set as the stack
+    of the problem has them. Raises Invalid where the framework has no words for a value."""
+    arguments: dict[str, Any] = {}
+    for switch in switches_of(problem.stack):
+        if not switch.settings or not applies(switch, problem, layout):
+            continue
+        setting = setting_of(switch, getattr(problem.stack, switch.field))
+        arguments |= setting.arguments
+        if layout.zero_stage:
+            arguments |= setting.with_zero
+    return arguments
+
+
+def read_switches(
+    stack_id: str,
+    arguments: Mapping[str, Any],
+    release: str | None,
+    holds: Callable[[Condition], bool] = lambda condition: True,
+) -> dict[str, Any]:
+    """Fields of the stack as some arguments set them. What they leave out is as the release of the
+    framework has it, the newest where none is given.
+
+    `arguments` may hold others than those of switches, which are passed over. `holds` says which
+    conditions hold, where it is known: two switches of one name differ in theirs. Raises Invalid
+    where the value of an argument is none that the switch has.
+    """
+    year = None if release is None else release_year(stack_id, release)
+    values: dict[str, Any] = {}
+    implied: dict[str, Any] = {}
+    for switch in _tables().get(stack_id, _NO_TABLE).switches:
+        if not switch.settings or not holds(switch.condition):
+            continue
+        given = {name: arguments[name] for name in switch.arguments if name in arguments}
+        default = switch.default_at(year).value
+        setting = _read_setting(switch, given) if given else setting_of(switch, default)
+        values[switch.field] = setting.value
+        implied |= setting.also
+    return {**values, **implied}
+
+
+def _read_setting(switch: Switch, given: Mapping[str, Any]) -> Setting:
+    """The setting that says most of the given arguments."""
+    fitting = [
+        one
+        for one in switch.settings
+        if all(_same(given.get(name), value) for name, value in one.arguments.items())
+    ]
+    if not fitting:
+        said = ", ".join(f"{name} {value}" for name, value in given.items())
+        known = "; ".join(one.words for one in switch.settings)
+        raise Invalid(switch.name, said, f"must be one of: {known}")
+    return max(fitting, key=lambda one: len(one.arguments))
+
+
+def _same(given: Any, value: Any) -> bool:
+    """Whether an argument has a value, however it is written. Left out, a flag is off."""
+    if isinstance(value, (list, tuple)):
+        return isinstance(given, (list, tuple)) and [*map(str, given)] == [*map(str, value)]
+    if given is None:
+        return value is None or value is False
+    return str(given).lower() == str(value).lower()
+
+
+def _at(values: Sequence[Dated], year: float | None) -> Dated:
+    """The value of a year: the last that had come by then, or else the first."""
+    if year is None:
+        return values[-1]
+    # Years count back from the newest software, which leaves errors of rounding.
+    return next((one for one in reversed(values) if one.since <= year + 1e-9), values[0])
+
+
+def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:
+    precision = problem.workload.precision
+    return (
+        layout.tp > 1
+        and layout.sequence_parallel
+        and precision not in problem.stack.overlap_tensor_not_in
+    )
+
+
+def _may_overlap_experts(problem: Problem, layout: Layout) -> bool:
+    """Another micro-batch is at hand, and no all-to-all is repeated (Megatron-Core
+    transformer_config.py, overlap_moe_expert_parallel_comm)."""
+    has_another = layout.pp == 1 or layout.virtual_stages > 1
+    is_repeated = layout.recompute == "full" or "moe" in layout.recompute_modules
+    has_all_to_all = layout.ep > 1 and problem.stack.dispatcher != "allgather"
+    return (
+        has_all_to_all and has_another and not is_repeated and problem.architecture.mtp_layers <= 1
+    )
+
+
+def _is_compiled(problem: Problem, layout: Layout) -> bool:
+    return problem.stack.launch != "eager"
+
+
+_CONDITIONS: dict[Condition, Callable[[Problem, Layout], bool]] = {
+    "always": lambda problem, layout: True,
+    "never": lambda problem, layout: False,
+    "dp": lambda problem, layout: layout.dp * layout.cp > 1,
+    "tp": lambda problem, layout: layout.tp > 1,
+    "sp": _may_overlap_tensor,
+    "pp": lambda problem, layout: layout.pp > 1,
+    "cp": lambda problem, layout: layout.cp > 1,
+    "ep": lambda problem, layout: layout.ep > 1,
+    "ep_beside": _may_overlap_experts,
+    "interleaved": lambda problem, layout: layout.virtual_stages > 1,
+    "moe": lambda problem, layout: problem.architecture.is_moe,
+    "dense": lambda problem, layout: not problem.architecture.is_moe,
+    "zero_1_2": lambda problem, layout: layout.zero_stage in (1, 2),
+    "zero_3": lambda problem, layout: layout.zero_stage == 3,
+    "compiled": _is_compiled,
+    "sp_compiled": lambda problem, layout: (
+        _is_compiled(problem, layout) and _may_overlap_tensor(problem, layout)
+    ),
+    "low_precision_zero": lambda problem, layout: (
+        problem.workload.number_format.gemm_bytes < 2 and layout.zero_stage > 0
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    releases: Mapping[str, float]
+    switches: tuple[Switch, ...]
+
+
+_NO_TABLE = _Table(releases={}, switches=())
+
+
+@cache
+def _tables() -> Mapping[str, _Table]:
+    """The table of every stack that has one or is like one that does, by the id of the stack."""
+    documents = {
+        file.name.removesuffix(".json"): json.loads(file.read_text())
+        for file in (files("models") / "data/switches").iterdir()
+        if file.name.endswith(".json")
+    }
+    tables: dict[str, _Table] = {}
+    for stack in {one.id: one for one in catalogue.stacks().values()}.values():
+        document = documents.get(stack.id) or documents.get(stack.like or "")
+        if document:
+            tables[stack.id] = _table_from(document, documents, stack)
+    return tables
+
+
+def _table_from(
+    document: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]], stack: Stack
+) -> _Table:
+    """A table from its document, with the switches of the stack that it is `like` where it has none
+    for a field."""
+    inherited = documents.get(document.get("like", ""), {"releases": {}, "switches": ()})
+    own = {entry["field"] for entry in document["switches"]}
+    rest = [entry for entry in inherited["switches"] if entry["field"] not in own]
+    known = {**inherited["releases"], **document["releases"]}
+    return _Table(
+        releases=dict(sorted(document["releases"].items(), key=lambda item: float(item[1]))),
+        switches=tuple(_switch_from(one, stack, known) for one in (*document["switches"], *rest)),
+    )
+
+
+def _switch_from(entry: Mapping[str, Any], stack: Stack, known: Mapping[str, float]) -> Switch:
+    """A switch from an entry of a table. Where it says nothing of recipes, they take what the stack
+    of the catalogue has."""
+    own = [{"value": _as_listed(getattr(stack, entry["field"]))}]
+    return Switch(
+        field=entry["field"],
+        name=entry["name"],
+        condition=entry.get("condition", "always"),
+        settings=tuple(_setting_from(one) for one in entry.get("settings", ())),
+        defaults=_dated(entry.get("defaults", own), known),
+        taken=_dated(entry.get("taken", own), known),
+        source=entry["source"],
+    )
+
+
+def _as_listed(value: Any) -> Any:
+    return [*value] if isinstance(value, tuple) else value
+
+
+def _setting_from(entry: Mapping[str, Any]) -> Setting:
+    arguments = entry.get("arguments", {})
+    with_zero = entry.get("with_zero", {})
+    return Setting(
+        value=catalogue.as_tuples(entry["value"]),
+        arguments=arguments,
+        words=entry.get("words") or _words(arguments),
+        with_zero=with_zero,
+        also=entry.get("also", {}),
+    )
+
+
+def _words(arguments: Mapping[str, Any]) -> str:
+    """Arguments as they are written: flags with dashes and a space, keys with an equals sign."""
+    return " ".join(_word(name, value) for name, value in arguments.items()) or NOTHING
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        value = ",".join(map(str, value))
+    if name.startswith("--"):
+        return name if value is True else f"{name} {value}"
+    text = str(value).lower() if isinstance(value, bool) else value
+    return f"{name}={text}"
+
+
+def _dated(entries: Iterable[Mapping[str, Any]], known: Mapping[str, float]) -> tuple[Dated, ...]:
+    dated = [
+        Dated(
+            value=catalogue.as_tuples(one["value"]),
+            release=one.get("release"),
+            since=_since(one, known),
+        )
+        for one in entries
+    ]
+    return tuple(sorted(dated, key=lambda one: one.since))
+
+
+def _since(entry: Mapping[str, Any], known: Mapping[str, float]) -> float:
+    """The year from which an entry holds: its own, or else that of its release."""
+    if "since" in entry:
+        return float(entry["since"])
+    return float(known[entry["release"]]) if "release" in entry else 0.0

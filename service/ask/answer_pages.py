@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from service.resolve.recommended_layouts import RecommendedLayouts
 from service.runtime.idempotency import CreatedResource
 from service.schemas.catalog import CatalogQuery
 from service.schemas.layout import LayoutFields
@@ -20,22 +21,21 @@ from service.store import Rows, Store
 from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import PredictionRow, RecommendationRow
 
-_FASTEST_FIGURES = ("layout", "step_time_s", "mfu", "fit_probability")
+_FIGURES = ("layout", "step_time_s", "mfu", "fit_probability")
 
 
 def answer_brief(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What lists show of an answer: its question and, of a recommendation, the fastest layout."""
+    """What lists show of an answer: its question and, of a recommendation, the recommended
+    layout."""
     request = {name: document["request"][name] for name in Question.model_fields}
-    if "fastest" not in document:
+    if "recommended" not in document:
         return {"request": request}
     result = {
         "chips_used": document["chips_used"],
         "exact": document["certificate"]["exact"],
     }
-    if faster := document.get("faster_on_fewer"):
-        result["faster_on"] = faster["num_chips"]
-    prediction = document["fastest"]["prediction"]
-    result |= {name: prediction[name] for name in _FASTEST_FIGURES}
+    prediction = RecommendedLayouts.of(document).named["recommended"]
+    result |= {name: prediction[name] for name in _FIGURES}
     return {"request": request, "result": result}
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.advice.comparison import Comparison, compare
 from models.spec.constraints import Constraints
 from models.spec.layout import Layout
+from models.spec.problem import Problem
 from models.spec.profile import Profile
+from models.spec.stack import Stack
 from service.ask.oom_history import (
     least_failed_gib,
     left_out_reasons,
@@ -20,12 +22,16 @@ from service.ask.oom_history import (
 from service.ask.predictions import require_all_legal
 from service.resolve.answer_basis import grounds
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
+from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
-from service.resolve.resolution import ResolvedQuestion, Resolver
+from service.resolve.resolution import ResolvedPart, ResolvedQuestion, Resolver
 from service.runtime.deadline import Deadline, no_client
 from service.schemas.comparison import ComparisonAnswer, ComparisonRequest, Side
+from service.schemas.launch_request import LaunchedComparisonRequest, QuestionParts
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun
+from service.schemas.question import PinnedQuestion
+from service.schemas.stack import StackFields
 from service.store import Store
 
 
@@ -36,11 +42,20 @@ class _ResolvedRequest:
     The sides that are layouts, by the name of the side: "first" or "second".
     """
 
+    asked: PinnedQuestion
     question: ResolvedQuestion
+    """With the stack of the first side."""
+    second_stack: ResolvedPart[Stack]
     profile: Profile
     given: dict[str, LayoutFields]
     completed: dict[str, LayoutFields]
     """The given layouts with what they leave open as the stack has it."""
+    launched: dict[str, LaunchedQuestion]
+    """The sides that are launch configurations."""
+
+    def problem_of(self, name: str) -> Problem:
+        problem = self.question.problem
+        return problem if name == "first" else replace(problem, stack=self.second_stack.value)
 
 
 class Comparisons:
@@ -48,7 +63,9 @@ class Comparisons:
         self._store = store
 
     def compare(
-        self, request: ComparisonRequest, require_client: Callable[[], None] = no_client
+        self,
+        request: ComparisonRequest | LaunchedComparisonRequest,
+        require_client: Callable[[], None] = no_client,
     ) -> dict[str, Any]:
         resolved = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
@@ -56,29 +73,86 @@ class Comparisons:
         comparison = _compare(request, resolved, failed, deadline)
         return _explain(request, resolved, failed, comparison).model_dump(mode="json")
 
-    def _resolve(self, request: ComparisonRequest) -> _ResolvedRequest:
+    def _resolve(self, request: ComparisonRequest | LaunchedComparisonRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
-            question = Resolver(rows).resolve(request)
+            resolver = Resolver(rows)
             profile = requested_profile(rows, request.profile)
-        sides = _sides(request)
-        given = {name: side.layout for name, side in sides.items() if side.layout}
-        completed = {
-            name: layout.with_stack_defaults(question.problem) for name, layout in given.items()
-        }
-        require_all_legal(
-            question.problem,
-            {f"{name}.layout": layout.build() for name, layout in completed.items()},
-            {f"{name}.layout": layout for name, layout in given.items()},
+            launched = _launched_sides(resolver, request)
+            asked = _plain_question(request, launched)
+            stacks = _stacks(request, launched)
+            question = resolver.resolve(asked.model_copy(update={"stack": stacks["first"]}))
+            second_stack = resolver.stack(stacks["second"])
+        given = {name: side.layout for name, side in _sides(request).items() if side.layout}
+        given |= {name: side.layout for name, side in launched.items()}
+        resolved = _ResolvedRequest(
+            asked, question, second_stack, profile, given, completed={}, launched=launched
         )
-        return _ResolvedRequest(question, profile, given, completed)
+        completed = {
+            name: layout.with_stack_defaults(resolved.problem_of(name))
+            for name, layout in given.items()
+        }
+        for name, layout in completed.items():
+            place = _place(resolved, name)
+            side = launched.get(name)
+            require_all_legal(
+                resolved.problem_of(name),
+                {place: layout.build()},
+                {place: given[name]},
+                None if side is None else side.settings,
+            )
+        return replace(resolved, completed=completed)
 
 
-def _sides(request: ComparisonRequest) -> dict[str, Side]:
+def _launched_sides(
+    resolver: Resolver, request: ComparisonRequest | LaunchedComparisonRequest
+) -> dict[str, LaunchedQuestion]:
+    """The sides that are launch configurations. What the first says, the second must not
+    contradict, except for the stack."""
+    if isinstance(request, ComparisonRequest):
+        return {}
+    launched = dict[str, LaunchedQuestion]()
+    parts: QuestionParts = request
+    other = "the request"
+    for name, side in (("first", request.first), ("second", request.second)):
+        if side.launch is not None:
+            field = f"{name}.launch"
+            launched[name] = launched_question(resolver, side.launch, parts, field, other)
+            parts = QuestionParts.of(launched[name].question, request.stack)
+            other = f"the request and {field}"
+    return launched
+
+
+def _plain_question(
+    request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
+) -> PinnedQuestion:
+    """The question of both sides: the last launch is read with all that the first says."""
+    if isinstance(request, ComparisonRequest):
+        return request
+    return [*launched.values()][-1].question.model_copy(update={"profile": request.profile})
+
+
+def _stacks(
+    request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
+) -> dict[str, str | StackFields]:
+    """The stack of each side. One that is not launched runs that of the request, or else that of
+    the other side."""
+    stacks = {name: side.question.stack for name, side in launched.items()}
+    usual = request.stack or next(iter(stacks.values()))
+    return {name: stacks.get(name, usual) for name in ("first", "second")}
+
+
+def _sides(request: ComparisonRequest | LaunchedComparisonRequest) -> dict[str, Side]:
     return {"first": request.first, "second": request.second}
 
 
+def _place(resolved: _ResolvedRequest, name: str) -> str:
+    """Where the layout of a side stands in the request."""
+    launched = resolved.launched.get(name)
+    return f"{name}.layout" if launched is None else launched.layout_field
+
+
 def _compare(
-    request: ComparisonRequest,
+    request: ComparisonRequest | LaunchedComparisonRequest,
     resolved: _ResolvedRequest,
     failed: list[OutOfMemoryRun],
     deadline: Deadline,
@@ -94,6 +168,7 @@ def _compare(
         built["second"],
         deadline,
         least_failed_gib(failed),
+        resolved.second_stack.value,
     )
 
 
@@ -104,17 +179,21 @@ def _layout_or_constraints(side: Side, completed: LayoutFields | None) -> Layout
 
 
 def _explain(
-    request: ComparisonRequest,
+    request: ComparisonRequest | LaunchedComparisonRequest,
     resolved: _ResolvedRequest,
     failed: list[OutOfMemoryRun],
     comparison: Comparison,
 ) -> ComparisonAnswer:
     """The answer document: both sides, with reasons and assumptions."""
-    problem = resolved.question.problem
     answer = ComparisonAnswer.of(
         comparison,
-        problem.cluster,
-        grounds(request, resolved.question, resolved.profile),
+        resolved.question.problem.cluster,
+        grounds(
+            resolved.asked,
+            resolved.question,
+            resolved.profile,
+            comparison.first.prediction.layout,
+        ),
     )
     predictions = {"first": answer.first.prediction, "second": answer.second.prediction}
     # Only a search leaves out what needs too much memory: a layout that was given is compared.
@@ -128,8 +207,13 @@ def _explain(
         answer.assumptions += empty_chunk_assumptions(f"the {name}", prediction)
     for name, completed in resolved.completed.items():
         given = resolved.given[name]
-        answer.assumptions += layout_assumptions(f"{name}.layout", given, completed, problem)
+        problem = resolved.problem_of(name)
+        place = _place(resolved, name)
+        answer.assumptions += layout_assumptions(place, given, completed, problem)
     for name, side in _sides(request).items():
         shown = Side(layout=resolved.completed[name]) if name in resolved.completed else side
         answer.request[name] = shown.model_dump(mode="json", exclude_none=True)
+    if resolved.second_stack.value != resolved.question.problem.stack:
+        answer.request["second"]["stack"] = resolved.second_stack.pinned_form
+    answer.launch_read = {name: side.read for name, side in resolved.launched.items()}
     return answer

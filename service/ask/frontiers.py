@@ -8,6 +8,9 @@ from typing import Any
 
 from models.advice.frontier import crossings, frontier, rows_along
 from models.advice.sweep import Point
+from models.layouts.rules import first_broken
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.ask.oom_history import least_failed_gib, left_out_reasons, out_of_memory_runs
 from service.resolve.answer_basis import grounds
@@ -53,7 +56,7 @@ def _explain(
     """The answer document: points and crossings, with reasons and assumptions."""
     grid = request.grid.axes()
     left_out = [f"{line}, wherever anything else fits" for line in left_out_reasons(0.0, failed)]
-    rests_on = grounds(request, resolved, profile)
+    rests_on = grounds(request, resolved, profile, _layout_of_question(resolved.problem, points))
     changes_size = {"num_chips", "domain"} & grid.keys()
     scales_out = resolved.problem.cluster.scale_out_mask.any()
     on_torus = resolved.problem.cluster.is_torus
@@ -97,6 +100,21 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
             " not counted"
         )
     return reasons
+
+
+def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | None:
+    """The first layout of the points that is also one of the cluster and the model that the request
+    names; None where there is none."""
+    layouts = [
+        layout
+        for point in points
+        for layout in (point.without, point.with_pp)
+        if layout is not None
+    ]
+    if not layouts:
+        return None
+    broken = first_broken(problem, Layouts.of(layouts))
+    return next((one for one, rule in zip(layouts, broken, strict=True) if rule < 0), None)
 
 
 def _largest_simple_reasons(simple: Sequence[Point], grid: dict[str, list[float]]) -> list[str]:

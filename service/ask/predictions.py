@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.advice.slips import slips
 from models.errors import Invalid
 from models.layouts.rules import RULES, first_broken
 from models.prediction.prediction import predict_layouts
@@ -17,12 +18,17 @@ from service.ask.oom_history import oom_warnings, out_of_memory_runs
 from service.errors import Refused
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
+from service.resolve.launch_jobs import launch_block
+from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.runtime.idempotency import SaveRows
 from service.schemas.catalog import CatalogQuery
+from service.schemas.launch_form import LaunchRead
+from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
+from service.schemas.question import PinnedQuestion
 from service.store import Store
 from service.store.tables import PredictionRow
 
@@ -31,45 +37,53 @@ from service.store.tables import PredictionRow
 class _ResolvedRequest:
     """A request in the values that the models compute with; layouts by where they stand in it."""
 
+    asked: PinnedQuestion
     question: ResolvedQuestion
     profile: Profile
     given: dict[str, LayoutFields]
     completed: dict[str, LayoutFields]
     """The given layouts with what they leave open as the stack has it."""
+    launch_read: LaunchRead | None = None
 
 
 class Predictions:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def predict(self, request: PredictionRequest) -> SaveRows:
+    def predict(self, request: PredictionRequest | LaunchedPredictionRequest) -> SaveRows:
         resolved = self._resolve(request)
         predicted = _predict(resolved)
-        answer = self._explain(request, resolved, predicted)
+        answer = self._explain(resolved, predicted)
         return lambda rows: save_answer(rows, PredictionRow, answer)
 
-    def _resolve(self, request: PredictionRequest) -> _ResolvedRequest:
+    def _resolve(self, request: PredictionRequest | LaunchedPredictionRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
-            question = Resolver(rows).resolve(request)
+            resolver = Resolver(rows)
             profile = requested_profile(rows, request.profile)
-        given = request.layouts_by_field()
-        completed = {
-            name: fields.with_stack_defaults(question.problem) for name, fields in given.items()
-        }
-        layouts = {name: fields.build() for name, fields in completed.items()}
-        require_all_legal(question.problem, layouts, given)
-        return _ResolvedRequest(question, profile, given, completed)
+            if isinstance(request, PredictionRequest):
+                question = resolver.resolve(request)
+                given = request.layouts_by_field()
+                return _with_stack_defaults(request, question, profile, given)
+            launched = launched_question(resolver, request.launch, request)
+        return _with_stack_defaults(
+            launched.question,
+            launched.resolved,
+            profile,
+            {launched.layout_field: launched.layout},
+            launched,
+        )
 
     def _explain(
         self,
-        request: PredictionRequest,
         resolved: _ResolvedRequest,
         predicted: dict[str, PredictedLayout],
     ) -> PredictionAnswer:
         """The answer document: the predictions with warnings and assumptions."""
         problem = resolved.question.problem
         failed = out_of_memory_runs(self._store, problem, resolved.profile)
-        grounds = basis(request, resolved.question, resolved.profile)
+        fastest_s = min(prediction.step_time_s for prediction in predicted.values())
+        first = next(iter(resolved.completed.values())).build()
+        grounds = basis(resolved.asked, resolved.question, resolved.profile, first)
         for name, completed in resolved.completed.items():
             given = resolved.given[name]
             grounds["assumptions"] += layout_assumptions(name, given, completed, problem)
@@ -80,7 +94,9 @@ class Predictions:
         return PredictionAnswer(
             layouts=[*predicted.values()],
             out_of_memory=failed,
-            warnings=oom_warnings(predicted, failed),
+            warnings=[*slips(problem, fastest_s), *oom_warnings(predicted, failed)],
+            launch=launch_block(problem, first, "prediction", grounds["id"]),
+            launch_read=resolved.launch_read,
             **grounds,
         )
 
@@ -92,6 +108,24 @@ class Predictions:
         return answer_page(self._store, PredictionRow, query)
 
 
+def _with_stack_defaults(
+    asked: PinnedQuestion,
+    question: ResolvedQuestion,
+    profile: Profile,
+    given: dict[str, LayoutFields],
+    launched: LaunchedQuestion | None = None,
+) -> _ResolvedRequest:
+    """The request with its layouts completed. Raises Refused where one of them is not legal."""
+    completed = {
+        name: fields.with_stack_defaults(question.problem) for name, fields in given.items()
+    }
+    layouts = {name: fields.build() for name, fields in completed.items()}
+    settings = None if launched is None else launched.settings
+    require_all_legal(question.problem, layouts, given, settings)
+    read = None if launched is None else launched.read
+    return _ResolvedRequest(asked, question, profile, given, completed, read)
+
+
 def _predict(resolved: _ResolvedRequest) -> dict[str, PredictedLayout]:
     layouts = [fields.build() for fields in resolved.completed.values()]
     predictions = predict_layouts(resolved.question.problem, layouts, resolved.profile)
@@ -101,18 +135,22 @@ def _predict(resolved: _ResolvedRequest) -> dict[str, PredictedLayout]:
 
 
 def require_all_legal(
-    problem: Problem, layouts: Mapping[str, Layout], given: Mapping[str, LayoutFields]
+    problem: Problem,
+    layouts: Mapping[str, Layout],
+    given: Mapping[str, LayoutFields],
+    settings: Mapping[str, str] | None = None,
 ) -> None:
     """Raise Refused with an error for every layout that breaks a rule.
 
     Layouts are named by where they stand in the request; `given` has them as they are there, so
-    that an error about a knob that was left out shows no value for it.
+    that an error about a knob that was left out shows no value for it. `settings` are the names of
+    knobs in the words of the request, where these are not its fields.
     """
     if not layouts:
         return
     broken = first_broken(problem, Layouts.of(layouts.values()))
     errors = [
-        _broken_rule(problem, layout, name, given[name], int(index))
+        _broken_rule(problem, layout, name, given[name], int(index), settings or {})
         for (name, layout), index in zip(layouts.items(), broken, strict=True)
         if index >= 0
     ]
@@ -125,13 +163,18 @@ _OTHER_CULPRIT = {"ep": "etp", "schedule": "virtual_stages"}
 
 
 def _broken_rule(
-    problem: Problem, layout: Layout, name: str, given: LayoutFields, index: int
+    problem: Problem,
+    layout: Layout,
+    name: str,
+    given: LayoutFields,
+    index: int,
+    settings: Mapping[str, str],
 ) -> Invalid:
     rule = RULES[index]
     knob = rule.field.removeprefix("layout").lstrip(".")
     other = _OTHER_CULPRIT.get(knob)
     if knob not in given.given and other in given.given:
         knob = other
-    field = f"{name}.{knob}" if knob else name
+    field = f"{name}.{settings.get(knob, knob)}" if knob else name
     value = getattr(given, knob) if knob in given.given else None
     return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")

@@ -14,19 +14,11 @@ from service.schemas.prediction import PredictedLayout
 def cluster_reasons(
     choices: Sequence[Choice], fewest_chips_reasons: Sequence[str], objective: Objective
 ) -> list[str]:
-    """Why the first cluster is the best, how the fewest chips were found, and which chips of the
-    first are left out; nothing where no clusters were compared."""
+    """Why the first cluster is the best, and how the fewest chips were found; nothing where no
+    clusters were compared."""
     if not choices:
         return []
-    best = choices[0]
-    reasons = [choice_reason(choices, objective), *fewest_chips_reasons]
-    if best.all_chips_s is not None:
-        unused = best.num_chips - (best.chips_used or 0)
-        reasons.append(
-            f"{unused} of the {best.num_chips} chips are left out: with all of them a step takes"
-            f" {best.all_chips_s:.4g} s"
-        )
-    return reasons
+    return [choice_reason(choices, objective), *fewest_chips_reasons]
 
 
 def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[str]:
@@ -58,17 +50,8 @@ def failure_assumptions(objective: ObjectiveFields) -> list[str]:
 
 
 def points_to_check(advised: Mapping[str, PredictedLayout]) -> list[str]:
-    """What a launch needs beyond its degrees, and what looks like a slip of the request."""
+    """What a launch needs beyond its degrees."""
     points = list[str]()
     for name, prediction in advised.items():
         points += empty_chunk_assumptions(name, prediction)
-    tokens_outside = [
-        line
-        for line in advised["the fastest"].provenance.outside
-        if line.startswith("tokens_per_step")
-    ]
-    if any(" is beyond " in line and line.endswith(" any run") for line in tokens_outside):
-        points.append(
-            f"{tokens_outside[0]}: check that workload.global_batch counts sequences, not tokens"
-        )
     return points

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.advice.allocation import Allocation, allocate
+from models.advice.candidate import Candidate
 from models.advice.cluster_choice import (
     Choice,
     Objective,
@@ -18,10 +19,10 @@ from models.advice.cluster_choice import (
 from models.advice.fewer_chips import problem_with_chips
 from models.advice.fewest_chips import FewestChips, fewest_chips
 from models.advice.recommendation import Recommendation, recommend
+from models.advice.slips import slips
 from models.advice.thresholds import Threshold, thresholds
 from models.errors import Infeasible
 from models.spec.constraints import Constraints
-from models.spec.hardware import Cluster
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
@@ -42,6 +43,7 @@ from service.ask.recommendation_reasons import (
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import leaf_switch_assumptions
 from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters, resolve_candidates
+from service.resolve.launch_jobs import launch_block
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, no_client
@@ -54,7 +56,6 @@ from service.schemas.recommendation import (
     BolderAnswer,
     CandidateAnswer,
     CertificateAnswer,
-    FasterOnFewerAnswer,
     FewerChipsAnswer,
     PipeliningAnswer,
     RecommendationAnswer,
@@ -150,6 +151,8 @@ class Recommendations:
         if target.choices:
             # The search had more time for the best cluster than the comparison: its figures count.
             best = target.choices[0]
+            if best.all_chips_s is not None:
+                found = found.of_more_chips(best.num_chips, best.all_chips_s)
             problem = asked.candidates.resolved[target.name].problem
             settled_best = with_recommendation(best, problem, asked.objective, found)
             target = replace(target, choices=[settled_best, *target.choices[1:]])
@@ -235,20 +238,22 @@ class Recommendations:
         found = solution.found
         target = solution.target
         members = _found_members(found, solution.thresholds)
-        advised = _advised_layouts(members["fastest"], members["simplest"])
+        advised = _advised_layouts(members)
         members["reasons"] = _reasons(asked, solution, advised)
         evidence = self._evidence.nearest_to_layout(
             found.problem, found.fastest.prediction.layout, asked.profile
         )
         question = asked.candidates.questions[target.name]
         resolved = asked.candidates.resolved[target.name].with_answered_problem(found.problem)
-        grounds = basis(question, resolved, asked.profile)
+        launched = found.recommended.prediction.layout
+        grounds = basis(question, resolved, asked.profile, launched)
         grounds["request"] |= _request_members(asked, target.allocation)
         grounds["assumptions"] += _assumptions(asked, target.allocation, advised)
         allocation = None if target.allocation is None else AllocationAnswer.of(target.allocation)
         pinned_forms = asked.candidates.pinned_forms
         return RecommendationAnswer(
             **members,
+            launch=launch_block(found.problem, launched, "recommendation", grounds["id"]),
             allocation=allocation,
             choices=[
                 ChoiceAnswer.of(choice, pinned_forms[choice.name]) for choice in target.choices
@@ -263,11 +268,14 @@ def _search_layouts(
     asked: _ResolvedRequest, target: _Target, failed: list[OutOfMemoryRun]
 ) -> Recommendation:
     allocation = target.allocation
+    constraints = asked.constraints
+    if allocation is not None:  # which has settled how many chips are used
+        constraints = replace(constraints, use_all_chips=True)
     try:
         return recommend(
             target.problem,
             asked.profile,
-            asked.constraints,
+            constraints,
             tolerance=asked.request.tolerance,
             top=asked.request.top,
             should_continue=asked.deadline,
@@ -298,7 +306,7 @@ def _search_thresholds(
     deadline = asked.deadline
     if "time_limit_s" not in asked.request.model_fields_set:
         deadline = deadline.at_most(_THRESHOLDS_S)
-    if found.pipelining.needed is None:
+    if found.pipelining.needed == "unknown":
         return []
     return thresholds(
         found.problem,
@@ -316,8 +324,11 @@ def _reasons(
     """What to beware of first, then why this cluster, these layouts and these chips."""
     found = solution.found
     target = solution.target
-    needed_gib = found.fastest.prediction.needed_gib
+    fastest = found.fastest.prediction
+    needed_gib = fastest.needed_gib
+    micro_batches = asked.constraints.allowed.get("micro_batch", ())
     reasons = [
+        *slips(found.problem, fastest.step_time_s, micro_batches),
         *oom_warnings(advised, solution.failed),
         *left_out_reasons(needed_gib, solution.failed),
         *cluster_reasons(target.choices, target.fewest_chips_reasons, asked.objective),
@@ -338,14 +349,11 @@ def _assumptions(
     return assumptions
 
 
-def _advised_layouts(
-    fastest: CandidateAnswer, simplest: CandidateAnswer
-) -> dict[str, PredictedLayout]:
+def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
     """The layouts to launch, each once, by what they are called in reasons."""
-    advised = {"the fastest": fastest.prediction}
-    if simplest.prediction.layout != fastest.prediction.layout:
-        advised["the simplest"] = simplest.prediction
-    return advised
+    positions = {members[name]: f"the {name}" for name in ("simplest", "fastest")}
+    layouts = members["layouts"]
+    return {name: layouts[position].prediction for position, name in positions.items()}
 
 
 def _request_members(asked: _ResolvedRequest, allocation: Allocation | None) -> dict[str, Any]:
@@ -395,28 +403,27 @@ def _found_members(
 ) -> dict[str, Any]:
     """The members of the answer that say what was found."""
     cluster = found.problem.cluster
-    pipelining = PipeliningAnswer.of(found.pipelining, cluster)
+    layouts = found.layouts
+    positions = {one.prediction.layout: position for position, one in enumerate(layouts)}
+
+    def position_of(candidate: Candidate) -> int:
+        return positions[candidate.prediction.layout]
+
+    pipelining = PipeliningAnswer.of(found.pipelining, positions)
     if found_thresholds is not None:
         pipelining.thresholds = [ThresholdAnswer.of(one) for one in found_thresholds]
     return {
-        "recommended": found.recommended,
-        "fastest": CandidateAnswer.of(found.fastest, cluster),
-        "simplest": CandidateAnswer.of(found.simplest, cluster),
+        "layouts": [CandidateAnswer.of(candidate, cluster) for candidate in layouts],
+        "recommended": position_of(found.recommended),
+        "fastest": position_of(found.fastest),
+        "simplest": position_of(found.simplest),
         "simplest_gap": found.simplest_gap,
-        "bolder": _bolder_member(found, cluster),
-        "ranked": [CandidateAnswer.of(candidate, cluster) for candidate in found.ranked],
-        "front": [CandidateAnswer.of(candidate, cluster) for candidate in found.front],
+        "bolder": found.bolder
+        and BolderAnswer(layout=position_of(found.bolder), gain=found.bolder_gain),
+        "ranked": [position_of(candidate) for candidate in found.ranked],
+        "front": [position_of(candidate) for candidate in found.front],
         "chips_used": found.chips_used,
         "fewer_chips": FewerChipsAnswer.of(found.fewer_chips) if found.fewer_chips else None,
-        "faster_on_fewer": FasterOnFewerAnswer.of(found.faster_on_fewer)
-        if found.faster_on_fewer
-        else None,
         "pipelining": pipelining,
         "certificate": CertificateAnswer.of(found.certificate),
     }
-
-
-def _bolder_member(found: Recommendation, cluster: Cluster) -> BolderAnswer | None:
-    if found.bolder is None or found.bolder_gain is None:
-        return None
-    return BolderAnswer.of_gain(found.bolder, found.bolder_gain, cluster)

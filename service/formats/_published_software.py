@@ -12,6 +12,7 @@ from models.errors import UnknownName
 from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.stack import Stack
+from models.spec.switches import as_of
 
 Row = Mapping[str, Any]
 
@@ -50,7 +51,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
         assumed.append("stack")
         stack = catalogue.stack("generic")
     if row.get("date"):
-        stack = stack.as_of(_decimal_year(software_date(row)))
+        stack = as_of(stack, _decimal_year(software_date(row)))
     changes = _stated_changes(training, stack)
     if "attention_kernel" not in changes:
         assumed.append("attention_kernel")

@@ -21,6 +21,7 @@ from models.spec.profile import Profile
 from service.resolve.answered_layout import best_cluster_and_stack
 from service.resolve.calibration_targets import log_residuals
 from service.resolve.profiles import profile_version
+from service.resolve.recommended_layouts import RecommendedLayouts
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.layout import ConstraintFields, LayoutFields
@@ -62,7 +63,7 @@ class _StoredAnswer:
         question = {name: document["request"][name] for name in Question.model_fields}
         if isinstance(row, RecommendationRow):
             question |= best_cluster_and_stack(document)
-            predictions = [item["prediction"] for item in document["ranked"]]
+            predictions = RecommendedLayouts.of(document).ranked
             constraints = document["request"]["constraints"]
         else:
             predictions = document["layouts"]

@@ -120,7 +120,7 @@ class _Ingestion:
 
     def _run(self, submission: ReportSubmission, received: str) -> _ReportedRun:
         given = self._subject(submission)
-        given = _with_software_age(given, submission, self._profile.software_year)
+        given = with_software_age(given, submission, self._profile.software_year)
         key = given.question.model_dump_json()
         if key not in self._resolved:
             self._resolved[key] = self._resolver.resolve(given.question)
@@ -168,9 +168,7 @@ class _Ingestion:
     def _row(self, run: _ReportedRun) -> RowValues:
         submission = run.submission
         prediction = self._predictions[run.question_key, run.layout]
-        _require_existing_stage(submission, prediction.layout.pp)
-        _require_possible_memory(submission, run.problem)
-        _require_past(submission)
+        require_believable(submission, run.problem, prediction.layout)
         answer = self._answer(run, prediction)
         document = answer.model_dump(mode="json")
         return {
@@ -279,7 +277,7 @@ def software_age_years(at: datetime, software_year: float) -> float:
     return round(age_years(f"{at:%Y-%m}", software_year), 2)
 
 
-def _with_software_age(
+def with_software_age(
     subject: AnsweredLayout, submission: ReportSubmission, software_year: float
 ) -> AnsweredLayout:
     """The subject with software as old as the measurement. What a report is linked to has its
@@ -297,6 +295,13 @@ def _positions_by_question(runs: Mapping[int, _ReportedRun]) -> list[list[int]]:
     for i, run in runs.items():
         by_key.setdefault(run.question_key, []).append(i)
     return [*by_key.values()]
+
+
+def require_believable(submission: ReportSubmission, problem: Problem, layout: Layout) -> None:
+    """Refuse what no run of this layout can have measured."""
+    _require_existing_stage(submission, layout.pp)
+    _require_possible_memory(submission, problem)
+    _require_past(submission)
 
 
 def _require_existing_stage(submission: ReportSubmission, pp: int) -> None:

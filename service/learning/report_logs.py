@@ -1,75 +1,21 @@
-"""Training logs as reports: what ran, how fast and when is read from the log, where it says so."""
+"""Training logs as reports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from pydantic import ValidationError
-
-from models.errors import Invalid, UnknownName
-from models.spec import catalogue
-from models.spec.architecture import Architecture, Mlp, Moe
-from models.spec.catalogue import as_tuples
-from models.spec.problem import Problem
-from models.spec.profile import shipped_profile
-from service.field_violations import violations_of
+from models.errors import Invalid
 from service.formats import logs
-from service.formats.logs import megatron_arguments
-from service.formats.logs.devices import printed_devices
-from service.formats.logs.failure import (
-    tells_crash,
-    tells_out_of_memory,
-    text_after_last_mark,
-)
 from service.identifiers import log_hash
-from service.learning.report_ingestion import ingest_reports, software_age_years
+from service.learning.logged_runs import read_logged_run
+from service.learning.report_ingestion import ingest_reports
 from service.learning.reports import current_document, report_location
-from service.resolve.answered_layout import AnsweredLayout, layout_of_report
-from service.resolve.resolution import Resolver
 from service.runtime.idempotency import CreatedResource, SaveRows
-from service.schemas.report import DateSource, LogReading, LogSubmission, Outcome, ReportSubmission
-from service.schemas.stack import StackFields
+from service.schemas.report import LogReading, LogSubmission, ReportSubmission
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
-
-_PRINTED_BY: dict[str, set[str]] = {
-    "megatron": {"megatron", "megatron-deepspeed", "aa-scaling", "deepseek", "generic"},
-    "nemo": {"megatron", "generic"},
-    "torchtitan": {"torchtitan", "generic"},
-    "maxtext": {"maxtext", "generic"},
-}
-"""The stacks whose runs print each kind of log."""
-_LOGGED_PARTS = ("model", "workload", "layout")
-"""The parts of a report that the arguments in a log may give."""
-_OPEN_FIELDS = {"cluster": "cluster.num_chips"}
-"""The field that may be left open to the log, of a part that has to be given."""
-_EARLIEST_DATE = datetime(2015, 1, 1, tzinfo=UTC)
-_MAX_ZONE_OFFSET = timedelta(days=1)
-"""How far a clock that does not say its zone may be ahead, the error of the clock included."""
-_FEW_STEPS = 3
-_MAX_ROUNDING = 0.05  # of tokens that are worked out from rounded rates and times
-_COMPARED_FIELDS = {
-    "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute",
-    "sequence_parallel", "seq_len", "global_batch", "precision", "optimizer",
-}  # fmt: skip
-"""Of layout and workload. Of the model all that `_model_values` has is compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """What a log says."""
-
-    reading: logs.Reading | None
-    """None where the run failed before its first step."""
-    framework: str | None
-    """That printed the steps or the arguments."""
-    arguments: Mapping[str, str]
-    crashed: bool = False
-    """The log has no step, and ends with a crash."""
 
 
 class ReportLogs:
@@ -77,48 +23,19 @@ class ReportLogs:
         self._store = store
 
     def prepare(self, submission: LogSubmission, received: str) -> SaveRows:
-        contents = _read(submission, self._global_batch(submission))
-        reading = contents.reading
-        logged = _logged_question(submission, contents.arguments)
-        submission.require_one_subject(settled=[name for name in _LOGGED_PARTS if name in logged])
-        date = _date_of_run(submission, reading, datetime.now(UTC))
-        report = _report(submission, logged, contents, date.at)
-        with self._store.reading() as rows:
-            subject = layout_of_report(rows, report)
-            problem = Resolver(rows).resolve(subject.question).problem
-        self._require_same_run(submission, contents, subject, problem)
-        row = self._ingest(report, received)
+        run = read_logged_run(self._store, submission)
+        row = self._ingest(run.report, received)
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
-        if reading is not None:
-            failed = report.outcome == "out_of_memory"
-            described = _log_reading(reading, logged, failed).model_dump(mode="json")
+        if run.reading is not None:
+            failed = run.report.outcome == "out_of_memory"
+            described = _log_reading(run.reading, run.question, failed).model_dump(mode="json")
         answer = {
             "reading": described,
-            "measured_at_from": date.source,
-            "notes": [
-                *date.notes,
-                *_step_time_doubts(reading),
-                *_sources_without_steps(reading, logged),
-                *_stack_differences(problem, contents.arguments, linked=submission.is_linked),
-            ],
+            "measured_at_from": run.date_source,
+            "notes": run.notes,
         }
         return lambda rows: _save(rows, row, answer)
-
-    @staticmethod
-    def _require_same_run(
-        submission: LogSubmission, contents: _Contents, subject: AnsweredLayout, problem: Problem
-    ) -> None:
-        """Refuse a log that is of another run than the request says, or than it is linked to."""
-        linked = submission.is_linked
-        if contents.framework is not None:
-            _require_framework(problem, contents.framework)
-        _require_chip(problem, submission.log, linked=linked)
-        if contents.arguments:
-            _require_agreement(problem, subject, contents.arguments, linked=linked)
-        if contents.reading is not None:
-            _require_batch(subject, contents.reading.global_batch)
-            _require_tokens(problem, contents.reading.device_tokens)
 
     def _ingest(self, report: ReportSubmission, received: str) -> RowValues:
         """The row to store. A refused measurement is the fault of the log that it was read from."""
@@ -129,321 +46,6 @@ class ReportLogs:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
-
-    def _global_batch(self, submission: LogSubmission) -> int | None:
-        """The sequences of a step, if the request gives or links to them."""
-        if submission.workload is not None:
-            return submission.workload.global_batch
-        if not submission.is_linked:
-            return None
-        with self._store.reading() as rows:
-            return layout_of_report(rows, submission).question.workload.global_batch
-
-
-def _logged_question(submission: LogSubmission, arguments: Mapping[str, str]) -> Mapping[str, Any]:
-    """The parts of the question that the log's arguments give, and `num_chips`. Arguments that say
-    too little matter only where the request does not say it either."""
-    if not arguments:
-        return {}
-    settled = [
-        name
-        for name in _LOGGED_PARTS
-        if submission.is_linked or getattr(submission, name) is not None
-    ]
-    return megatron_arguments.question(arguments, settled)
-
-
-@dataclass(frozen=True, slots=True)
-class _Date:
-    """When a run was measured, and what says so. `at` is None where nothing does: it counts as
-    measured when the report is stored."""
-
-    at: datetime | None
-    source: DateSource
-    notes: tuple[str, ...] = ()
-
-
-def _date_of_run(submission: LogSubmission, reading: logs.Reading | None, now: datetime) -> _Date:
-    """The date that the request gives, or else that of the log, unless it is impossible."""
-    if submission.measured_at is not None:
-        return _Date(submission.measured_at, "request")
-    printed = None if reading is None else reading.timestamp
-    if printed is None:
-        return _Date(None, "arrival")
-    at = printed.replace(tzinfo=UTC) if printed.tzinfo is None else printed
-    if _EARLIEST_DATE <= at <= now + _MAX_ZONE_OFFSET:
-        return _Date(min(at, now), "log")
-    why = "in the future" if at > now else f"before {_EARLIEST_DATE.year}"
-    note = f"the log dates its last step {printed:%Y-%m-%d %H:%M:%S}, which is {why}: ignored"
-    return _Date(None, "arrival", (note,))
-
-
-def _read(submission: LogSubmission, global_batch: int | None) -> _Contents:
-    """What the log says. Raises Invalid for a log without a step to use, unless it is of a run that
-    failed before."""
-    try:
-        reading = logs.read(submission.log, submission.framework, global_batch)
-    except Invalid as refusal:
-        printed = logs.read_arguments(submission.log, submission.framework)
-        has_failed = submission.outcome not in (None, "ok")
-        crashed = submission.outcome is None and printed is not None and tells_crash(submission.log)
-        if not (has_failed or crashed or tells_out_of_memory(submission.log)):
-            if printed is not None or tells_crash(submission.log):
-                refusal.rule += "; if the run failed before its first step, say so in outcome"
-            raise
-        if printed is None:
-            return _Contents(None, None, {}, crashed)
-        return _Contents(None, printed.framework, printed.values, crashed)
-    return _Contents(reading, reading.framework, reading.arguments)
-
-
-def _outcome(submission: LogSubmission, contents: _Contents) -> Outcome:
-    """How the run ended: as the log shows it, or else as the request says."""
-    log = submission.log
-    if contents.reading is None:
-        shows_out_of_memory = tells_out_of_memory(log)
-    else:
-        shows_out_of_memory = _ends_out_of_memory(log, contents.reading)
-    if not shows_out_of_memory:
-        return submission.outcome or ("crashed" if contents.crashed else "ok")
-    if submission.outcome not in (None, "out_of_memory"):
-        raise Invalid(
-            "outcome", submission.outcome, "is not what the log shows: it ends out of memory"
-        )
-    return "out_of_memory"
-
-
-def _ends_out_of_memory(log: str, reading: logs.Reading) -> bool:
-    """Whether the run ended because it ran out of memory. A retry that trains again shows that the
-    layout does fit."""
-    if not tells_out_of_memory(log):
-        return False
-    try:
-        logs.read(text_after_last_mark(log), reading.framework)
-    except Invalid:
-        return True
-    return False
-
-
-def _report(
-    submission: LogSubmission,
-    logged: Mapping[str, Any],
-    contents: _Contents,
-    at: datetime | None,
-) -> ReportSubmission:
-    """The log as a report. Raises Invalid for what the log says and no report may."""
-    report = _report_json(submission, logged, contents, at)
-    if at is not None:
-        report["measured_at"] = at
-    try:
-        return ReportSubmission.model_validate(report)
-    except ValidationError as error:
-        fault = violations_of(error, [], ReportSubmission, limit=1)[0]
-        raise Invalid("log", fault.value, f"says {fault.field}, which {fault.rule}") from None
-
-
-def _report_json(
-    submission: LogSubmission,
-    logged: Mapping[str, Any],
-    contents: _Contents,
-    at: datetime | None,
-) -> dict[str, Any]:
-    """The members of the report, without its date. What the request says goes before what the log
-    says."""
-    report = submission.model_dump(
-        mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
-    )
-    report["outcome"] = _outcome(submission, contents)
-    reading = contents.reading
-    if not submission.is_linked:
-        report = {**{name: logged[name] for name in _LOGGED_PARTS if name in logged}, **report}
-        if "num_chips" in logged and not {"num_chips", "torus_shape"} & report["cluster"].keys():
-            report["cluster"]["num_chips"] = logged["num_chips"]
-        if logged and "stack" in report:
-            switches = megatron_arguments.stack_fields(contents.arguments)
-            report["stack"] = _stack_as_logged(report["stack"], switches, at)
-    if reading is not None:
-        report["measured"] = {reading.unit: reading.value}
-        if reading.memory_gib is not None:
-            report["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
-    return report
-
-
-def _stack_differences(
-    problem: Problem, arguments: Mapping[str, str], *, linked: bool
-) -> Iterator[str]:
-    """Notes on switches of the stack that the log shows otherwise than what it is linked to."""
-    if not linked:
-        return
-    for name, value in megatron_arguments.stack_fields(arguments).items():
-        predicted = getattr(problem.stack, name)
-        if as_tuples(value) != predicted and name != "sequence_parallel":
-            yield f"it ran with stack.{name} = {value} where what it is linked to has {predicted}"
-
-
-def _sources_without_steps(
-    reading: logs.Reading | None, logged: Mapping[str, Any]
-) -> Iterator[str]:
-    """A note on what was read off a log that has no step, and so no `reading`."""
-    if reading is None and logged:
-        parts = ", ".join(sorted(logged))
-        yield f"the log has no step to use; its arguments say what ran ({parts})"
-
-
-def _step_time_doubts(reading: logs.Reading | None) -> list[str]:
-    """Notes on why the step time may not be that of the run."""
-    if reading is None:
-        return []
-    return [*_speed_change_notes(reading), *_few_steps_notes(reading)]
-
-
-def _speed_change_notes(reading: logs.Reading) -> Iterator[str]:
-    if len(reading.regimes) > 1:
-        levels = ", ".join(
-            f"{regime.value:.4g} from step {regime.first_step}" for regime in reading.regimes
-        )
-        yield (
-            f"the speed changed for good ({reading.unit}: {levels}), and the report has that of the"
-            " middle step"
-        )
-
-
-def _few_steps_notes(reading: logs.Reading) -> Iterator[str]:
-    if reading.steps_used >= _FEW_STEPS and 2 * reading.steps_used >= reading.steps_found:
-        return
-    why = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items()) or "none"
-    rests = (
-        f"the step time rests on {reading.steps_used} of the {reading.steps_found} steps found"
-        f" (left out: {why})"
-    )
-    yield f"{rests}: withdraw the report if that is not how the run went"
-
-
-def _stack_as_logged(
-    stack: str | Mapping[str, Any], switches: Mapping[str, Any], at: datetime | None
-) -> str | Mapping[str, Any]:
-    """The stack of the request with the switches that the log shows, where the request does not set
-    them and they are not those that the stack has anyway, today and at the date of the run."""
-    given = {"name": stack} if isinstance(stack, str) else stack
-    with suppress(UnknownName):  # an unknown stack is refused when it is resolved
-        today = catalogue.stack(given["name"])
-        years = 0.0 if at is None else software_age_years(at, shipped_profile().software_year)
-        then = StackFields(name=today.id, age_years=years).build(today)
-        switches = {
-            name: value
-            for name, value in switches.items()
-            if {as_tuples(value)} != {getattr(today, name), getattr(then, name)}
-        }
-    with_switches = {**switches, **given}
-    return stack if with_switches == given else with_switches
-
-
-def _require_agreement(
-    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str], *, linked: bool
-) -> None:
-    """Refuse a log that says something else than what it is linked to, or than the request."""
-    for part, name, ran, answered in _compared_values(problem, subject, arguments):
-        if ran == answered:
-            continue
-        if linked:
-            where = "what it is linked to"
-            remedy = f"report it with its own {part}"
-        else:
-            where = "the request"
-            remedy = f"leave {_OPEN_FIELDS.get(part, part)} to the log"
-        raise Invalid("log", None, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
-
-
-def _compared_values(
-    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
-) -> Iterator[tuple[str, str, object, object]]:
-    """A part of the question, the name of a value, and the value in the log and in the answer, for
-    each value that both have."""
-    stated = megatron_arguments.stated_values(arguments)
-    of_model = _model_values(problem.architecture)
-    logged_model = {**stated["model"], **stated["model"].get("moe", {})}
-    yield from (
-        ("model", name, logged_model[name], value)
-        for name, value in of_model.items()
-        if name in logged_model
-    )
-    layout = subject.layout.with_stack_defaults(problem).build()
-    for part, fields in (("layout", layout), ("workload", subject.question.workload)):
-        for name, ran in stated[part].items():
-            if name in _COMPARED_FIELDS:
-                yield part, name, ran, getattr(fields, name)
-    degrees = stated["layout"]
-    if "zero_stage" in degrees:
-        ranks = degrees["dp_shard"] * degrees["dp_replicate"]
-        if ranks > 1:
-            yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
-        chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
-        yield "cluster", "chips", chips, problem.cluster.num_devices
-
-
-def _model_values(architecture: Architecture) -> dict[str, object]:
-    """The values of a model, in the words of its wire form, that all its layers of a kind share."""
-    attentions = [layer.attention for layer in architecture.kinds]
-    blocks = [layer.feed_forward for layer in architecture.kinds]
-    mlps = [block for block in blocks if isinstance(block, Mlp)]
-    moes = [block for block in blocks if isinstance(block, Moe)]
-    values: dict[str, set[object]] = {
-        "num_layers": {architecture.num_layers},
-        "hidden_size": {architecture.hidden_size},
-        "num_attention_heads": {each.num_heads for each in attentions},
-        "num_key_value_heads": {each.num_kv_heads for each in attentions},
-        "intermediate_size": {each.intermediate_size for each in mlps},
-        "gated_mlp": {each.gated for each in mlps} | {each.gated for each in moes},
-        "num_experts": {each.num_experts for each in moes},
-        "experts_per_token": {each.experts_per_token for each in moes},
-        "moe_intermediate_size": {each.intermediate_size for each in moes},
-        "tie_word_embeddings": {architecture.tie_word_embeddings},
-    }
-    return {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
-
-
-def _require_chip(problem: Problem, log: str, *, linked: bool) -> None:
-    """Refuse a log that names accelerators, and none that is the cluster's. A chip that is not of
-    the catalogue may print any name."""
-    shipped = {chip.id for chip in catalogue.chips().values()}
-    chip = problem.cluster.chip.id
-    devices = printed_devices(log)
-    if chip not in shipped or not devices:
-        return
-    if any(chip in device.matching(shipped) for device in devices):
-        return
-    where = "what it is linked to" if linked else "the request"
-    rule = (
-        f"ran on {devices[0].name} where {where} has cluster.chip = {chip}: name the chip that the"
-        " run had"
-    )
-    raise Invalid("log", devices[0].name, rule)
-
-
-def _require_framework(problem: Problem, framework: str) -> None:
-    if problem.stack.calibrated_as not in _PRINTED_BY[framework]:
-        rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
-        raise Invalid("log", None, rule)
-
-
-def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
-    asked = subject.question.workload.global_batch
-    if global_batch not in (None, asked):
-        rule = (
-            f"has steps of {global_batch} sequences, and the run that it should be of has"
-            f" global_batch = {asked}"
-        )
-        raise Invalid("log", None, rule)
-
-
-def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
-    asked = problem.workload.tokens / problem.cluster.num_devices
-    if device_tokens is not None and abs(device_tokens / asked - 1) > _MAX_ROUNDING:
-        rule = (
-            f"has steps of {device_tokens:.0f} tokens a device, and the run that it should be of"
-            f" has {asked:.0f}"
-        )
-        raise Invalid("log", None, rule)
 
 
 def _log_reading(reading: logs.Reading, logged: Mapping[str, Any], failed: bool) -> LogReading:

@@ -42,10 +42,12 @@ class ResidualAttribution:
         measured = f"{mfu_seconds / step_time_s:.1%}"
         low = f"{mfu_seconds / prediction.step_time_high_s:.1%}"
         high = f"{mfu_seconds / prediction.step_time_low_s:.1%}"
-        reasons = "; ".join(_reasons(self._diagnosis(step_time_s, parts)))
+        reasons = "; ".join(_reasons(self.diagnosis(step_time_s, parts)))
         return f"measured {measured} MFU (causal), {low} to {high} expected: {reasons}"
 
-    def _diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
+    def diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
+        """What of the gap between such a step and its prediction the measured parts account for,
+        and the term that would explain the rest with the least surprise."""
         if parts is None:
             return self._term_draws.diagnosis(step_time_s)
         lengthening = None

@@ -6,11 +6,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.identifiers import new_id
 from service.resolve.assumptions import assumptions
 from service.resolve.resolution import ResolvedQuestion
+from service.resolve.switches import switches_answer
 from service.schemas.prediction import Conventions, MfuPeak, ProfileUsed
 from service.schemas.question import PinnedQuestion, Question
 
@@ -20,19 +22,32 @@ _MFU = {
 }
 
 
-def basis(question: Question, resolved: ResolvedQuestion, profile: Profile) -> dict[str, Any]:
+def basis(
+    question: Question, resolved: ResolvedQuestion, profile: Profile, layout: Layout | None = None
+) -> dict[str, Any]:
     """The members of service.schemas.prediction.Basis: an answer that is stored has an id too."""
-    return {"id": new_id(), "created_at": datetime.now(UTC), **grounds(question, resolved, profile)}
+    return {
+        "id": new_id(),
+        "created_at": datetime.now(UTC),
+        **grounds(question, resolved, profile, layout),
+    }
 
 
-def grounds(question: Question, resolved: ResolvedQuestion, profile: Profile) -> dict[str, Any]:
-    """The members of service.schemas.prediction.Grounds."""
+def grounds(
+    question: Question, resolved: ResolvedQuestion, profile: Profile, layout: Layout | None = None
+) -> dict[str, Any]:
+    """The members of service.schemas.prediction.Grounds; `layout` is the one whose switches are
+    weighed, if any."""
+    problem = resolved.problem
     return {
         "request": {**resolved.request, **_requested_profile(question)},
         "profile": ProfileUsed(id=profile.id, version=profile.version),
         "catalogue": resolved.used,
-        "conventions": conventions(resolved.problem),
+        "conventions": conventions(problem),
         "assumptions": assumptions(question, resolved, profile),
+        "switches": []
+        if layout is None
+        else switches_answer(problem, profile, layout, resolved.request["stack"]),
     }
 
 

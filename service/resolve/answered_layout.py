@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.errors import Invalid
+from service.resolve.recommended_layouts import RecommendedLayouts
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
@@ -45,19 +46,20 @@ def layout_of_prediction(rows: Rows, id_: str, rank: int | None) -> StoredLayout
 def layout_of_recommendation(
     rows: Rows, id_: str, rank: int | None, choice: str | None = None
 ) -> StoredLayout:
-    """A ranked layout of a stored recommendation, the first if `rank` is None, or the layout that
-    it has under a name such as "simplest"."""
+    """The layout of a stored recommendation with a rank, or with a name such as "simplest"; without
+    either the recommended one."""
     document = rows.answers.recommendation(id_).document
     document["request"].update(best_cluster_and_stack(document))
-    ranked = [candidate["prediction"]["layout"] for candidate in document["ranked"]]
-    if choice is None:
-        return _layout_at_rank(document, ranked, rank or 1)
-    if document.get(choice) is None:
-        raise Invalid("choice", choice, "is not among those of the recommendation")
-    layout = document[choice]["prediction"]["layout"]
+    found = RecommendedLayouts.of(document)
+    ranked = [prediction["layout"] for prediction in found.ranked]
+    if rank is not None:
+        return _layout_at_rank(document, ranked, rank)
+    prediction = found.meant if choice is None else found.with_name(choice)
+    layout = prediction["layout"]
     rank_of_choice = ranked.index(layout) + 1 if layout in ranked else None
     chosen = _layout_at_rank(document, [layout], 1)
-    return replace(chosen, field="choice", rank=rank_of_choice)
+    field = "recommendation_id" if choice is None else "choice"
+    return replace(chosen, field=field, rank=rank_of_choice)
 
 
 def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from models.cost.compute import OLDEST_YEARS
 from models.spec.hardware import Chip, Torus
 from models.spec.problem import Problem
 from models.spec.profile import Profile
+from models.spec.stack import Stack
+from models.spec.switches import switches_of
 from service.resolve.resolution import ResolvedQuestion
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
@@ -62,8 +64,8 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
         *chip_assumptions(problem.cluster.chip, profile),
         *_shipped_chip(resolved),
         _attention_kernel(resolved),
-        _overlap(problem),
-        _gradient_format(resolved),
+        *_overlap(problem),
+        *_gradient_format(resolved),
     ]
 
 
@@ -183,7 +185,7 @@ def _software_age(problem: Problem, profile: Profile) -> list[str]:
         newest = _month(profile.software_year)
         lines.append(
             f"the software is as new as the newest that the profile knows, of {newest}; age_years"
-            " makes it older"
+            " or version makes it older"
         )
     if age > OLDEST_YEARS:
         lines.append(
@@ -349,32 +351,42 @@ def _price(resolved: ResolvedQuestion) -> list[str]:
     ]
 
 
-def _gradient_format(resolved: ResolvedQuestion) -> str:
+def _gradient_format(resolved: ResolvedQuestion) -> list[str]:
+    """The bytes of a gradient, unless that is a switch of the framework at work."""
     problem = resolved.problem
     if problem.gradient_bytes > problem.stack.gradient_bytes:
         reason = f"workload.precision = {problem.workload.precision} has them"
     elif "gradient_bytes" in resolved.used.stack.changes:
         reason = "the request says"
+    elif _has_switch(problem.stack, "gradient_bytes"):
+        return []
     else:
         reason = f"{problem.stack.id} does"
-    return f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {reason}"
+    return [f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {reason}"]
 
 
-def _overlap(problem: Problem) -> str:
+def _overlap(problem: Problem) -> list[str]:
+    """What runs beside compute, but for the traffic that a switch of the framework decides."""
     stack = problem.stack
     axes = ("data", "tensor", "expert", "pipeline")
     hidden = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]
     if stack.overlap_tensor and not problem.overlaps_tensor:
         hidden.remove("tensor")
     if not hidden:
-        return f"no traffic runs beside compute: {stack.id} has it so"
+        return [f"no traffic runs beside compute: {stack.id} has it so"]
+    unnamed = [axis for axis in hidden if not _has_switch(stack, f"overlap_{axis}")]
+    if not unnamed and stack.overlap_zero1:
+        return []
     line = f"{stack.id} hides traffic beside compute"
-    if stack.overlap_switches:
-        line += f" when it is told to ({', '.join(stack.overlap_switches)})"
     if not stack.overlap_zero1:
         line += ", but not what ZeRO 1 moves once a step (stack.overlap_zero1)"
-    knobs = ", ".join(f"stack.overlap_{axis}" for axis in hidden)
-    return f"{line}: {knobs} = false where it is off"
+    knobs = ", ".join(f"stack.overlap_{axis}" for axis in unnamed)
+    return [f"{line}: {knobs} = false where it is off"]
+
+
+def _has_switch(stack: Stack, field: str) -> bool:
+    """Whether the answer names it among its switches, where it matters."""
+    return any(switch.field == field and switch.settings for switch in switches_of(stack))
 
 
 def _attention_kernel(resolved: ResolvedQuestion) -> str:

@@ -11,6 +11,7 @@ from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.hardware import Chip, Fabric
 from models.spec.stack import Stack
+from models.spec.switches import releases, switches_of
 from service.errors import NameReserved, NameTaken, NotFound
 from service.resolve.assumptions import chip_assumptions
 from service.resolve.profiles import active_profile
@@ -173,6 +174,9 @@ def _shipped_entry(kind: Kind, id_: str, names: list[str], value: Any) -> Catalo
     resolved = _describe(value)
     if kind == "clusters":
         resolved = {"chip": catalogue.fabric_chip(id_), **resolved}
+    if kind == "stacks":
+        resolved["releases"] = dict(releases(id_))
+        resolved["switches"] = [asdict(switch) for switch in switches_of(value)]
     return CatalogEntry(
         kind=kind,
         name=id_,

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Body, Response
 
 from service.routes import examples
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
-from service.schemas.comparison import ComparisonAnswer, ComparisonRequest
+from service.schemas.comparison import ComparisonAnswer
+from service.schemas.launch_request import ComparisonForm
 from service.web import responses
 from service.web.json_body import JsonRoute
 
@@ -22,12 +23,13 @@ router = APIRouter(
 
 @router.post("", operation_id="compare", response_model=ComparisonAnswer, responses=responses.POST)
 async def compare(
-    body: Annotated[ComparisonRequest, Body(openapi_examples=examples.COMPARISONS)],
+    body: Annotated[ComparisonForm, Body(openapi_examples=examples.COMPARISONS)],
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
-    """Why not this one? Two layouts side by side, each given or the best under some constraints:
-    where the difference of their times comes from, term by term. Nothing is stored."""
+    """Why not this one? Two layouts side by side, each given, read from a launch configuration, or
+    the best under some constraints: where the difference of their times comes from, term by term.
+    Nothing is stored."""
     return await computation.respond(
         lambda client: services.comparisons.compare(body, client.require_connected)
     )

@@ -15,9 +15,11 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.api_keys import ANYONE, Caller
+from service.ask.checks import Checks
 from service.ask.comparisons import Comparisons
 from service.ask.evidence import Evidence
 from service.ask.frontiers import Frontiers
+from service.ask.launches import Launches
 from service.ask.predictions import Predictions
 from service.ask.recommendations import Recommendations
 from service.ask.timelines import Timelines
@@ -26,6 +28,7 @@ from service.learning.auto_calibration import AutoCalibration
 from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
+from service.learning.explanations import Explanations
 from service.learning.replays import Replays
 from service.learning.report_batches import ReportBatches
 from service.learning.report_logs import ReportLogs
@@ -44,6 +47,7 @@ from service.runtime.idempotency import (
 from service.runtime.process_pool import ProcessPool
 from service.store import Store
 from service.web.json_body import JsonRequest
+from service.web.preferences import WHOLE, Form
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -63,10 +67,13 @@ class Services:
     benchmarks: Benchmarks
     calibrations: Calibrations
     catalog: Catalog
+    checks: Checks
     comparisons: Comparisons
     drift: Drift
     evidence: Evidence
+    explanations: Explanations
     frontiers: Frontiers
+    launches: Launches
     predictions: Predictions
     profiles: Profiles
     recommendations: Recommendations
@@ -88,7 +95,11 @@ class Services:
             store=store,
             creation=self.creation.of(store),
             benchmarks=Benchmarks(store),
+            checks=Checks(store),
+            comparisons=Comparisons(store),
             drift=Drift(store),
+            explanations=Explanations(store),
+            launches=Launches(store),
             predictions=Predictions(store),
             profiles=Profiles(store),
             recommendations=Recommendations(store, self.evidence),
@@ -146,23 +157,25 @@ class CreationResponder:
         self._search_admission = services.search_admission
         self._key = None if idempotency_key is None else self._parse_key(idempotency_key)
 
-    def respond(self, prepare: Callable[[], SaveRows]) -> Response:
-        return _created_response(self._creation.create(self._key, prepare))
+    def respond(self, prepare: Callable[[], SaveRows], form: Form = WHOLE) -> Response:
+        """Answers in a form of what was created. A retry may ask for another form of the same."""
+        return _created_response(self._creation.create(self._key, prepare), form)
 
     async def respond_when_admitted(
         self,
         prepare: Callable[[ClientWatch], SaveRows],
         admission: AdmissionControl | None = None,
+        form: Form = WHOLE,
     ) -> Response:
         """Answers what computes long, once `admission` lets it in: that of searches unless given.
         A retry of what is already answered does not wait."""
         if self._key is not None:
             earlier = await run_in_threadpool(self._creation.earlier_answer, self._key)
             if earlier is not None:
-                return _created_response(earlier)
+                return _created_response(earlier, form)
         admission = admission or self._search_admission
         async with admission.admit(self._request.is_disconnected) as client:
-            return await run_in_threadpool(self.respond, lambda: prepare(client))
+            return await run_in_threadpool(self.respond, lambda: prepare(client), form)
 
     def _parse_key(self, header: str) -> IdempotencyKey:
         """The key of the request. The key of a tenant is hashed together with the tenant's name,
@@ -192,11 +205,11 @@ class ComputationResponder:
             return JSONResponse(await run_in_threadpool(compute, client))
 
 
-def _created_response(created: CreatedResource) -> Response:
-    headers = {"Location": created.location}
+def _created_response(created: CreatedResource, form: Form) -> Response:
+    headers = {**form.headers, "Location": created.location}
     if created.replayed:
         headers["Idempotency-Replayed"] = "true"
-    return JSONResponse(created.document, CREATED, headers)
+    return JSONResponse(form.of(created.document), CREATED, headers)
 
 
 async def _raw_body(request: Request) -> str:

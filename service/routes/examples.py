@@ -35,6 +35,22 @@ CONFIG: dict[str, Any] = {
     "vocab_size": 128256,
     "tie_word_embeddings": False,
 }
+_DEEPSPEED: dict[str, Any] = {
+    "format": "deepspeed",
+    "arguments": {
+        "train_batch_size": 128,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3},
+        "optimizer": {"type": "AdamW"},
+    },
+}
+_DEEPSPEED_QUESTION: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "cluster": {"preset": "h100"},
+    "workload": {"seq_len": 8192},
+}
 _LEVELS: dict[str, Any] = {
     "chip": "h200",
     "levels": [
@@ -55,6 +71,10 @@ PREDICTIONS: dict[str, Example] = {
                 {"dp_shard": 32, "tp": 2, "sequence_parallel": True, "zero_stage": 3},
             ],
         },
+    },
+    "launch": {
+        "summary": "A DeepSpeed document, with what it does not say",
+        "value": {"launch": _DEEPSPEED, **_DEEPSPEED_QUESTION},
     },
 }
 FRONTIERS: dict[str, Example] = {
@@ -82,6 +102,35 @@ COMPARISONS: dict[str, Example] = {
             **_LLAMA_ON_H100,
             "first": {"layout": _FSDP},
             "second": {"layout": {"pp": 2, "dp_shard": 32}},
+        },
+    },
+    "launch": {
+        "summary": "A DeepSpeed document against the fastest layout",
+        "value": {"first": {"launch": _DEEPSPEED}, **_DEEPSPEED_QUESTION},
+    },
+}
+CHECKS: dict[str, Example] = {
+    "layout": {
+        "summary": "A layout that runs, against the best on the same chips",
+        "value": {**_LLAMA_ON_H100, "layout": {"dp_shard": 8, "tp": 8, "zero_stage": 3}},
+    },
+    "launch": {
+        "summary": "A job script as it was typed: it says all but the chips",
+        "value": {
+            "launch": {
+                "format": "megatron",
+                "arguments": (
+                    "#SBATCH --nodes=16 --ntasks-per-node=8\n"
+                    "srun python pretrain_gpt.py --num-layers 32 --hidden-size 4096"
+                    " --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention"
+                    " --num-query-groups 8 --swiglu --normalization RMSNorm --disable-bias-linear"
+                    " --untie-embeddings-and-output-weights --vocab-size 128256 --seq-length 8192"
+                    " --max-position-embeddings 8192 --tensor-model-parallel-size 8"
+                    " --sequence-parallel --use-distributed-optimizer --micro-batch-size 1"
+                    " --global-batch-size 256 --bf16"
+                ),
+            },
+            "cluster": {"preset": "h100"},
         },
     },
 }
@@ -191,6 +240,24 @@ LOGS: dict[str, Example] = {
             ),
         },
     }
+}
+EXPLANATIONS: dict[str, Example] = {
+    "slow": {
+        "summary": "A run that was slower than it should be",
+        "value": {**_LLAMA_ON_H100, "layout": _FSDP, "measured": {"step_time_s": 3.1}},
+    },
+    "log": {
+        "summary": "The log of a run that the request describes",
+        "value": LOGS["torchtitan"]["value"],
+    },
+    "out of memory": {
+        "summary": "A run that did not fit",
+        "value": {
+            **_LLAMA_ON_H100,
+            "layout": {**_FSDP, "micro_batch": 2, "recompute": "none"},
+            "outcome": "out_of_memory",
+        },
+    },
 }
 POLICIES: dict[str, Example] = {
     "automatic": {

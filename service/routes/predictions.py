@@ -8,15 +8,23 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
+from service.ask.answer_briefs import prediction_brief
 from service.routes import examples
 from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
+from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
+from service.routes.launches import FormatName, launch_response
 from service.routes.pages import page_response
+from service.schemas.brief import PredictionBrief, ViewQuery
 from service.schemas.catalog import CatalogQuery
+from service.schemas.launch import LaunchAnswer
+from service.schemas.launch_request import PredictionForm
+from service.schemas.layout_query import LayoutQuery
 from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 from service.web import responses
 from service.web.etags import immutable_response
 from service.web.json_body import JsonRoute
+from service.web.preferences import requested_form
 
 _MAX_UNADMITTED_LAYOUTS = 100
 """A request for more layouts waits for admission, as searches do."""
@@ -33,18 +41,27 @@ router = APIRouter(
     "",
     operation_id="createPrediction",
     status_code=201,
-    response_model=PredictionAnswer,
-    responses=responses.CREATE,
+    response_model=PredictionAnswer | PredictionBrief,
+    responses=responses.CREATE_WITH_VIEW,
+    openapi_extra=responses.PREFER,
 )
 async def create_prediction(
-    body: Annotated[PredictionRequest, Body(openapi_examples=examples.PREDICTIONS)],
+    body: Annotated[PredictionForm, Body(openapi_examples=examples.PREDICTIONS)],
+    query: Annotated[ViewQuery, Query()],
+    request: Request,
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
-    """Step time, MFU, tokens/s and memory of the layouts you name, term by term."""
-    if len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
-        return await creation.respond_when_admitted(lambda _: services.predictions.predict(body))
-    return await run_in_threadpool(creation.respond, lambda: services.predictions.predict(body))
+    """Step time, MFU, tokens/s and memory of the layouts you name, or of a launch configuration as
+    typed, term by term."""
+    form = requested_form(request, query.view, prediction_brief)
+    if isinstance(body, PredictionRequest) and len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
+        return await creation.respond_when_admitted(
+            lambda _: services.predictions.predict(body), form=form
+        )
+    return await run_in_threadpool(
+        creation.respond, lambda: services.predictions.predict(body), form
+    )
 
 
 @router.get("", operation_id="listPredictions", response_model=AnswerPage, responses=responses.PAGE)
@@ -58,13 +75,19 @@ def list_predictions(
 @router.get(
     "/{id}",
     operation_id="getPrediction",
-    response_model=PredictionAnswer,
-    responses=responses.CONDITIONAL_GET,
-    openapi_extra=responses.IF_NONE_MATCH,
+    response_model=PredictionAnswer | PredictionBrief,
+    responses=responses.CONDITIONAL_GET_WITH_VIEW,
+    openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
-def get_prediction(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
-    """A prediction as it was answered."""
-    return immutable_response(request, services.predictions.get(id_))
+def get_prediction(
+    id_: ResourceId,
+    query: Annotated[ViewQuery, Query()],
+    request: Request,
+    services: ServicesDep,
+) -> Response:
+    """A prediction as it was answered, or in brief."""
+    form = requested_form(request, query.view, prediction_brief)
+    return immutable_response(request, services.predictions.get(id_), form)
 
 
 @router.get(
@@ -78,3 +101,22 @@ def get_prediction_timeline(
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
     and Perfetto."""
     return JSONResponse(services.timelines.of_prediction(id_, query))
+
+
+@router.get(
+    "/{id}/launch/{format}",
+    operation_id="getPredictionLaunch",
+    response_model=LaunchAnswer,
+    responses=LAUNCH_RESPONSES,
+    openapi_extra=responses.IF_NONE_MATCH,
+)
+def get_prediction_launch(
+    id_: ResourceId,
+    format_: FormatName,
+    query: Annotated[LayoutQuery, Query()],
+    request: Request,
+    services: ServicesDep,
+) -> Response:
+    """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+    shell script, YAML or Python."""
+    return launch_response(request, services.launches.of_prediction(id_, format_, query))

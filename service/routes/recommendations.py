@@ -7,16 +7,23 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from service.ask.answer_briefs import recommendation_brief
 from service.routes import examples
 from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
+from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
+from service.routes.launches import FormatName, launch_response
 from service.routes.pages import page_response
+from service.schemas.brief import RecommendationBrief, ViewQuery
 from service.schemas.catalog import CatalogQuery
+from service.schemas.launch import LaunchAnswer
+from service.schemas.layout_query import RecommendedLayoutQuery
 from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, TimelineAnswer
 from service.web import responses
 from service.web.etags import immutable_response
 from service.web.json_body import JsonRoute
+from service.web.preferences import requested_form
 
 router = APIRouter(
     prefix="/v1/recommendations",
@@ -30,11 +37,14 @@ router = APIRouter(
     "",
     operation_id="createRecommendation",
     status_code=201,
-    response_model=RecommendationAnswer,
-    responses=responses.CREATE,
+    response_model=RecommendationAnswer | RecommendationBrief,
+    responses=responses.CREATE_WITH_VIEW,
+    openapi_extra=responses.PREFER,
 )
 async def create_recommendation(
     body: Annotated[RecommendationRequest, Body(openapi_examples=examples.RECOMMENDATIONS)],
+    query: Annotated[ViewQuery, Query()],
+    request: Request,
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
@@ -45,7 +55,8 @@ async def create_recommendation(
     the nearest failing constraint, the layout that is surest to fit, and what would help.
     """
     return await creation.respond_when_admitted(
-        lambda client: services.recommendations.recommend(body, client.require_connected)
+        lambda client: services.recommendations.recommend(body, client.require_connected),
+        form=requested_form(request, query.view, recommendation_brief),
     )
 
 
@@ -58,7 +69,7 @@ async def create_recommendation(
 def list_recommendations(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
-    """Newest first, each with its question and its fastest layout in brief; the answer lies at
+    """Newest first, each with its question and its recommended layout in brief; the answer lies at
     `location`."""
     return page_response(request, services.recommendations.page(query))
 
@@ -66,13 +77,19 @@ def list_recommendations(
 @router.get(
     "/{id}",
     operation_id="getRecommendation",
-    response_model=RecommendationAnswer,
-    responses=responses.CONDITIONAL_GET,
-    openapi_extra=responses.IF_NONE_MATCH,
+    response_model=RecommendationAnswer | RecommendationBrief,
+    responses=responses.CONDITIONAL_GET_WITH_VIEW,
+    openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
-def get_recommendation(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
-    """A recommendation as it was answered."""
-    return immutable_response(request, services.recommendations.get(id_))
+def get_recommendation(
+    id_: ResourceId,
+    query: Annotated[ViewQuery, Query()],
+    request: Request,
+    services: ServicesDep,
+) -> Response:
+    """A recommendation as it was answered, or in brief."""
+    form = requested_form(request, query.view, recommendation_brief)
+    return immutable_response(request, services.recommendations.get(id_), form)
 
 
 @router.get(
@@ -86,3 +103,22 @@ def get_recommendation_timeline(
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
     and Perfetto."""
     return JSONResponse(services.timelines.of_recommendation(id_, query))
+
+
+@router.get(
+    "/{id}/launch/{format}",
+    operation_id="getRecommendationLaunch",
+    response_model=LaunchAnswer,
+    responses=LAUNCH_RESPONSES,
+    openapi_extra=responses.IF_NONE_MATCH,
+)
+def get_recommendation_launch(
+    id_: ResourceId,
+    format_: FormatName,
+    query: Annotated[RecommendedLayoutQuery, Query()],
+    request: Request,
+    services: ServicesDep,
+) -> Response:
+    """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+    shell script, YAML or Python."""
+    return launch_response(request, services.launches.of_recommendation(id_, format_, query))

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from models.advice.comparison import Comparison
 from models.spec.hardware import Cluster
+from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import Grounds, MemoryTerms, TimeTerms
 from service.schemas.question import PinnedQuestion
@@ -30,11 +31,14 @@ class Side(Wire):
         return self
 
 
+SearchTime = Annotated[float, Field(gt=0, le=60)]
+
+
 class ComparisonRequest(PinnedQuestion):
     first: Side
     second: Side = Side()
     """What to hold the first against."""
-    time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
+    time_limit_s: SearchTime = 20.0
     """How long to search at most."""
 
 
@@ -48,6 +52,9 @@ class ComparisonAnswer(Grounds):
     reasons: list[str]
     exact: bool
     """No search was cut short by the time limit."""
+    launch_read: dict[str, LaunchRead] = {}
+    """By side: what was read of those that are launch configurations. Where the two run different
+    stacks, `request` has that of the first, and that of the second beside its layout."""
 
     @classmethod
     def of(cls, comparison: Comparison, cluster: Cluster, grounds: dict[str, Any]) -> Self:

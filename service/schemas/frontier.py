@@ -10,6 +10,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from models.advice.frontier import Crossing
+from models.advice.pipelining import Need, gap_interval
 from models.advice.sweep import Point
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import Grounds
@@ -79,9 +80,13 @@ class PointAnswer(Document):
     with_pp: LayoutFields | None
     gap: float | None
     """without_s / with_s - 1; null where a side is missing."""
-    pipeline_needed: bool | None
-    """Its gap is above the tolerance, or there is no layout without a pipeline, among those that
-    the constraints leave; null where there is none at all, or the point is not exact."""
+    gap_low: float | None
+    """With `gap_high` a central 80% interval."""
+    gap_high: float | None
+    pipeline_needed: Need
+    """"yes": the gap is above the tolerance with its whole interval, or there is no layout without
+    a pipeline among those that the constraints leave; "no": the reverse; "undecided": the tolerance
+    lies in the interval; "unknown": there is no layout at all, or the point is not exact."""
     exact: bool
     refused: str | None
     chips_per_domain: int | None
@@ -90,15 +95,19 @@ class PointAnswer(Document):
 
     @classmethod
     def of(cls, point: Point, tolerance: float, *, on_torus: bool) -> Self:
-        both = point.without_s is not None and point.with_s is not None
+        has_both = point.gap is not None and None not in (point.without_s, point.with_s)
+        gap = point.gap if has_both else None
+        low, high = (None, None) if gap is None else gap_interval(gap, point.gap_spread)
         return cls(
             at=point.at,
             without_s=point.without_s,
             with_s=point.with_s,
             without=point.without and LayoutFields.shown(point.without, on_torus=on_torus),
             with_pp=point.with_pp and LayoutFields.shown(point.with_pp, on_torus=on_torus),
-            gap=point.gap if both else None,
-            pipeline_needed=not point.is_simple(tolerance) if point.is_answered else None,
+            gap=gap,
+            gap_low=low,
+            gap_high=high,
+            pipeline_needed=point.need(tolerance),
             exact=point.exact,
             refused=point.refused,
             chips_per_domain=point.chips_per_domain,

@@ -209,6 +209,9 @@ class ConstraintFields(Wire):
     """How surely a layout must fit in memory. It holds for all that is searched for:
     recommendations with their alternatives, fewest chips and thresholds, frontiers, and sides of
     comparisons. With 0.5 it is enough that the memory predicted for a layout is there."""
+    use_all_chips: bool = False
+    """Whether a recommendation must use every chip. Otherwise it uses fewer where no layout uses
+    all, or where a step takes less on fewer. Frontiers and comparisons always use all."""
 
     def build(self) -> Constraints:
         given = {knob: getattr(self, knob) for knob in KNOBS}
@@ -221,4 +224,5 @@ class ConstraintFields(Wire):
             allowed=allowed,
             memory_reserve_gib=self.memory_reserve_gib,
             min_fit_probability=self.min_fit_probability,
+            use_all_chips=self.use_all_chips,
         )

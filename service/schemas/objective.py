@@ -82,7 +82,7 @@ class ChoiceAnswer(Document):
     chip: str
     num_chips: int
     chips_used: int | None
-    """Fewer where no layout uses all, or where fewer, of those tried (`faster_on_fewer`), are
+    """Fewer where no layout uses all, or where fewer, of those tried (`fewer_chips`), are
     faster."""
     all_chips_s: float | None = None
     """A step with all of them, where fewer are faster."""
@@ -109,7 +109,7 @@ class ChoiceAnswer(Document):
     meets: bool
     """Deadline and budget are kept."""
     exact: bool
-    """Proved the fastest on its chips, and on fewer of those tried (`faster_on_fewer`)."""
+    """Proved the fastest on its chips, and on fewer of those tried (`fewer_chips`)."""
     refused: str | None
 
     @classmethod

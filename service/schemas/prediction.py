@@ -13,8 +13,11 @@ from models.errors import Invalid
 from models.prediction.coverage import EvidenceLevel
 from models.prediction.prediction import Prediction
 from models.spec.hardware import Cluster
+from service.schemas.launch import LaunchAnswer, LaunchUnsaid
+from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
+from service.schemas.switches import SwitchAnswer
 from service.schemas.wire import Document
 
 MAX_LAYOUTS = 1000
@@ -235,6 +238,9 @@ class Grounds(Document):
     conventions: Conventions
     assumptions: list[str]
     """What the request left open and the service settled."""
+    switches: list[SwitchAnswer] = []
+    """Of the software, for one layout: the recommended one, or the first that is predicted or
+    compared."""
 
 
 class Basis(Grounds, StoredAnswer):
@@ -255,7 +261,8 @@ class AnswerPage(Document):
 
 
 class RecommendationResult(Document):
-    """Of the fastest layout."""
+    """Of the recommended layout; in answers that were stored before `layouts` were named by their
+    positions, of the fastest."""
 
     chips_used: int
     layout_summary: str | None
@@ -266,7 +273,8 @@ class RecommendationResult(Document):
     exact: bool
     """The search came to its end (`certificate.exact`)."""
     faster_on: int | None = None
-    """Fewer chips, on which a step takes less (`faster_on_fewer.num_chips`)."""
+    """Of answers that were stored before they used fewer chips where those are faster: that number
+    of chips."""
 
 
 class RecommendationSummary(AnswerSummary):
@@ -296,4 +304,10 @@ class PredictionAnswer(Basis):
     """Layouts of the same model that were reported out of memory on this chip and stack, but for
     those that a later run disproves."""
     warnings: list[str] = []
-    """Of each layout that needs as much memory as one of those."""
+    """What was probably not meant (a batch in tokens, say), then each layout that needs as much
+    memory as one of those."""
+    launch: LaunchAnswer | LaunchUnsaid | None = None
+    """What launches the first layout in the words of its framework, or why these have none for it;
+    null for stacks without a launch format."""
+    launch_read: LaunchRead | None = None
+    """What was read of the launch configuration, where the request has one."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from models.advice.candidate import Candidate
-from models.advice.fewer_chips import FasterOnFewer, FewerChips
-from models.advice.pipelining import Pipelining, Roofline
+from models.advice.divisibility import Lift
+from models.advice.fewer_chips import FewerChips
+from models.advice.pipelining import Need, Pipelining, Roofline
 from models.advice.thresholds import Threshold
 from models.errors import Invalid
 from models.search.result import Certificate
 from models.spec.hardware import Cluster
+from models.spec.layout import Layout
 from service.schemas.allocation import AllocationAnswer, AllocationFields
 from service.schemas.evidence import EvidenceShown
+from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.layout import ConstraintFields
 from service.schemas.objective import AlternativeFields, ChoiceAnswer, ObjectiveFields
 from service.schemas.prediction import Basis, OutOfMemoryRun, PredictedLayout
@@ -89,15 +93,15 @@ class CandidateAnswer(Document):
         )
 
 
-class BolderAnswer(CandidateAnswer):
-    gain: float
-    """How much faster it is: how much longer a step of `fastest` takes, relative to it. What it
-    risks for that is `prediction.fit_probability`."""
+Position = Annotated[int, Field(ge=0)]
+"""Which of the answer's `layouts`, from 0."""
 
-    @classmethod
-    def of_gain(cls, candidate: Candidate, gain: float, cluster: Cluster) -> Self:
-        shown = CandidateAnswer.of(candidate, cluster)
-        return cls(**{name: getattr(shown, name) for name in type(shown).model_fields}, gain=gain)
+
+class BolderAnswer(Document):
+    layout: Position
+    """Which of `layouts`. What it risks is the `fit_probability` of its prediction."""
+    gain: float
+    """How much faster it is: how much longer a step of the `fastest` takes, relative to it."""
 
 
 class CertificateAnswer(Document):
@@ -128,24 +132,21 @@ class CertificateAnswer(Document):
         return cls.model_validate(asdict(certificate))
 
 
-class FasterOnFewerAnswer(Document):
-    num_chips: int
-    step_time_s: float
-
-    @classmethod
-    def of(cls, faster: FasterOnFewer) -> Self:
-        return cls.model_validate(asdict(faster))
-
-
 class FewerChipsAnswer(Document):
-    """No legal layout uses all chips."""
+    """Why the answer uses fewer chips than there are: no legal layout uses all, or a step takes
+    less on fewer. `constraints.use_all_chips` asks for all."""
 
-    rule: str
+    rule: str | None
+    """Which rule no layout on all chips keeps; null where layouts on all are only slower."""
     message: str
     num_chips: int
-    """What the answer uses: of the numbers that were tried (up to twelve that can be divided in
-    more ways than all larger ones, of at most 512 devices six where there are so many, of at most
-    64 any), the one on which a step takes least."""
+    """What the answer uses: of the numbers that were tried, the one on which a step takes least.
+    Where no layout uses all chips, these are up to twelve that can be divided in more ways than all
+    larger ones (of at most 512 devices six where there are so many, of at most 64 any). Where some
+    does, they are a few from half as many on: that can be divided in more ways, whole domains, and
+    powers of two of domains that experts divide badly."""
+    all_chips_s: float | None
+    """What a step takes with all of them; null where no layout uses all."""
 
     @classmethod
     def of(cls, fewer: FewerChips) -> Self:
@@ -175,19 +176,19 @@ class RooflineAnswer(Document):
 
 
 class ThresholdAnswer(Document):
-    """How far things could change before the verdict does. Values are GB/s per chip, of a torus per
-    link, or chips in a domain, of which larger ones may change it either way: 144 chips divide
-    otherwise than 72."""
+    """How far things could change before the gap crosses the tolerance. Values are GB/s per chip, of
+    a torus per link, or chips in a domain, of which larger ones may change it either way: 144 chips
+    divide otherwise than 72."""
 
     axis: str
-    needed: bool
-    """With things as they are; as `pipelining.needed`."""
+    is_above: bool
+    """With things as they are, the gap is above the tolerance."""
     value: float
     holds_at: float
-    """The last value tried before it changes; as things are, where nothing changes it."""
+    """The last value tried before that changes; as things are, where nothing changes it."""
     changes_at: float | None
-    """The first at which it is not; null where no doubling changes it, up to 16 times as much and
-    as little."""
+    """The first at which it has; null where no doubling changes it, up to 16 times as much and as
+    little."""
     exact: bool
     """False where time ran out: then a null says nothing, and another value may lie farther off
     than need be."""
@@ -197,17 +198,36 @@ class ThresholdAnswer(Document):
         return cls.model_validate(asdict(threshold))
 
 
-class PipeliningAnswer(Document):
-    """Is pipelining needed here? The best layouts without it and with it."""
+class LiftAnswer(Document):
+    field: Literal["cluster.num_chips", "workload.global_batch"]
+    value: int
 
-    without: CandidateAnswer | None
-    with_pp: CandidateAnswer | None
+    @classmethod
+    def of(cls, lift: Lift) -> Self:
+        return cls.model_validate(asdict(lift))
+
+
+class PipeliningAnswer(Document):
+    """Is pipelining needed here? The best layouts without it and with it, as positions in
+    `layouts`."""
+
+    without: Position | None
+    with_pp: Position | None
     gap: float | None
     """How much longer a step takes without pipelining, relative to with it."""
-    needed: bool | None = None
-    """The gap is above the tolerance, or there is no layout without a pipeline. Null where it is
-    not known: there is none on one side, for the constraints perhaps, or as the search was stopped.
-    Thresholds and frontiers mean the same."""
+    gap_low: float | None
+    """With `gap_high` a central 80% interval. What is uncertain of both layouts alike cancels; what
+    the model leaves unexplained of each does not."""
+    gap_high: float | None
+    needed: Need
+    """"yes": the gap is above the tolerance with its whole interval, or there is no layout without
+    a pipeline; "no": it is within the tolerance with its whole interval, or there is no layout with
+    one. "undecided": the tolerance lies in the interval, or only the divisibility of chips and
+    batch asks for a pipeline (`lifted_by`). "unknown": the search was stopped, or there is no
+    layout on one side and the constraints may be why. Frontiers mean the same."""
+    lifted_by: list[LiftAnswer] = []
+    """Where only divisibility asks for a pipeline: the nearest number of chips and the nearest
+    global batch, within an eighth, with which none is needed."""
     split: dict[str, float]
     """Seconds of the gap by term of `time`."""
     verdict: str
@@ -216,16 +236,18 @@ class PipeliningAnswer(Document):
     says why."""
     roofline: RooflineAnswer | None
     thresholds: list[ThresholdAnswer] | None = None
-    """Where the request includes them. Empty where it is not known whether a pipeline is needed, or
-    time ran out first."""
+    """Where the request includes them. Empty where `needed` is "unknown", or time ran out first."""
 
     @classmethod
-    def of(cls, pipelining: Pipelining, cluster: Cluster) -> Self:
+    def of(cls, pipelining: Pipelining, positions: Mapping[Layout, int]) -> Self:
         best = {"without": pipelining.without, "with_pp": pipelining.with_pp}
         return cls(
-            **{name: found and CandidateAnswer.of(found, cluster) for name, found in best.items()},
+            **{name: found and positions[found.prediction.layout] for name, found in best.items()},
             gap=pipelining.gap,
+            gap_low=pipelining.gap_low,
+            gap_high=pipelining.gap_high,
             needed=pipelining.needed,
+            lifted_by=[LiftAnswer.of(lift) for lift in pipelining.lifted_by],
             split=pipelining.split,
             verdict=pipelining.verdict,
             forbidden=list(pipelining.forbidden),
@@ -234,37 +256,43 @@ class PipeliningAnswer(Document):
 
 
 class RecommendationAnswer(Basis):
-    recommended: Literal["fastest", "simplest"] | None = None
-    """Which of the two to launch: the simplest layout within the tolerance of the fastest, which is
-    "fastest" where the fastest is itself the simplest. Null in answers of before it was said."""
-    fastest: CandidateAnswer
-    """The fastest of the layouts that fit with `constraints.min_fit_probability`, 0.9 unless the
-    request says otherwise."""
-    simplest: CandidateAnswer
+    """Every layout is written once, in `layouts`; all else names layouts by their position there.
+    Answers of before there were positions are served as they were stored."""
+
+    layouts: Annotated[list[CandidateAnswer], Field(min_length=1)]
+    """The layout to launch first, then the others by step time. All fit with the probability
+    `constraints.min_fit_probability`, 0.9 unless the request says otherwise, except the `bolder`
+    one."""
+    recommended: Position
+    """The layout to launch: the simplest within the tolerance of the fastest. It is the first."""
+    fastest: Position
+    simplest: Position
     """The simplest layout within the tolerance of the fastest."""
-    simplest_gap: float | None = None
-    """What simplicity costs: how much longer a step of the simplest takes, relative to the fastest.
-    Null in answers of before it was said."""
+    simplest_gap: float
+    """What simplicity costs: how much longer a step of the simplest takes, relative to the
+    fastest."""
     bolder: BolderAnswer | None = None
     """What is faster and less sure to fit: the fastest layout that fits by the median, that is with
     even chances. Null where it is not faster than `fastest` by 1%, or time ran out before that was
     known, which `reasons` say."""
-    ranked: list[CandidateAnswer]
+    ranked: list[Position]
     """Fastest first."""
-    front: list[CandidateAnswer]
+    front: list[Position]
     """Layouts within the tolerance that none beats in time, complexity and free memory (in steps of
     5%) at once, fastest first. Exact in time and complexity; in free memory, of the layouts that
     were evaluated."""
     reasons: list[str]
     chips_used: int
+    """How many chips all `layouts` use: as many as are fastest, unless
+    `constraints.use_all_chips` asks for all."""
     fewer_chips: FewerChipsAnswer | None
-    faster_on_fewer: FasterOnFewerAnswer | None = None
-    """Where chips stand in each other's way: fewer than `chips_used`, of those tried, on which a
-    step takes least. Tried are a few, from half as many on: that can be divided in more ways, whole
-    domains, and powers of two of domains that experts divide badly. Null where none of these is
-    faster (`alternatives.num_chips` asks for others), or time ran out before that was known, which
+    """Null where all chips are used: none of the smaller numbers that were tried is faster
+    (`alternatives.num_chips` asks for others), or time ran out before that was known, which
     `reasons` say."""
     pipelining: PipeliningAnswer
+    launch: LaunchAnswer | LaunchUnsaid | None = None
+    """What launches the recommended layout in the words of its framework, or why these have none
+    for it; null for stacks without a launch format."""
     allocation: AllocationAnswer | None
     """Which rank runs on which of the nodes of the request."""
     choices: list[ChoiceAnswer]

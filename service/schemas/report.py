@@ -23,7 +23,7 @@ from service.schemas.workload import WorkloadFields
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
 """How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
 speed."""
-Choice = Literal["fastest", "simplest", "bolder", "surer"]
+Choice = Literal["recommended", "fastest", "simplest", "bolder", "surer"]
 """The name of a layout in a recommendation; "surer" is in old ones only, in place of "bolder"."""
 DateSource = Literal["request", "log", "arrival"]
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -159,8 +159,8 @@ class RunSubject(Wire):
     prediction_id: Id | None = None
     recommendation_id: Id | None = None
     rank: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Which of its layouts ran, from 1; without it the fastest of a recommendation, the only one of
-    a prediction."""
+    """Which of its layouts ran, from 1; without it the recommended one of a recommendation (of an
+    answer without `layouts`, the fastest), the only one of a prediction."""
     choice: Choice | None = None
     """Of a recommendation, instead of `rank`: the name that the layout has there."""
     model: Model | None = None

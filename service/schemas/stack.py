@@ -4,14 +4,15 @@ changed."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from models.errors import Invalid
 from models.spec.catalogue import as_tuples
 from models.spec.profile import shipped_profile
 from models.spec.stack import Kernel, Stack
+from models.spec.switches import as_of, changed, release_year
 from models.spec.workload import Precision
 from service.json_pointers import TAG_PREFIX
 from service.schemas.layout import Modules, Placement, Recompute, Schedule, ZeroStage
@@ -20,12 +21,17 @@ from service.schemas.wire import Degree, Name, Wire
 Bytes = Annotated[float, Field(ge=0, le=8)]
 MOST_YEARS = 20.0
 """No software is taken to be older."""
+_SAME_AGE_YEARS = 0.05
+"""Dates of releases are known to a tenth of a year."""
 
 
 class StackFields(Wire):
     """A stack by name; each further field replaces what the catalogue says of it."""
 
     name: Name
+    version: Annotated[str, Field(min_length=1, max_length=40)] | None = None
+    """A release of the software, such as "0.2.1": its age, and its switches as tuned recipes set
+    them then, unless given."""
     schedules: Annotated[list[Schedule], Field(min_length=1)] | None = None
     max_virtual_stages: Annotated[int, Field(ge=1, le=64)] | None = None
     micro_batch_groups: Literal["stages", "equal", "any"] | None = None
@@ -116,7 +122,7 @@ class StackFields(Wire):
     running_balance: bool | None = None
     age_years: Annotated[float, Field(ge=0, le=MOST_YEARS)] | None = None
     """How much older the software is than the newest that profiles are fitted to: kernels and
-    launches are slower, and attention and loss are what it had then, unless given."""
+    launches are slower, and switches are set as tuned recipes set them then, unless given."""
 
     def changes(self) -> dict[str, object]:
         """The fields that were given. A null says nothing, except for `node_limit`: that there is
@@ -129,10 +135,26 @@ class StackFields(Wire):
         }
 
     def build(self, base: Stack) -> Stack:
-        then = (
-            base.as_of(shipped_profile().software_year - self.age_years) if self.age_years else base
-        )
-        return replace(then, **{name: as_tuples(value) for name, value in self.changes().items()})
+        changes = {name: as_tuples(value) for name, value in self.changes().items()}
+        version = changes.pop("version", None)
+        year = self._software_year(base.id, version)
+        if year is None:
+            return changed(base, changes)
+        age_years = max(shipped_profile().software_year - year, 0.0)
+        return changed(as_of(base, year), {"age_years": age_years, **changes})
+
+    def _software_year(self, stack_id: str, version: str | None) -> float | None:
+        """When the software was new; None where it is as new as any. Raises Invalid where the
+        version is not known, or is not as old as the request says."""
+        newest = shipped_profile().software_year
+        if version is None:
+            return newest - self.age_years if self.age_years else None
+        year = release_year(stack_id, version)
+        age_years = max(newest - year, 0.0)
+        if self.age_years is not None and abs(self.age_years - age_years) > _SAME_AGE_YEARS:
+            rule = f"is of {age_years:.2g} years before the newest software; leave out age_years"
+            raise Invalid("stack.version", version, rule)
+        return year
 
 
 def _union_tag(value: object) -> str:
@@ -150,7 +172,7 @@ StackForm = Annotated[
 def with_age(form: str | StackFields, years: float) -> str | StackFields:
     """The stack with this age of its software, unless the form says itself how old it is."""
     fields = StackFields(name=form) if isinstance(form, str) else form
-    if not years or fields.age_years is not None:
+    if not years or fields.age_years is not None or fields.version is not None:
         return form
     return StackFields.model_validate(
         {**fields.changes(), "name": fields.name, "age_years": min(years, MOST_YEARS)}

@@ -5,36 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
-from models.errors import Invalid
 from models.prediction.timeline import Timeline
+from service.schemas.layout_query import LayoutQuery, RecommendedLayoutQuery
 from service.schemas.prediction import ProfileUsed
-from service.schemas.report import Choice
 from service.schemas.wire import Document
 
 
-class TimelineQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    rank: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Which of the answer's layouts, from 1: required where a prediction has several; else the
-    first."""
+class TimelineQuery(LayoutQuery):
     micro_batches: Annotated[int, Field(ge=1, le=10**6)] | None = None
     """How many of the step's to show at most; no fewer than the schedule needs."""
     format: Literal["json", "chrome"] = "json"
     """"chrome": the Trace Event Format, for chrome://tracing and Perfetto."""
 
 
-class RecommendationTimelineQuery(TimelineQuery):
-    choice: Choice | None = None
-    """Instead of `rank`: the name that the layout has in the recommendation."""
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if self.choice is not None and self.rank is not None:
-            raise Invalid("choice", self.choice, "goes without rank")
-        return self
+class RecommendationTimelineQuery(RecommendedLayoutQuery, TimelineQuery):
+    pass
 
 
 class EventAnswer(Document):

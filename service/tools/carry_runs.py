@@ -125,7 +125,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
     """The name of the catalogue's stack, and the fields in which the run's build differs from it.
     Its age is left out, as it follows from the date."""
     base = asdict(catalogue.stack(stack.id))
-    known = StackFields.model_fields.keys() - {"age_years"}
+    known = StackFields.model_fields.keys() - {"age_years", "version"}
     changes = {
         name: value
         for name, value in asdict(stack).items()

@@ -103,6 +103,9 @@ TYPES: dict[str, ProblemType] = {
     "method-not-allowed": ProblemType(
         "Method not allowed", 405, "The header `Allow` lists the methods of this address."
     ),
+    "not-acceptable": ProblemType(
+        "Not in that media type", 406, "`detail` lists the media types that the answer has."
+    ),
     "conflict": ProblemType(
         "Conflict", 409, "Another request got there first; look and try again."
     ),
@@ -180,6 +183,7 @@ _NAME_OF_EXCEPTION: dict[type[Exception], str] = {
     errors.PreconditionFailed: "precondition-failed",
     errors.PreconditionRequired: "precondition-required",
     errors.BadHeader: "bad-header",
+    errors.NotAcceptable: "not-acceptable",
     errors.MalformedBody: "malformed-body",
     errors.Unreadable: "malformed-body",
     errors.NotJson: "unsupported-media-type",

@@ -17,6 +17,7 @@ HEADERS = {
         "true where an earlier request made this: of the same Idempotency-Key, or of the same log."
     ),
     "Link": 'The next page, with rel="next", where there is one (RFC 8288).',
+    "Preference-Applied": "The preference of `Prefer` that the answer's form follows (RFC 7240).",
     "Location": "Where what was created lies.",
     "Retry-After": "Seconds to wait before trying again.",
     "WWW-Authenticate": "How to authenticate (RFC 6750).",
@@ -62,18 +63,27 @@ def if_match(
     return {"parameters": [parameter]}
 
 
-IF_NONE_MATCH: dict[str, Any] = {
-    "parameters": [
-        {
-            "name": "If-None-Match",
-            "in": "header",
-            "required": False,
-            "schema": {"type": "string"},
-            "description": "ETags that the client has: where one is of this state the answer is a"
-            " 304.",
-        }
-    ]
-}
+def _optional_headers(**descriptions: str) -> dict[str, Any]:
+    """Headers that endpoints read themselves, as documented parameters."""
+    return {
+        "parameters": [
+            {
+                "name": name.replace("_", "-"),
+                "in": "header",
+                "required": False,
+                "schema": {"type": "string"},
+                "description": description,
+            }
+            for name, description in descriptions.items()
+        ]
+    }
+
+
+_SEEN = "ETags that the client has: where one is of this state the answer is a 304."
+_PREFERRED = "`return=minimal` asks for the brief view (RFC 7240), unless `view` says which."
+IF_NONE_MATCH = _optional_headers(If_None_Match=_SEEN)
+PREFER = _optional_headers(Prefer=_PREFERRED)
+IF_NONE_MATCH_OR_PREFER = _optional_headers(If_None_Match=_SEEN, Prefer=_PREFERRED)
 
 IN_V1 = problem_responses(401, 403, 404, 422, 500, 503)
 """Of every operation below /v1: `create_app` gives them to each of its routers."""
@@ -84,8 +94,12 @@ CREATE = POST | {
     201: with_headers("Location", "Idempotency-Replayed"),
     409: POST[409] | with_headers("Retry-After"),
 }
+CREATE_WITH_VIEW = CREATE | {
+    201: with_headers("Location", "Idempotency-Replayed", "Preference-Applied")
+}
 PAGE: Responses = {200: with_headers("Link")}
 TAGGED: Responses = {200: with_headers("ETag")}
 CONDITIONAL_GET = TAGGED | {304: {"description": "The client has it"} | with_headers("ETag")}
+CONDITIONAL_GET_WITH_VIEW = CONDITIONAL_GET | {200: with_headers("ETag", "Preference-Applied")}
 IF_MATCH = TAGGED | problem_responses(400, 412)
 IF_MATCH_REQUIRED = IF_MATCH | problem_responses(428)

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from models.advice.candidate import candidates
-from models.advice.fewer_chips import find_faster_on_fewer
+from models.advice.fewer_chips import fastest_on_fewer
 from models.advice.recommendation import Recommendation, recommend
 from models.advice.safe_fit import fastest_bolder_layout
 from models.layouts.space import Space
@@ -35,7 +35,7 @@ from tests.benchmarks import pages
 from tests.benchmarks.problems import NAMED
 
 _BESIDES: dict[Callable[..., Any], str] = {
-    find_faster_on_fewer: "fewer chips",
+    fastest_on_fewer: "fewer chips",
     fastest_bolder_layout: "bolder layout",
     candidates: "intervals",
     why_none: "intervals",

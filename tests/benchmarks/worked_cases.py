@@ -235,7 +235,7 @@ def prediction_row(label: str, p: Prediction) -> str:
 def print_case(case: Case) -> None:
     print(f"## {case.title}\n")
     start = time.perf_counter()
-    answer = recommend(case.problem, shipped_profile())
+    answer = recommend(case.problem, shipped_profile(), Constraints(use_all_chips=True))
     print("| | layout | step time, 80% interval | MFU (causal) | memory |")
     print("|---|---|---|---|---|")
     print(candidate_row("fastest without a pipeline", answer.pipelining.without))
@@ -300,7 +300,7 @@ def print_lifted_limits(case: Case) -> None:
 
 def fastest_or_reason(question: Problem, pp: tuple[int, ...]) -> str:
     """The fastest layout with one of these numbers of stages, or why there is none."""
-    constraints = Constraints(allowed={"pp": pp})
+    constraints = Constraints(allowed={"pp": pp}, use_all_chips=True)
     try:
         fastest = recommend(question, shipped_profile(), constraints).fastest.prediction
     except Infeasible as error:

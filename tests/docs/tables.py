@@ -10,7 +10,9 @@ from typing import Any
 from models.layouts.complexity import POINTS, TERM_WORDS
 from models.layouts.rules import RULES, Rule
 from models.spec import catalogue
+from models.spec.switches import NOTHING, Switch, setting_of, switches_of
 from service.app import create_app
+from service.formats.launch.formats import FORMATS
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
 
@@ -56,6 +58,43 @@ def stacks() -> str:
     return _table(("stack", "software", "also accepted"), rows)
 
 
+def switches() -> str:
+    """The switches of stacks that have words for them; stacks that are like one have the same."""
+    known = {stack.id: stack for stack in catalogue.stacks().values()}
+    rows = [
+        (
+            f"`{id_}`",
+            f"`{switch.field}`",
+            f"`{switch.name}`",
+            _setting(switch, switch.taken_at().value),
+            _setting(switch, switch.default_at().value),
+        )
+        for id_, stack in sorted(known.items())
+        for switch in switches_of(stack)
+        if len({setting.value for setting in switch.settings}) > 1
+    ]
+    head = ("stack", "field", "switch", "recipes set", "told nothing")
+    return _table(head, rows)
+
+
+def launch_formats() -> str:
+    rows = [
+        (
+            f"`{name}`",
+            f"{format_.framework} {format_.release}",
+            ", ".join(f"`{stack}`" for stack in format_.stacks),
+            "a document" if format_.words is None else "arguments",
+        )
+        for name, format_ in FORMATS.items()
+    ]
+    return _table(("format", "written for", "of stacks", "settings are"), rows)
+
+
+def _setting(switch: Switch, value: object) -> str:
+    words = setting_of(switch, value).words
+    return f"`{words}`" if words != NOTHING else "not set"
+
+
 def rule_meaning(rule: Rule) -> str:
     """The first paragraph of the docstring of the rule's test, on one line."""
     return " ".join((getdoc(rule.test) or "").split("\n\n")[0].split())
@@ -76,6 +115,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "routes": routes,
     "problem types": problem_types,
     "stacks": stacks,
+    "launch formats": launch_formats,
+    "switches": switches,
     "rules": rules,
     "complexity terms": complexity_terms,
 }

@@ -62,7 +62,7 @@ def test_every_route_is_explained(path: str) -> None:
         assert f"`{method.upper()} {path}`" in EVERYTHING
 
 
-@pytest.mark.parametrize("name", ["RecommendationAnswer", "PredictionAnswer"])
+@pytest.mark.parametrize("name", ["RecommendationAnswer", "PredictionAnswer", "CheckAnswer"])
 def test_every_word_of_an_answer_is_in_the_concepts(name: str) -> None:
     concepts = PAGES["docs/concepts.md"]
     missing = sorted({word for word in _fields(name) if f"`{word}`" not in concepts})

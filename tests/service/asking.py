@@ -52,6 +52,23 @@ def without(base: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in base.items() if name not in names}
 
 
+def candidate(answer: dict[str, Any], name: str) -> dict[str, Any]:
+    """The layout that a recommendation has under a name, with all that it says of it."""
+    position = answer[name]["layout"] if name == "bolder" else answer[name]
+    found: dict[str, Any] = answer["layouts"][position]
+    return found
+
+
+def predicted(answer: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = candidate(answer, name)["prediction"]
+    return found
+
+
+def listed(answer: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The layouts of a list of a recommendation: those `ranked`, or on the `front`."""
+    return [answer["layouts"][position] for position in answer[name]]
+
+
 def assert_problem(response: Any, name: str, pointer: str | None = None) -> dict[str, Any]:
     """The canonical error shape (RFC 9457); `pointer` is the place of one of its errors."""
     body = response.json()

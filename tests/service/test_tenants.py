@@ -195,7 +195,8 @@ def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, ke
         made = guarded.post(path, json=body, headers=a)
         assert made.status_code == 201, made.text
         mine = made.headers["location"]
-        for where in (mine, f"{mine}/timeline") if path != "/v1/benchmarks" else (mine,):
+        parts = ("", "/timeline", "/launch/torchtitan") if path != "/v1/benchmarks" else ("",)
+        for where in (f"{mine}{part}" for part in parts):
             assert guarded.get(where, headers=a).status_code == 200
             assert_problem(guarded.get(where, headers=b), "not-found")
         assert [len(guarded.get(path, headers=who).json()["items"]) for who in (a, b)] == [1, 0]

@@ -51,6 +51,9 @@ class LaunchConfiguration:
     version: str
     """The release of the framework that it is written for."""
     settings: Mapping[str, Any]
+    script_arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Beside a document of the launcher, what the training script itself must be told, by the names
+    of transformers' TrainingArguments."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of every rank."""
     placeholders: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +63,16 @@ class LaunchConfiguration:
     """Options of sbatch, without dashes: nodes, ntasks-per-node, segment."""
     notes: tuple[str, ...] = ()
     """What a person must know or do besides, a sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A reason at which the framework stops before the first step."""
+
+    setting: str
+    """As the framework writes it."""
+    value: object
+    rule: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +88,7 @@ class LaunchReading:
     framework: str
     version: str
     model: Mapping[str, Any] | None
-    """Fields of ShapeFields."""
+    """Fields of ShapeFields; or the name alone, of a model of the catalogue."""
     workload: Mapping[str, Any]
     """Those fields of WorkloadFields that are said."""
     stack: Mapping[str, Any]
@@ -84,6 +97,11 @@ class LaunchReading:
     """Fields of LayoutFields."""
     num_devices: int | None
     """How many devices the job has, where that is said."""
+    num_micro_batches: int | None = None
+    """Of one data-parallel rank in a step (gradient accumulation), where that is said. Of the
+    global batch and the micro-batch the one that is not said follows from it and the devices."""
+    stops: tuple[Stop, ...] = ()
+    """What is read, but the framework refuses, beyond the rules of layouts."""
     unread: tuple[str, ...] = ()
     """Settings that are not understood and could change time or memory, as they were written."""
     ignored: tuple[str, ...] = ()

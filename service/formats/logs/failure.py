@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+
+from service.formats.logs.lines import Log
 
 _MARKS = re.compile(
     r"OutOfMemoryError|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
@@ -22,6 +25,23 @@ _CRASHES = re.compile(
 )
 
 
+_EXCEPTION = re.compile(
+    r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt)"
+    r"(?::\s.{0,400}|:?\s{0,9}$)"
+)
+"""The last line of a Python traceback."""
+_OTHER_LAST_WORDS = re.compile(
+    r"(?:Fatal Python error|Segmentation fault|terminate called after|exited on signal|srun: error:"
+    r"|slurmstepd: error:|Watchdog caught collective operation timeout).{0,400}"
+)
+_OF_THE_LAUNCHER = re.compile(
+    r"ChildFailedError|SignalException|torch[./]distributed[./]elastic|CalledProcessError"
+)
+"""In the last words of a launcher, which only say that a process of its failed."""
+_LINE_REACH = 2000  # characters of a line that are looked at
+_MAX_QUOTED = 300
+
+
 def tells_crash(text: str) -> bool:
     """Whether the log has the last words of a process that failed."""
     return _CRASHES.search(text) is not None
@@ -35,3 +55,33 @@ def text_after_last_mark(text: str) -> str:
     """What follows the last such message; the whole text where there is none."""
     end = max((mark.end() for mark in _MARKS.finditer(text)), default=0)
     return text[end:]
+
+
+def last_error(text: str) -> str | None:
+    """The last line that says why a process failed, shortened and without control characters: that
+    of a Python exception, if there is one. Of a launcher whose process failed only where no other
+    is there."""
+    lines = [line[:_LINE_REACH] for line in Log(text).text.splitlines()]
+    own = [line for line in lines if not _OF_THE_LAUNCHER.search(line)]
+    for pattern, candidates in (
+        (_EXCEPTION, own),
+        (_OTHER_LAST_WORDS, own),
+        (_EXCEPTION, lines),
+    ):
+        found = next(_matches_from_the_end(pattern, candidates), None)
+        if found is not None:
+            return _quoted(found)
+    return None
+
+
+def _matches_from_the_end(pattern: re.Pattern[str], lines: list[str]) -> Iterator[str]:
+    for line in reversed(lines):
+        match = pattern.search(line)
+        if match:
+            yield match.group()
+
+
+def _quoted(text: str) -> str:
+    """The text as an answer quotes it."""
+    shown = "".join(character for character in text.strip() if character.isprintable())
+    return shown if len(shown) <= _MAX_QUOTED else f"{shown[:_MAX_QUOTED]}…"

@@ -1,10 +1,11 @@
-"""The question that a Megatron run answers, read from the arguments that it dumps: model, workload
-and layout in their wire form.
+"""The question that a Megatron run answers, read from its arguments: model, workload and layout in
+their wire form.
 
 Names and meanings are those of Megatron-Core 0.19; `megatron_versions` first puts those of other
-versions into them. The dump is printed after Megatron has filled in what follows from other
+versions into them. A dump is printed after Megatron has filled in what follows from other
 arguments, so what a script leaves out is there. An argument that the dump should have and does not
-have is refused: it may have been cut off, and is not the same as one that is off.
+have is refused: it may have been cut off, and is not the same as one that is off. Arguments as they
+are typed come here from `service.formats.launch.megatron_reader`, which fills them in.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from service.formats.logs.layer_pattern import layer_switches
 from service.formats.logs.megatron_versions import in_todays_names, is_of_gpt_neox
 
 _PATH = "log.arguments"
+_TYPED_PATH = "launch.arguments"
 _MAX_LAYERS = 1024
 _WHOLE = re.compile(r"[-+]?\d{1,12}", re.ASCII)
 _WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)
@@ -60,7 +62,14 @@ _PLAIN_VALUES = {
 }
 """The arguments that are a field of the question as they are, for each part of it."""
 _OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon"}
-_16_BIT_DTYPES = ("bf16", "fp16", "torch.bfloat16", "torch.float16")
+HALF_DTYPES = (
+    "bf16",
+    "fp16",
+    "bfloat16",
+    "float16",
+    "torch.bfloat16",
+    "torch.float16",
+)
 _ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _OVERLAPS = {
     "overlap_data": ("overlap_grad_reduce", "overlap_param_gather"),
@@ -81,10 +90,12 @@ _SPLIT_WITH_ENDS_FLAGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Arguments:
-    """The dumped texts, read as values. An absent argument and "None" are the same."""
+class Arguments:
+    """Texts of arguments, read as values. An absent argument and "None" are the same."""
 
     values: Mapping[str, str]
+    flags: Mapping[str, str] | None = None
+    """Of arguments as they are typed, what each is called there; None of dumped ones."""
 
     def word(self, name: str) -> str | None:
         value = self.values.get(name, "").strip()
@@ -101,7 +112,7 @@ class _Arguments:
         if value is not None:
             return value
         if default is None:
-            raise Invalid(f"{_PATH}.{name}", None, "is required")
+            raise self.invalid(name, "is required")
         return default
 
     def optional(self, name: str, least: int = 1) -> int | None:
@@ -121,11 +132,23 @@ class _Arguments:
             )
             raise Invalid(f"{_PATH}.{names[0]}", None, rule)
 
+    def called(self, name: str) -> str:
+        """What an argument is called where it is given."""
+        return name if self.flags is None else self.flags.get(name, name)
+
     def invalid(self, name: str, rule: str) -> Invalid:
-        return Invalid(f"{_PATH}.{name}", self.shown(name), rule)
+        if self.flags is None:
+            return Invalid(f"{_PATH}.{name}", self.shown(name), rule)
+        return Invalid(_TYPED_PATH, self._as_typed(name), rule)
 
     def unsupported(self, name: str, missing: str) -> Unsupported:
-        return Unsupported(f"{_PATH}.{name}", self.shown(name), missing)
+        if self.flags is None:
+            return Unsupported(f"{_PATH}.{name}", self.shown(name), missing)
+        return Unsupported(_TYPED_PATH, self._as_typed(name), missing)
+
+    def _as_typed(self, name: str) -> str:
+        """The flag and its value; the flag alone where it has none."""
+        return " ".join(filter(None, (self.called(name), self.shown(name))))
 
     def shown(self, name: str) -> str | None:
         value = self.word(name)
@@ -136,11 +159,11 @@ def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Map
     """The `model`, `workload`, `layout` and `num_chips` of the run. A part that is `settled`
     elsewhere is left out where it cannot be read. Raises Invalid or Unsupported for another part of
     which an argument is missing, cannot be read, or means what the cost model does not describe."""
-    given = _Arguments(in_todays_names(arguments))
+    given = Arguments(in_todays_names(arguments))
     found: dict[str, Any] = {}
-    for part, read in (("model", _model), ("workload", _workload), ("layout", _layout)):
+    for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
         try:
-            _require_known_version(given, part)
+            require_known_version(given, part)
             found[part] = read(given)
         except Invalid:
             if part not in settled:
@@ -155,7 +178,7 @@ def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Map
 def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
     """What the arguments say of the model, the workload and the layout, as far as it can be read,
     to be compared with what is said elsewhere."""
-    given = _Arguments(in_todays_names(arguments))
+    given = Arguments(in_todays_names(arguments))
     parts = question(arguments, settled=_PLAIN_VALUES)
     stated: dict[str, Mapping[str, Any]] = {}
     for part, names in _PLAIN_VALUES.items():
@@ -167,7 +190,7 @@ def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any
     return stated
 
 
-def _require_known_version(given: _Arguments, part: str) -> None:
+def require_known_version(given: Arguments, part: str) -> None:
     """Refuse arguments of a version or of a kind that this part of the question cannot say."""
     if is_of_gpt_neox(given.values):
         rule = (
@@ -181,7 +204,7 @@ def _require_known_version(given: _Arguments, part: str) -> None:
             raise given.unsupported(name, missing)
 
 
-def _num_layers(given: _Arguments) -> int:
+def _num_layers(given: Arguments) -> int:
     layers = given.count("num_layers")
     if layers > _MAX_LAYERS:
         raise given.invalid("num_layers", f"must be at most {_MAX_LAYERS}")
@@ -193,12 +216,12 @@ def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
     does not have, that cannot be read, or that the run has no use for, say nothing."""
     found: dict[str, Any] = {}
     with suppress(Invalid):
-        for name, value in _iterate_stack_fields(_Arguments(in_todays_names(arguments))):
+        for name, value in _iterate_stack_fields(Arguments(in_todays_names(arguments))):
             found[name] = value
     return found
 
 
-def _iterate_stack_fields(given: _Arguments) -> Iterator[tuple[str, Any]]:
+def _iterate_stack_fields(given: Arguments) -> Iterator[tuple[str, Any]]:
     if given.count("tensor_model_parallel_size", 1) > 1:
         if not given.flag("sequence_parallel"):
             yield "sequence_parallel", [True, False]
@@ -217,14 +240,14 @@ def _iterate_stack_fields(given: _Arguments) -> Iterator[tuple[str, Any]]:
         yield "loss", "fused" if given.flag("cross_entropy_loss_fusion") else "stepwise"
 
 
-def _overlaps(given: _Arguments, name: str) -> Iterator[tuple[str, bool]]:
+def _overlaps(given: Arguments, name: str) -> Iterator[tuple[str, bool]]:
     """The overlap switch of this name, if the dump has any of the arguments that turn it on."""
     stated = [argument for argument in _OVERLAPS[name] if given.word(argument) is not None]
     if stated:
         yield name, any(map(given.flag, stated))
 
 
-def _model(given: _Arguments) -> dict[str, Any]:
+def read_model(given: Arguments) -> dict[str, Any]:
     layers = _num_layers(given)
     given.require_any("swiglu", "quick_geglu", part="model")
     given.require_any("untie_embeddings_and_output_weights", part="model")
@@ -237,10 +260,10 @@ def _model(given: _Arguments) -> dict[str, Any]:
         "hidden_size": given.count("hidden_size"),
         "intermediate_size": given.count("ffn_hidden_size"),
         "num_attention_heads": given.count("num_attention_heads"),
-        "vocab_size": given.optional("padded_vocab_size") or given.count("vocab_size"),
+        **_vocabulary(given),
         "gated_mlp": given.flag("swiglu") or given.flag("quick_geglu"),
         "tie_word_embeddings": not given.flag("untie_embeddings_and_output_weights"),
-        "qk_norm": given.flag("qk_layernorm"),
+        "qk_norm": given.flag("qk_layernorm") and not given.flag("multi_latent_attention"),
         "attention_bias": given.flag("add_qkv_bias") or given.flag("add_bias_linear"),
         "attention_output_bias": given.flag("add_bias_linear"),
         "mtp_layers": given.count("mtp_num_layers", 0, least=0),
@@ -255,7 +278,15 @@ def _model(given: _Arguments) -> dict[str, Any]:
     return model
 
 
-def _heads(given: _Arguments) -> dict[str, int]:
+def _vocabulary(given: Arguments) -> dict[str, int]:
+    """The padded vocabulary. The tokenizer has it where arguments as they are typed do not."""
+    size = given.optional("padded_vocab_size") or given.optional("vocab_size")
+    if size is None and given.flags is not None:
+        return {}
+    return {"vocab_size": size or given.count("vocab_size")}
+
+
+def _heads(given: Arguments) -> dict[str, int]:
     given.require_any("group_query_attention", part="model")
     grouped = given.flag("group_query_attention")
     heads = {
@@ -265,7 +296,7 @@ def _heads(given: _Arguments) -> dict[str, int]:
     return heads if size is None else {**heads, "head_dim": size}
 
 
-def _mla(given: _Arguments) -> dict[str, int | None]:
+def _mla(given: Arguments) -> dict[str, int | None]:
     return {
         "q_lora_rank": given.optional("q_lora_rank"),
         "kv_lora_rank": given.count("kv_lora_rank"),
@@ -275,7 +306,7 @@ def _mla(given: _Arguments) -> dict[str, int | None]:
     }
 
 
-def _window(given: _Arguments, layers: int) -> dict[str, int]:
+def _window(given: Arguments, layers: int) -> dict[str, int]:
     """The sliding window. `window_size` (left, right) counts keys beside the query's own; with
     `window_attn_skip_freq` n every n-th layer sees the whole sequence."""
     text = given.word("window_size")
@@ -303,7 +334,7 @@ def _window(given: _Arguments, layers: int) -> dict[str, int]:
     return {"sliding_window": left + 1, "full_attention_period": period}
 
 
-def _moe(given: _Arguments, layers: int) -> dict[str, int | bool]:
+def _moe(given: Arguments, layers: int) -> dict[str, int | bool]:
     width = given.optional("moe_ffn_hidden_size") or given.count("ffn_hidden_size")
     first, period = _sparse_layers(given, layers)
     return {
@@ -318,19 +349,19 @@ def _moe(given: _Arguments, layers: int) -> dict[str, int | bool]:
     }
 
 
-def _groups(given: _Arguments) -> dict[str, int]:
+def _groups(given: Arguments) -> dict[str, int]:
     """The groups of experts. Without --moe-router-group-topk they limit nothing."""
     groups = given.optional("moe_router_num_groups")
     chosen = given.optional("moe_router_group_topk")
     return {"num_groups": groups, "groups_per_token": chosen} if groups and chosen else {}
 
 
-def _shared_expert(given: _Arguments) -> dict[str, int]:
+def _shared_expert(given: Arguments) -> dict[str, int]:
     width = given.optional("moe_shared_expert_intermediate_size", least=0)
     return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
 
 
-def _sparse_layers(given: _Arguments, layers: int) -> tuple[int, int]:
+def _sparse_layers(given: Arguments, layers: int) -> tuple[int, int]:
     """The number of dense layers that come first, and the period of sparse layers from there.
 
     Of the layers of a period Megatron makes the first sparse, and the wire form the last. That is
@@ -344,6 +375,11 @@ def _sparse_layers(given: _Arguments, layers: int) -> tuple[int, int]:
     first = sparse.index(True)
     if all(sparse[first:]):
         return first, 1
+    distance = sparse.index(True, first + 1) - first if sum(sparse) > 1 else layers
+    dense_first = first if first >= distance else 0
+    shape = [index >= dense_first and (index + 1) % distance == 0 for index in range(layers)]
+    if sparse == shape:
+        return dense_first, distance
     period = layers // sum(sparse)
     per_period = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
     if any(count != 1 for count in per_period) or layers % period:
@@ -352,7 +388,7 @@ def _sparse_layers(given: _Arguments, layers: int) -> tuple[int, int]:
 
 
 def _layer_pattern(
-    given: _Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]
+    given: Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]
 ) -> list[bool]:
     """A switch for each layer, from an expression of lists, or from a period by `of_period`, which
     gets the period and the index of a layer."""
@@ -367,7 +403,7 @@ def _layer_pattern(
     return switches
 
 
-def _workload(given: _Arguments) -> dict[str, Any]:
+def read_workload(given: Arguments) -> dict[str, Any]:
     workload: dict[str, Any] = {
         "seq_len": given.count("seq_length"),
         "global_batch": given.count("global_batch_size"),
@@ -380,7 +416,7 @@ def _workload(given: _Arguments) -> dict[str, Any]:
     return workload
 
 
-def _precision(given: _Arguments) -> str:
+def _precision(given: Arguments) -> str:
     if given.word("fp4") not in (None, "False"):
         return "nvfp4"
     if given.word("fp8") not in (None, "False"):
@@ -391,16 +427,16 @@ def _precision(given: _Arguments) -> str:
     return halves[0] if halves else "fp32"
 
 
-def _optimizer(given: _Arguments) -> str:
+def _optimizer(given: Arguments) -> str:
     name = _OPTIMIZERS.get(given.word("optimizer") or "")
     if name is None:
         raise given.unsupported("optimizer", "the state of this optimizer")
     moments = (given.word("exp_avg_dtype"), given.word("exp_avg_sq_dtype"))
-    halved = name == "adamw" and all(each in _16_BIT_DTYPES for each in moments)
+    halved = name == "adamw" and all(each in HALF_DTYPES for each in moments)
     return "adamw_bf16_moments" if halved else name
 
 
-def _layout(given: _Arguments) -> dict[str, Any]:
+def _layout(given: Arguments) -> dict[str, Any]:
     layers = _num_layers(given)
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         given.require_any(name, part="layout")
@@ -410,43 +446,59 @@ def _layout(given: _Arguments) -> dict[str, Any]:
     cp = given.count("context_parallel_size", 1)
     if "world_size" not in given.values or "data_parallel_size" not in given.values:
         given.require_any("context_parallel_size", part="layout")
-    dp = _data_parallel(given, tp * pp * cp)
+    dp = data_parallel(given, tp * pp * cp)
     if tp > 1:
         given.require_any("sequence_parallel", part="layout")
     virtual = _virtual_stages(given, layers, pp)
-    stage = _zero_stage(given)
-    replicas = given.count("num_distributed_optimizer_instances", 1) if stage else dp
-    if dp % replicas:
-        raise given.invalid(
-            "num_distributed_optimizer_instances", f"must divide the data-parallel size = {dp}"
-        )
     return {
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "dp_shard": dp // replicas,
-        "dp_replicate": replicas,
-        "zero_stage": stage,
-        **_experts(given, tp),
+        **data_parallel_axes(given, dp),
+        **expert_axes(given, tp),
         "micro_batch": given.count("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
         "balanced": _balanced(given, layers, pp * virtual),
-        **_recompute(given, layers, pp * virtual),
-        "reshard": given.word("torch_fsdp2_reshard_after_forward") != "False",
+        **read_recompute(given, layers, pp * virtual),
         "sequence_parallel": tp > 1 and given.flag("sequence_parallel"),
+        **read_memory_knobs(given),
+    }
+
+
+def data_parallel_axes(given: Arguments, dp: int | None) -> dict[str, int]:
+    """The axes of data parallelism and what is sharded over them. One of the axes is left out where
+    the number of data-parallel ranks is not known."""
+    stage = _zero_stage(given)
+    replicas = given.count("num_distributed_optimizer_instances", 1) if stage else dp
+    axes = {"zero_stage": stage}
+    if replicas is None:
+        return {"dp_shard": 1, **axes}
+    if dp is None:
+        return {"dp_replicate": replicas, **axes}
+    if dp % replicas:
+        raise given.invalid(
+            "num_distributed_optimizer_instances", f"must divide the data-parallel size = {dp}"
+        )
+    return {"dp_shard": dp // replicas, "dp_replicate": replicas, **axes}
+
+
+def read_memory_knobs(given: Arguments) -> dict[str, bool]:
+    """What is offloaded to the host, and whether FSDP drops parameters after forward."""
+    return {
+        "reshard": given.word("torch_fsdp2_reshard_after_forward") != "False",
         "offload_activations": _offloads_activations(given),
         "offload_optimizer": given.flag("optimizer_cpu_offload"),
     }
 
 
-def _require_one_kind_of_sequence_parallelism(given: _Arguments) -> None:
+def _require_one_kind_of_sequence_parallelism(given: Arguments) -> None:
     name = "ds_sequence_parallel_size"
     if given.count(name, 1) > 1:
         raise given.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")
 
 
-def _data_parallel(given: _Arguments, others: int) -> int:
+def data_parallel(given: Arguments, others: int) -> int:
     """The data-parallel size, which is stated or what the other degrees leave of the world."""
     stated = given.optional("data_parallel_size")
     world = given.optional("world_size")
@@ -458,7 +510,7 @@ def _data_parallel(given: _Arguments, others: int) -> int:
     return world // others
 
 
-def _virtual_stages(given: _Arguments, layers: int, pp: int) -> int:
+def _virtual_stages(given: Arguments, layers: int, pp: int) -> int:
     if pp == 1:
         return 1
     given.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
@@ -477,14 +529,14 @@ def _virtual_stages(given: _Arguments, layers: int, pp: int) -> int:
     return layers // (pp * chunk)
 
 
-def _balanced(given: _Arguments, layers: int, stages: int) -> bool:
+def _balanced(given: Arguments, layers: int, stages: int) -> bool:
     """Whether stages have different numbers of layers, to even out what else they do."""
     names_layers = any(given.word(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
     counts_ends = names_layers or any(map(given.flag, _SPLIT_WITH_ENDS_FLAGS))
     return stages > 1 and (counts_ends or layers % stages > 0)
 
 
-def _zero_stage(given: _Arguments) -> int:
+def _zero_stage(given: Arguments) -> int:
     if given.flag("use_torch_fsdp2"):
         return 3
     if given.flag("deepspeed"):
@@ -492,7 +544,9 @@ def _zero_stage(given: _Arguments) -> int:
     given.require_any("use_distributed_optimizer", part="layout")
     strategy = given.word("data_parallel_sharding_strategy") or "optim_grads_params"
     if not (given.flag("use_megatron_fsdp") or given.flag("use_custom_fsdp")):
-        return int(given.flag("use_distributed_optimizer"))
+        return int(
+            given.flag("use_distributed_optimizer") or given.word("optimizer") == "dist_muon"
+        )
     if strategy not in _ZERO_STAGES:
         raise given.invalid(
             "data_parallel_sharding_strategy", f"must be one of {', '.join(_ZERO_STAGES)}"
@@ -500,7 +554,7 @@ def _zero_stage(given: _Arguments) -> int:
     return _ZERO_STAGES[strategy]
 
 
-def _deepspeed_stage(given: _Arguments) -> int:
+def _deepspeed_stage(given: Arguments) -> int:
     """The stage of DeepSpeed's ZeRO, which its command line has as 1 or as 1.0."""
     given.require_any("zero_stage", part="layout")
     stage = (given.word("zero_stage") or "").removesuffix(".0")
@@ -509,7 +563,7 @@ def _deepspeed_stage(given: _Arguments) -> int:
     return int(stage)
 
 
-def _experts(given: _Arguments, tp: int) -> dict[str, int]:
+def expert_axes(given: Arguments, tp: int) -> dict[str, int]:
     """The degrees of expert parallelism. Experts are split over tensor parallelism as the rest is,
     unless an argument says otherwise."""
     if given.word("num_experts") is None:
@@ -520,13 +574,13 @@ def _experts(given: _Arguments, tp: int) -> dict[str, int]:
     }
 
 
-def _offloads_activations(given: _Arguments) -> bool:
+def _offloads_activations(given: Arguments) -> bool:
     return given.count("cpu_offloading_num_layers", 0, least=0) > 0 or given.flag(
         "fine_grained_activation_offloading"
     )
 
 
-def _recompute(given: _Arguments, layers: int, chunks: int) -> dict[str, Any]:
+def read_recompute(given: Arguments, layers: int, chunks: int) -> dict[str, Any]:
     given.require_any("recompute_granularity", part="layout")
     granularity = given.word("recompute_granularity") or "none"
     if granularity not in ("none", "selective", "full"):

@@ -304,3 +304,15 @@ def test_places_are_told_in_plain_words_and_numbers() -> None:
     )
     assert choice_reason([late], objective) == f"where: {broken}"
     assert choice_reason(kept[:1], Objective()) == f"where: p64 (64 h100): {figures}"
+
+
+def test_where_every_place_is_refused_that_is_told() -> None:
+    refused = [
+        Choice(name=f"p{chips}", chip="h100", num_chips=chips, refused="too little memory")
+        for chips in (8, 16)
+    ]
+    told = choice_reason(refused, Objective(tokens=1e12, deadline_hours=1))
+    assert told == (
+        "where: none of 2 places has a layout that is known to fit; refused: p8 (8 h100), p16"
+        " (16 h100)"
+    )

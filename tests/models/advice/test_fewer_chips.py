@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -31,9 +30,12 @@ def fastest(problem: Problem) -> float:
 def test_where_no_layout_uses_all_chips_the_fastest_of_fewer_does(chips: int) -> None:
     found = recommend(llama(chips, 48), PROFILE)
     assert found.fewer_chips is not None
+    assert found.fewer_chips.rule is not None
     assert (
         found.fewer_chips.rule in found.fewer_chips.message or "batch" in found.fewer_chips.message
     )
+    assert found.fewer_chips.all_chips_s is None
+    assert found.reasons[0] == found.fewer_chips.message
     times = {count: fastest(llama(count, 48)) for count in range(1, chips)}
     assert (
         found.chips_used
@@ -83,23 +85,38 @@ def test_numbers_of_chips_that_there_was_no_time_for_are_owned_up_to(asked: int)
 @pytest.mark.parametrize(
     ("chips", "cluster"), [(9, "h100"), (10, "h100"), (14, "h100"), (138, "gb200"), (22, "h100")]
 )
-def test_fewer_chips_are_named_where_they_are_faster(chips: int, cluster: str) -> None:
+def test_fewer_chips_are_used_where_they_are_faster(chips: int, cluster: str) -> None:
+    """Unless the constraints ask for all."""
     problem = llama(chips, 144, cluster)
     best = fastest(problem)
     found = recommend(problem, PROFILE)
-    named = [reason for reason in found.reasons if "chips would be faster" in reason]
-    if found.faster_on_fewer:
-        count = found.faster_on_fewer.num_chips
-        assert named[0].startswith(f"{count} chips")
-        assert fastest(llama(count, 144, cluster)) == found.faster_on_fewer.step_time_s < best
+    used = found.chips_used
+    if found.fewer_chips:
+        assert (found.fewer_chips.num_chips, found.fewer_chips.rule) == (used, None)
+        assert found.reasons[0].startswith(f"{chips - used} of the {chips} chips are left out")
+        smaller = llama(used, 144, cluster)
+        assert fastest(smaller) == found.fastest.prediction.step_time_s < best
+        alone = recommend(smaller, PROFILE)
+        assert [one.prediction.layout for one in found.layouts] == [
+            one.prediction.layout for one in alone.layouts
+        ]
+        assert found.pipelining.gap == alone.pipelining.gap
     else:
-        assert not named
+        assert used == chips
         assert fastest(llama(chips // 8 * 8, 144, cluster)) >= best
+    whole = recommend(problem, PROFILE, Constraints(use_all_chips=True))
+    assert (whole.chips_used, whole.fewer_chips) == (chips, None)
+    assert whole.fastest.prediction.step_time_s == best
+
+
+def test_where_no_layout_uses_all_chips_that_is_refused_if_all_are_asked_for() -> None:
+    with pytest.raises(Infeasible, match="no legal layout uses all 37 chips"):
+        recommend(llama(37, 48), PROFILE, Constraints(use_all_chips=True))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("chips", "stack"), [(46, "torchtitan"), (22, "megatron")])
-def test_of_few_chips_no_smaller_number_is_faster_than_the_one_that_is_named(
+def test_of_few_chips_no_smaller_number_is_faster_than_the_one_that_is_used(
     chips: int, stack: str
 ) -> None:
     """42 chips, of which no degree has a larger one's ways, but a pipeline of seven stages."""
@@ -114,11 +131,10 @@ def test_of_few_chips_no_smaller_number_is_faster_than_the_one_that_is_named(
             return np.inf
 
     found = recommend(asked(chips), PROFILE)
-    assert found.faster_on_fewer
-    named = found.faster_on_fewer
+    assert found.chips_used < chips
     assert (
-        named.step_time_s
-        == seconds(named.num_chips)
+        found.fastest.prediction.step_time_s
+        == seconds(found.chips_used)
         == min(map(seconds, range(chips // 2, chips + 1)))
     )
 
@@ -134,20 +150,19 @@ def test_of_racks_that_experts_divide_badly_part_is_looked_at() -> None:
         precision="mxfp8",
     )
     found = recommend(asked, PROFILE)
-    assert found.faster_on_fewer
-    assert found.faster_on_fewer.num_chips == 1024
-    assert found.faster_on_fewer.step_time_s < found.fastest.prediction.step_time_s
+    assert found.fewer_chips
+    assert found.chips_used == 1024
+    assert found.fastest.prediction.step_time_s < (found.fewer_chips.all_chips_s or 0.0)
 
 
-def test_fewer_chips_than_a_domain_is_to_hold_are_asked_for_with_smaller_domains() -> None:
+def test_fewer_chips_than_a_domain_is_to_hold_are_used_of_one() -> None:
     whole = llama(46, 144, "gb200")
     problem = replace(whole, cluster=replace(whole.cluster, chips_per_domain=46))
     found = recommend(problem, PROFILE)
-    assert found.faster_on_fewer
-    (named,) = (reason for reason in found.reasons if "chips would be faster" in reason)
-    knobs = {knob: int(count) for knob, count in re.findall(r"cluster\.(\w+) = (\d+)", named)}
-    other = replace(problem, cluster=replace(problem.cluster, **knobs))
-    assert fastest(other) == found.faster_on_fewer.step_time_s
+    assert found.chips_used < 46
+    smaller = {"num_chips": found.chips_used, "chips_per_domain": found.chips_used}
+    other = replace(problem, cluster=replace(problem.cluster, **smaller))
+    assert fastest(other) == found.fastest.prediction.step_time_s
 
 
 @pytest.mark.parametrize("asked", [8, 20, 32, 40, 48, 53, 60])
@@ -159,5 +174,5 @@ def test_that_there_was_no_time_for_fewer_chips_is_said(asked: int) -> None:
         "ran out before it was known whether the job is faster on fewer" in reason
         for reason in found.reasons
     )
-    assert late == (not found.tried_fewer and found.faster_on_fewer is None)
-    assert late or found.faster_on_fewer is not None
+    assert late == (not found.tried_fewer)
+    assert late or found.chips_used == 20

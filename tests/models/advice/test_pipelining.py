@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
 import pytest
 
 from models.advice.frontier import frontier
+from models.advice.pipelining import need_by_gap
 from models.advice.recommendation import recommend
 from models.advice.thresholds import thresholds
+from models.cost.step import predict
+from models.prediction.prediction import log_ratio_spread, log_spreads
 from models.spec import catalogue
 from models.spec.constraints import Constraints
+from models.spec.layout import Layout, Layouts
 from tests.benchmarks.problems import problem
 from tests.models.advice.problems import PROFILE
 
@@ -22,35 +27,79 @@ def test_verdicts_thresholds_and_frontiers_mean_the_same_by_needed(
 ) -> None:
     stack = "maxtext" if cluster[0].startswith("tpu") else "megatron"
     question = problem("llama-3-70b", cluster, stack, seq_len=8192, global_batch=64)
-    gap = recommend(question, PROFILE).pipelining.gap
+    plain = recommend(question, PROFILE).pipelining
+    gap, low, high = plain.gap, plain.gap_low, plain.gap_high
     assert gap is not None
-    tolerances = {0.0: gap > 0, 1.0: gap > 1}
-    if gap > 0:
-        tolerances |= {0.9 * gap: True, 1.1 * gap: False}
+    assert low is not None
+    assert high is not None
+    assert low < gap < high
+    near = {0.9 * low + 0.1 * high, gap, 0.1 * low + 0.9 * high}
+    tolerances: dict[float, str] = dict.fromkeys(near, "undecided")
+    tolerances[high + 0.01] = "no"
+    if low > 0.01:
+        tolerances[low - 0.01] = "yes"
+    tolerances = {tolerance: need for tolerance, need in tolerances.items() if 0 <= tolerance <= 1}
+    words = {"yes": "needed: worth", "no": "not needed: ", "undecided": "undecided: "}
     for tolerance, needed in tolerances.items():
         found = recommend(question, PROFILE, tolerance=tolerance).pipelining
         assert found.needed == needed
-        assert found.verdict.startswith("needed: worth" if needed else "not needed: ")
-        terms = re.findall(r"([+-][\d.e-]+) s", found.verdict) if gap > 0 else []
+        assert found.verdict.startswith(words[needed])
+        terms = re.findall(r"([+-][\d.e-]+) s\b", found.verdict) if gap > 0 else []
         assert not terms or float(terms[0]) == pytest.approx(
             sum(map(float, terms[1:])), rel=0.02, abs=0.01
         )
         (point,) = frontier(question, PROFILE, Constraints(), {"scale_out": [1.0]})
-        assert point.is_simple(tolerance) != needed
+        assert point.need(tolerance) == needed
         stopped = thresholds(question, PROFILE, Constraints(), tolerance, lambda: False)
-        assert {one.needed for one in stopped} <= {needed}
+        assert {one.is_above for one in stopped} <= {gap > tolerance}
+
+
+def test_what_is_uncertain_of_both_layouts_alike_cancels() -> None:
+    """A chip that nobody ran on makes their ratio less certain by less than half of what two errors
+    of their own would."""
+    known = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=64)
+    chip = replace(known.cluster.chip, id="h100-of-tomorrow")
+    unknown = replace(known, cluster=replace(known.cluster, chip=chip))
+    layouts = [Layout(dp_shard=8, tp=8, zero_stage=3), Layout(dp_shard=4, tp=8, pp=2, zero_stage=1)]
+    ratio, alone = [], []
+    for question in (known, unknown):
+        coefficients = PROFILE.coefficients(question.scopes)
+        pair = predict(question, Layouts.of(layouts), coefficients)
+        ratio.append(log_ratio_spread(pair, PROFILE))
+        alone.append(log_spreads(pair, PROFILE).slower.max())
+    assert ratio[0] >= math.sqrt(2) * PROFILE.residual_spread
+    added = [values[1] ** 2 - values[0] ** 2 for values in (ratio, alone)]
+    assert 0 < added[0] < added[1]
+
+
+@pytest.mark.parametrize(
+    ("gap", "spread", "needed"),
+    [
+        (0.2, 0.01, "yes"),
+        (0.2, 0.2, "undecided"),
+        (0.031, 1e-6, "yes"),
+        (0.03, 0.0, "no"),
+        (-0.2, 0.01, "no"),
+        (-0.01, 0.05, "undecided"),
+        (math.inf, 0.3, "yes"),
+        (-1.0, 0.3, "no"),
+    ],
+)
+def test_a_gap_decides_where_its_interval_leaves_the_tolerance_out(
+    gap: float, spread: float, needed: str
+) -> None:
+    assert need_by_gap(gap, spread, 0.03) == needed
 
 
 def test_the_verdict_says_why_one_side_has_no_layout() -> None:
     question = problem("llama-3-8b", ("h100", 12), "megatron", seq_len=8192, global_batch=8)
     found = recommend(question, PROFILE).pipelining
-    assert found.verdict.startswith("needed: of layouts without a pipeline none is legal")
+    assert ": of layouts without a pipeline none is legal" in found.verdict
     assert "dp(12)" in found.verdict
-    assert found.needed
     even = replace(question, cluster=catalogue.cluster("h100", 8))
     one_sided = recommend(even, PROFILE, Constraints(allowed={"pp": (1,)})).pipelining
     assert one_sided.verdict == "not known: of layouts with a pipeline the constraints allow none"
-    assert one_sided.needed is None
+    assert one_sided.needed == "unknown"
     assert recommend(even, PROFILE).pipelining.gap is not None
 
 
@@ -70,6 +119,6 @@ def test_traffic_that_stays_exposed_is_held_against_the_roofline(chips: int, hid
 
 def test_a_pipeline_that_only_the_batch_asks_for_is_told_apart() -> None:
     asked = problem("llama-3-70b", ("h100", 96), "megatron", seq_len=8192, global_batch=128)
-    verdict = recommend(asked, PROFILE).pipelining.verdict
+    verdict = recommend(asked, PROFILE, Constraints(use_all_chips=True)).pipelining.verdict
     assert verdict.startswith("needed: of layouts without a pipeline none is legal")
     assert verdict.endswith("neither bandwidth nor memory")

@@ -45,7 +45,7 @@ def test_what_no_host_can_hold_is_told() -> None:
 def test_a_stopped_search_claims_nothing_it_does_not_know() -> None:
     found = recommend(NAMED["llama-3.1-405b"](), PROFILE, should_continue=lambda: False)
     assert not found.certificate.exact
-    assert found.pipelining.needed is None
+    assert found.pipelining.needed == "unknown"
     assert found.pipelining.verdict.startswith("not known")
 
 
@@ -84,12 +84,16 @@ def test_what_simplicity_costs_is_a_number() -> None:
     found = recommend(NAMED["gpt3-175b 1600"](), PROFILE)
     times = [one.prediction.step_time_s for one in (found.fastest, found.simplest)]
     assert 0 < found.simplest_gap == times[1] / times[0] - 1 <= 0.03
-    (named,) = [reason for reason in found.reasons if reason.startswith("simplest within")]
+    (named,) = [
+        reason for reason in found.reasons if reason.startswith("recommended: the simplest within")
+    ]
     assert f"{found.simplest_gap:.2%} slower" in named
     found = recommend(NAMED["gpt3-175b 1600"](), PROFILE, tolerance=1.0)
     dropped = found.fastest.complexity_terms.keys() - found.simplest.complexity_terms.keys()
     assert dropped
-    (named,) = [reason for reason in found.reasons if reason.startswith("simplest within")]
+    (named,) = [
+        reason for reason in found.reasons if reason.startswith("recommended: the simplest within")
+    ]
     for name in dropped:
         assert TERM_WORDS[name] in named
     assert "_" not in named.split("without ")[1].split(";")[0]

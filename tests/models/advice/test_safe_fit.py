@@ -43,11 +43,11 @@ def test_what_is_recommended_unless_told_otherwise_fits_surely(
     found = recommend(
         problem(model, ("h100", chips), stack, seq_len=4096, global_batch=256), PROFILE
     )
-    recommended = getattr(found, found.recommended)
+    recommended = found.layouts[0]
     assert recommended.prediction.fit_probability >= SAFE_FIT_PROBABILITY - ROUNDING
     assert recommended.prediction.step_time_s <= 1.03 * found.fastest.prediction.step_time_s
     assert recommended.complexity == found.simplest.complexity
-    assert (found.recommended == "fastest") == (found.simplest == found.fastest)
+    assert recommended == found.recommended == found.simplest
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.cost.memory_uncertainty import MemoryUncertainty
+from models.cost.memory_uncertainty import MemoryUncertainty, percent
 from models.cost.step import predict
 from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
@@ -59,3 +59,18 @@ def test_what_is_asked_to_fit_with_a_probability_does_so_often(probability: floa
     spread = float(uncertainty.spread(found.memory)[0])
     drawn = reserved * np.exp(np.random.default_rng(0).normal(0, spread, 100_000)) + runtime
     assert np.mean(drawn <= capacity) == pytest.approx(probability, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("probability", "shown"),
+    [
+        (0.978, "97.8%"),
+        (0.9, "90%"),
+        (0.8999999, "89.9%"),
+        (0.29, "29%"),
+        (0.995, "more than 99%"),
+        (0.001, "less than 1%"),
+    ],
+)
+def test_a_probability_is_shown_rounded_down(probability: float, shown: str) -> None:
+    assert percent(probability) == shown

@@ -11,6 +11,7 @@ from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.workload import Workload
+from tests.models.cost.examples import on_stack, question
 
 
 @pytest.mark.parametrize("stack", list(catalogue.stacks()))
@@ -64,3 +65,9 @@ def test_a_schedule_that_is_left_open_is_one_that_the_recipe_allows_where_the_st
     else:
         with pytest.raises(Invalid, match=f"afab\\), which stack {stack} lacks"):
             require_legal(problem, found)
+
+
+@pytest.mark.parametrize(("stack", "stage"), [("fsdp", 2), ("torchtitan", 2), ("megatron", 0)])
+def test_fsdp_shards_over_context_parallelism_too(stack: str, stage: int) -> None:
+    problem = on_stack(stack, question(model="llama-3-8b", chips=8))
+    assert with_stack_defaults(problem, Layout(cp=8), {"cp"}).zero_stage == stage

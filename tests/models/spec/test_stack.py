@@ -8,6 +8,7 @@ import pytest
 
 from models.errors import Invalid
 from models.spec import catalogue
+from models.spec.switches import as_of
 from tests.models.cost.examples import on_stack, question
 
 
@@ -62,7 +63,7 @@ def test_torchtitan_is_what_it_was_at_the_time() -> None:
     """Of its releases 0.2.0 brought cuDNN's attention, 0.2.1 stages without all logits, 0.3.0 a
     loss in parts."""
     ever = catalogue.stack("torchtitan")
-    then = {year: ever.as_of(year) for year in (2025.0, 2025.85, 2026.0, 2026.75)}
+    then = {year: as_of(ever, year) for year in (2025.0, 2025.85, 2026.0, 2026.75)}
     assert [stack.kernel_on("hopper") for stack in then.values()] == [
         "flash2",
         "cudnn",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from service.schemas.comparison import ComparisonAnswer
-from tests.service.asking import QUESTION, assert_problem, changed
+from tests.service.asking import QUESTION, assert_problem, candidate, changed
 
 SMALL = changed(QUESTION, "cluster.num_chips", 16)
 TWO = {
@@ -59,7 +59,7 @@ def test_constraints_are_held_against_the_fastest_of_all(shared_client) -> None:
     body = shared_client.post(
         "/v1/comparisons", json={**SMALL, "first": {"constraints": {"tp": 4}}}
     ).json()
-    best = shared_client.post("/v1/recommendations", json=SMALL).json()["fastest"]
+    best = candidate(shared_client.post("/v1/recommendations", json=SMALL).json(), "fastest")
     assert body["first"]["prediction"]["layout"]["tp"] == 4
     assert body["second"] == best
     assert sum(body["time"].values()) > 0
@@ -113,3 +113,53 @@ def test_a_side_that_time_cut_short_is_named(shared_client) -> None:
         found["reasons"][0]
         == "the search was stopped: the first and the second may be slower than it need be"
     )
+
+
+def launch(**document: object) -> dict:
+    arguments = {"bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1, **document}
+    return {"launch": {"format": "deepspeed", "arguments": arguments}}
+
+
+LAUNCHED = {name: value for name, value in SMALL.items() if name != "stack"}
+ZERO_3 = launch(zero_optimization={"stage": 3})
+ZERO_1 = launch(zero_optimization={"stage": 1})
+
+
+def test_launches_are_compared_side_by_side(shared_client) -> None:
+    sides = {"first": ZERO_3, "second": ZERO_1}
+    answer = shared_client.post("/v1/comparisons", json={**LAUNCHED, **sides})
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    ComparisonAnswer.model_validate(body)
+    stages = [body[side]["prediction"]["layout"]["zero_stage"] for side in ("first", "second")]
+    assert stages == [3, 1]
+    assert body["launch_read"].keys() == {"first", "second"}
+    assert any("zero_stage 3, not 1" in reason for reason in body["reasons"])
+
+
+def test_switches_that_differ_are_compared_too(shared_client) -> None:
+    wide = launch(zero_optimization={"stage": 1}, data_types={"grad_accum_dtype": "fp32"})
+    narrow = launch(zero_optimization={"stage": 1}, data_types={"grad_accum_dtype": "bf16"})
+    sides = {"first": wide, "second": narrow}
+    body = shared_client.post("/v1/comparisons", json={**LAUNCHED, **sides}).json()
+    assert body["memory_gib"]["gradients_gib"] > 0
+    reason = "the stack of the first has gradient_bytes 4, not 2"
+    assert any(line.startswith(reason) for line in body["reasons"])
+    stacks = [body["request"].get("stack"), body["request"]["second"].get("stack")]
+    assert stacks[0] != stacks[1]
+
+
+def test_a_side_without_a_launch_runs_the_stack_of_the_other(shared_client) -> None:
+    body = shared_client.post("/v1/comparisons", json={**LAUNCHED, "second": ZERO_3, "first": {}})
+    assert body.status_code == 200, body.text
+    assert body.json()["request"]["stack"] == "deepspeed"
+    assert body.json()["launch_read"].keys() == {"second"}
+
+
+def test_launches_that_train_something_else_are_refused(shared_client) -> None:
+    other = launch(zero_optimization={"stage": 3}, fp16={"enabled": True}, bf16={"enabled": False})
+    refused = shared_client.post(
+        "/v1/comparisons", json={**LAUNCHED, "first": ZERO_3, "second": other}
+    )
+    problem = assert_problem(refused, "invalid", "/second/launch/arguments")
+    assert "first.launch" in problem["errors"][0]["rule"]

@@ -21,7 +21,10 @@ def test_every_combination_of_the_grid_is_a_point(shared_client) -> None:
     for point in found["points"]:
         if point["gap"] is not None:
             assert point["gap"] == pytest.approx(point["without_s"] / point["with_s"] - 1)
-            assert point["pipeline_needed"] == (point["gap"] > 0.03)
+            assert point["gap_low"] < point["gap"] < point["gap_high"]
+            is_open = point["gap_low"] <= 0.03 < point["gap_high"]
+            decided = "yes" if point["gap"] > 0.03 else "no"
+            assert point["pipeline_needed"] == ("undecided" if is_open else decided)
     assert (
         shared_client.post("/v1/frontiers", json=found["request"]).json()["points"]
         == found["points"]
@@ -64,9 +67,10 @@ def test_the_place_as_it_is_agrees_with_the_recommendation(shared_client) -> Non
     (here,) = shared_client.post("/v1/frontiers", json={**SMALL, "grid": {"scale_up": [1]}}).json()[
         "points"
     ]
-    best = shared_client.post("/v1/recommendations", json=SMALL).json()["pipelining"]
-    assert here["without"] == best["without"]["prediction"]["layout"]
-    assert here["gap"] == pytest.approx(best["gap"])
+    best = shared_client.post("/v1/recommendations", json=SMALL).json()
+    without_pp = best["layouts"][best["pipelining"]["without"]]
+    assert here["without"] == without_pp["prediction"]["layout"]
+    assert here["gap"] == pytest.approx(best["pipelining"]["gap"])
 
 
 def test_thresholds_come_where_they_are_asked_for(shared_client) -> None:
@@ -80,19 +84,20 @@ def test_thresholds_come_where_they_are_asked_for(shared_client) -> None:
         "scale_out",
         "domain",
     }
-    assert {one["needed"] for one in asked["pipelining"]["thresholds"]} == {
-        asked["pipelining"]["needed"]
+    assert {one["is_above"] for one in asked["pipelining"]["thresholds"]} == {
+        asked["pipelining"]["gap"] > 0.03
     }
     settled = {**SMALL, "include": ["thresholds"], "constraints": {"pp": 1}}
     found = shared_client.post("/v1/recommendations", json=settled).json()["pipelining"]
-    assert (found["needed"], found["thresholds"]) == (None, [])
+    assert (found["needed"], found["thresholds"]) == ("unknown", [])
 
 
 def test_the_roofline_can_be_redone_by_hand(shared_client) -> None:
-    found = shared_client.post("/v1/recommendations", json=SMALL).json()["pipelining"]
-    line = found["roofline"]
+    found = shared_client.post("/v1/recommendations", json=SMALL).json()
+    line = found["pipelining"]["roofline"]
+    without_pp = found["layouts"][found["pipelining"]["without"]]
     computed = line["tokens"] * line["flops_per_token"] / line["flops_s"]
-    assert computed == pytest.approx(found["without"]["prediction"]["time"]["compute_s"])
+    assert computed == pytest.approx(without_pp["prediction"]["time"]["compute_s"])
     assert line["tokens_needed"] * line["flops_per_token"] / line["flops_s"] == pytest.approx(
         line["bytes"] / line["bytes_s"]
     )
@@ -179,6 +184,6 @@ def test_what_was_not_searched_to_its_end_decides_nothing(shared_client) -> None
     body = {**SMALL, "grid": {"scale_out": [0.1, 10]}, "time_limit_s": 1e-6}
     found = shared_client.post("/v1/frontiers", json=body).json()
     assert not any(point["exact"] for point in found["points"])
-    assert [point["pipeline_needed"] for point in found["points"]] == [None, None]
+    assert [point["pipeline_needed"] for point in found["points"]] == ["unknown"] * 2
     assert found["crossings"] == []
     assert found["reasons"][0].startswith("without a pipeline 0 of 0 points")

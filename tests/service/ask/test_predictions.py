@@ -233,7 +233,9 @@ def test_the_same_request_gets_the_same_answer(shared_client) -> None:
     first, second = (
         shared_client.post("/v1/predictions", json=PREDICTION).json() for _ in range(2)
     )
-    assert without(first, "id", "created_at") == without(second, "id", "created_at")
+    own = ("id", "created_at", "launch")  # which names the id
+    assert without(first, *own) == without(second, *own)
+    assert first["launch"]["arguments"] == second["launch"]["arguments"]
 
 
 def test_the_request_of_an_answer_asks_for_the_same_again(shared_client) -> None:
@@ -435,3 +437,45 @@ def test_a_schedule_that_nobody_sent_is_not_blamed(shared_client) -> None:
         (error,) = assert_problem(answer, "invalid", "/layout/schedule")["errors"]
         assert error["value"] == value
         assert "(afab), which stack deepseek lacks" in error["rule"]
+
+
+def test_what_was_probably_not_meant_is_the_first_warning(shared_client) -> None:
+    body = changed(PREDICTION, "workload.seq_len", 8191)
+    (told,) = shared_client.post("/v1/predictions", json=body).json()["warnings"]
+    assert told.startswith("check workload.seq_len = 8191: it is one short of 8192")
+    assert shared_client.post("/v1/predictions", json=PREDICTION).json()["warnings"] == []
+
+
+LAUNCHED: dict[str, Any] = {
+    "launch": {
+        "format": "deepspeed",
+        "arguments": {
+            "train_micro_batch_size_per_gpu": 1,
+            "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3},
+        },
+    },
+    "model": "llama-3.1-8b",
+    "cluster": {"preset": "h100", "num_chips": 64},
+    "workload": {"seq_len": 8192, "global_batch": 128},
+}
+
+
+def test_a_launch_is_predicted_as_the_layout_that_it_says(shared_client) -> None:
+    answer = shared_client.post("/v1/predictions", json=LAUNCHED)
+    assert answer.status_code == 201, answer.text
+    body = answer.json()
+    PredictionAnswer.model_validate(body)
+    assert body["launch_read"]["format"] == "deepspeed"
+    (layout,) = body["layouts"]
+    assert (layout["layout"]["dp_shard"], layout["layout"]["zero_stage"]) == (64, 3)
+    assert body["request"]["stack"] == "deepspeed"
+    assert shared_client.get(answer.headers["Location"]).json() == body
+    again = {name: body["request"][name] for name in ("model", "cluster", "workload", "stack")}
+    plain = shared_client.post("/v1/predictions", json={**again, "layout": layout["layout"]})
+    assert plain.json()["layouts"] == body["layouts"]
+
+
+def test_a_launch_and_a_layout_do_not_go_together(shared_client) -> None:
+    refused = shared_client.post("/v1/predictions", json={**LAUNCHED, "layout": {"dp_shard": 64}})
+    assert_problem(refused, "invalid", "/layout")

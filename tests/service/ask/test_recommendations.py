@@ -9,7 +9,16 @@ import pytest
 from sqlalchemy import event
 
 from service.schemas.recommendation import RecommendationAnswer
-from tests.service.asking import QUESTION, SHAPE, assert_problem, changed, without
+from tests.service.asking import (
+    QUESTION,
+    SHAPE,
+    assert_problem,
+    candidate,
+    changed,
+    listed,
+    predicted,
+    without,
+)
 
 SMALL = changed(QUESTION, "cluster.num_chips", 16)
 BOLD: dict[str, Any] = {
@@ -37,14 +46,14 @@ def test_the_fastest_leads_and_the_simplest_is_within_the_tolerance(shared_clien
     found = shared_client.post(
         "/v1/recommendations", json={**SMALL, "tolerance": 0.1, "top": 3}
     ).json()
-    times = [found[name]["prediction"]["step_time_s"] for name in ("fastest", "simplest")]
+    times = [predicted(found, name)["step_time_s"] for name in ("fastest", "simplest")]
     assert found["simplest_gap"] == pytest.approx(times[1] / times[0] - 1)
-    times = [candidate["prediction"]["step_time_s"] for candidate in found["ranked"]]
+    times = [one["prediction"]["step_time_s"] for one in listed(found, "ranked")]
     assert found["ranked"][0] == found["fastest"]
     assert times == sorted(times)
     assert len(times) <= 3
-    assert found["simplest"]["prediction"]["step_time_s"] <= times[0] * 1.1
-    assert found["simplest"]["complexity"] <= found["fastest"]["complexity"]
+    assert predicted(found, "simplest")["step_time_s"] <= times[0] * 1.1
+    assert candidate(found, "simplest")["complexity"] <= candidate(found, "fastest")["complexity"]
     assert found["chips_used"] == 16
     assert found["reasons"]
     assert found["pipelining"]["verdict"]
@@ -55,37 +64,48 @@ def test_what_is_recommended_fits_with_nine_in_ten_unless_the_request_says_other
 ) -> None:
     plain = shared_client.post("/v1/recommendations", json=BOLD).json()
     assert plain["request"]["constraints"]["min_fit_probability"] == 0.9
-    shown = [plain["fastest"], plain["simplest"], *plain["ranked"], *plain["front"]]
+    shown = [
+        candidate(plain, "fastest"),
+        candidate(plain, "simplest"),
+        *listed(plain, "ranked"),
+        *listed(plain, "front"),
+    ]
     assert all(one["prediction"]["fit_probability"] >= 0.899 for one in shown)
     body = {**BOLD, "constraints": {"min_fit_probability": 0.5}}
     evenly = shared_client.post("/v1/recommendations", json=body).json()
-    assert evenly["fastest"]["prediction"]["fit_probability"] < 0.9
+    assert predicted(evenly, "fastest")["fit_probability"] < 0.9
     assert evenly["bolder"] is None
     assert any("constraints.min_fit_probability = 0.9" in line for line in evenly["reasons"])
 
 
-def test_one_layout_is_recommended_by_the_name_it_has_in_the_answer(shared_client) -> None:
-    """Where nothing is simpler than the fastest, that."""
-    names = set()
+def test_each_layout_is_written_once_the_one_to_launch_first(shared_client) -> None:
+    """That is the simplest; then come the others by step time."""
+    fastest = set()
     for body in (BOLD, {**BOLD, "tolerance": 0.0}):
         found = shared_client.post("/v1/recommendations", json=body).json()
-        recommended = found[found["recommended"]]
-        assert recommended["prediction"]["layout"] == found["simplest"]["prediction"]["layout"]
-        is_fastest = found["simplest"] == found["fastest"]
-        assert found["recommended"] == ("fastest" if is_fastest else "simplest")
-        names.add(found["recommended"])
-    assert names == {"fastest", "simplest"}
+        assert (found["recommended"], found["simplest"]) == (0, 0)
+        layouts = [one["prediction"]["layout"] for one in found["layouts"]]
+        assert all(layouts.count(layout) == 1 for layout in layouts)
+        times = [one["prediction"]["step_time_s"] for one in found["layouts"][1:]]
+        assert times == sorted(times)
+        sides = [found["pipelining"][side] for side in ("without", "with_pp")]
+        bolder = found["bolder"] and found["bolder"]["layout"]
+        positions = [0, found["fastest"], bolder, *found["ranked"], *found["front"], *sides]
+        assert {*positions} - {None} == {*range(len(layouts))}
+        fastest.add(found["fastest"])
+    assert 0 in fastest
+    assert len(fastest) == 2
 
 
 def test_the_bolder_layout_says_its_odds_and_its_gain_and_can_be_drawn_and_reported(client) -> None:
     found = client.post("/v1/recommendations", json=BOLD).json()
-    bolder, fastest = found["bolder"]["prediction"], found["fastest"]["prediction"]
+    bolder, fastest = predicted(found, "bolder"), predicted(found, "fastest")
     gain = fastest["step_time_s"] / bolder["step_time_s"] - 1
     assert found["bolder"]["gain"] == pytest.approx(gain)
     assert gain >= 0.01
     assert 0.5 <= bolder["fit_probability"] < fastest["fit_probability"]
     body = {**BOLD, "constraints": {"min_fit_probability": 0.5}}
-    evenly = client.post("/v1/recommendations", json=body).json()["fastest"]["prediction"]
+    evenly = predicted(client.post("/v1/recommendations", json=body).json(), "fastest")
     assert evenly["step_time_s"] == bolder["step_time_s"]
     drawn = client.get(f"/v1/recommendations/{found['id']}/timeline?choice=bolder").json()
     assert drawn["step_time_s"] == bolder["step_time_s"]
@@ -120,15 +140,15 @@ def test_where_nothing_is_sure_to_fit_the_surest_layout_is_told_and_can_be_asked
     )
     assert problem["enough_chips"] == 32
     question = without(TIGHT, "constraints")
-    predicted = shared_client.post(
+    alone = shared_client.post(
         "/v1/predictions", json={**question, "layout": surest["layout"]}
     ).json()["layouts"][0]
-    assert predicted["fit_probability"] == pytest.approx(surest["fit_probability"])
+    assert alone["fit_probability"] == pytest.approx(surest["fit_probability"])
     least = problem["min_fit_probability"]
     again = changed(TIGHT, "constraints.min_fit_probability", least)
     found = shared_client.post("/v1/recommendations", json=again)
     assert found.status_code == 201
-    assert found.json()["fastest"]["prediction"]["fit_probability"] >= least - 1e-9
+    assert predicted(found.json(), "fastest")["fit_probability"] >= least - 1e-9
 
 
 def test_where_not_even_the_predicted_memory_is_there_no_probability_helps(shared_client) -> None:
@@ -139,10 +159,12 @@ def test_where_not_even_the_predicted_memory_is_there_no_probability_helps(share
 
 
 def test_an_answer_of_before_it_named_a_bolder_layout_is_still_read(client) -> None:
-    """It has a surer one, which a report and a timeline may name."""
+    """It has layouts in full, and a surer one, which a report and a timeline may name."""
     found = client.post("/v1/recommendations", json=BOLD).json()
-    older = {name: value for name, value in found.items() if name not in ("bolder", "recommended")}
-    older["surer"] = found["simplest"]
+    older = without(found, "bolder", "recommended", "layouts")
+    older |= {name: candidate(found, name) for name in ("fastest", "simplest")}
+    older |= {name: listed(found, name) for name in ("ranked", "front")}
+    older["surer"] = candidate(found, "simplest")
     with client.app.state.services.store.writing() as rows:
         rows.answers.recommendation(found["id"]).document = older
     address = f"/v1/recommendations/{found['id']}"
@@ -151,8 +173,10 @@ def test_an_answer_of_before_it_named_a_bolder_layout_is_still_read(client) -> N
     ran = {"recommendation_id": found["id"], "outcome": "ok", "measured": {"step_time_s": 40.0}}
     report = client.post("/v1/reports", json={**ran, "choice": "surer"}).json()
     assert report["choice"] == "surer"
-    assert report["prediction"]["layout"] == found["simplest"]["prediction"]["layout"]
+    assert report["prediction"]["layout"] == predicted(found, "simplest")["layout"]
     assert_problem(client.post("/v1/reports", json={**ran, "choice": "bolder"}), "invalid")
+    unnamed = client.post("/v1/reports", json=ran).json()
+    assert unnamed["prediction"]["layout"] == predicted(found, "fastest")["layout"]
 
 
 def test_a_slice_of_a_given_shape_is_not_cut(shared_client) -> None:
@@ -184,8 +208,8 @@ def test_a_search_that_runs_out_of_time_answers_with_the_best_so_far_and_says_so
     assert not found["certificate"]["exact"]
     assert any("the search was stopped" in reason for reason in found["reasons"])
     best, time = (
-        exact["fastest"]["prediction"]["step_time_s"],
-        found["fastest"]["prediction"]["step_time_s"],
+        predicted(exact, "fastest")["step_time_s"],
+        predicted(found, "fastest")["step_time_s"],
     )
     assert best <= time <= best * (1 + found["certificate"]["gap"])
 
@@ -202,30 +226,30 @@ def test_the_answer_says_what_it_rests_on(client) -> None:
     found = client.post("/v1/recommendations", json=SMALL).json()
     assert found["profile"] == {"id": "default", "version": 1}
     assert found["catalogue"]["stack"]["name"] == "torchtitan"
-    assert found["conventions"]["mfu"].keys() == found["fastest"]["prediction"]["mfu"].keys()
+    assert found["conventions"]["mfu"].keys() == predicted(found, "fastest")["mfu"].keys()
     assert found["request"]["tolerance"] == 0.03
-    price = found["fastest"]["usd_per_million_tokens"]
+    price = candidate(found, "fastest")["usd_per_million_tokens"]
     assert price > 0
 
 
 def test_the_same_question_gets_the_same_answer(shared_client) -> None:
     first = shared_client.post("/v1/recommendations", json=SMALL).json()
     second = shared_client.post("/v1/recommendations", json=first["request"]).json()
-    assert without(first, "id", "created_at", "assumptions") == without(
-        second, "id", "created_at", "assumptions"
-    )
+    own = ("id", "created_at", "launch", "assumptions")  # a launch names the id
+    assert without(first, *own) == without(second, *own)
+    assert first["launch"]["arguments"] == second["launch"]["arguments"]
 
 
 def test_constraints_are_kept(shared_client) -> None:
     body = {**SMALL, "constraints": {"tp": [2, 4], "pp": 1, "recompute": "full"}}
-    for candidate in shared_client.post("/v1/recommendations", json=body).json()["ranked"]:
-        layout = candidate["prediction"]["layout"]
+    for one in shared_client.post("/v1/recommendations", json=body).json()["layouts"]:
+        layout = one["prediction"]["layout"]
         assert layout["tp"] in (2, 4)
         assert (layout["pp"], layout["recompute"]) == (1, "full")
 
 
 def test_a_recommended_layout_predicts_the_same(shared_client) -> None:
-    found = shared_client.post("/v1/recommendations", json=SMALL).json()["fastest"]["prediction"]
+    found = predicted(shared_client.post("/v1/recommendations", json=SMALL).json(), "fastest")
     alone = shared_client.post("/v1/predictions", json={**SMALL, "layout": found["layout"]}).json()[
         "layouts"
     ][0]
@@ -355,10 +379,13 @@ def test_a_report_links_to_a_recommendation(client) -> None:
         "measured": {"step_time_s": 9.0},
     }
     found = client.post("/v1/reports", json=submission).json()
-    assert (found["rank"], found["choice"]) == (1, None)
-    assert found["prediction"]["layout"] == recommendation["fastest"]["prediction"]["layout"]
+    assert found["choice"] is None
+    assert found["prediction"]["layout"] == predicted(recommendation, "recommended")["layout"]
+    first = client.post("/v1/reports", json={**submission, "rank": 1}).json()
+    assert first["prediction"]["layout"] == predicted(recommendation, "fastest")["layout"]
     second = client.post("/v1/reports", json={**submission, "rank": 2}).json()
-    assert second["prediction"]["layout"] == recommendation["ranked"][1]["prediction"]["layout"]
+    ranked = listed(recommendation, "ranked")
+    assert second["prediction"]["layout"] == ranked[1]["prediction"]["layout"]
     assert_problem(client.post("/v1/reports", json={**submission, "rank": 99}), "invalid", "/rank")
 
 
@@ -366,8 +393,8 @@ def test_a_report_names_a_layout_as_the_recommendation_does(client) -> None:
     made = client.post("/v1/recommendations", json=QUESTION).json()
     ran = {"recommendation_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 2.5}}
     report = client.post("/v1/reports", json={**ran, "choice": "simplest"}).json()
-    assert report["prediction"]["layout"] == made["simplest"]["prediction"]["layout"]
-    layouts = [one["prediction"]["layout"] for one in made["ranked"]]
+    assert report["prediction"]["layout"] == predicted(made, "simplest")["layout"]
+    layouts = [one["prediction"]["layout"] for one in listed(made, "ranked")]
     assert (report["choice"], layouts[report["rank"] - 1]) == (
         "simplest",
         report["prediction"]["layout"],
@@ -446,14 +473,19 @@ def test_what_needs_as_much_as_a_run_out_of_memory_is_left_out(client) -> None:
     ).json()
     again = client.post("/v1/recommendations", json=QUESTION).json()
     layout, needed = (
-        first["fastest"]["prediction"]["layout"],
-        first["fastest"]["prediction"]["needed_gib"],
+        predicted(first, "fastest")["layout"],
+        predicted(first, "fastest")["needed_gib"],
     )
     assert [(run["report_id"], run["layout"]) for run in again["out_of_memory"]] == [
         (report["id"], layout)
     ]
     assert again["out_of_memory"][0]["needed_gib"] == pytest.approx(needed)
-    shown = [again["fastest"], again["simplest"], *again["ranked"], *again["front"]]
+    shown = [
+        candidate(again, "fastest"),
+        candidate(again, "simplest"),
+        *listed(again, "ranked"),
+        *listed(again, "front"),
+    ]
     assert max(candidate["prediction"]["needed_gib"] for candidate in shown) < needed
     assert again["reasons"][0].startswith("left out:")
     assert report["id"] in again["reasons"][0]
@@ -469,7 +501,7 @@ def test_what_needs_as_much_as_a_run_out_of_memory_is_left_out(client) -> None:
 
 def test_all_answers_leave_out_what_has_run_out_of_memory(client) -> None:
     first = client.post("/v1/recommendations", json=QUESTION).json()
-    needed = first["fastest"]["prediction"]["needed_gib"]
+    needed = predicted(first, "fastest")["needed_gib"]
     client.post("/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"})
     chips = QUESTION["cluster"]["num_chips"]
     objective = {"minimize": "chips", "tokens": 1e9, "deadline_hours": 1e6}
@@ -481,25 +513,25 @@ def test_all_answers_leave_out_what_has_run_out_of_memory(client) -> None:
     found = placed.json()
     best = found["choices"][0]
     assert best["name"] == "cluster"
-    assert best["step_time_s"] == found["fastest"]["prediction"]["step_time_s"]
-    assert found["fastest"]["prediction"]["needed_gib"] < needed
+    assert best["step_time_s"] == predicted(found, "fastest")["step_time_s"]
+    assert predicted(found, "fastest")["needed_gib"] < needed
     fewest = client.post(
         "/v1/recommendations", json={**QUESTION, "objective": objective, "alternatives": others}
     ).json()
-    assert fewest["choices"][0]["step_time_s"] == fewest["fastest"]["prediction"]["step_time_s"]
+    assert fewest["choices"][0]["step_time_s"] == predicted(fewest, "fastest")["step_time_s"]
     sides = {
         "first": {"constraints": {}},
-        "second": {"layout": first["fastest"]["prediction"]["layout"]},
+        "second": {"layout": predicted(first, "fastest")["layout"]},
     }
     compared = client.post("/v1/comparisons", json={**QUESTION, **sides}).json()
-    assert compared["first"]["prediction"]["layout"] == found["fastest"]["prediction"]["layout"]
+    assert compared["first"]["prediction"]["layout"] == predicted(found, "fastest")["layout"]
     assert any(reason.startswith("left out:") for reason in compared["reasons"])
     assert any("second is predicted to need" in reason for reason in compared["reasons"])
     drawn = client.post("/v1/frontiers", json={**QUESTION, "grid": {"scale_up": [1]}}).json()
     (point,) = drawn["points"]
     assert any(reason.startswith("left out:") for reason in drawn["reasons"])
     times = [point["without_s"], point["with_s"]]
-    assert min(times) == pytest.approx(found["fastest"]["prediction"]["step_time_s"])
+    assert min(times) == pytest.approx(predicted(found, "fastest")["step_time_s"])
 
 
 def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> None:
@@ -516,7 +548,7 @@ def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> N
         "/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}
     ).json()
     again = client.post("/v1/recommendations", json=pinned).json()
-    assert again["fastest"]["prediction"]["layout"] == first["fastest"]["prediction"]["layout"]
+    assert predicted(again, "fastest")["layout"] == predicted(first, "fastest")["layout"]
     assert "this layout" in again["reasons"][0]
     assert report["id"] in again["reasons"][0]
 
@@ -547,7 +579,7 @@ def test_many_reports_of_another_run_change_nothing_of_what_ran_out_of_memory(
     assert client.post("/v1/reports", json=others).status_code < 300
     again = client.post("/v1/recommendations", json=QUESTION).json()
     assert report["id"] not in [run["report_id"] for run in again["out_of_memory"]]
-    assert again["fastest"]["prediction"]["layout"] == first["fastest"]["prediction"]["layout"]
+    assert predicted(again, "fastest")["layout"] == predicted(first, "fastest")["layout"]
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "aborted"])
@@ -575,7 +607,7 @@ def test_a_model_of_one_layer_has_an_answer(
     }
     found = shared_client.post("/v1/recommendations", json={**asked, "constraints": constraints})
     assert found.status_code == 201, found.json()
-    assert found.json()["fastest"]["prediction"]["layout"]["pp"] == 1
+    assert predicted(found.json(), "fastest")["layout"]["pp"] == 1
     assert found.json()["pipelining"]["needed"] is not True
 
 
@@ -619,12 +651,12 @@ def test_the_answer_is_for_the_best_of_the_alternatives(shared_client) -> None:
         "where: of 4 places alternatives.num_chips[1] (32 h100-sxm-80gb) has the shortest step: "
     )
     assert found["chips_used"] == 32
-    assert found["fastest"]["prediction"]["step_time_s"] == found["choices"][0]["step_time_s"]
+    assert predicted(found, "fastest")["step_time_s"] == found["choices"][0]["step_time_s"]
     assert found["request"]["alternatives"]["num_chips"] == others["num_chips"]
     assert [other["num_chips"] for other in found["request"]["alternatives"]["clusters"]] == [16]
     assert found["request"]["cluster"] == {"preset": "h100-sxm-80gb", "num_chips": 16}
     again = shared_client.post("/v1/recommendations", json=found["request"]).json()
-    assert again["fastest"] == found["fastest"]
+    assert candidate(again, "fastest") == candidate(found, "fastest")
     assert again["choices"] == found["choices"]
 
 
@@ -639,7 +671,7 @@ def test_a_report_of_the_best_alternative_is_of_its_cluster(client, chips: int) 
         "outcome": "ok",
         "measured": {"step_time_s": 9.0},
     }
-    found = client.post("/v1/reports", json=submission).json()
+    found = client.post("/v1/reports", json={**submission, "choice": "fastest"}).json()
     assert found["request"]["cluster"] == best["cluster"]
     assert found["prediction"]["step_time_s"] == pytest.approx(best["step_time_s"])
     (replayed,) = client.post("/v1/profiles/default/versions/1/replay").json()["answers"]
@@ -699,7 +731,7 @@ def test_a_chunk_without_layers_is_pointed_out(shared_client) -> None:
         constraints = {"pp": 4, "virtual_stages": virtual_stages}
         body = {**SMALL, "stack": "megatron", "constraints": constraints}
         found = shared_client.post("/v1/recommendations", json=body).json()
-        empty = 0 in found["fastest"]["prediction"]["layers_per_chunk"]
+        empty = 0 in predicted(found, "fastest")["layers_per_chunk"]
         assert empty == (virtual_stages == 4)
         return any("a chunk without layers" in line for line in found["assumptions"])
 
@@ -714,7 +746,9 @@ def test_a_batch_that_looks_like_tokens_is_pointed_out(
     found = shared_client.post(
         "/v1/recommendations", json=changed(SMALL, "workload.global_batch", batch)
     ).json()
-    assert any("counts sequences, not tokens" in line for line in found["assumptions"]) == said
+    assert ("counts sequences, not tokens" in found["reasons"][0]) == said
+    brief = shared_client.get(f"/v1/recommendations/{found['id']}?view=brief").json()
+    assert brief["reasons"][0] == found["reasons"][0]
 
 
 def test_of_several_places_those_that_keep_the_limits_are_compared(shared_client) -> None:
@@ -746,26 +780,20 @@ def test_a_place_is_judged_by_the_best_that_it_can_do(shared_client) -> None:
         "cluster": {"preset": "gb200", "num_chips": 100},
         "workload": {"seq_len": 8192, "global_batch": 128},
     }
-    all_chips = shared_client.post("/v1/recommendations", json=body).json()
-    fewer = all_chips["faster_on_fewer"]
-    between = (fewer["step_time_s"] + all_chips["fastest"]["prediction"]["step_time_s"]) / 2
+    alone = shared_client.post("/v1/recommendations", json=body).json()
+    fewer_s = predicted(alone, "fastest")["step_time_s"]
+    between = (fewer_s + alone["fewer_chips"]["all_chips_s"]) / 2
     hours = 1e12 / (128 * 8192) * between / 3600
     objective = {"minimize": "time", "tokens": 1e12, "deadline_hours": hours}
     found = shared_client.post("/v1/recommendations", json={**body, "objective": objective}).json()
     (choice,) = found["choices"]
     assert choice["meets"]
     assert choice["num_chips"] == 100
-    assert choice["chips_used"] == found["chips_used"] == fewer["num_chips"]
-    assert (
-        choice["step_time_s"]
-        == found["fastest"]["prediction"]["step_time_s"]
-        == pytest.approx(fewer["step_time_s"])
-    )
-    assert choice["all_chips_s"] == all_chips["fastest"]["prediction"]["step_time_s"]
-    assert any(
-        f"{100 - fewer['num_chips']} of the 100 chips are left out" in reason
-        for reason in found["reasons"]
-    )
+    assert choice["chips_used"] == found["chips_used"] == 96
+    assert choice["step_time_s"] == predicted(found, "fastest")["step_time_s"] == fewer_s
+    assert found["fewer_chips"] == alone["fewer_chips"]
+    assert choice["all_chips_s"] == alone["fewer_chips"]["all_chips_s"]
+    assert found["reasons"][1].startswith("4 of the 100 chips are left out")
 
 
 def test_every_place_has_the_price_that_it_is_ranked_by(shared_client) -> None:
@@ -791,7 +819,7 @@ def test_a_price_that_is_given_goes_before_that_of_the_objective(shared_client) 
     found = shared_client.post("/v1/recommendations", json=body).json()
     paid = {choice["name"]: choice["usd"] / choice["hours"] / 16 for choice in found["choices"]}
     assert paid == {"cluster": pytest.approx(3.0), "alternatives.clusters[0]": pytest.approx(9.0)}
-    assert found["fastest"]["usd_per_million_tokens"] == pytest.approx(
+    assert candidate(found, "fastest")["usd_per_million_tokens"] == pytest.approx(
         found["choices"][0]["usd_per_million_tokens"]
     )
     assert not any("USD an hour" in line for line in found["assumptions"])
@@ -863,7 +891,7 @@ def test_a_report_of_the_best_alternative_is_of_its_stack(client) -> None:
     found = client.post("/v1/reports", json=ran).json()
     assert found["request"]["stack"] == "maxtext"
     assert found["prediction"]["step_time_s"] == pytest.approx(
-        made["fastest"]["prediction"]["step_time_s"]
+        predicted(made, "fastest")["step_time_s"]
     )
     (replayed,) = client.post("/v1/profiles/default/versions/1/replay").json()["answers"]
     assert replayed["layouts"][0]["replayed_step_time_s"] == pytest.approx(
@@ -993,7 +1021,7 @@ def test_held_nodes_are_used_and_ranks_placed_on_them(shared_client) -> None:
     assert found["reasons"][-1].startswith(f"{spare} of the 23 chips that are held are spare")
     again = shared_client.post("/v1/recommendations", json=found["request"]).json()
     assert again["allocation"] == found["allocation"]
-    assert again["fastest"] == found["fastest"]
+    assert candidate(again, "fastest") == candidate(found, "fastest")
 
 
 @pytest.mark.parametrize(
@@ -1118,10 +1146,10 @@ def test_where_no_number_of_chips_keeps_the_limits_it_is_said(shared_client) -> 
 def test_a_list_shows_what_came_of_each(client) -> None:
     made = client.post("/v1/recommendations", json=SMALL).json()
     (item,) = client.get("/v1/recommendations").json()["items"]
-    best = made["fastest"]["prediction"]
+    best = predicted(made, "recommended")
     assert item["result"] == {
         "chips_used": made["chips_used"],
-        "layout_summary": made["reasons"][0].split(": ")[1],
+        "layout_summary": made["reasons"][1].split(": ")[2].split(",")[0],
         "step_time_s": best["step_time_s"],
         "mfu": best["mfu"],
         "fit_probability": best["fit_probability"],
@@ -1131,14 +1159,28 @@ def test_a_list_shows_what_came_of_each(client) -> None:
     assert item["request"]["model"] == made["request"]["model"]
 
 
-def test_a_list_shows_where_fewer_chips_are_faster(client) -> None:
+def test_fewer_chips_are_used_where_they_are_faster(client) -> None:
+    """Everything is of those then: reports, timelines and lists."""
     odd = {
         **changed(QUESTION, "cluster.num_chips", 22),
         "workload": {"seq_len": 4096, "global_batch": 144},
     }
     made = client.post("/v1/recommendations", json={**odd, "stack": "megatron"}).json()
     (item,) = client.get("/v1/recommendations").json()["items"]
-    assert item["result"]["faster_on"] == made["faster_on_fewer"]["num_chips"] < 22
+    assert item["result"]["chips_used"] == made["chips_used"] == 20
+    assert made["fewer_chips"]["num_chips"] == 20
+    assert made["reasons"][0] == made["fewer_chips"]["message"]
+    ran = {"recommendation_id": made["id"], "outcome": "crashed"}
+    report = client.post("/v1/reports", json=ran).json()
+    assert report["request"]["cluster"]["num_chips"] == 20
+    drawn = client.get(f"/v1/recommendations/{made['id']}/timeline").json()
+    assert drawn["step_time_s"] == predicted(made, "recommended")["step_time_s"]
+    again = client.post("/v1/recommendations", json=made["request"]).json()
+    assert again["layouts"] == made["layouts"]
+    whole = {**odd, "stack": "megatron", "constraints": {"use_all_chips": True}}
+    on_all = client.post("/v1/recommendations", json=whole).json()
+    assert (on_all["chips_used"], on_all["fewer_chips"]) == (22, None)
+    assert predicted(on_all, "fastest")["step_time_s"] == made["fewer_chips"]["all_chips_s"]
 
 
 def test_a_list_reads_no_whole_answers(client) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from service.schemas.timeline import ChromeTrace, TimelineAnswer
-from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
+from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed, predicted
 
 PIPED = changed(
     {**QUESTION, "layouts": [{"pp": 2, "dp_shard": 8}, {"dp_shard": 16}]}, "cluster.num_chips", 16
@@ -49,9 +49,9 @@ def test_a_recommendation_is_drawn_by_choice(client) -> None:
     made = client.post("/v1/recommendations", json=asked).json()
     address = f"/v1/recommendations/{made['id']}/timeline?micro_batches=8&choice="
     times = {
-        name: made[name]["prediction"]["step_time_s"]
-        for name in ("fastest", "simplest", "bolder")
-        if made[name]
+        name: predicted(made, name)["step_time_s"]
+        for name in ("recommended", "fastest", "simplest", "bolder")
+        if made[name] is not None
     }
     assert len({*times.values()}) > 1
     for name, seconds in times.items():

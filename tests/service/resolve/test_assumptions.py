@@ -131,16 +131,24 @@ def test_what_a_prediction_takes_for_granted_is_said_when_it_applies(
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("stack", "said"),
     [
-        "attention runs on cudnn, what torchtitan picks on hopper",
-        "torchtitan hides traffic beside compute when it is told to (enable_async_tensor_parallel)",
-        "gradients are kept and reduced in 4 bytes each, as torchtitan does",
+        ("torchtitan", "attention runs on cudnn, what torchtitan picks on hopper"),
+        ("torchtitan", "torchtitan hides traffic beside compute: stack.overlap_data"),
+        ("generic", "gradients are kept and reduced in 4 bytes each, as generic does"),
     ],
 )
-def test_what_a_stack_does_by_itself_is_said_to_be_its_own(shared_client, said: str) -> None:
-    lines = shared_client.post("/v1/predictions", json=PREDICTION).json()["assumptions"]
+def test_what_a_stack_does_by_itself_is_said_to_be_its_own(
+    shared_client, stack: str, said: str
+) -> None:
+    asked = {**PREDICTION, "stack": stack}
+    lines = shared_client.post("/v1/predictions", json=asked).json()["assumptions"]
     assert any(line.startswith(said) for line in lines)
+
+
+def test_what_a_switch_of_the_framework_decides_is_no_assumption(shared_client) -> None:
+    lines = shared_client.post("/v1/predictions", json=PREDICTION).json()["assumptions"]
+    assert not any("overlap_tensor" in line or "gradients" in line for line in lines)
 
 
 def test_load_balancing_of_experts_is_not_said_to_be_idle(shared_client) -> None:

@@ -15,7 +15,7 @@ from models.spec.problem import Problem
 from service.schemas.layout import LayoutFields
 from tests.benchmarks.problems import problem
 from tests.oracles.brute_force import legal
-from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
+from tests.service.asking import PREDICTION, QUESTION, assert_problem, candidate, changed, listed
 
 PLACES: dict[str, Problem] = {
     "switched": problem("llama-3-8b", ("h100", 4), "megatron", seq_len=4096, global_batch=8),
@@ -153,7 +153,7 @@ def test_answers_have_only_knobs_that_mean_something(
 @pytest.mark.parametrize("body", [QUESTION, LARGE, TORUS])
 def test_a_recommended_layout_is_predicted_as_it_was(shared_client, body: dict[str, Any]) -> None:
     found = shared_client.post("/v1/recommendations", json=body).json()
-    shown = [found["fastest"], found["simplest"], *found["ranked"]]
+    shown = [candidate(found, "fastest"), candidate(found, "simplest"), *listed(found, "ranked")]
     layouts = [one["prediction"]["layout"] for one in shown]
     predicted = shared_client.post("/v1/predictions", json={**body, "layouts": layouts}).json()
     assert predicted["layouts"] == [one["prediction"] for one in shown]

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from service.routes import (
     benchmarks,
     catalog,
+    checks,
     comparisons,
     frontiers,
     predictions,
@@ -21,10 +22,12 @@ from service.routes import (
 from service.web.problems import TYPES
 from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem
 
+PREFER = {"Prefer": "return=representation"}
 ROUTERS = (
     benchmarks,
     predictions,
     comparisons,
+    checks,
     frontiers,
     recommendations,
     reports,
@@ -124,7 +127,11 @@ def test_no_operation_forgets_what_its_parameters_bring_with_them(document) -> N
             expected |= {"428"} if parameters["if-match"]["required"] else set()
             assert "ETag" in responses["200"]["headers"], name
         if "idempotency-key" in parameters:
-            assert {"Location", "Idempotency-Replayed"} == responses["201"]["headers"].keys(), name
+            sent = {"Location", "Idempotency-Replayed"}
+            sent |= {"Preference-Applied"} if "Prefer" in parameters else set()
+            assert responses["201"]["headers"].keys() == sent, name
+        if name.endswith("/launch/{format}"):  # in the media type of the Accept header
+            expected |= {"406"}
         if "cursor" in parameters:
             assert "Link" in responses["200"]["headers"], name
         problems = {
@@ -160,7 +167,7 @@ def test_headers_are_documented_where_they_are_sent(
     if path.startswith("/v1/profiles"):
         ids = {"id": "default"}
     address = path.format(**ids, version=1, kind="chips", name="h100")
-    answer = client.get(address + query)
+    answer = client.get(address + query, headers=PREFER)
     responses = document["paths"][path]["get"]["responses"]
     assert responses["200"].get("headers", {}).keys() == {
         name for name in known if name in answer.headers
@@ -172,7 +179,8 @@ def test_headers_are_documented_where_they_are_sent(
 def test_headers_of_what_is_created_are_documented(client, document) -> None:
     for path, body in (("/v1/reports", REPORT), ("/v1/predictions", PREDICTION)):
         _, again = (
-            client.post(path, json=body, headers={"Idempotency-Key": path[4:]}) for _ in range(2)
+            client.post(path, json=body, headers={"Idempotency-Key": path[4:], **PREFER})
+            for _ in range(2)
         )
         documented = document["paths"][path]["post"]["responses"]["201"]["headers"].keys()
         assert documented == {

@@ -1,0 +1,105 @@
+"""Divisibility is why a pipeline may be needed that neither bandwidth nor memory asks for: 96 chips
+divide a batch of 128 by 32 only. A number of chips or a batch nearby shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from models.advice.fewer_chips import clusters_with_devices, factorizations_by_devices
+from models.errors import Infeasible, Invalid, TooLarge
+from models.layouts.space import Space
+from models.search.branch_and_bound import search
+from models.search.result import Goal, ShouldContinue
+from models.search.tables import NoLegalLayout
+from models.spec.constraints import Constraints
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+
+_NEAR = 1 / 8  # of the chips or the batch: a neighbour is no farther away
+_SHARES = (1, 2, 4, 8)  # of the devices: multiples of these parts are tried as batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lift:
+    """A value of a `field` of the question with which a pipeline is no longer needed."""
+
+    field: str
+    value: int
+
+
+def lifts(
+    space: Space, profile: Profile, tolerance: float, should_continue: ShouldContinue
+) -> tuple[Lift, ...]:
+    """Return the nearest number of chips and the nearest global batch, within an eighth of what
+    they are, that divide in more ways without a pipeline and need none; where there are such, and
+    there was time to find them."""
+    ways = _ways_without_pipeline(space.problem, space.constraints)
+    here = ways.get(space.problem.cluster.num_devices, 0)
+    found = []
+    for neighbours in (_chip_neighbours(space, here), _batch_neighbours(space, here)):
+        for lift, neighbour in neighbours:
+            if not should_continue():
+                break
+            if _needs_no_pipeline(neighbour, profile, tolerance, should_continue):
+                found.append(lift)
+                break
+    return tuple(found)
+
+
+def _chip_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
+    """Yield the numbers of chips below and above that divide in most ways."""
+    problem = space.problem
+    devices = problem.cluster.num_devices
+    most = int(devices * (1 + _NEAR))
+    chips = most // problem.cluster.chip.devices_per_chip
+    larger = replace(problem, cluster=problem.cluster.with_num_chips(chips))
+    ways = _ways_without_pipeline(larger, space.constraints)
+    near = {n: w for n, w in ways.items() if devices * (1 - _NEAR) <= n and w > here}
+    for side in (range(devices), range(devices + 1, most + 1)):
+        counts = sorted((n for n in near if n in side), key=lambda n: (-near[n], abs(n - devices)))
+        for cluster in clusters_with_devices(problem.cluster, np.array(counts[:1], dtype=np.int64)):
+            lift = Lift(field="cluster.num_chips", value=cluster.num_chips)
+            yield lift, space.on_cluster(cluster)
+
+
+def _batch_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
+    """Yield the batches nearest to the question's that all devices divide, or else a half of them,
+    a quarter, an eighth."""
+    problem = space.problem
+    devices = problem.cluster.num_devices
+    batch = problem.workload.global_batch
+    for share in _SHARES:
+        unit = max(devices // share, 1)
+        lower = batch // unit * unit
+        for value in sorted((lower, lower + unit), key=lambda value: abs(value - batch)):
+            if value == 0 or abs(value - batch) > batch * _NEAR:
+                continue
+            workload = replace(problem.workload, global_batch=value)
+            other = replace(problem, workload=workload)
+            if _ways_without_pipeline(other, space.constraints).get(devices, 0) > here:
+                lift = Lift(field="workload.global_batch", value=value)
+                yield lift, Space(other, space.constraints)
+
+
+def _ways_without_pipeline(problem: Problem, constraints: Constraints) -> Mapping[int, int]:
+    allowed = {**constraints.allowed, "pp": (1,)}
+    return factorizations_by_devices(problem, replace(constraints, allowed=allowed))
+
+
+def _needs_no_pipeline(
+    space: Space, profile: Profile, tolerance: float, should_continue: ShouldContinue
+) -> bool:
+    """Say whether the best layout without a pipeline is within the tolerance of the best with
+    one."""
+    goal = Goal(both_sides=True)
+    try:
+        answer = search(space, profile, goal, should_continue)
+    except (NoLegalLayout, Infeasible, Invalid, TooLarge):
+        return False
+    if answer.without is None or not answer.certificate.exact:
+        return False
+    without_s = float(answer.times[answer.without])
+    return without_s <= float(answer.times[0]) * (1 + tolerance)

@@ -1,0 +1,374 @@
+"""A check of one layout: whether it is legal and fits, what would be faster, and what to change
+first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from models.advice.layout_warnings import LayoutWarning, layout_warnings
+from models.advice.safe_fit import solve_avoiding_oom
+from models.advice.single_changes import SingleChange, single_changes
+from models.cost.memory_uncertainty import percent
+from models.errors import Infeasible
+from models.layouts.factors import divisors
+from models.layouts.neighbours import KNOBS
+from models.layouts.rules import Rule, broken_rules
+from models.layouts.space import Space
+from models.prediction.prediction import Prediction, predict_layouts
+from models.search.branch_and_bound import search
+from models.search.infeasibility import blame, in_the_way
+from models.search.result import Goal, ShouldContinue, run_to_completion
+from models.search.tables import NoLegalLayout
+from models.spec.constraints import Constraints
+from models.spec.layout import DEGREES, Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Z80, Profile
+
+LEAST_GAIN = 0.01
+"""A change that makes a step shorter by less is not worth naming."""
+_LOW_MFU_GAIN = 0.2  # MFU counts as low where the best layout makes so many more steps an hour
+_MOST_CURES = 3
+_MOST_VALUES = 4  # that the cure of a broken rule names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenRule:
+    """A rule that a layout breaks. `knob` is the field of the layout to blame, None where it is no
+    single one; `cure` says which values of what obey the rule."""
+
+    rule: Rule
+    knob: str | None
+    message: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutCheck:
+    """What there is to say of one layout before it is launched.
+
+    `prediction` is None where a rule is broken. `best` is the fastest layout on the same devices
+    that fits as surely as the constraints ask, the checked one itself where none is faster; None
+    where none was found, for which `no_best` is the reason. `best_is_exact` says that its search
+    came to its end. `fitting` are the single changes that make a layout fit which does not surely
+    fit, the one with the shortest step first. `first_change` is the single change to make first:
+    one that makes the layout legal or fit, or else the one that gains most; None where none gains
+    LEAST_GAIN.
+    """
+
+    broken_rules: tuple[BrokenRule, ...]
+    prediction: Prediction | None
+    best: Prediction | None
+    best_is_exact: bool
+    no_best: str | None
+    first_change: SingleChange | None
+    fitting: tuple[SingleChange, ...]
+    warnings: tuple[LayoutWarning, ...]
+
+    @property
+    def gain(self) -> float | None:
+        """Checked step time / best step time - 1."""
+        if self.prediction is None or self.best is None:
+            return None
+        return self.prediction.step_time_s / self.best.step_time_s - 1
+
+    @property
+    def gain_probability(self) -> float | None:
+        """The least probability that the best is really faster, as if the errors of the two
+        predictions had nothing in common."""
+        if self.prediction is None or self.best is None:
+            return None
+        log_gain = math.log(self.prediction.step_time_s / self.best.step_time_s)
+        sooner = math.log(self.prediction.step_time_s / self.prediction.step_time_low_s)
+        later = math.log(self.best.step_time_high_s / self.best.step_time_s)
+        spread = math.hypot(sooner, later) / Z80
+        return NormalDist().cdf(log_gain / spread) if spread else float(log_gain > 0)
+
+
+def check_layout(
+    problem: Problem,
+    profile: Profile,
+    layout: Layout,
+    constraints: Constraints | None = None,
+    should_continue: ShouldContinue = run_to_completion,
+    oom_gib: float = math.inf,
+    accepts: Callable[[SingleChange], bool] = lambda change: True,
+) -> LayoutCheck:
+    """Return the check of a layout whose knobs are all settled (models.layouts.defaults), legal or
+    not.
+
+    `constraints` are those of the layouts that it is held against; these also need less memory than
+    `oom_gib`, with which a run like these ran out. Only changes that `accepts` takes are named.
+    """
+    wanted = _Wanted(constraints or Constraints(), oom_gib)
+    broken = tuple(_broken(problem, layout, rule) for rule in broken_rules(problem, layout))
+    changes = [
+        change
+        for change in single_changes(problem, profile, layout)
+        if wanted.takes(change.layout, change.outcome.needed_gib)
+    ]
+    sure = [change for change in changes if wanted.is_sure(change.outcome.fit_probability)]
+    sure.sort(key=lambda change: change.outcome.step_time_s)
+    found = _fastest(problem, profile, wanted, should_continue)
+    rivals = [change.layout for change in sure if change.switch is None][:1] + found.layouts
+    prediction, best = _predicted(problem, profile, wanted, None if broken else layout, rivals)
+    fits_surely = prediction is not None and wanted.is_sure(prediction.fit_probability)
+    worth = [change for change in sure if not fits_surely or (change.gain or 0) >= LEAST_GAIN]
+    if not fits_surely:
+        worth += _surer(changes, prediction)
+    must_fit = prediction is not None and not fits_surely
+    return LayoutCheck(
+        broken_rules=broken,
+        prediction=prediction,
+        best=best,
+        best_is_exact=found.is_exact,
+        no_best=found.reason if best is None else None,
+        first_change=next(filter(accepts, worth), None),
+        fitting=tuple(_of_different_knobs(filter(accepts, sure))) if must_fit else (),
+        warnings=tuple(_warnings(problem, profile, wanted, prediction, best)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is asked of the layouts that the given one is held against."""
+
+    constraints: Constraints
+    oom_gib: float
+
+    def takes(self, layout: Layout, needed_gib: float) -> bool:
+        """Whether a layout has only values that the constraints allow, and needs less memory than
+        ran out before."""
+        allowed = dict(self.constraints.allowed)
+        modules = allowed.pop("recompute_modules", None)
+        is_selective = layout.recompute == "selective"
+        if modules and is_selective and {*modules} != {*layout.recompute_modules}:
+            return False
+        has_allowed = all(getattr(layout, knob) in values for knob, values in allowed.items())
+        return has_allowed and needed_gib < self.oom_gib
+
+    def is_sure(self, fit_probability: float) -> bool:
+        return fit_probability >= self.constraints.min_fit_probability
+
+
+def _predicted(
+    problem: Problem,
+    profile: Profile,
+    wanted: _Wanted,
+    layout: Layout | None,
+    rivals: Sequence[Layout],
+) -> tuple[Prediction | None, Prediction | None]:
+    """The prediction of the given layout, if it is legal, and that of the fastest that fits
+    surely: one of the rivals, or the layout itself."""
+    own = [] if layout is None else [layout]
+    if not (own or rivals):
+        return None, None
+    predictions = predict_layouts(problem, [*own, *rivals], profile)
+    prediction = predictions[0] if own else None
+    eligible = predictions[len(own) :]
+    if (
+        prediction is not None
+        and wanted.is_sure(prediction.fit_probability)
+        and wanted.takes(prediction.layout, prediction.needed_gib)
+    ):
+        eligible = predictions
+    best = min(eligible, key=lambda one: one.step_time_s, default=None)
+    return prediction, best
+
+
+# -- rules
+# --------------------------------------------------------------------------------------------------
+
+
+def _broken(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
+    knob = rule.field.removeprefix("layout").lstrip(".") or None
+    return BrokenRule(
+        rule=rule,
+        knob=knob,
+        message=rule.message(problem, layout),
+        cure=_cure(problem, layout, rule, knob),
+    )
+
+
+def _cure(problem: Problem, layout: Layout, rule: Rule, blamed: str | None) -> str:
+    """Which values obey a rule: of the knob that it blames or, where none does, of another."""
+    for name in sorted(_CURES, key=lambda name: name != blamed):
+        variants = [layout, *_CURES[name](problem, layout, name)]
+        values = _obeying(problem, layout, rule, name, variants)
+        if values:
+            return _in_words(name, values)
+    for name in ("tp", "pp", "cp"):
+        variants = [layout, *KNOBS[name].variants(problem, layout)]
+        values = _obeying(problem, layout, rule, name, variants)
+        if values:
+            return f"{_in_words(name, values)}, with data parallelism over the other devices"
+    return "no other value of one knob obeys it: take the degrees of the best layout"
+
+
+def _obeying(
+    problem: Problem, layout: Layout, rule: Rule, name: str, variants: Sequence[Layout]
+) -> list[Any]:
+    """The first values of a knob, other than the layout's, of the variants that obey a rule."""
+    obeys = np.broadcast_to(rule.test(problem, Layouts.of(variants)), len(variants))
+    values = dict.fromkeys(
+        getattr(variant, name)
+        for variant, is_obeying in zip(variants, obeys, strict=True)
+        if is_obeying and getattr(variant, name) != getattr(layout, name)
+    )
+    return [*values][:_MOST_VALUES]
+
+
+def _degrees(problem: Problem, layout: Layout, name: str) -> list[Layout]:
+    """Other values of a degree that divide the devices (or, of a micro-batch, the batch), those
+    near the given one first."""
+    whole = problem.cluster.num_devices
+    if name == "micro_batch":
+        whole = problem.workload.global_batch
+    given = getattr(layout, name)
+    near = sorted(divisors(whole), key=lambda value: abs(math.log(value / given)))
+    changes: list[dict[str, Any]] = [{name: value} for value in near]
+    return [replace(layout, **change) for change in changes]
+
+
+def _others(problem: Problem, layout: Layout, name: str) -> list[Layout]:
+    return [*KNOBS[name].variants(problem, layout)]
+
+
+_CURES = {
+    **dict.fromkeys((*DEGREES, "micro_batch"), _degrees),
+    **{
+        name: _others
+        for name, knob in KNOBS.items()
+        if knob.fields[0] == name and name not in (*DEGREES, "micro_batch")
+    },
+}
+"""By knob: layouts that differ from a given one in it, with those values that may obey a rule."""
+
+
+def _in_words(name: str, values: Sequence[Any]) -> str:
+    """The values of a knob, such as "tp = 1, 2 or 4"."""
+    in_order = sorted(values) if all(isinstance(value, int) for value in values) else values
+    *others, last = map(_shown, in_order)
+    return f"{name} = {', '.join(others)}{' or ' if others else ''}{last}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return " < ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -- what would be better
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The fastest layout of a search, if it found one, or why not."""
+
+    layouts: list[Layout]
+    is_exact: bool
+    reason: str | None = None
+
+
+def _fastest(
+    problem: Problem, profile: Profile, wanted: _Wanted, should_continue: ShouldContinue
+) -> _Found:
+    try:
+        answer = solve_avoiding_oom(
+            wanted.oom_gib,
+            problem,
+            wanted.constraints,
+            lambda tighter: search(Space(problem, tighter), profile, Goal(), should_continue),
+        )
+    except NoLegalLayout:
+        contradicted = in_the_way(Space(problem, wanted.constraints))
+        reason = contradicted.brief if contradicted else str(Infeasible(*blame(problem)))
+        return _Found([], is_exact=True, reason=reason)
+    except Infeasible as error:
+        return _Found([], is_exact=error.constraint != "time_limit_s", reason=error.brief)
+    return _Found([answer.layouts[0]], is_exact=answer.certificate.exact)
+
+
+def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> list[SingleChange]:
+    """The changes with which a layout is likelier to fit, the likeliest first."""
+    probability = 0.0 if prediction is None else prediction.fit_probability
+    surer = [change for change in changes if change.outcome.fit_probability > probability]
+    return sorted(surer, key=lambda change: -change.outcome.fit_probability)
+
+
+def _of_different_knobs(changes: Iterable[SingleChange]) -> list[SingleChange]:
+    """The first change of each knob, up to a number."""
+    firsts = dict[str, SingleChange]()
+    for change in changes:
+        firsts.setdefault(change.knob, change)
+        if len(firsts) == _MOST_CURES:
+            break
+    return list(firsts.values())
+
+
+# -- warnings
+# --------------------------------------------------------------------------------------------------
+
+
+def _warnings(
+    problem: Problem,
+    profile: Profile,
+    wanted: _Wanted,
+    prediction: Prediction | None,
+    best: Prediction | None,
+) -> list[LayoutWarning]:
+    if prediction is None:
+        return []
+    return [
+        *layout_warnings(problem, profile, prediction),
+        *_fit_warnings(prediction, wanted),
+        *_low_mfu_warnings(prediction, best),
+    ]
+
+
+def _fit_warnings(prediction: Prediction, wanted: _Wanted) -> list[LayoutWarning]:
+    """That a layout which fits by the median of its memory is less sure to than was asked."""
+    if not prediction.fits or wanted.is_sure(prediction.fit_probability):
+        return []
+    return [
+        LayoutWarning(
+            code="may_not_fit",
+            numbers={
+                "fit_probability": prediction.fit_probability,
+                "needed_gib": prediction.needed_gib,
+                "needed_high_gib": prediction.needed_high_gib,
+                "usable_gib": prediction.usable_gib,
+            },
+            message=(
+                f"it fits with a probability of {percent(prediction.fit_probability)} only:"
+                f" {prediction.needed_gib:.1f} ({prediction.needed_low_gib:.1f} to"
+                f" {prediction.needed_high_gib:.1f}) of {prediction.usable_gib:.1f} GiB"
+            ),
+        )
+    ]
+
+
+def _low_mfu_warnings(prediction: Prediction, best: Prediction | None) -> list[LayoutWarning]:
+    if best is None:
+        return []
+    gain = prediction.step_time_s / best.step_time_s - 1
+    if gain < _LOW_MFU_GAIN:
+        return []
+    mfu = prediction.mfu["causal"]
+    reached = best.mfu["causal"]
+    return [
+        LayoutWarning(
+            code="low_mfu",
+            numbers={"mfu": mfu, "best_mfu": reached, "gain": gain},
+            message=(
+                f"MFU is {mfu:.0%} where these chips reach {reached:.0%} with the best layout:"
+                f" {gain:.0%} more steps an hour"
+            ),
+        )
+    ]

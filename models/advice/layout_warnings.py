@@ -1,0 +1,212 @@
+"""Layout warnings: facts about a layout that a reviewer would raise before it is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from models.advice.single_changes import Outcome, outcomes
+from models.calibration.residual_diagnosis import COMMUNICATION
+from models.cost.memory_uncertainty import percent
+from models.cost.step import TIME_TERMS
+from models.layouts.complexity import complexity_terms
+from models.layouts.rules import first_broken
+from models.prediction.prediction import Prediction
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+
+_MUCH_EXPOSED = 0.1  # of a step, for one term
+_MUCH_BUBBLE = 0.2  # of a step
+_FREE = 0.01  # of a step: what costs less counts as free
+_LEAST_SAVED_GIB = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutWarning:
+    """One such fact: a code to program against, the figures behind it, and a sentence."""
+
+    code: str
+    numbers: Mapping[str, float]
+    message: str
+
+
+@dataclass(frozen=True)
+class _Reviewed:
+    """A legal layout with its prediction."""
+
+    problem: Problem
+    profile: Profile
+    prediction: Prediction
+
+    @property
+    def layout(self) -> Layout:
+        return self.prediction.layout
+
+    def share(self, term: str) -> float:
+        """The share of a step that a term takes."""
+        return self.prediction.time[term] / self.prediction.step_time_s
+
+    def outcome_of(self, layout: Layout) -> Outcome | None:
+        """What is predicted of another layout; None where that is not legal."""
+        if first_broken(self.problem, Layouts.of([layout]))[0] >= 0:
+            return None
+        (outcome,) = outcomes(self.problem, self.profile, [layout])
+        return outcome
+
+
+def layout_warnings(
+    problem: Problem, profile: Profile, prediction: Prediction
+) -> list[LayoutWarning]:
+    """Return the warnings about a legal layout, whose prediction was made with this profile."""
+    reviewed = _Reviewed(problem, profile, prediction)
+    return [warning for check in _CHECKS for warning in check(reviewed)]
+
+
+def _axes_across_domains(it: _Reviewed) -> Iterator[LayoutWarning]:
+    """Tensor and expert parallelism that leave the scale-up domain."""
+    points = complexity_terms(it.problem, Layouts.of([it.layout]))
+    domain = it.problem.cluster.scale_up_domain
+    for axis, words, term in (("tp", "tensor", "tensor_s"), ("ep", "expert", "expert_s")):
+        if not points[f"{words}_across_domains"][0]:
+            continue
+        degree = getattr(it.layout, axis)
+        yield LayoutWarning(
+            code=f"{words}_across_domains",
+            numbers={axis: degree, "scale_up_domain": domain, "share": it.share(term)},
+            message=(
+                f"{axis}({degree}) reaches beyond the scale-up domain (NVLink or the like) of"
+                f" {domain} devices: {words}-parallel traffic crosses the network between domains,"
+                f" and what of it is not hidden takes {it.share(term):.0%} of the step"
+            ),
+        )
+
+
+def _few_micro_batches(it: _Reviewed) -> Iterator[LayoutWarning]:
+    micro_batches = it.prediction.num_micro_batches
+    pp = it.layout.pp
+    if micro_batches >= pp:
+        return
+    yield LayoutWarning(
+        code="few_micro_batches",
+        numbers={"micro_batches": micro_batches, "pp": pp},
+        message=(
+            f"{micro_batches} micro-batches for pp({pp}) stages: some stages have nothing to do at"
+            " any time. Smaller micro-batches, fewer stages or a larger global batch fill them"
+        ),
+    )
+
+
+def _exposed_communication(it: _Reviewed) -> Iterator[LayoutWarning]:
+    for term in sorted(COMMUNICATION, key=it.share, reverse=True):
+        if it.share(term) <= _MUCH_EXPOSED:
+            continue
+        seconds = it.prediction.time[term]
+        yield LayoutWarning(
+            code=f"exposed_{term.removesuffix('_s')}",
+            numbers={"seconds": seconds, "share": it.share(term)},
+            message=(
+                f"{it.share(term):.0%} of the step ({seconds:.3g} s) is {TIME_TERMS[term]}:"
+                " no compute runs beside it"
+            ),
+        )
+
+
+def _large_bubble(it: _Reviewed) -> Iterator[LayoutWarning]:
+    if it.share("bubble_s") <= _MUCH_BUBBLE:
+        return
+    micro_batches = it.prediction.num_micro_batches
+    yield LayoutWarning(
+        code="large_bubble",
+        numbers={
+            "seconds": it.prediction.time["bubble_s"],
+            "share": it.share("bubble_s"),
+            "micro_batches": micro_batches,
+            "pp": it.layout.pp,
+        },
+        message=(
+            f"stages are idle for {it.share('bubble_s'):.0%} of the step: {micro_batches}"
+            f" micro-batches fill and drain pp({it.layout.pp}) stages"
+        ),
+    )
+
+
+def _unneeded_recompute(it: _Reviewed) -> Iterator[LayoutWarning]:
+    if it.layout.recompute == "none":
+        return
+    without = it.outcome_of(
+        replace(it.layout, recompute="none", recompute_modules=(), recompute_layers=0)
+    )
+    if without is None or not without.is_safe:
+        return
+    saved_s = it.prediction.step_time_s - without.step_time_s
+    yield LayoutWarning(
+        code="unneeded_recompute",
+        numbers={"saved_s": saved_s, "fit_probability": without.fit_probability},
+        message=(
+            f"recompute is not needed: without it the layout fits with a probability of"
+            f" {percent(without.fit_probability)}, and a step takes {saved_s:.3g} s less"
+        ),
+    )
+
+
+def _without_sequence_parallelism(it: _Reviewed) -> Iterator[LayoutWarning]:
+    if it.layout.tp == 1 or it.layout.sequence_parallel:
+        return
+    with_it = it.outcome_of(replace(it.layout, sequence_parallel=True))
+    if with_it is None:
+        return
+    saved_gib = it.prediction.needed_gib - with_it.needed_gib
+    saved_s = it.prediction.step_time_s - with_it.step_time_s
+    yield LayoutWarning(
+        code="no_sequence_parallelism",
+        numbers={"tp": it.layout.tp, "saved_s": saved_s, "saved_gib": saved_gib},
+        message=(
+            f"sequence parallelism is off with tp({it.layout.tp}): every tensor-parallel rank"
+            " keeps and works on the same norms and residuals. With it a device needs"
+            f" {saved_gib:.1f} GiB less"
+        ),
+    )
+
+
+def _replicated_states(it: _Reviewed) -> Iterator[LayoutWarning]:
+    """Replicas of optimizer states that could be shards at no cost."""
+    layout = it.layout
+    if layout.dp_replicate == 1:
+        return
+    stages = [stage for stage in it.problem.stack.zero_stages if stage >= max(layout.zero_stage, 1)]
+    if not stages:
+        return
+    sharded = it.outcome_of(
+        replace(layout, zero_stage=min(stages), dp_replicate=1, dp_shard=layout.dp)
+    )
+    if sharded is None:
+        return
+    saved_gib = it.prediction.needed_gib - sharded.needed_gib
+    slower = sharded.step_time_s / it.prediction.step_time_s - 1
+    if slower > _FREE or saved_gib < _LEAST_SAVED_GIB:
+        return
+    yield LayoutWarning(
+        code="replicated_optimizer_states",
+        numbers={
+            "dp_replicate": layout.dp_replicate,
+            "saved_gib": saved_gib,
+            "saved_s": it.prediction.step_time_s - sharded.step_time_s,
+        },
+        message=(
+            f"optimizer states are kept {layout.dp_replicate} times over: sharding them over all"
+            f" {layout.dp} data-parallel ranks (ZeRO {min(stages)}) frees {saved_gib:.1f} GiB of"
+            " each device and costs no time"
+        ),
+    )
+
+
+_CHECKS: tuple[Callable[[_Reviewed], Iterator[LayoutWarning]], ...] = (
+    _axes_across_domains,
+    _few_micro_batches,
+    _exposed_communication,
+    _large_bubble,
+    _unneeded_recompute,
+    _without_sequence_parallelism,
+    _replicated_states,
+)

@@ -1,0 +1,241 @@
+"""Single changes: what a layout would gain from one other value of one knob, or of one switch of
+the software."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+from models.columns import SharedRows
+from models.cost.combine import partitions
+from models.cost.memory_uncertainty import MemoryUncertainty
+from models.cost.stage_partition import Stages
+from models.cost.step import predict
+from models.errors import Invalid
+from models.layouts.neighbours import KNOBS, neighbours
+from models.layouts.rules import first_broken
+from models.spec.constraints import SAFE_FIT_PROBABILITY
+from models.spec.hardware import GIB
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+from models.spec.switches import Setting, Switch, applies, changed, switches_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is predicted of a layout, without intervals: the seconds of a step in all and by term,
+    what the fullest device needs in GiB, and the probability that the layout fits."""
+
+    step_time_s: float
+    time: Mapping[str, float]
+    needed_gib: float
+    fit_probability: float
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it is as sure to fit as a recommended layout."""
+        return self.fit_probability >= SAFE_FIT_PROBABILITY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleChange:
+    """A layout with one change, and what is predicted of it.
+
+    `knob` is the name of what changes in models.layouts.neighbours.KNOBS, and `follows` names the
+    fields of the layout that change with it. Where the software is told otherwise instead, `switch`
+    and `setting` say so, `knob` is the field of the stack, and the problem has the changed stack.
+    `given` is what is predicted without the change; None where that is not legal.
+    """
+
+    knob: str
+    before: Any
+    after: Any
+    problem: Problem
+    layout: Layout
+    outcome: Outcome
+    given: Outcome | None
+    follows: tuple[str, ...] = ()
+    switch: Switch | None = None
+    setting: Setting | None = None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the layout whose values `before` and `after` are, or that of the stack."""
+        return (self.knob,) if self.switch else KNOBS[self.knob].fields
+
+    @property
+    def saved_s(self) -> float | None:
+        """By how many seconds a step becomes shorter; None where the given layout is not legal."""
+        return None if self.given is None else self.given.step_time_s - self.outcome.step_time_s
+
+    @property
+    def gain(self) -> float | None:
+        """Given step time / changed step time - 1; None where the given layout is not legal."""
+        if self.given is None:
+            return None
+        return self.given.step_time_s / self.outcome.step_time_s - 1
+
+    @property
+    def words(self) -> str:
+        """The change as somebody would say it: "tp from 8 to 4, with dp_shard 16"."""
+        if self.switch is None or self.setting is None:
+            words = knob_change_in_words(self.knob, self.before, self.after)
+            return f"{words}{self._followers_in_words}"
+        values = f"{self.knob} from {value_in_words(self.before)} to {value_in_words(self.after)}"
+        if not self.setting.arguments:
+            return f"leave out {self.switch.name} ({values})"
+        return f"set {self.setting.words} ({values})"
+
+    @property
+    def _followers_in_words(self) -> str:
+        """The knobs that follow, of those that a person would have to set too."""
+        followers = [
+            f"{name} {value_in_words(getattr(self.layout, name))}" for name in self.follows
+        ]
+        return f", with {' and '.join(followers)}" if followers else ""
+
+
+def knob_change_in_words(knob: str, before: Any, after: Any) -> str:
+    """Two values of a knob of KNOBS as a change: "tp from 8 to 4"."""
+    if knob == "recompute":
+        return f"recompute from {_policy_in_words(*before)} to {_policy_in_words(*after)}"
+    fields = KNOBS[knob].fields
+    if len(fields) == 1:
+        return f"{knob} from {value_in_words(before)} to {value_in_words(after)}"
+    parts = zip(fields, before, after, strict=True)
+    return " and ".join(
+        f"{name} from {value_in_words(old)} to {value_in_words(new)}"
+        for name, old, new in parts
+        if old != new
+    )
+
+
+def _policy_in_words(recompute: str, modules: tuple[str, ...], layers: int) -> str:
+    if modules:
+        return f"{recompute} ({', '.join(modules)})"
+    return f"{recompute} ({layers} layers of a chunk)" if layers else recompute
+
+
+def value_in_words(value: Any) -> str:
+    """A value of a knob or a switch as a sentence has it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        separator = " < " if any(isinstance(part, str) for part in value) else ", "
+        return separator.join(map(str, value)) or "none"
+    return str(value)
+
+
+def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[SingleChange]:
+    """Return every legal single change of a layout whose knobs are all settled
+    (models.layouts.defaults): first those that are as sure to fit as recommended layouts, and among
+    these, and among the others, those with the shortest step first.
+
+    The given layout may be illegal, or not fit. The changes are then those that make it legal, and
+    the first of them are the cheapest that make it fit.
+    """
+    variants = neighbours(problem, layout)
+    given = [layout] if _is_legal(problem, layout) else []
+    rows = outcomes(problem, profile, [*given, *(variant for _, variant in variants)])
+    baseline = rows[0] if given else None
+    others = rows[len(given) :]
+    changes = [
+        SingleChange(
+            knob=name,
+            before=KNOBS[name].value(layout),
+            after=KNOBS[name].value(variant),
+            problem=problem,
+            layout=variant,
+            outcome=outcome,
+            given=baseline,
+            follows=tuple(
+                field
+                for field in KNOBS[name].followers
+                if getattr(variant, field) != getattr(layout, field)
+            ),
+        )
+        for (name, variant), outcome in zip(variants, others, strict=True)
+    ]
+    changes += _switch_changes(problem, profile, layout, baseline)
+    return sorted(changes, key=lambda one: (not one.outcome.is_safe, one.outcome.step_time_s))
+
+
+def _switch_changes(
+    problem: Problem, profile: Profile, layout: Layout, given: Outcome | None
+) -> Iterator[SingleChange]:
+    """Every switch that means something for the layout, set otherwise."""
+    stages = partitions(problem, Layouts.of([layout]))  # which no switch changes
+    for switch in switches_of(problem.stack):
+        if not applies(switch, problem, layout):
+            continue
+        before = getattr(problem.stack, switch.field)
+        for setting in _other_settings(switch, before):
+            switched = _switched(problem, switch, setting)
+            if switched is None or not _is_legal(switched, layout):
+                continue
+            (outcome,) = outcomes(switched, profile, [layout], stages)
+            yield SingleChange(
+                knob=switch.field,
+                before=before,
+                after=setting.value,
+                problem=switched,
+                layout=layout,
+                outcome=outcome,
+                given=given,
+                switch=switch,
+                setting=setting,
+            )
+
+
+def _other_settings(switch: Switch, value: Any) -> list[Setting]:
+    """The settings for other values of a switch, one for each value."""
+    by_value: dict[Any, Setting] = {}
+    for setting in switch.settings:
+        by_value.setdefault(setting.value, setting)
+    return [setting for other, setting in by_value.items() if other != value]
+
+
+def _switched(problem: Problem, switch: Switch, setting: Setting) -> Problem | None:
+    """The problem with a switch of its stack set so; None where the chips or the workload do not go
+    with that."""
+    try:
+        return replace(problem, stack=changed(problem.stack, {switch.field: setting.value}))
+    except Invalid:
+        return None
+
+
+def _is_legal(problem: Problem, layout: Layout) -> bool:
+    return bool(first_broken(problem, Layouts.of([layout]))[0] < 0)
+
+
+def outcomes(
+    problem: Problem,
+    profile: Profile,
+    layouts: Sequence[Layout],
+    stages: SharedRows[Stages] | None = None,
+) -> list[Outcome]:
+    """Return what is predicted of each layout. The layouts must be legal, or what is said of them
+    makes no sense. `stages` are those of the layouts, where they are known."""
+    if not layouts:
+        return []
+    coefficients = profile.coefficients(problem.scopes)
+    predictions = predict(problem, Layouts.of(layouts), coefficients, stages)
+    uncertainty = MemoryUncertainty.of(problem, profile)
+    deviations = uncertainty.deviations(
+        predictions.memory, predictions.host_bytes, problem.cluster
+    ).tolist()
+    terms = {name: seconds.tolist() for name, seconds in predictions.time.items()}
+    step_times = predictions.step_time_s.tolist()
+    needed_bytes = predictions.needed_bytes.tolist()
+    return [
+        Outcome(
+            step_time_s=step_times[row],
+            time={name: seconds[row] for name, seconds in terms.items()},
+            needed_gib=needed_bytes[row] / GIB,
+            fit_probability=NormalDist().cdf(deviations[row]),
+        )
+        for row in range(len(layouts))
+    ]

@@ -1,0 +1,98 @@
+"""Slips are values that a question can have and that almost surely were not meant: a batch given in
+tokens, a sequence one short of a power of two. They are answered all the same, and told first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from models.spec.problem import Problem
+
+_MOST_TOKENS = 2**28
+"""Of a step: four times as many as the largest published batch (Kimi K2, arXiv 2507.20534: 67
+million tokens)."""
+_FEWEST_TOKENS = 1e5  # a training of fewer is one of so many billions
+_LONGEST_STEP_S = 3600.0
+_ROUND_LENGTH = 1024  # multiples of it are lengths that people choose
+_LEAST_POWER = 256  # and so are powers of two from here
+
+
+def slips(problem: Problem, step_time_s: float, micro_batches: Sequence[int] = ()) -> list[str]:
+    """Return a sentence for every slip of a question whose step takes so long: the field, its
+    value, and what was probably meant. `micro_batches` are those that constraints allow."""
+    batch_slips = [*_batch_in_tokens(problem)]
+    return [
+        *batch_slips,
+        *([] if batch_slips else _step_of_hours(problem, step_time_s)),
+        *_budget_below_a_step(problem),
+        *_length_beside_a_round_one(problem),
+        *_micro_batches_that_do_not_divide(problem, micro_batches),
+    ]
+
+
+def _batch_in_tokens(problem: Problem) -> Iterator[str]:
+    workload = problem.workload
+    if workload.tokens <= _MOST_TOKENS:
+        return
+    batch = workload.global_batch
+    sentence = (
+        f"check workload.global_batch = {batch}: it counts sequences, not tokens, and"
+        f" {workload.tokens:,} tokens a step are {workload.tokens / _MOST_TOKENS * 4:.3g} times"
+        " those of the largest published runs"
+    )
+    sequences = round(batch / workload.seq_len)
+    if sequences:
+        sentence += f"; {batch:,} tokens would be workload.global_batch = {sequences}"
+    yield sentence
+
+
+def _step_of_hours(problem: Problem, step_time_s: float) -> Iterator[str]:
+    if step_time_s <= _LONGEST_STEP_S:
+        return
+    yield (
+        f"check workload.global_batch = {problem.workload.global_batch} and cluster.num_chips ="
+        f" {problem.cluster.num_chips}: a step takes {step_time_s / 3600:.3g} hours, and trainings"
+        " take many thousands of steps; fewer sequences a step, or more chips, were probably meant"
+    )
+
+
+def _budget_below_a_step(problem: Problem) -> Iterator[str]:
+    workload = problem.workload
+    budget = workload.token_budget
+    if budget is None or budget >= workload.tokens:
+        return
+    sentence = (
+        f"check workload.token_budget = {budget:g}: it counts tokens, and the whole training is"
+        f" less than one step of {workload.tokens:,}"
+    )
+    if budget < _FEWEST_TOKENS:
+        sentence += f"; {budget:g}e9 or {budget:g}e12 was probably meant"
+    yield sentence
+
+
+def _length_beside_a_round_one(problem: Problem) -> Iterator[str]:
+    """Of inputs and targets, which are shifted by a token, frameworks are told the full length."""
+    seq_len = problem.workload.seq_len
+    for step, how in ((1, "one short of"), (-1, "one more than")):
+        meant = seq_len + step
+        is_power = meant >= _LEAST_POWER and meant & (meant - 1) == 0
+        if is_power or (meant > 0 and meant % _ROUND_LENGTH == 0):
+            yield (
+                f"check workload.seq_len = {seq_len}: it is {how} {meant}, which was probably"
+                " meant, and divides by next to no cp and tp; frameworks shift inputs against"
+                " targets themselves"
+            )
+
+
+def _micro_batches_that_do_not_divide(
+    problem: Problem, micro_batches: Sequence[int]
+) -> Iterator[str]:
+    batch = problem.workload.global_batch
+    useless = [size for size in micro_batches if batch % size]
+    for size in useless:
+        below = next(other for other in range(min(size, batch), 0, -1) if batch % other == 0)
+        above = next((other for other in range(size, batch + 1) if batch % other == 0), None)
+        meant = f"{below} or {above}" if above is not None else f"{below}"
+        yield (
+            f"check constraints.micro_batch = {size}: it divides workload.global_batch = {batch}"
+            f" over no data-parallel ranks; {meant} was probably meant"
+        )

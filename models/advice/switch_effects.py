@@ -1,0 +1,101 @@
+"""What it would cost to have the switches of the software otherwise: one prediction for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from models.cost.step import Predictions, predict
+from models.errors import Invalid
+from models.spec.hardware import GIB
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+from models.spec.stack import Stack
+from models.spec.switches import Dated, Switch, applies, changed, switches_of
+
+_WORTH_NAMING = 0.02  # of the step time, or of the memory needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchEffect:
+    """One switch of the stack, and what another value of it would change."""
+
+    switch: Switch
+    value: Any
+    default: Dated
+    """What the framework does when it is told nothing, in the release that is predicted."""
+    taken: Dated
+    """What tuned recipes set then."""
+    otherwise: Any
+    """The default, where that is not the value; else what recipes set, or the first other value."""
+    step_time_s: float
+    """Of a step with that value, minus one as it is."""
+    needed_gib: float
+    """What a device must have with that value, minus what it must have as it is."""
+    share: float
+    """The larger of the two, as a share of what it is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    step_time_s: float
+    needed_gib: float
+
+
+def switch_effects(problem: Problem, profile: Profile, layout: Layout) -> list[SwitchEffect]:
+    """The switches that mean something for a layout and move its step time or memory by more than
+    2%, those that move it most first."""
+    base = predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
+
+    def cost(stack: Stack) -> _Cost:
+        asked = replace(problem, stack=stack)
+        return _cost(base.with_stack(asked, profile.coefficients(asked.scopes)))
+
+    now = _cost(base)
+    year = profile.software_year - problem.stack.age_years if problem.stack.age_years else None
+    effects = list[SwitchEffect]()
+    for switch in switches_of(problem.stack):
+        if switch.settings and applies(switch, problem, layout):
+            effect = _effect(switch, problem.stack, year, now, cost)
+            if effect and effect.share > _WORTH_NAMING:
+                effects.append(effect)
+    return sorted(effects, key=lambda effect: -effect.share)
+
+
+def _cost(predictions: Predictions) -> _Cost:
+    return _Cost(float(predictions.step_time_s[0]), float(predictions.needed_bytes[0]) / GIB)
+
+
+def _effect(
+    switch: Switch, stack: Stack, year: float | None, now: _Cost, cost: Callable[[Stack], _Cost]
+) -> SwitchEffect | None:
+    """None where the switch has no other value that runs on the chip."""
+    default = switch.default_at(year)
+    taken = switch.taken_at(year)
+    value = getattr(stack, switch.field)
+    for otherwise in _others(switch, value, default, taken):
+        with suppress(Invalid):  # a kernel that is not written for the chip
+            then = cost(changed(stack, {switch.field: otherwise}))
+            step_time_s = then.step_time_s - now.step_time_s
+            needed_gib = then.needed_gib - now.needed_gib
+            return SwitchEffect(
+                switch=switch,
+                value=value,
+                default=default,
+                taken=taken,
+                otherwise=otherwise,
+                step_time_s=step_time_s,
+                needed_gib=needed_gib,
+                share=max(abs(step_time_s) / now.step_time_s, abs(needed_gib) / now.needed_gib),
+            )
+    return None
+
+
+def _others(switch: Switch, value: Any, default: Dated, taken: Dated) -> Iterator[Any]:
+    """The values that a switch could have instead, the most telling first."""
+    settable = [setting.value for setting in switch.settings]
+    candidates = (default.value, taken.value, *settable)
+    return (one for one in dict.fromkeys(candidates) if one != value and one in settable)

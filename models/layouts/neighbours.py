@@ -1,0 +1,316 @@
+"""The neighbours of a layout: the legal layouts that differ from it in one knob.
+
+A change of a degree leaves the number of devices as it is: data parallelism takes what the change
+sets free, or gives what it needs, as it does in frameworks that work it out themselves. Where a
+knob means nothing without another (virtual stages without a pipeline), or a framework derives it
+from another (sequence parallelism from tp), it follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from models.layouts.defaults import torus_axes_covering_dims, with_stack_defaults
+from models.layouts.factors import divisors
+from models.layouts.rules import first_broken
+from models.spec.layout import (
+    PLACEMENTS,
+    TORUS_AXES,
+    Layout,
+    Layouts,
+    active_axes,
+    equivalent_placements,
+    offered_orders,
+)
+from models.spec.problem import Problem
+from models.spec.recompute import MODULES
+
+_PIPELINE_KNOBS = {"schedule", "virtual_stages", "balanced"}
+_WITHOUT_PIPELINE: dict[str, Any] = {
+    "schedule": "1f1b",
+    "virtual_stages": 1,
+    "balanced": False,
+    "layers_per_chunk": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One choice in a layout: the fields that make it, and those that may follow a change of it."""
+
+    fields: tuple[str, ...]
+    variants: Callable[[Problem, Layout], Iterable[Layout]]
+    """Layouts with other values of it, legal or not, and perhaps the given one among them."""
+    followers: tuple[str, ...] = ()
+
+    def value(self, layout: Layout) -> Any:
+        """What a layout has chosen: the value of the field, or those of the fields."""
+        values = tuple(getattr(layout, name) for name in self.fields)
+        return values[0] if len(values) == 1 else values
+
+
+def neighbours(problem: Problem, layout: Layout) -> list[tuple[str, Layout]]:
+    """Return every legal layout that differs in one knob from a layout whose knobs are all settled
+    (models.layouts.defaults), with the name of that knob in KNOBS. The given layout need not be
+    legal.
+
+    Of layouts that give a knob the same value, and differ in what follows, the first legal one is
+    taken.
+    """
+    named = [
+        (name, variant)
+        for name, knob in KNOBS.items()
+        for variant in knob.variants(problem, layout)
+        if knob.value(variant) != knob.value(layout)
+    ]
+    broken = first_broken(problem, Layouts.of([variant for _, variant in named])).tolist()
+    kept: dict[tuple[str, Any], Layout] = {}
+    for (name, variant), rule in zip(named, broken, strict=True):
+        if rule < 0:
+            kept.setdefault((name, KNOBS[name].value(variant)), variant)
+    return [(name, variant) for (name, _), variant in kept.items()]
+
+
+# -- degrees
+
+
+def _tensor(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    sharded = layout.sequence_parallel
+    if layout.tp == 1:
+        sharded = True in problem.stack.sequence_parallel
+    for tp in divisors(problem.cluster.num_devices):
+        yield from _on_all_devices(
+            problem,
+            layout,
+            tp=tp,
+            etp=tp if problem.experts_keep_tensor else layout.etp,
+            sequence_parallel=sharded and tp > 1,
+        )
+
+
+def _context(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    for cp in divisors(problem.cluster.num_devices):
+        yield from _on_all_devices(problem, layout, cp=cp)
+
+
+def _pipeline(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Between pipelines the schedule stays; to and from none it is what the stack runs anyway."""
+    given = {field.name for field in fields(Layout)} - _PIPELINE_KNOBS
+    for pp in divisors(problem.cluster.num_devices):
+        if pp > 1 and layout.pp > 1:
+            chunks = _in_chunks(problem, layout, pp * layout.virtual_stages)
+            yield from _on_all_devices(problem, layout, pp=pp, **chunks)
+            continue
+        for variant in _on_all_devices(problem, layout, pp=pp, **_WITHOUT_PIPELINE):
+            settled = with_stack_defaults(problem, variant, given)
+            chunks = _in_chunks(problem, settled, settled.pp * settled.virtual_stages)
+            yield replace(settled, **chunks)
+
+
+def _on_all_devices(problem: Problem, layout: Layout, **changes: Any) -> Iterator[Layout]:
+    """The layout with these changes on all devices of the cluster, if data parallelism can take or
+    give what that needs: its shards where there are any, else its replicas."""
+    degrees = [changes.get(name, getattr(layout, name)) for name in ("pp", "cp", "tp")]
+    dp, rest = divmod(problem.cluster.num_devices, int(np.prod(degrees)))
+    kept, varied = (
+        ("dp_replicate", "dp_shard") if layout.zero_stage else ("dp_shard", "dp_replicate")
+    )
+    size, remainder = divmod(dp, getattr(layout, kept))
+    if rest or remainder or not size:
+        return
+    variant = replace(layout, **{varied: size}, **changes)
+    yield variant
+    if problem.cluster.device_orders.has_choice:
+        yield replace(variant, torus_axes=torus_axes_covering_dims(problem, variant))
+
+
+def _expert(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    for ep in _common_divisors(problem, "num_experts"):
+        yield replace(layout, ep=ep)
+
+
+def _expert_tensor(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    for etp in _common_divisors(problem, "intermediate_size"):
+        yield replace(layout, etp=etp)
+
+
+def _common_divisors(problem: Problem, size: str) -> list[int]:
+    """What divides a size of every sparse layer; 1 in a dense model."""
+    sizes = [getattr(layer.moe, size) for layer in problem.architecture.kinds if layer.moe]
+    return divisors(int(np.gcd.reduce(sizes))) if sizes else [1]
+
+
+def _data(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Other ways to divide data parallelism into replicas and shards, on all devices."""
+    dp = problem.cluster.num_devices // (layout.pp * layout.cp * layout.tp)
+    for shard in divisors(dp) if dp else []:
+        yield replace(layout, dp_shard=shard, dp_replicate=dp // shard)
+
+
+def _micro_batch(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    for micro_batch in divisors(max(problem.workload.global_batch // layout.dp, 1)):
+        yield replace(layout, micro_batch=micro_batch)
+
+
+# -- the pipeline
+
+
+def _schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Other schedules, with the fewest virtual stages that each can have."""
+    offered = problem.stack.schedules if layout.pp > 1 else ("1f1b", "afab")
+    for schedule in offered:
+        for virtual_stages in (1, 2):
+            chunks = _in_chunks(problem, layout, layout.pp * virtual_stages)
+            yield replace(layout, schedule=schedule, virtual_stages=virtual_stages, **chunks)
+
+
+def _virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    for virtual_stages in range(1, problem.stack.max_virtual_stages + 1):
+        chunks = _in_chunks(problem, layout, layout.pp * virtual_stages)
+        yield replace(layout, virtual_stages=virtual_stages, **chunks)
+
+
+def _in_chunks(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
+    """What a layout says of its chunks once there are so many: layers are split unevenly where they
+    were before, or where they must and can be. Where a chunk has no more layers than were
+    recomputed of it, all are (0)."""
+    layers = problem.architecture.num_layers
+    recomputed = layout.recompute_layers
+    if chunks == layout.pp * layout.virtual_stages:
+        stated, balanced = layout.layers_per_chunk, layout.balanced
+    else:
+        must_be_uneven = layers % chunks > 0 and problem.stack.partition == "balanced"
+        stated, balanced = (), layout.balanced or must_be_uneven
+    return {
+        "layers_per_chunk": stated,
+        "balanced": balanced,
+        "recompute_layers": recomputed if recomputed * chunks < layers else 0,
+    }
+
+
+def _split(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """The equal split of the layers, and that which makes the slowest stage fastest."""
+    for balanced in (False, True):
+        yield replace(layout, balanced=balanced, layers_per_chunk=())
+
+
+# -- memory
+
+
+def _recompute(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Other policies: none, the stack's own sets of modules, a module more or less than now, and
+    full recompute of any number of layers."""
+    plain = replace(layout, recompute="none", recompute_modules=(), recompute_layers=0)
+    yield plain
+    stack = problem.stack
+    now = set(layout.recompute_modules)
+    if layout.recompute == "selective" and not now:
+        now = set(problem.effective_modules(stack.selective[0]))
+    sets = [set(problem.effective_modules(modules)) for modules in stack.selective]
+    sets += [now ^ {name} for name in stack.recomputable_modules if problem.has_module(name)]
+    for modules in sets:
+        if modules and modules != now:
+            in_order = tuple(name for name in MODULES if name in modules)
+            yield replace(plain, recompute="selective", recompute_modules=in_order)
+    if layout.recompute != "full":
+        full = replace(plain, recompute="full")
+        yield full
+        yield from _recompute_layers(problem, full)
+
+
+def _recompute_layers(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    if layout.recompute != "full" or not problem.stack.recompute_layers:
+        return
+    chunk = problem.architecture.num_layers // (layout.pp * layout.virtual_stages)
+    for layers in range(chunk):
+        yield replace(layout, recompute_layers=layers)
+
+
+def _zero_stage(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Other stages; from and to stage 0, all shards become replicas or the other way round."""
+    for stage in problem.stack.zero_stages:
+        variant = replace(layout, zero_stage=stage)
+        if stage == 0:
+            yield replace(variant, dp_replicate=layout.dp, dp_shard=1)
+            continue
+        if layout.zero_stage == 0:
+            variant = replace(variant, dp_replicate=1, dp_shard=layout.dp)
+        yield variant
+        yield replace(variant, reshard=not layout.reshard)
+
+
+def _reshard(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    if layout.zero_stage == 3:
+        yield replace(layout, reshard=not layout.reshard)
+
+
+def _sequence_parallel(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    yield replace(layout, sequence_parallel=not layout.sequence_parallel)
+
+
+def _offload_activations(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    yield replace(layout, offload_activations=not layout.offload_activations)
+
+
+def _offload_optimizer(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    yield replace(layout, offload_optimizer=not layout.offload_optimizer)
+
+
+# -- the fabric
+
+
+def _placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """One placement for each other order of the axes with more than one rank, as the stack offers
+    it."""
+    pattern = int(active_axes(Layouts.of([layout]))[0])
+    alike = equivalent_placements()[pattern]
+    own = alike[PLACEMENTS.index(tuple(layout.placement))]
+    offered = np.flatnonzero(offered_orders(problem.stack.placements)[pattern])
+    orders = problem.stack.placements or PLACEMENTS
+    by_kind = {int(alike[PLACEMENTS.index(order)]): order for order in reversed(orders)}
+    for kind in sorted({int(alike[code]) for code in offered} - {int(own)}):
+        yield replace(layout, placement=by_kind[kind])
+
+
+def _torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
+        if block == layout.torus_block:
+            yield replace(layout, torus_axes=TORUS_AXES[order])
+
+
+def _torus_block(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
+        if TORUS_AXES[order] == tuple(layout.torus_axes):
+            yield replace(layout, torus_block=block)
+
+
+_DATA = ("dp_replicate", "dp_shard")
+_CHUNKS = ("balanced", "layers_per_chunk", "recompute_layers")
+
+KNOBS: dict[str, Knob] = {
+    "tp": Knob(("tp",), _tensor, (*_DATA, "sequence_parallel", "etp", "torus_axes")),
+    "pp": Knob(("pp",), _pipeline, (*_DATA, "schedule", "virtual_stages", *_CHUNKS, "torus_axes")),
+    "cp": Knob(("cp",), _context, (*_DATA, "torus_axes")),
+    "ep": Knob(("ep",), _expert),
+    "etp": Knob(("etp",), _expert_tensor),
+    "dp": Knob(_DATA, _data),
+    "micro_batch": Knob(("micro_batch",), _micro_batch),
+    "schedule": Knob(("schedule",), _schedule, ("virtual_stages", *_CHUNKS)),
+    "virtual_stages": Knob(("virtual_stages",), _virtual_stages, _CHUNKS),
+    "layers_per_chunk": Knob(("balanced", "layers_per_chunk"), _split),
+    "recompute": Knob(("recompute", "recompute_modules", "recompute_layers"), _recompute),
+    "recompute_layers": Knob(("recompute_layers",), _recompute_layers),
+    "zero_stage": Knob(("zero_stage",), _zero_stage, (*_DATA, "reshard")),
+    "reshard": Knob(("reshard",), _reshard),
+    "sequence_parallel": Knob(("sequence_parallel",), _sequence_parallel),
+    "offload_activations": Knob(("offload_activations",), _offload_activations),
+    "offload_optimizer": Knob(("offload_optimizer",), _offload_optimizer),
+    "placement": Knob(("placement",), _placement),
+    "torus_axes": Knob(("torus_axes",), _torus_axes),
+    "torus_block": Knob(("torus_block",), _torus_block),
+}
+"""Every choice in a layout, by the name under which it changes."""

@@ -1,0 +1,103 @@
+"""Shortens stored answers to what a launcher needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.spec.layout import Layout
+from service.formats.launch.formats import format_of_stack
+from service.resolve.recommended_layouts import RecommendedLayouts
+from service.schemas.brief import MAX_REASONS, PredictionBrief, RecommendationBrief
+from service.schemas.layout import LayoutFields
+
+_MAX_REASON_BYTES = 600
+_MAX_CHUNKS = 128
+_STACK_DECIDES = (
+    "zero_stage",
+    "schedule",
+    "virtual_stages",
+    "balanced",
+    "recompute",
+    "recompute_modules",
+    "sequence_parallel",
+)
+"""Knobs whose usual value is the stack's: they are shown even where they are off."""
+_FIGURES = (
+    "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
+    "needed_gib",
+    "usable_gib",
+    "fit_probability",
+)
+_USUAL = LayoutFields.of(Layout()).model_dump(mode="json")
+
+
+def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
+    recommended = RecommendedLayouts.of(document).meant
+    return RecommendationBrief(
+        **_members("recommendations", document, recommended),
+        chips_used=document["chips_used"],
+        exact=document["certificate"]["exact"],
+        reasons=_first(document["reasons"]),
+    ).model_dump(mode="json")
+
+
+def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
+    layouts = document["layouts"]
+    ranks = range(len(layouts))
+    best = min(ranks, key=lambda rank: (not layouts[rank]["fits"], layouts[rank]["step_time_s"]))
+    query = f"?rank={best + 1}" if len(layouts) > 1 else ""
+    return PredictionBrief(
+        **_members("predictions", document, layouts[best], query),
+        rank=best + 1,
+        of=len(layouts),
+        warnings=_first(document.get("warnings", [])),
+    ).model_dump(mode="json")
+
+
+def _members(
+    kind: str, document: Mapping[str, Any], prediction: Mapping[str, Any], query: str = ""
+) -> dict[str, Any]:
+    location = f"/v1/{kind}/{document['id']}"
+    return {
+        "id": document["id"],
+        "created_at": document["created_at"],
+        "location": location,
+        "launch": _launch_address(location, document, query),
+        "layout": _unusual_knobs(prediction["layout"]),
+        "layout_summary": LayoutFields.summary(prediction["layout"]),
+        **{name: prediction.get(name) for name in _FIGURES},
+    }
+
+
+def _launch_address(location: str, document: Mapping[str, Any], query: str) -> str | None:
+    """Where the launch configuration lies; None where the framework has no words for the layout, or
+    the service none for the framework."""
+    format_ = format_of_stack(document["catalogue"]["stack"]["name"])
+    is_unsaid = "error" in (document.get("launch") or {})
+    return None if format_ is None or is_unsaid else f"{location}/launch/{format_.name}{query}"
+
+
+def _unusual_knobs(layout: Mapping[str, Any]) -> dict[str, Any]:
+    """The knobs of a layout that have to be said for it to be the same."""
+    said = {
+        knob: value
+        for knob, value in layout.items()
+        if value is not None and (knob in _STACK_DECIDES or value != _USUAL.get(knob))
+    }
+    if len(said.get("layers_per_chunk", [])) > _MAX_CHUNKS:
+        del said["layers_per_chunk"]
+    return said
+
+
+def _first(sentences: Sequence[str]) -> list[str]:
+    return [_cut(sentence) for sentence in sentences[:MAX_REASONS]]
+
+
+def _cut(sentence: str) -> str:
+    encoded = sentence.encode()
+    if len(encoded) <= _MAX_REASON_BYTES:
+        return sentence
+    return encoded[:_MAX_REASON_BYTES].decode(errors="ignore") + "…"

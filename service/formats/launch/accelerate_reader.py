@@ -1,0 +1,384 @@
+"""What a configuration of accelerate says, as a YAML or JSON document or as the command line of
+accelerate launch, with the defaults of accelerate 1.15.0.
+
+TrainingArguments of transformers are read too: from the command line behind the script, or beside
+the settings of the document.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from models.errors import Invalid
+from service.formats.launch.accelerate_writer import FRAMEWORK, NAME, OPTIMIZERS, RELEASE
+from service.formats.launch.documents import (
+    Settings,
+    document_in_script,
+    flat,
+    nested,
+    read_document,
+    shown,
+)
+from service.formats.launch.job import LaunchReading
+from service.formats.launch.shell_script import PATH, read_script
+from service.formats.launch.switch_settings import known_release, take_switches
+
+_COMMAND = re.compile(r"\baccelerate(?:[\w.-]*launch\b|\s+launch\b)", re.ASCII)
+_KINDS = {
+    "--use_fsdp": "FSDP",
+    "--use_deepspeed": "DEEPSPEED",
+    "--use_megatron_lm": "MEGATRON_LM",
+    "--multi_gpu": "MULTI_GPU",
+}
+_SWITCHES = {
+    *_KINDS,
+    "--cpu", "--tpu", "--use_parallelism_config", "--module", "-m", "--no_python", "--quiet", "-q",
+    "--debug", "--same_network", "--enable_cpu_affinity", "--dynamo_use_fullgraph",
+    "--dynamo_use_dynamic", "--dynamo_use_regional_compilation", "--tpu_cluster",
+    "--no_tpu_cluster", "--tpu_use_sudo", "--downcast_bf16",
+}  # fmt: skip
+"""Flags of accelerate launch without a value."""
+_DEEPSPEED_KEYS = (
+    "deepspeed_", "zero_stage", "zero3_", "offload_optimizer_", "offload_param_",
+    "gradient_accumulation_steps", "gradient_clipping",
+)  # fmt: skip
+_OPTIMIZERS = {
+    **{word: optimizer for optimizer, word in OPTIMIZERS.items()},
+    "adamw_torch_fused": "adamw",
+    "adamw_8bit": "adamw_8bit",
+    "adamw_torch_8bit": "adamw_8bit",
+}
+_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+"""Of FSDP1, in the order of their numbers from 1 (utils/constants.py, FSDP_SHARDING_STRATEGY)."""
+_KEEPING = ("shard_grad_op", "hybrid_shard_zero2")
+"""Of these, those that keep parameters gathered from one micro-batch to the next."""
+_SEQUENCE_LENGTHS = ("max_seq_length", "max_length", "block_size", "cutoff_len", "seq_length")
+
+
+def read(text: str, version: str | None) -> LaunchReading:
+    """What a document or a command line says. The model and, unless a TrainingArgument says it,
+    the length of sequences are not in it."""
+    document = _of_command(text) if _COMMAND.search(text) else read_document(text)
+    settings = Settings(_with_prefixes(document))
+    ranks = settings.whole("num_processes", least=-1)
+    num_devices = ranks if ranks is not None and ranks > 0 else None
+    stack, layout = _parallelism(settings, num_devices)
+    workload = _precision(settings)
+    workload |= _optimizer(settings)
+    steps = _accumulation_steps(settings)
+    workload |= _batch(settings, layout)
+    release, switches = RELEASE, {}
+    if stack == "fsdp":
+        release = known_release(settings, stack, version, RELEASE)
+        switches = take_switches(settings, stack, release, layout)
+    facts = _facts()
+    unread, ignored = settings.rest(facts["ignored"], facts["defaults"])
+    return LaunchReading(
+        format=NAME,
+        framework=FRAMEWORK,
+        version=release,
+        model=None,
+        workload=workload,
+        stack={"name": stack, **switches},
+        layout=layout,
+        num_devices=num_devices,
+        num_micro_batches=steps,
+        unread=tuple(unread),
+        ignored=tuple(ignored),
+    )
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    """The keys of the release, from its source (fields/accelerate.json)."""
+    return json.loads((files(__package__) / "fields" / "accelerate.json").read_text())
+
+
+# -- the command line
+
+
+def _of_command(text: str) -> dict[str, Any]:
+    """The settings that a command line of accelerate launch says, as its document would. Where it
+    names a document, that must be in the text too; flags go before it."""
+    said = dict(_command_settings(text))
+    file = said.pop("config_file", None)
+    if file is None:
+        return nested(said)
+    written = document_in_script(text)
+    if written is None:
+        rule = "has settings that were not sent: send the text of that file"
+        raise Invalid(PATH, f"--config_file {file}", rule)
+    return nested(dict(flat(read_document(written))) | said)
+
+
+def _command_settings(text: str) -> Iterator[tuple[str, str]]:
+    for statement in read_script(text, {}).statements:
+        words = statement.words
+        for at, word in enumerate(words):
+            if word.endswith(("accelerate", "accelerate-launch", "accelerate.commands.launch")):
+                behind = at + 2 if words[at + 1 : at + 2] == ["launch"] else at + 1
+                return _settings_of(words[behind:])
+    raise Invalid(PATH, text[:80], "has no command accelerate launch: send that line")
+
+
+def _settings_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The settings of the launcher's flags, then those of the script's."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        flag, value, at = _flag(words, at, switches=_SWITCHES)
+        yield _launcher_setting(flag, value)
+    at += 1  # the script
+    while at < len(words):
+        flag, value, at = _flag(words, at, switches=())
+        yield flag.lstrip("-").replace("-", "_"), value
+
+
+def _flag(
+    words: Sequence[str], at: int, switches: Sequence[str] | set[str]
+) -> tuple[str, str, int]:
+    """A flag with its value, "true" where it has none, and where the next one stands."""
+    flag, equals, value = words[at].partition("=")
+    has_value = at + 1 < len(words) and not words[at + 1].startswith("--")
+    if equals:
+        return flag, value, at + 1
+    if flag.replace("-", "_").replace("__", "--", 1) in switches or not has_value:
+        return flag, "true", at + 1
+    return flag, words[at + 1], at + 2
+
+
+def _launcher_setting(flag: str, value: str) -> tuple[str, str]:
+    """A flag of accelerate launch by the name that the document has for it."""
+    name = flag.lstrip("-").replace("-", "_")
+    if f"--{name}" in _KINDS:
+        return "distributed_type", _KINDS[f"--{name}"]
+    for prefix, config in (
+        ("fsdp_", "fsdp_config"),
+        ("parallelism_config_", "parallelism_config"),
+        ("megatron_lm_", "megatron_lm_config"),
+        ("fp8_", "fp8_config"),
+        ("dynamo_", "dynamo_config"),
+    ):
+        if name.startswith(prefix):
+            return f"{config}.{name}", value
+    if name.startswith(_DEEPSPEED_KEYS):
+        return f"deepspeed_config.{name}", value
+    return name, value
+
+
+def _with_prefixes(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with `fsdp_` in front of every key of fsdp_config, where it may be left out
+    (commands/launch.py, _validate_launch_command)."""
+    named = dict(document)
+    for config, prefix in (("fsdp_config", "fsdp_"), ("dynamo_config", "dynamo_")):
+        inner = document.get(config)
+        if isinstance(inner, Mapping):
+            named[config] = {
+                key if key.startswith(prefix) else f"{prefix}{key}": value
+                for key, value in inner.items()
+            }
+    return named
+
+
+# -- what they say
+
+
+def _parallelism(settings: Settings, num_devices: int | None) -> tuple[str, dict[str, Any]]:
+    """The stack that a kind of distributed training is, and the layout."""
+    kind = str(settings.take("distributed_type") or "NO").upper()
+    settings.take("use_parallelism_config")
+    checkpoints = settings.truth("activation_checkpointing") or False
+    checkpoints |= settings.truth("gradient_checkpointing") or False  # the old name
+    if kind == "FSDP":
+        return "fsdp", _fsdp(settings, num_devices, checkpoints=checkpoints)
+    if kind == "DEEPSPEED":
+        return "deepspeed", _deepspeed(settings, num_devices, checkpoints=checkpoints)
+    if kind == "MEGATRON_LM":
+        return "megatron", _megatron(settings, num_devices)
+    if kind != "NO" and not kind.startswith("MULTI_"):
+        rule = "must be FSDP, DEEPSPEED, MEGATRON_LM, NO or one of MULTI_…"
+        raise Invalid(PATH, shown("distributed_type", kind), rule)
+    degrees = {"dp_replicate": num_devices} if num_devices else {}
+    return "fsdp", {"zero_stage": 0, **degrees, **_recompute_form(checkpoints)}
+
+
+def _recompute_form(checkpoints: bool) -> dict[str, Any]:
+    return {"recompute": "full" if checkpoints else "none"}
+
+
+def _fsdp(settings: Settings, num_devices: int | None, *, checkpoints: bool) -> dict[str, Any]:
+    version = settings.whole("fsdp_config.fsdp_version") or 1
+    checkpoints |= settings.truth("fsdp_config.fsdp_activation_checkpointing") or False
+    offloads = settings.truth("fsdp_config.fsdp_activation_checkpointing_offload")
+    layout: dict[str, Any] = {
+        **_recompute_form(checkpoints),
+        "offload_activations": offloads or False,
+        "offload_optimizer": settings.truth("fsdp_config.fsdp_offload_params") or False,
+    }
+    if version == 1:
+        return layout | _fsdp1_sharding(settings, num_devices)
+    reshard = settings.truth("fsdp_config.fsdp_reshard_after_forward")
+    return {
+        **layout,
+        "zero_stage": 3,
+        "reshard": True if reshard is None else reshard,
+        **_mesh(settings, num_devices),
+    }
+
+
+def _fsdp1_sharding(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+    """The sharding of FSDP1, which takes fsdp_sharding_strategy whatever else is said (FSDP_
+    SHARDING_STRATEGY is always set by utils/launch.py)."""
+    reshard_name = "fsdp_config.fsdp_reshard_after_forward"
+    written = settings.take("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD"
+    strategy = _strategy(written)
+    reshard = settings.take(reshard_name)
+    if reshard is not None and str(reshard).lower() not in (strategy, "true"):
+        cure = "FSDP1 takes fsdp_sharding_strategy: write it there"
+        settings.unread.append(f"{shown(reshard_name, reshard)} ({cure})")
+    if strategy == "no_shard":
+        return {"zero_stage": 0, **({"dp_replicate": num_devices} if num_devices else {})}
+    layout: dict[str, Any] = {"zero_stage": 2 if strategy in _KEEPING else 3}
+    if num_devices is None:
+        return layout
+    machines = settings.whole("num_machines") or 1
+    replicas = machines if strategy.startswith("hybrid") else 1
+    if num_devices % replicas:
+        rule = f"must be a multiple of num_machines({machines})"
+        raise Invalid(PATH, shown("num_processes", num_devices), rule)
+    return layout | {"dp_shard": num_devices // replicas, "dp_replicate": replicas}
+
+
+def _strategy(written: object) -> str:
+    strategy = str(written).lower()
+    if strategy.isdigit() and 1 <= int(strategy) <= len(_STRATEGIES):
+        strategy = _STRATEGIES[int(strategy) - 1]
+    if strategy not in _STRATEGIES:
+        rule = f"must be one of {', '.join(map(str.upper, _STRATEGIES))}"
+        raise Invalid(PATH, shown("fsdp_sharding_strategy", written), rule)
+    return strategy
+
+
+def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+    """The degrees of parallelism_config; without it FSDP2 shards over all ranks."""
+    prefix = "parallelism_config.parallelism_config_"
+    has_mesh = "parallelism_config" in settings
+    mesh = {
+        axis: settings.whole(f"{prefix}{axis}_size") or 1
+        for axis in ("dp_replicate", "dp_shard", "tp", "cp")
+    }
+    if not has_mesh:
+        return {"dp_shard": num_devices} if num_devices else {}
+    devices = mesh["dp_replicate"] * mesh["dp_shard"] * mesh["tp"] * mesh["cp"]
+    if num_devices is not None and devices != num_devices:
+        product = " * ".join(f"{axis}({degree})" for axis, degree in mesh.items())
+        rule = f"must be num_processes({num_devices}), as ParallelismConfig asks"
+        raise Invalid(PATH, f"{product} = {devices}", rule)
+    return mesh
+
+
+def _deepspeed(settings: Settings, num_devices: int | None, *, checkpoints: bool) -> dict[str, Any]:
+    prefix = "deepspeed_config"
+    stage = settings.whole(f"{prefix}.zero_stage", least=0)
+    device = settings.word(f"{prefix}.offload_optimizer_device")
+    if device == "nvme":
+        settings.unread.append(f"{prefix}.offload_optimizer_device = nvme (read as cpu)")
+    name = f"{prefix}.deepspeed_config_file"
+    written = settings.take(name)
+    if written is not None:
+        cure = "send the text of that file, with format deepspeed"
+        settings.unread.append(f"{shown(name, written)} ({cure})")
+    stage = 2 if stage is None else stage  # utils/dataclasses.py, DeepSpeedPlugin
+    cp = settings.whole("parallelism_config.parallelism_config_sp_size") or 1
+    layout = {
+        **_recompute_form(checkpoints),
+        "zero_stage": stage,
+        "offload_optimizer": device in ("cpu", "nvme"),
+        "cp": cp,
+    }
+    if num_devices is None:
+        return layout
+    if num_devices % cp:
+        rule = f"must be a multiple of parallelism_config_sp_size({cp})"
+        raise Invalid(PATH, shown("num_processes", num_devices), rule)
+    return layout | {"dp_shard" if stage else "dp_replicate": num_devices // cp}
+
+
+def _megatron(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+    prefix = "megatron_lm_config.megatron_lm"
+    names = {
+        "tp": "tp_degree",
+        "pp": "pp_degree",
+        "cp": "context_parallel_size",
+        "ep": "expert_model_parallel_size",
+        "etp": "expert_tensor_parallel_size",
+    }
+    layout: dict[str, Any] = {
+        knob: settings.whole(f"{prefix}_{name}") or 1 for knob, name in names.items()
+    }
+    layout["sequence_parallel"] = settings.truth(f"{prefix}_sequence_parallelism") or False
+    layout["offload_optimizer"] = settings.truth(f"{prefix}_optimizer_cpu_offload") or False
+    layout["zero_stage"] = int(settings.truth(f"{prefix}_use_distributed_optimizer") or False)
+    granularity = settings.word(f"{prefix}_recompute_granularity")
+    if settings.truth(f"{prefix}_recompute_activations"):
+        granularity = granularity or "selective"
+    layout["recompute"] = granularity or "none"
+    if num_devices is None:
+        return layout
+    others = layout["tp"] * layout["pp"] * layout["cp"]
+    if num_devices % others:
+        rule = f"must be a multiple of tp * pp * cp = {others}"
+        raise Invalid(PATH, shown("num_processes", num_devices), rule)
+    shard = "dp_shard" if layout["zero_stage"] else "dp_replicate"
+    return layout | {shard: num_devices // others}
+
+
+def _precision(settings: Settings) -> dict[str, Any]:
+    """The precision of TrainingArguments, or else of the launcher."""
+    precision = settings.word("mixed_precision") or "no"
+    for name in ("bf16", "fp16"):
+        if settings.truth(name):
+            precision = name
+    if precision not in ("no", "bf16", "fp16", "fp8"):
+        rule = "must be no, bf16, fp16 or fp8"
+        raise Invalid(PATH, shown("mixed_precision", precision), rule)
+    for name in ("backend", "enable_fsdp_float8_all_gather"):
+        settings.take(f"fp8_config.{name}")
+    return {"precision": "fp32" if precision == "no" else precision}
+
+
+def _optimizer(settings: Settings) -> dict[str, Any]:
+    written = settings.word("optim")
+    if written is None:
+        return {}
+    if written not in _OPTIMIZERS:
+        settings.unread.append(shown("optim", written))
+        return {}
+    return {"optimizer": _OPTIMIZERS[written]}
+
+
+def _batch(settings: Settings, layout: dict[str, Any]) -> dict[str, Any]:
+    """The length of sequences. The micro-batch goes into the layout."""
+    workload: dict[str, Any] = {}
+    for name in _SEQUENCE_LENGTHS:
+        length = settings.whole(name)
+        workload |= {"seq_len": length} if length else {}
+    micro = settings.whole("per_device_train_batch_size")
+    if micro is not None:
+        layout["micro_batch"] = micro
+    return workload
+
+
+def _accumulation_steps(settings: Settings) -> int:
+    """Micro-batches of a step, 1 where nothing is said."""
+    names = (
+        "gradient_accumulation_steps",
+        "deepspeed_config.gradient_accumulation_steps",
+        "megatron_lm_config.megatron_lm_num_micro_batches",
+    )
+    said = [settings.whole(name) for name in names]
+    return next(filter(None, said), 1)

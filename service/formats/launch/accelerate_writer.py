@@ -1,0 +1,201 @@
+"""A layout as a configuration of accelerate launch, for accelerate 1.15.0, and the
+TrainingArguments of transformers that go with it.
+
+ZeRO 3 is FSDP2, which drops parameters after every backward. ZeRO 2 is FSDP1 with SHARD_GRAD_OP,
+which keeps them from one micro-batch to the next (torch/distributed/fsdp/_runtime_utils.py,
+_should_free_in_backward). Without ZeRO, DistributedDataParallel replicates the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from models.spec.layout import AXES, Layout
+from models.spec.switches import launch_arguments
+from service.formats.launch.documents import nested
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.formats.launch.knobs import require_order, require_values
+from service.formats.launch.machines import Machines, slurm_options
+
+NAME = "accelerate"
+FRAMEWORK = "accelerate"
+RELEASE = "1.15.0"
+
+OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_bnb_8bit"}
+"""TrainingArguments.optim (transformers 5.24.0, OptimizerNames) by our optimizers. Its sgd has no
+momentum, and its adafactor no first moment."""
+_DATA_PARALLEL = {"intel": "MULTI_XPU", "huawei": "MULTI_NPU"}
+"""What plain data parallelism is called on chips of a vendor; MULTI_GPU on others."""
+_ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "pp": ((1,), "FSDP has no pipeline; ask with pp 1"),
+    "ep": ((1,), "its configuration has no expert parallelism; ask with ep 1"),
+    "etp": ((1,), "its configuration has no expert parallelism; ask with etp 1"),
+    "sequence_parallel": ((False,), "it shards no norms over tp; ask with false"),
+    "schedule": (("1f1b",), "it runs backward after each forward; leave the schedule out"),
+    "recompute": (("none", "full"), "it checkpoints whole layers; ask with none or full"),
+    "recompute_layers": ((0,), "it checkpoints every layer; ask with 0"),
+    "zero_stage": ((0, 2, 3), "FSDP shards gradients too; ask with 2 or 3"),
+}
+
+
+def write(job: Job) -> LaunchConfiguration:
+    """The configuration that runs a layout. Raises Inexpressible where none does."""
+    layout = job.layout
+    _require_expressible(job)
+    machines = Machines.of(job.problem.cluster)
+    settings: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": _distributed_type(job),
+        "num_machines": machines.nodes,
+        "num_processes": layout.num_devices,
+        "mixed_precision": _mixed_precision(job),
+    }
+    if job.problem.workload.precision == "fp8":
+        settings["fp8_config.backend"] = "AO"
+        settings["fp8_config.enable_fsdp_float8_all_gather"] = True
+    placeholders: dict[str, str] = {}
+    if layout.zero_stage:
+        settings |= {f"fsdp_config.{key}": value for key, value in _fsdp(layout).items()}
+        name = "fsdp_config.fsdp_transformer_layer_cls_to_wrap"
+        placeholders[name] = "the class of a layer, such as LlamaDecoderLayer"
+    if layout.zero_stage == 3:
+        settings |= _parallelism(layout)
+    settings |= launch_arguments(job.problem, layout)
+    return LaunchConfiguration(
+        format=NAME,
+        framework=FRAMEWORK,
+        version=RELEASE,
+        settings=nested(settings),
+        script_arguments=_training_arguments(job),
+        placeholders=placeholders,
+        slurm=slurm_options(job.problem.cluster),
+        notes=tuple(_notes(job)),
+    )
+
+
+def _require_expressible(job: Job) -> None:
+    layout = job.layout
+    require_values(NAME, layout, _ALLOWED)
+    # The mesh of parallelism_config.py, _get_mesh.
+    require_order(NAME, layout, AXES)
+    _require_expressible_precision(job)
+    _require_expressible_sharding(job)
+    if layout.offload_optimizer and not layout.zero_stage:
+        cure = "fsdp_offload_params is part of FSDP; ask with zero_stage 2 or 3"
+        raise Inexpressible(NAME, "layout.offload_optimizer", True, cure)
+    if layout.offload_activations and (layout.zero_stage < 3 or layout.recompute != "full"):
+        cure = "FSDP2 offloads what checkpointing keeps; ask with zero_stage 3 and recompute full"
+        raise Inexpressible(NAME, "layout.offload_activations", True, cure)
+
+
+def _require_expressible_precision(job: Job) -> None:
+    precision = job.problem.workload.precision
+    if precision not in ("bf16", "fp16", "fp32", "fp8"):
+        cure = "mixed_precision is bf16, fp16, fp8 or no; ask with one of these"
+        raise Inexpressible(NAME, "workload.precision", precision, cure)
+    if precision == "fp8" and job.layout.zero_stage != 3:
+        cure = "torchao gathers float8 with FSDP2 only; ask with zero_stage 3"
+        raise Inexpressible(NAME, "layout.zero_stage", job.layout.zero_stage, cure)
+
+
+def _require_expressible_sharding(job: Job) -> None:
+    layout = job.layout
+    if layout.cp > 1 and job.problem.stack.context == "ulysses":
+        cure = "Ulysses is of DeepSpeed, not of FSDP; ask with context allgather or ring"
+        raise Inexpressible(NAME, "stack.context", "ulysses", cure)
+    if layout.zero_stage < 3:
+        for axis in ("tp", "cp"):
+            if getattr(layout, axis) > 1:
+                cure = f"{axis} goes with FSDP2; ask with zero_stage 3"
+                raise Inexpressible(NAME, f"layout.{axis}", getattr(layout, axis), cure)
+    if layout.zero_stage == 3 and layout.dp_shard * layout.cp == 1:
+        cure = "FSDP needs ranks to shard over; ask with dp_shard 2 or more"
+        raise Inexpressible(NAME, "layout.zero_stage", 3, cure)
+    if layout.zero_stage == 3 and layout.dp_replicate > 1 and layout.dp_shard == 1:
+        cure = "replicas beside cp need dp_shard 2 or more (ParallelismConfig); ask with that"
+        raise Inexpressible(NAME, "layout.dp_replicate", layout.dp_replicate, cure)
+    if layout.zero_stage == 2 and layout.dp_replicate > 1:
+        devices = Machines.of(job.problem.cluster).devices_per_node
+        if layout.dp_shard != devices:
+            cure = f"HYBRID_SHARD_ZERO2 shards over a machine; ask with dp_shard {devices}"
+            raise Inexpressible(NAME, "layout.dp_shard", layout.dp_shard, cure)
+
+
+def _distributed_type(job: Job) -> str:
+    if job.layout.zero_stage:
+        return "FSDP"
+    if job.layout.num_devices == 1:
+        return "NO"
+    return _DATA_PARALLEL.get(job.problem.cluster.chip.vendor, "MULTI_GPU")
+
+
+def _mixed_precision(job: Job) -> str:
+    precision = job.problem.workload.precision
+    return "no" if precision == "fp32" else precision
+
+
+def _fsdp(layout: Layout) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        **_fsdp_sharding(layout),
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        "fsdp_offload_params": layout.offload_optimizer,
+        "fsdp_activation_checkpointing": layout.recompute == "full",
+    }
+    if layout.offload_activations:
+        settings["fsdp_activation_checkpointing_offload"] = True
+    return settings
+
+
+def _fsdp_sharding(layout: Layout) -> dict[str, Any]:
+    """FSDP1 takes fsdp_sharding_strategy, whatever fsdp_reshard_after_forward says: its variable
+    is always set (utils/launch.py)."""
+    if layout.zero_stage == 3:
+        return {"fsdp_version": 2, "fsdp_reshard_after_forward": layout.reshard}
+    strategy = "HYBRID_SHARD_ZERO2" if layout.dp_replicate > 1 else "SHARD_GRAD_OP"
+    return {"fsdp_version": 1, "fsdp_sharding_strategy": strategy, "fsdp_use_orig_params": True}
+
+
+def _parallelism(layout: Layout) -> dict[str, int]:
+    axes = ("dp_replicate", "dp_shard", "tp", "cp")
+    prefix = "parallelism_config.parallelism_config"
+    return {f"{prefix}_{axis}_size": getattr(layout, axis) for axis in axes}
+
+
+def _training_arguments(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    workload = job.problem.workload
+    arguments: dict[str, Any] = {
+        "per_device_train_batch_size": layout.micro_batch,
+        "gradient_accumulation_steps": job.num_micro_batches,
+    }
+    if layout.recompute == "full" and not layout.zero_stage:
+        arguments["gradient_checkpointing"] = True
+    if workload.optimizer in OPTIMIZERS:
+        arguments["optim"] = OPTIMIZERS[workload.optimizer]
+    return arguments
+
+
+def _notes(job: Job) -> Iterator[str]:
+    """What the training script must do, because no setting does it."""
+    layout = job.layout
+    problem = job.problem
+    workload = problem.workload
+    yield (
+        f"Sequences of {workload.seq_len} tokens, and a batch of {workload.global_batch}, are the"
+        " training script's; per_device_train_batch_size and gradient_accumulation_steps are"
+        " TrainingArguments of transformers."
+    )
+    if workload.optimizer not in OPTIMIZERS:
+        yield f"Pass the optimizer ({workload.optimizer}) to the Trainer."
+    if layout.zero_stage and problem.gradient_bytes > problem.parameter_bytes:
+        yield (
+            "mixed_precision reduces gradients in 16 bits; for fp32, as predicted, pass"
+            " FullyShardedDataParallelPlugin a mixed_precision_policy with reduce_dtype"
+            " torch.float32."
+        )
+    if layout.offload_optimizer:
+        yield "fsdp_offload_params keeps the shards of parameters in host memory too."
+    if layout.tp > 1:
+        yield "With tp the model is loaded with tp_plan='auto' of transformers."

@@ -1,0 +1,179 @@
+"""A layout as a DeepSpeed document, for deepspeed 0.19.8.
+
+The document says how a step is divided; the model, the sequence length and a pipeline are code of
+the training script, and the notes say what that code must do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from models.spec.layout import AXES, Layout
+from models.spec.switches import launch_arguments
+from service.formats.launch.documents import nested
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.formats.launch.knobs import require_order, require_values
+from service.formats.launch.machines import slurm_options
+
+NAME = "deepspeed"
+FRAMEWORK = "DeepSpeed"
+RELEASE = "0.19.8"
+
+OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
+    "adamw": {"optimizer.type": "AdamW"},
+    "muon": {"optimizer.type": "Muon"},
+    "sgd_momentum": {"optimizer.type": "SGD", "optimizer.params.momentum": 0.9},
+}
+"""The optimizers that the document names; others are built in code (runtime/engine.py,
+_configure_basic_optimizer)."""
+_ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "sequence_parallel": ((False,), "AutoTP keeps norms whole on every rank; ask with false"),
+    "etp": ((1,), "AutoEP requires expert_tensor_parallel_size 1; ask with 1"),
+    "schedule": (("1f1b",), "its pipeline engine runs 1F1B (TrainSchedule); ask with 1f1b"),
+    "virtual_stages": ((1,), "a rank of its pipeline holds one stage; ask with 1"),
+    "recompute": (("none", "full"), "it checkpoints whole layers; ask with none or full"),
+    "recompute_layers": ((0,), "it checkpoints all layers or every n-th; ask with 0"),
+    "reshard": ((True,), "ZeRO 3 drops gathered parameters; ask with true, or zero_stage 2"),
+}
+
+
+def write(job: Job) -> LaunchConfiguration:
+    """The document that runs a layout. Raises Inexpressible where none does."""
+    layout = job.layout
+    _require_expressible(job)
+    settings = {
+        # Every rank of tensor parallelism counts as one that has data of its own
+        # (runtime/config.py, world_size).
+        "train_batch_size": job.problem.workload.global_batch * layout.tp,
+        "train_micro_batch_size_per_gpu": layout.micro_batch,
+        "gradient_accumulation_steps": job.num_micro_batches,
+        **_precision(job),
+        **_sharding(layout),
+        **_degrees(layout),
+        **_recompute(layout),
+        **launch_arguments(job.problem, layout),
+        **OPTIMIZERS.get(job.problem.workload.optimizer, {"zero_allow_untested_optimizer": True}),
+    }
+    return LaunchConfiguration(
+        format=NAME,
+        framework=FRAMEWORK,
+        version=RELEASE,
+        settings=nested(settings),
+        placeholders=_placeholders(job),
+        slurm=slurm_options(job.problem.cluster),
+        notes=tuple(_notes(job)),
+    )
+
+
+def _require_expressible(job: Job) -> None:
+    layout = job.layout
+    require_values(NAME, layout, _ALLOWED)
+    require_order(NAME, layout, AXES)
+    precision = job.problem.workload.precision
+    if precision not in ("bf16", "fp16", "fp32"):
+        cure = "it has bf16, fp16 and fp32; other formats are layers of the model's own code"
+        raise Inexpressible(NAME, "workload.precision", precision, cure)
+    if layout.zero_stage and layout.dp_replicate > 1:
+        cure = f"ZeRO shards over all data-parallel ranks; ask with dp_shard {layout.dp}"
+        raise Inexpressible(NAME, "layout.dp_replicate", layout.dp_replicate, cure)
+    if layout.offload_optimizer and not layout.zero_stage:
+        cure = "offload_optimizer is part of ZeRO; ask with zero_stage 1 or more"
+        raise Inexpressible(NAME, "layout.offload_optimizer", True, cure)
+    if layout.offload_activations and layout.recompute != "full":
+        cure = "it offloads what checkpointing keeps; ask with recompute full"
+        raise Inexpressible(NAME, "layout.offload_activations", True, cure)
+    if layout.tp > 1 and layout.cp > 1:
+        cure = "AutoTP and Ulysses both take neighbouring ranks; ask with tp 1 or cp 1"
+        raise Inexpressible(NAME, "layout.cp", layout.cp, cure)
+    if layout.pp > 1:
+        _require_expressible_pipeline(job)
+
+
+def _require_expressible_pipeline(job: Job) -> None:
+    layout = job.layout
+    if layout.tp > 1:
+        cure = "it shards no layers of a PipelineModule by itself; ask with tp 1 or pp 1"
+        raise Inexpressible(NAME, "layout.tp", layout.tp, cure)
+    if len(set(job.layers_per_chunk)) > 1:
+        cure = "a PipelineModule takes no numbers of layers; ask with balanced false"
+        raise Inexpressible(NAME, "layout.layers_per_chunk", list(job.layers_per_chunk), cure)
+
+
+def _precision(job: Job) -> dict[str, Any]:
+    workload = job.problem.workload
+    if workload.precision == "fp32":
+        return {}
+    settings: dict[str, Any] = {f"{workload.precision}.enabled": True}
+    if job.problem.gradient_bytes == 4:
+        settings["communication_data_type"] = "fp32"
+    return settings
+
+
+def _sharding(layout: Layout) -> dict[str, Any]:
+    settings: dict[str, Any] = {"zero_optimization.stage": layout.zero_stage}
+    if layout.offload_optimizer:
+        settings["zero_optimization.offload_optimizer.device"] = "cpu"
+        settings["zero_optimization.offload_optimizer.pin_memory"] = True
+    return settings
+
+
+def _degrees(layout: Layout) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if layout.tp > 1:
+        settings["tensor_parallel.autotp_size"] = layout.tp
+    if layout.cp > 1:
+        # Together these make the mesh of Ulysses (deepspeed/__init__.py, initialize).
+        settings["sequence_parallel_size"] = layout.cp
+        settings["data_parallel_size"] = layout.dp
+    if layout.ep > 1:
+        settings["expert_parallel.enabled"] = True
+        settings["expert_parallel.autoep_size"] = layout.ep
+    if layout.pp > 1:
+        settings["pipeline.stages"] = layout.pp
+        settings["pipeline.partition"] = "uniform"
+    return settings
+
+
+def _recompute(layout: Layout) -> dict[str, Any]:
+    if layout.recompute == "none":
+        return {}
+    settings: dict[str, Any] = {"activation_checkpointing.partition_activations": False}
+    if layout.offload_activations:
+        settings["activation_checkpointing.cpu_checkpointing"] = True
+    if layout.pp > 1:
+        settings["pipeline.activation_checkpoint_interval"] = 1
+    return settings
+
+
+def _placeholders(job: Job) -> dict[str, str]:
+    if job.problem.workload.optimizer not in OPTIMIZERS:
+        return {}
+    return {"optimizer.params.lr": "the learning rate, such as 3e-4"}
+
+
+def _notes(job: Job) -> Iterator[str]:
+    """What the training script must do, because no setting does it."""
+    layout = job.layout
+    workload = job.problem.workload
+    yield f"Sequences of {workload.seq_len} tokens are cut by the training script."
+    if layout.recompute == "full" and layout.pp == 1:
+        yield (
+            "Switch checkpointing of every layer on in the model, as gradient_checkpointing_enable"
+            " of transformers does: activation_checkpointing says how, not whether."
+        )
+    if layout.pp > 1:
+        yield (
+            f"The model is a PipelineModule(layers, num_stages={layout.pp},"
+            " partition_method='type:REGEX'), with a REGEX for the class of its layers, so that"
+            " every stage has as many; pipeline.stages alone makes none."
+        )
+    if layout.tp > 1:
+        yield (
+            f"train_batch_size is {layout.tp} times the {workload.global_batch} sequences of a"
+            " step, because DeepSpeed counts ranks of AutoTP as data-parallel ones."
+        )
+    if layout.cp > 1:
+        yield "Attention runs under Ulysses: deepspeed.sequence.layer.DistributedAttention."
+    if workload.optimizer not in OPTIMIZERS:
+        yield f"Pass the optimizer ({workload.optimizer}) to deepspeed.initialize."

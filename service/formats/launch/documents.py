@@ -1,0 +1,209 @@
+"""Documents of settings in JSON or YAML, as dotted names and back.
+
+YAML is read with the safe loader of PyYAML; aliases are refused, with which a short text makes a
+value that is endless to walk through.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import yaml
+
+from models.errors import Invalid
+from service.formats.launch.shell_script import PATH
+
+_MOST_CHARACTERS = 2**16
+_MOST_SHOWN = 80
+_LARGEST = 10**9
+_DEEPEST = 32
+_WRITES_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w{0,40})", re.ASCII)
+_SHELL_VARIABLE = re.compile(r"(?<!\\)\$\{?(\w+)\}?", re.ASCII)
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_document(text: str) -> dict[str, Any]:
+    """The mapping that a text in YAML or JSON holds. Raises Invalid where it holds none."""
+    shown = text[:_MOST_SHOWN]
+    if len(text) > _MOST_CHARACTERS:
+        rule = f"has {len(text)} characters; a document of settings has {_MOST_CHARACTERS} at most"
+        raise Invalid(PATH, shown, rule)
+    try:
+        document = _json_value(text) or _yaml_value(text)
+        json.dumps(document, default=str)  # which refuses numbers and names that JSON has not
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        problem = getattr(error, "problem", None) or type(error).__name__
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f" in line {mark.line + 1}"
+        raise Invalid(PATH, shown, f"is neither JSON nor YAML: {problem}{place}") from None
+    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
+        raise Invalid(PATH, shown, "must be a mapping of names to values")
+    return document
+
+
+def _json_value(text: str) -> Any:
+    """The value of a JSON text; None where a text is none. Raises Invalid where it nests deeper
+    than a document of settings does."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for outer in level for inner in _items(outer)]
+    if level:
+        raise Invalid(PATH, text[:_MOST_SHOWN], f"nests deeper than {_DEEPEST} levels")
+    return value
+
+
+def _items(value: Any) -> Collection[Any]:
+    """What is in an object or a list."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _yaml_value(text: str) -> Any:
+    """The value of a YAML text. Raises Invalid where it has aliases, or nests deeper than a
+    document of settings does: its events come one by one, so that no text is too deep to find
+    out."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent):
+            rule = "uses YAML aliases (*name): write the values out"
+            raise Invalid(PATH, text[:_MOST_SHOWN], rule)
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise Invalid(PATH, text[:_MOST_SHOWN], f"nests deeper than {_DEEPEST} levels")
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+
+
+def document_in_script(text: str) -> str | None:
+    """The one document that a shell script writes into a file (cat > FILE <<END); None where a text
+    writes none, or several. Variables in it become the text of their names."""
+    found: list[list[str]] = []
+    end: str | None = None
+    for line in text.splitlines():
+        if end is None:
+            match = _WRITES_DOCUMENT.search(line)
+            if match:
+                end = match.group(1)
+                found.append([])
+        elif line.strip() == end:
+            end = None
+        else:
+            found[-1].append(line)
+    if len(found) != 1:
+        return None
+    named = _SHELL_VARIABLE.sub(r'"$\1"', "\n".join(found[0]))
+    return re.sub(r"\\([\\$`])", r"\1", named)
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with dotted names as a document: "bf16.enabled" is `enabled` of the object
+    `bf16`."""
+    document: dict[str, Any] = {}
+    for name, value in settings.items():
+        *steps, last = name.split(".")
+        inner = document
+        for step in steps:
+            if not isinstance(inner.get(step), dict):
+                inner[step] = {}
+            inner = inner[step]
+        inner[last] = value
+    return document
+
+
+def flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a document with dotted names, in its order. An empty object is a value."""
+    for name, value in document.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def shown(name: str, value: object) -> str:
+    """A setting as it is written, `bf16.enabled = true`, and cut where it is long."""
+    return f"{_cut(json.dumps(name)[1:-1])} = {_cut(json.dumps(value, default=str))}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+class Settings:
+    """The settings of a document, taken out one by one by whoever understands them."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._left = dict(flat(document))
+        self.unread: list[str] = []
+        """Settings that are known and whose values are not understood, with what to do."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a setting, or some of an object, is left."""
+        return name in self._left or any(left.startswith(f"{name}.") for left in self._left)
+
+    def take(self, name: str) -> Any:
+        """A value, which is not left then; None where nothing is said. A value of "auto" is unread:
+        another program fills it in."""
+        value = self._left.pop(name, None)
+        if value == "auto":
+            self.unread.append(f"{shown(name, value)} (filled in elsewhere: write the value)")
+            return None
+        return value
+
+    def whole(self, name: str, least: int = 1) -> int | None:
+        """A whole number, such as 8, 8.0 or "8"."""
+        value = self.take(name)
+        if value is None:
+            return None
+        number = math.nan
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            with suppress(ValueError, OverflowError):
+                number = float(value)
+        if not number.is_integer() or not least <= number <= _LARGEST:
+            raise Invalid(PATH, shown(name, value), f"must be a whole number from {least} up")
+        return int(number)
+
+    def truth(self, name: str) -> bool | None:
+        """True or false, such as false, "False" or "no"."""
+        value = self.take(name)
+        if value is None or isinstance(value, bool):
+            return value
+        truths = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if str(value).lower() not in truths:
+            raise Invalid(PATH, shown(name, value), "must be true or false")
+        return truths[str(value).lower()]
+
+    def word(self, name: str) -> str | None:
+        """A word in lower case. YAML reads `no` as false, which is the word "no" here."""
+        value = self.take(name)
+        if value is None:
+            return None
+        return "no" if value is False else str(value).lower()
+
+    def rest(
+        self, ignored: Collection[str], defaults: Mapping[str, Any]
+    ) -> tuple[list[str], list[str]]:
+        """What is left as unread and ignored settings.
+
+        `ignored` are settings and whole objects that change neither time nor memory. A setting that
+        has its default changes nothing either.
+        """
+        unread = list(self.unread)
+        passed = list[str]()
+        for name, value in self._left.items():
+            steps = name.split(".")
+            heads = {".".join(steps[: index + 1]) for index in range(len(steps))}
+            is_default = name in defaults and defaults[name] == value
+            changes_nothing = is_default or value in ({}, None) or heads & set(ignored)
+            (passed if changes_nothing else unread).append(shown(name, value))
+        return unread, passed

@@ -1,0 +1,111 @@
+"""The launch formats, by name: which framework each is for, who writes it and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+from service.formats.launch import (
+    accelerate_reader,
+    accelerate_writer,
+    deepspeed_reader,
+    deepspeed_writer,
+    maxtext_reader,
+    maxtext_writer,
+    megatron_bridge_reader,
+    megatron_bridge_writer,
+    megatron_reader,
+    megatron_writer,
+    torchtitan_reader,
+    torchtitan_writer,
+)
+from service.formats.launch.job import Job, LaunchConfiguration, LaunchReading
+
+Starter = Literal["torchrun", "accelerate", "python"]
+"""What starts the training program on a node: torchrun, a process a device; accelerate launch; or
+Python itself, one process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFormat:
+    """One framework's way of being told what to run."""
+
+    name: str
+    framework: str
+    release: str
+    """Of the framework, that configurations are written for."""
+    stacks: tuple[str, ...]
+    """The stacks whose layouts it says."""
+    write: Callable[[Job], LaunchConfiguration]
+    read: Callable[[str, str | None], LaunchReading]
+    words: Callable[[Mapping[str, Any]], list[str]] | None
+    """Settings as the words of a command line; None where they are a document."""
+    starter: Starter
+    program: tuple[str, ...]
+    """The words that name the training program; none where it is the caller's own script."""
+    options: tuple[str, ...]
+    """Placeholders that are options of that program, --name value, and no settings."""
+    configures: str | None
+    """What settings are attributes of in Python; None where they are arguments or a document."""
+
+
+def _format(
+    writer: ModuleType,
+    reader: ModuleType,
+    stacks: tuple[str, ...],
+    starter: Starter = "torchrun",
+    program: tuple[str, ...] = (),
+    options: tuple[str, ...] = (),
+    configures: str | None = None,
+) -> LaunchFormat:
+    return LaunchFormat(
+        name=writer.NAME,
+        framework=writer.FRAMEWORK,
+        release=writer.RELEASE,
+        stacks=stacks,
+        write=writer.write,
+        read=reader.read,
+        words=getattr(writer, "words", None),
+        starter=starter,
+        program=program,
+        options=options,
+        configures=configures,
+    )
+
+
+_ALL = (
+    _format(
+        megatron_writer,
+        megatron_reader,
+        ("megatron", "primus-turbo"),
+        program=("pretrain_gpt.py",),
+    ),
+    _format(
+        torchtitan_writer, torchtitan_reader, ("torchtitan",), program=("-m", "torchtitan.train")
+    ),
+    _format(
+        megatron_bridge_writer,
+        megatron_bridge_reader,
+        ("megatron-bridge",),
+        program=("run_recipe.py",),
+        options=("recipe", "dataset"),
+        configures="cfg",
+    ),
+    _format(
+        maxtext_writer,
+        maxtext_reader,
+        ("maxtext",),
+        starter="python",
+        program=("-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml"),
+    ),
+    _format(deepspeed_writer, deepspeed_reader, ("deepspeed",)),
+    _format(accelerate_writer, accelerate_reader, ("fsdp",), "accelerate"),
+)
+FORMATS: Mapping[str, LaunchFormat] = {format_.name: format_ for format_ in _ALL}
+
+
+def format_of_stack(stack_id: str) -> LaunchFormat | None:
+    """The format that layouts of a stack are launched with; None where there is none yet."""
+    return next((format_ for format_ in _ALL if stack_id in format_.stacks), None)

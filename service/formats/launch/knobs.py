@@ -1,0 +1,33 @@
+"""What a format can say of the knobs of a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from models.spec.layout import TORUS_AXES, Layout
+from service.formats.launch.job import Inexpressible
+
+
+def require_values(
+    format_: str, layout: Layout, allowed: Mapping[str, tuple[Collection[Any], str]]
+) -> None:
+    """Raise Inexpressible where a knob has none of the values that the format has words for.
+    `allowed` has these by knob, each with the cure where it is something else."""
+    for knob, (values, cure) in allowed.items():
+        value = getattr(layout, knob)
+        if value not in values:
+            raise Inexpressible(format_, f"layout.{knob}", value, cure)
+
+
+def require_order(format_: str, layout: Layout, axes: tuple[str, ...]) -> None:
+    """Raise Inexpressible where ranks are not placed in the one order that the framework has,
+    innermost axis first. Axes of one rank stand nowhere."""
+    active = [axis for axis in layout.placement if getattr(layout, axis) > 1]
+    if active != [axis for axis in axes if getattr(layout, axis) > 1]:
+        cure = f"its ranks are always in the order {', '.join(axes)}, innermost first"
+        raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
+    if layout.torus_axes != TORUS_AXES[0] or layout.torus_block > 1:
+        knob = "torus_axes" if layout.torus_axes != TORUS_AXES[0] else "torus_block"
+        cure = f"it has no setting for the order of devices; leave {knob} out"
+        raise Inexpressible(format_, f"layout.{knob}", getattr(layout, knob), cure)

@@ -1,0 +1,51 @@
+"""How the devices of a cluster stand in machines, and what to ask Slurm for them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from models.spec.hardware import Cluster
+
+_MOST_IN_MACHINE = 16  # chips; a larger scale-up domain is a rack of trays
+_CHIPS_PER_TRAY = 4  # of NVL72 racks, and of TPU hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Equal machines, each with some of the devices of a job."""
+
+    nodes: int
+    devices_per_node: int
+    segment: int
+    """How many machines share scale-up links; 1 where these end at the machine."""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Machines:
+        """The machines of a job that holds as many devices of each."""
+        domain = cluster.scale_up_domain_chips
+        innermost = cluster.fabric.levels[0].size if cluster.fabric.levels else None
+        chips = domain if cluster.is_torus else min(innermost or domain, domain)
+        if chips > _MOST_IN_MACHINE or cluster.is_torus:
+            chips = _CHIPS_PER_TRAY
+        held = math.gcd(chips, cluster.num_chips)
+        devices = held * cluster.chip.devices_per_chip
+        joined, rest = divmod(cluster.scale_up_domain, devices)
+        is_whole = held == chips and not rest
+        return cls(cluster.num_devices // devices, devices, joined if is_whole else 1)
+
+
+def slurm_options(cluster: Cluster) -> dict[str, int | str]:
+    """Options of sbatch, without dashes, for one task a node, which starts a process a device.
+
+    `segment` keeps as many nodes together as share scale-up links (Slurm topology/block).
+    """
+    machines = Machines.of(cluster)
+    options: dict[str, int | str] = {
+        "nodes": machines.nodes,
+        "ntasks-per-node": 1,
+        "gpus-per-node": machines.devices_per_node,
+    }
+    if 1 < machines.segment < machines.nodes:
+        options["segment"] = machines.segment
+    return options

@@ -1,0 +1,222 @@
+"""Models in MaxText's words: a name that it has a file for, or the sizes of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.architecture import MAX_LAYERS, Architecture, MlaShape, MoeShape
+from service.formats.launch.field_table import FieldTable, shown, suggestion
+from service.formats.launch.named_model import named_model
+from service.formats.launch.shell_script import PATH
+
+_DENSE_BLOCKS = ("default", "llama2", "mistral", "qwen2", "qwen3")
+_SPARSE_BLOCKS = ("mixtral", "qwen3_moe", "deepseek")
+_WITHOUT_MUON = ("mixtral", "mistral", "llama4", "qwen2")
+"""Beginnings of the names of models and blocks that Muon is refused for (configs/types.py, Muon
+dimension numbers)."""
+_MOST = 10**9
+_SIZES = (
+    "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim",
+    "base_num_decoder_layers", "base_moe_mlp_dim", "head_dim", "vocab_size", "num_experts",
+    "num_experts_per_tok", "first_num_dense_layers", "shared_experts", "kv_lora_rank",
+    "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "sliding_window_size",
+)  # fmt: skip
+"""Settings that change a named model."""
+
+
+# -- writing
+
+
+def model_settings(architecture: Architecture, table: FieldTable) -> dict[str, Any]:
+    """The settings of a model; none where MaxText has neither a file nor sizes for it."""
+    name = _name_of(architecture, table.facts["models"])
+    settings: dict[str, Any] = {"model_name": name} if name else _sizes(architecture)
+    if settings and architecture.mtp_layers:
+        settings["mtp_num_layers"] = architecture.mtp_layers
+    return settings
+
+
+def _name_of(architecture: Architecture, models: Mapping[str, str]) -> str | None:
+    for name, known in models.items():
+        model = replace(catalogue.architecture(known), mtp_layers=architecture.mtp_layers)
+        if catalogue.matching_name(architecture, [model]):
+            return name
+    return None
+
+
+def _sizes(architecture: Architecture) -> dict[str, Any]:
+    """The sizes of a model of equal layers like those of Llama or Mixtral."""
+    if len(architecture.kinds) > 1 or architecture.final_norm_bias or architecture.lm_head_bias:
+        return {}
+    layer = architecture.kinds[0]
+    attention = layer.attention
+    plain = _plain(architecture)
+    if plain is None or replace(plain, name=architecture.name) != architecture:
+        return {}
+    settings: dict[str, Any] = {
+        "model_name": "default",
+        "decoder_block": "mixtral" if layer.moe else "llama2",
+        "base_emb_dim": architecture.hidden_size,
+        "base_num_query_heads": attention.num_heads,
+        "base_num_kv_heads": attention.num_kv_heads,
+        "head_dim": attention.head_dim,
+        "base_num_decoder_layers": architecture.num_layers,
+        "vocab_size": architecture.vocab_size,
+        "logits_via_embedding": architecture.tie_word_embeddings,
+    }
+    if layer.moe is None:
+        return {**settings, "base_mlp_dim": layer.feed_forward.intermediate_size}
+    return {
+        **settings,
+        "base_mlp_dim": layer.moe.intermediate_size,
+        "base_moe_mlp_dim": layer.moe.intermediate_size,
+        "num_experts": layer.moe.num_experts,
+        "num_experts_per_tok": layer.moe.experts_per_token,
+    }
+
+
+def _plain(architecture: Architecture) -> Architecture | None:
+    """A model of the same sizes with layers of Llama or Mixtral."""
+    layer = architecture.kinds[0]
+    attention = layer.attention
+    if attention.is_mla:
+        return None
+    moe = None
+    if layer.moe:
+        moe = MoeShape(
+            num_experts=layer.moe.num_experts,
+            experts_per_token=layer.moe.experts_per_token,
+            moe_intermediate_size=layer.moe.intermediate_size,
+        )
+    width = layer.feed_forward.intermediate_size
+    return Architecture.from_shape(
+        name=architecture.name,
+        num_layers=architecture.num_layers,
+        hidden_size=architecture.hidden_size,
+        intermediate_size=width,
+        num_attention_heads=attention.num_heads,
+        num_key_value_heads=attention.num_kv_heads,
+        head_dim=attention.head_dim,
+        vocab_size=architecture.vocab_size,
+        tie_word_embeddings=architecture.tie_word_embeddings,
+        moe=moe,
+        mtp_layers=architecture.mtp_layers,
+    )
+
+
+def takes_muon(values: Mapping[str, Any]) -> bool:
+    """Whether MaxText has Muon for a model."""
+    named = (values.get("model_name", ""), values.get("decoder_block", ""))
+    return not any(name.startswith(_WITHOUT_MUON) for name in named)
+
+
+# -- reading
+
+
+def read_model(
+    values: Mapping[str, Any], given: Mapping[str, Any], table: FieldTable
+) -> tuple[dict[str, Any] | None, Architecture | None, list[str]]:
+    """The model in the form of LaunchReading, the model itself where it is known, and settings of
+    it that are not understood."""
+    name = values["model_name"].removesuffix("-Instruct")
+    if name == "default":
+        return _read_sizes(values)
+    models = table.facts["models"]
+    if name not in models:
+        if name not in table.facts["other_models"]:
+            rule = "is no model of MaxText"
+            raise Invalid(
+                PATH, shown("model_name", name), rule + suggestion(name, [*models, "default"])
+            )
+        return None, None, [f"model_name={name}: describe this model beside the configuration"]
+    changed = [shown(size, given[size]) for size in _SIZES if size in given]
+    if changed:
+        why = f"changes {name}: describe the model beside the configuration"
+        return None, None, [f"{one} ({why})" for one in changed]
+    mtp_layers = values["mtp_num_layers"]
+    architecture = replace(catalogue.architecture(models[name]), mtp_layers=mtp_layers)
+    return named_model(models[name], mtp_layers), architecture, []
+
+
+def _read_sizes(
+    values: Mapping[str, Any],
+) -> tuple[dict[str, Any] | None, Architecture | None, list[str]]:
+    block = values["decoder_block"]
+    if block not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
+        why = "its layers are not understood: describe the model beside the configuration"
+        return None, None, [f"decoder_block={block} ({why})"]
+    unread = list(_unread_sizes(values))
+    _require_sizes(values)
+    shape: dict[str, Any] = {
+        "name": f"maxtext-{block}",
+        "num_layers": values["base_num_decoder_layers"],
+        "hidden_size": values["base_emb_dim"],
+        "intermediate_size": values["base_mlp_dim"],
+        "num_attention_heads": values["base_num_query_heads"],
+        "num_key_value_heads": values["base_num_kv_heads"],
+        "head_dim": values["head_dim"],
+        "vocab_size": values["vocab_size"],
+        "gated_mlp": len(values["mlp_activations"]) > 1,
+        "tie_word_embeddings": values["logits_via_embedding"],
+        "qk_norm": values["use_qk_norm"],
+        "attention_bias": values["attention_bias"],
+        "mtp_layers": values["mtp_num_layers"],
+    }
+    if values["sliding_window_size"] and values["attention_type"] == "local_sliding":
+        shape["sliding_window"] = values["sliding_window_size"]
+    mla = _mla(values)
+    moe = _moe(values)
+    try:
+        architecture = Architecture.from_shape(
+            **shape,
+            mla=MlaShape(**mla) if mla else None,
+            moe=MoeShape(**moe) if moe else None,
+        )
+    except Invalid as error:
+        raise Invalid(PATH, f"{error.field}={error.value}", error.rule) from None
+    parts = {"mla": mla, "moe": moe}
+    return {**shape, **{name: part for name, part in parts.items() if part}}, architecture, unread
+
+
+def _require_sizes(values: Mapping[str, Any]) -> None:
+    needed = ["base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim"]
+    needed += ["base_num_decoder_layers", "head_dim", "vocab_size"]
+    for name in needed:
+        most = MAX_LAYERS if name == "base_num_decoder_layers" else _MOST
+        if not 1 <= values[name] <= most:
+            raise Invalid(PATH, shown(name, values[name]), f"must be between 1 and {most}")
+
+
+def _unread_sizes(values: Mapping[str, Any]) -> Iterator[str]:
+    if values["global_parameter_scale"] != 1:
+        yield f"global_parameter_scale={values['global_parameter_scale']} (sizes read as they are)"
+    if values["num_experts"] > 1 and values["decoder_block"] in _DENSE_BLOCKS:
+        yield f"num_experts={values['num_experts']} with decoder_block={values['decoder_block']}"
+
+
+def _mla(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    if values["attention_type"] != "mla":
+        return None
+    names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    sizes = {name: values[name] for name in names}
+    return {**sizes, "q_lora_rank": values["q_lora_rank"] or None}
+
+
+def _moe(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    if values["num_experts"] < 2 or values["decoder_block"] in _DENSE_BLOCKS:
+        return None
+    width = values["base_moe_mlp_dim"]
+    groups = max(values["n_routing_groups"], 1)
+    return {
+        "num_experts": values["num_experts"],
+        "experts_per_token": values["num_experts_per_tok"],
+        "moe_intermediate_size": values["base_mlp_dim"] if width < 1 else width,
+        "num_shared_experts": values["shared_experts"],
+        "first_k_dense": values["first_num_dense_layers"],
+        "num_groups": groups,
+        "groups_per_token": min(max(values["topk_routing_group"], 1), groups),
+    }

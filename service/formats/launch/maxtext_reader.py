@@ -1,0 +1,485 @@
+"""What key=value settings, or a YAML file, of MaxText 0.2.5 say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+import yaml
+
+from models.errors import Invalid
+from models.spec.architecture import Architecture
+from models.spec.switches import Condition
+from service.formats.launch.documents import read_document
+from service.formats.launch.field_table import (
+    FieldTable,
+    field_table,
+    known_release,
+    shown,
+    suggestion,
+    switch_fields,
+)
+from service.formats.launch.job import LaunchReading, Stop
+from service.formats.launch.maxtext_mesh import EXPERT_RULE, placement_of
+from service.formats.launch.maxtext_model import read_model, takes_muon
+from service.formats.launch.maxtext_remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
+from service.formats.launch.maxtext_writer import FRAMEWORK, NAME, RELEASE, TABLE
+from service.formats.launch.shell_script import PATH
+from service.formats.launch.shell_words import Command, require_defined, split_command
+
+_PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
+_DOCUMENT = re.compile(r"\A(?:\s*(?:#[^\n]*)?\n|---[^\n]*\n)*\s*(?:\{|[A-Za-z_]\w*\s*:(?:\s|$))")
+_COMPILER_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
+_PRECISIONS = {
+    "int8": "int8",
+    **dict.fromkeys(
+        (
+            "fp8", "nanoo_fp8", "fp8_nanoo", "fp8_gpu", "fp8_full", "fp8_e4m3", "fp8_e5m2",
+            "te_fp8_delayedscaling", "te_fp8_currentscaling",
+        ),
+        "fp8",
+    ),
+    "te_mxfp8": "mxfp8",
+    "te_nvfp4": "nvfp4",
+    "te_nvfp4_no_rht": "nvfp4",
+    "te_no_quant": "bf16",
+}  # fmt: skip
+_WITHOUT_ACCUMULATION = ("fp8", "nanoo_fp8", "fp8_gpu", "te_fp8_delayedscaling")
+_DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+_OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "muon": "muon"}
+_AXES: Mapping[str, tuple[str, ...]] = {
+    "pp": ("pipeline",),
+    "cp": ("context", "context_usp_ulysses"),
+    "tp": ("tensor", "tensor_sequence"),
+    "fsdp": ("fsdp", "fsdp_transpose"),
+    "expert": ("expert",),
+    "data": ("data",),
+}
+"""The axes of the mesh by what they do."""
+_NEAREST = ("fsdp_transpose", "context_usp_ulysses")
+"""Axes that are read as others, which they are not quite."""
+_FOREIGN = ("diloco", "sequence", "context_autoregressive", "autoregressive")
+_CONTEXTS = {"all_gather": "allgather", "ring": "ring", "ulysses": "ulysses"}
+
+
+def read(
+    text: str,
+    version: str | None,
+    num_devices: int | None = None,
+    num_slices: int | None = None,
+) -> LaunchReading:
+    """What a text says.
+
+    MaxText finds its devices and slices when it starts. `num_devices` and `num_slices` are theirs,
+    where the caller knows them. Where nobody does, a degree of -1 is left out of the layout, and so
+    is the global batch, which is counted by devices.
+    """
+    return _Reader(version, num_devices, num_slices).read(text)
+
+
+class _Reader:
+    def __init__(
+        self, version: str | None, num_devices: int | None, num_slices: int | None
+    ) -> None:
+        self.table: FieldTable = field_table(TABLE)
+        self.version = version
+        self.num_devices = num_devices
+        self.num_slices = num_slices
+        self.given: dict[str, Any] = {}
+        self.unread: list[str] = []
+        self.ignored: list[str] = []
+
+    def read(self, text: str) -> LaunchReading:
+        if _DOCUMENT.match(text):
+            for name, value in read_document(text).items():
+                self._take(name, value)
+        else:
+            self._read_command(split_command(text))
+        values = {**self.table.defaults(), **self.given}
+        return self._reading(values)
+
+    # -- settings
+
+    def _read_command(self, command: Command) -> None:
+        words = list(command.words)
+        if command.program and command.program.endswith((".yml", ".yaml")):
+            words.insert(0, command.program)
+        for word in words:
+            if match := _PAIR.fullmatch(word):
+                require_defined(match.group(1), match.group(2))
+                self._take(match.group(1), self._typed(match.group(1), match.group(2)))
+            elif word.endswith((".yml", ".yaml")):
+                if not word.endswith("base.yml"):
+                    self.unread.append(f"{word} (its settings are not in the text: send them too)")
+            else:
+                rule = "is no key=value, nor a file of settings"
+                raise Invalid(PATH, word, rule)
+        self._read_environment(command.environment)
+        self.unread += [f"{each} (set in a branch)" for each in command.in_branches]
+
+    def _typed(self, name: str, written: str) -> Any:
+        """A value as OmegaConf reads it: text in YAML."""
+        field = self.table.fields.get(name)
+        if field is not None and field.kind not in ("any", "list", "lists"):
+            return field.parse(written) if written or not field.is_optional else written
+        try:
+            return yaml.safe_load(written)
+        except yaml.YAMLError:
+            return written
+
+    def _read_environment(self, environment: Mapping[str, str]) -> None:
+        """Variables M_NAME are settings too (configs/pyconfig.py, yaml_key_to_env_key)."""
+        for variable, value in environment.items():
+            name = variable.removeprefix("M_").lower()
+            if variable.startswith("M_") and name in self.table.fields:
+                self._take(name, self._typed(name, value))
+            elif variable in _COMPILER_FLAGS and value.strip():
+                self.unread.append(shown(variable, value))
+
+    def _take(self, name: str, value: Any) -> None:
+        field = self.table.fields.get(name)
+        if field is None:
+            self.unread.append(shown(name, value) + suggestion(name, self.table.fields))
+        elif value == "" and field.is_optional:
+            self.given[name] = None
+        else:
+            self.given[name] = field.checked(value)
+
+    # -- meaning
+
+    def _reading(self, values: Mapping[str, Any]) -> LaunchReading:
+        release = known_release(NAME, self.version, self.unread)
+        model, architecture, unread = read_model(values, self.given, self.table)
+        self.unread += unread
+        ici, dcn = self._degrees(values)
+        layout = self._mesh(values, ici, dcn)
+        batch, micro_batches = self._batch(values, layout)
+        layout |= self._pipeline(values, layout["pp"], architecture)
+        layout |= self._recompute(values, architecture)
+        layout["offload_optimizer"] = values["optimizer_memory_host_offload"]
+        workload = self._workload(values)
+        stack = self._stack(values, layout, release)
+        unread, ignored = self.table.sorted_out(self.given)
+        return LaunchReading(
+            format=NAME,
+            framework=FRAMEWORK,
+            version=self.version or RELEASE,
+            model=model,
+            workload={**workload, **({"global_batch": batch} if batch else {})},
+            stack=stack,
+            layout=layout,
+            num_devices=self.num_devices,
+            num_micro_batches=micro_batches,
+            stops=tuple(_stops(values, layout, ici["fsdp"] * dcn["fsdp"])),
+            unread=(*self.unread, *unread),
+            ignored=(*self.ignored, *ignored),
+        )
+
+    def _degrees(self, values: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+        """Degrees within a slice and across slices, by the words of `_AXES`; 0 where one is the
+        rest of a number that is not known."""
+        sides = []
+        for kind in ("ici", "dcn"):
+            side: dict[str, int] = {}
+            for name in (*(axis for axes in _AXES.values() for axis in axes), *_FOREIGN):
+                setting = f"{kind}_{name}_parallelism"
+                degree = values[setting]
+                if degree < 1 and degree != -1:
+                    raise Invalid(PATH, shown(setting, degree), "must be at least 1, or -1")
+                if degree != 1 and name in (*_FOREIGN, *_NEAREST):
+                    self.unread.append(shown(setting, degree))
+                side[name] = degree
+            if list(side.values()).count(-1) > 1:
+                rule = "of several axes are -1, and one may be"
+                raise Invalid(PATH, f"{kind}_…_parallelism", rule)
+            sides.append(side)
+        self._fill(*sides)
+        return (self._grouped(sides[0]), self._grouped(sides[1]))
+
+    def _fill(self, ici: dict[str, int], dcn: dict[str, int]) -> None:
+        """Put in what a degree of -1 is, where the devices and slices are known."""
+        slices = self._known_slices()
+        if slices is None and -1 not in dcn.values():
+            slices = _product(dcn)
+        devices = self.num_devices
+        if slices is None and devices and -1 not in ici.values():
+            slices = _quotient(devices, _product(ici), "devices", "degrees within a slice")
+        if slices is not None:
+            _put_in(dcn, slices, "slices")
+            if devices:
+                _put_in(ici, _quotient(devices, slices, "devices", "slices"), "devices of a slice")
+        degrees = [*ici.values(), *dcn.values()]
+        if -1 not in degrees:
+            found = _product(ici) * _product(dcn)
+            if devices not in (None, found):
+                rule = f"multiply to {found}, and the job has {devices} devices"
+                raise Invalid(PATH, "the degrees of the mesh", rule)
+            self.num_devices = found
+
+    def _known_slices(self) -> int | None:
+        said = [self.given.get(name) for name in ("num_slices", "compile_topology_num_slices")]
+        return next((count for count in said if count and count > 0), self.num_slices)
+
+    def _grouped(self, side: Mapping[str, int]) -> dict[str, int]:
+        grouped = {}
+        for axis, names in _AXES.items():
+            product = 1
+            for name in names:
+                product *= 0 if side[name] == -1 else side[name]
+            grouped[axis] = product
+        return grouped
+
+    def _mesh(
+        self, values: Mapping[str, Any], ici: Mapping[str, int], dcn: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """The degrees of the layout, what is sharded, and the placement."""
+        total = {axis: ici[axis] * dcn[axis] for axis in _AXES}
+        shards = total["fsdp"] != 1 or total["expert"] > 1 or total["cp"] > 1
+        layout: dict[str, Any] = {
+            "pp": total["pp"],
+            "cp": total["cp"],
+            "tp": total["tp"],
+            "ep": total["expert"] * (total["cp"] if self._experts_over_context(values) else 1),
+            "sequence_parallel": total["tp"] > 1,
+        }
+        known = {axis: degree for axis, degree in layout.items() if axis in ("pp", "cp", "tp")}
+        if 0 in known.values():
+            axis = next(axis for axis, degree in known.items() if degree == 0)
+            rule = "is -1: say the degree, or how many devices and slices the job has"
+            raise Invalid(PATH, f"the axis of {axis}", rule)
+        if shards:
+            split = self._fully_sharded(layout, total, ici, dcn)
+        else:
+            split = self._replicated(values, layout, ici, dcn)
+        for axis, name in (("pp", "pp"), ("cp", "cp"), ("tp", "tp")):
+            split[axis] = (ici[name], dcn[name])
+        for axis in ("dp_shard", "dp_replicate"):
+            inside, outside = split[axis]
+            if inside * outside:
+                layout[axis] = inside * outside
+        if all(inside * outside for inside, outside in split.values()):
+            placement, is_exact = placement_of(split)
+            layout["placement"] = placement
+            if not is_exact:
+                self.unread.append(
+                    "several axes lie both within slices and across them (read as one after the"
+                    " other)"
+                )
+        return layout
+
+    def _experts_over_context(self, values: Mapping[str, Any]) -> bool:
+        rule = values["custom_mesh_and_rule"]
+        if rule not in ("", None, EXPERT_RULE):
+            self.unread.append(f"{shown('custom_mesh_and_rule', rule)} (read as the default mesh)")
+        return bool(rule == EXPERT_RULE)
+
+    def _fully_sharded(
+        self,
+        layout: dict[str, Any],
+        total: Mapping[str, int],
+        ici: Mapping[str, int],
+        dcn: Mapping[str, int],
+    ) -> dict[str, tuple[int, int]]:
+        """Weights are sharded over fsdp, expert and context."""
+        layout["zero_stage"] = 3
+        if total["fsdp"] == total["expert"] == 1 and total["data"] != 1:
+            layout["zero_stage"] = 0
+            self.unread.append(
+                "context parallelism beside data parallelism (weights are sharded over context, and"
+                " read as whole)"
+            )
+        return {
+            "dp_shard": (ici["fsdp"] * ici["expert"], dcn["fsdp"] * dcn["expert"]),
+            "dp_replicate": (ici["data"], dcn["data"]),
+        }
+
+    def _replicated(
+        self,
+        values: Mapping[str, Any],
+        layout: dict[str, Any],
+        ici: Mapping[str, int],
+        dcn: Mapping[str, int],
+    ) -> dict[str, tuple[int, int]]:
+        data = (ici["data"], dcn["data"])
+        if values["shard_optimizer_over_data"]:
+            layout["zero_stage"] = 1
+            return {"dp_shard": data, "dp_replicate": (1, 1)}
+        # Of one replica nothing is left to shard, as with fully sharded weights.
+        alone = data == (1, 1) and values["optimizer_memory_host_offload"]
+        layout["zero_stage"] = 3 if alone else 0
+        return {"dp_shard": (1, 1), "dp_replicate": data}
+
+    def _batch(self, values: Mapping[str, Any], layout: dict[str, Any]) -> tuple[int | None, int]:
+        """The global batch, where the devices are known, and the micro-batches of a data-parallel
+        rank. Sets the micro-batch of the layout."""
+        devices_of_rank = layout["pp"] * layout["cp"] * layout["tp"]
+        per_device = Fraction(values["per_device_batch_size"]).limit_denominator(10**6)
+        of_rank = per_device * devices_of_rank
+        steps = values["gradient_accumulation_steps"]
+        at_once = 1
+        if layout["pp"] > 1:
+            at_once = values["num_pipeline_microbatches"]
+            delays = values["pipeline_delay_activation_forwarding"]
+            at_once = layout["pp"] * (2 if delays else 1) if at_once == -1 else at_once
+            if steps > 1:
+                self.unread.append(
+                    f"gradient_accumulation_steps={steps} (the pipeline fills and drains as often;"
+                    " read as once)"
+                )
+        micro_batch = of_rank / max(at_once, 1)
+        if steps < 1 or at_once < 1 or micro_batch.denominator > 1 or micro_batch < 1:
+            rule = (
+                f"gives a data-parallel rank of {devices_of_rank} devices {float(micro_batch):g}"
+                f" sequences in each of {at_once} micro-batches: both must be whole numbers"
+            )
+            raise Invalid(
+                PATH, shown("per_device_batch_size", values["per_device_batch_size"]), rule
+            )
+        layout["micro_batch"] = int(micro_batch)
+        batch = per_device * steps * self.num_devices if self.num_devices else None
+        return (None if batch is None else int(batch)), steps * at_once
+
+    def _pipeline(
+        self, values: Mapping[str, Any], pp: int, architecture: Architecture | None
+    ) -> dict[str, Any]:
+        if pp == 1:
+            return {}
+        layers = values["num_layers_per_pipeline_stage"]
+        repeats = values["num_pipeline_repeats"]
+        piped = values["pipeline_parallel_layers"]
+        if layers < 1 or repeats < -1 or repeats == 0:
+            name = "num_pipeline_repeats" if layers >= 1 else "num_layers_per_pipeline_stage"
+            raise Invalid(PATH, shown(name, values[name]), "must be at least 1")
+        if piped != -1:
+            self.unread.append(f"pipeline_parallel_layers={piped} (read as all layers)")
+        if architecture is not None and repeats == -1:
+            repeats, rest = divmod(architecture.num_layers, pp * layers)
+            if rest and piped == -1:
+                rule = (
+                    f"times {pp} stages must divide the {architecture.num_layers} layers of the"
+                    " model"
+                )
+                raise Invalid(PATH, f"num_layers_per_pipeline_stage={layers}", rule)
+        if repeats != 1:
+            written = "as many as layers need" if repeats == -1 else repeats
+            self.unread.append(
+                f"num_pipeline_repeats={written} (a circular pipeline, read as if each stage ran"
+                " all of its layers at once)"
+            )
+        gathers_once = values["pipeline_fsdp_ag_once"]
+        return {"schedule": "afab", "virtual_stages": 1, "reshard": not gathers_once}
+
+    def _recompute(
+        self, values: Mapping[str, Any], architecture: Architecture | None
+    ) -> dict[str, Any]:
+        policy = values["remat_policy"]
+        if policy is not None and policy not in POLICIES:
+            rule = f"must be one of {', '.join(POLICIES)}"
+            raise Invalid(PATH, shown("remat_policy", policy), rule)
+        if policy != "custom":
+            fields = (*TENSORS, LAYER_INPUT)
+            idle = [shown(name, self.given[name]) for name in fields if name in self.given]
+            self.ignored += [f"{one} (without remat_policy=custom)" for one in idle]
+        knobs, unread = read_remat(values, architecture)
+        self.unread += unread
+        return knobs
+
+    def _workload(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        seq_len = values["max_target_length"]
+        if seq_len < 1:
+            raise Invalid(PATH, shown("max_target_length", seq_len), "must be at least 1")
+        workload: dict[str, Any] = {"seq_len": seq_len}
+        workload["precision"] = self._precision(values)
+        written = values["opt_type"]
+        workload["optimizer"] = _OPTIMIZERS.get(written, "sgd_momentum")
+        if written not in _OPTIMIZERS:
+            self.unread.append(f"{shown('opt_type', written)} (read as with momentum)")
+        if values["weight_dtype"] != "float32":
+            self.unread.append(
+                f"{shown('weight_dtype', values['weight_dtype'])} (parameters and moments; read as"
+                " float32)"
+            )
+        if values["mu_dtype"] not in ("", None, "float32"):
+            self.unread.append(
+                f"{shown('mu_dtype', values['mu_dtype'])} (the first moment; read as float32)"
+            )
+        if values["use_random_routing"]:
+            workload["routing"] = "balanced"
+        if values["routed_bias"]:
+            workload["load_balancing"] = "bias"
+        elif values["load_balance_loss_weight"] > 0:
+            workload["load_balancing"] = "micro_batch_loss"
+        return workload
+
+    def _precision(self, values: Mapping[str, Any]) -> str:
+        quantization = values["quantization"] or ""
+        if quantization in _PRECISIONS:
+            return _PRECISIONS[quantization]
+        if quantization:
+            self.unread.append(f"{shown('quantization', quantization)} (read as none)")
+        dtype = values["dtype"]
+        if dtype not in _DTYPES:
+            self.unread.append(f"{shown('dtype', dtype)} (read as bfloat16)")
+        return _DTYPES.get(dtype, "bf16")
+
+    def _stack(
+        self, values: Mapping[str, Any], layout: Mapping[str, Any], release: str | None
+    ) -> dict[str, Any]:
+        def may_hold(condition: Condition) -> bool:
+            return condition != "ep" or layout["ep"] > 1
+
+        if not values["sparse_matmul"]:
+            self.unread.append("sparse_matmul=false (experts of a fixed capacity; read as true)")
+        said = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
+        if "megablox" in said:
+            said["sparse_matmul"] = True
+        stack = {"name": NAME, **switch_fields(NAME, said, release, may_hold)}
+        strategy = values["context_parallel_strategy"]
+        if layout["cp"] > 1 and strategy != "all_gather":
+            stack["context"] = _CONTEXTS.get(strategy, "allgather")
+            if strategy not in _CONTEXTS:
+                self.unread.append(
+                    f"{shown('context_parallel_strategy', strategy)} (read as all_gather)"
+                )
+        if not layout.get("reshard", True):
+            stack["reshard"] = [True, False]
+        return stack
+
+
+def _stops(values: Mapping[str, Any], layout: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
+    """What MaxText refuses when it starts, beyond the rules of layouts (configs/types.py). `fsdp`
+    is the degree of that axis, 0 where it is the rest."""
+    if values["shard_optimizer_over_data"] and fsdp != 1:
+        rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
+        yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule)
+    steps = values["gradient_accumulation_steps"]
+    if values["quantization"] in _WITHOUT_ACCUMULATION and steps > 1:
+        rule = f"does not go with quantization={values['quantization']}: use 1"
+        yield Stop(setting="gradient_accumulation_steps", value=steps, rule=rule)
+    if values["opt_type"] == "muon" and not takes_muon(values):
+        rule = "is not made for layers of this model: use adamw"
+        yield Stop(setting="opt_type", value="muon", rule=rule)
+
+
+def _product(side: Mapping[str, int]) -> int:
+    """The product of the degrees that are said."""
+    product = 1
+    for degree in side.values():
+        product *= 1 if degree == -1 else degree
+    return product
+
+
+def _quotient(number: int, divisor: int, what: str, by: str) -> int:
+    if number % divisor:
+        raise Invalid(PATH, f"{number} {what}", f"must be a multiple of the {divisor} of the {by}")
+    return number // divisor
+
+
+def _put_in(side: dict[str, int], number: int, what: str) -> None:
+    """Give the axis of -1 what the others leave of a number of devices or slices."""
+    rest = _quotient(number, _product(side), what, "other axes")
+    for axis, degree in side.items():
+        if degree == -1:
+            side[axis] = rest

@@ -1,0 +1,243 @@
+"""A layout as key=value settings of MaxText 0.2.5."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+from models.layouts.defaults import torus_axes_covering_dims
+from models.spec.layout import Layout
+from models.spec.switches import launch_arguments
+from service.formats.launch.field_table import field_table
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.formats.launch.knobs import require_values
+from service.formats.launch.machines import slurm_options
+from service.formats.launch.maxtext_mesh import Mesh, mesh_of, splits_physical_axes
+from service.formats.launch.maxtext_model import model_settings, takes_muon
+from service.formats.launch.maxtext_remat import remat_settings
+
+NAME = "maxtext"
+FRAMEWORK = "MaxText"
+RELEASE = "0.2.5"
+TABLE = "maxtext_0.2.5"
+
+_ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "zero_stage": ((0, 1, 3), "it shards optimizer states over data, or all over fsdp; ask with 3"),
+    "virtual_stages": ((1,), "a circular pipeline is not predicted yet; ask with 1"),
+}
+QUANTIZATIONS: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("fp8", "google"): {"quantization": "fp8_full", "use_qwix_quantization": True},
+    ("fp8", "nvidia"): {"quantization": "fp8"},
+    ("fp8", "amd"): {"quantization": "nanoo_fp8"},
+    ("mxfp8", "nvidia"): {"quantization": "te_mxfp8"},
+    ("nvfp4", "nvidia"): {"quantization": "te_nvfp4"},
+    **{("int8", vendor): {"quantization": "int8"} for vendor in ("google", "nvidia", "amd")},
+}
+"""By precision and vendor (configs/base.yml, quantization)."""
+_DTYPES = {"fp32": "float32", "fp16": "float16"}
+OPTIMIZERS = {"adamw": "adamw", "muon": "muon"}
+
+
+def write(job: Job) -> LaunchConfiguration:
+    """The settings that run a layout. Raises Inexpressible where none do."""
+    _require_expressible(job)
+    problem = job.problem
+    mesh = mesh_of(NAME, job.layout, problem.cluster)
+    model = model_settings(problem.architecture, field_table(TABLE))
+    if problem.workload.optimizer == "muon" and not takes_muon(model):
+        cure = f"MaxText has no Muon for layers of {problem.architecture.name}; ask with adamw"
+        raise Inexpressible(NAME, "workload.optimizer", "muon", cure)
+    settings = {
+        **model,
+        "hardware": "tpu" if problem.cluster.chip.vendor == "google" else "gpu",
+        "max_target_length": problem.workload.seq_len,
+        **_batch(job),
+        **mesh.settings(),
+        **_sharding(job, mesh),
+        **_pipeline(job),
+        **remat_settings(NAME, job.layout, problem.architecture, _modules(job)),
+        "optimizer_memory_host_offload": job.layout.offload_optimizer,
+        **_recipe(job),
+        **launch_arguments(problem, job.layout),
+    }
+    is_tpu = problem.cluster.is_torus
+    return LaunchConfiguration(
+        format=NAME,
+        framework=FRAMEWORK,
+        version=RELEASE,
+        settings=settings,
+        placeholders=_placeholders(job, has_model=bool(model)),
+        slurm={} if is_tpu else slurm_options(problem.cluster),
+        notes=tuple(_notes(job, has_model=bool(model))),
+    )
+
+
+def words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as an argument list, behind the base.yml of MaxText."""
+    return [f"{name}={_written(value)}" for name, value in settings.items()]
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# -- what no setting says
+
+
+def _require_expressible(job: Job) -> None:
+    layout = job.layout
+    workload = job.problem.workload
+    require_values(NAME, layout, _ALLOWED)
+    if layout.zero_stage < 3 and (layout.cp > 1 or layout.ep > 1):
+        cure = "weights are sharded over context and expert parallelism too; ask with zero_stage 3"
+        raise Inexpressible(NAME, "layout.zero_stage", layout.zero_stage, cure)
+    if job.problem.experts_keep_tensor and layout.etp != layout.tp:
+        cure = f"experts are sharded over tensor like the rest; ask with etp {layout.tp}"
+        raise Inexpressible(NAME, "layout.etp", layout.etp, cure)
+    if layout.zero_stage == 3 and not layout.reshard and layout.pp == 1:
+        cure = "only a pipeline gathers once (pipeline_fsdp_ag_once); ask with true"
+        raise Inexpressible(NAME, "layout.reshard", False, cure)
+    if layout.tp > 1 and not layout.sequence_parallel:
+        cure = "its tensor axis shards norms and residuals too; ask with true"
+        raise Inexpressible(NAME, "layout.sequence_parallel", False, cure)
+    if workload.optimizer not in OPTIMIZERS:
+        cure = (
+            f"it has {', '.join(OPTIMIZERS)}; mu_dtype narrows the first moment only, and"
+            " weight_dtype the parameters too"
+        )
+        raise Inexpressible(NAME, "workload.optimizer", workload.optimizer, cure)
+    if layout.pp > 1:
+        _require_expressible_pipeline(job)
+    elif layout.schedule == "afab" and job.num_micro_batches > 1:
+        cure = "accumulated micro-batches each run forward and backward; ask with 1f1b"
+        raise Inexpressible(NAME, "layout.schedule", "afab", cure)
+
+
+def _require_expressible_pipeline(job: Job) -> None:
+    if job.layout.schedule != "afab":
+        cure = "its pipeline runs all forward passes first; ask with afab"
+        raise Inexpressible(NAME, "layout.schedule", job.layout.schedule, cure)
+    if len(set(job.layers_per_chunk)) > 1:
+        cure = "stages have equally many layers; ask with balanced false"
+        raise Inexpressible(NAME, "layout.layers_per_chunk", list(job.layers_per_chunk), cure)
+    layers = job.problem.architecture.layers
+    if layers[0].moe is None and layers[-1].moe:
+        cure = "dense layers in front of sparse ones stay outside its pipeline; ask with 1"
+        raise Inexpressible(NAME, "layout.pp", job.layout.pp, cure)
+
+
+# -- the settings
+
+
+def _batch(job: Job) -> dict[str, Any]:
+    """The sequences of a device in a forward pass, a fraction where devices share one. A pipeline
+    divides them into its micro-batches."""
+    layout = job.layout
+    is_pipelined = layout.pp > 1
+    at_once = job.num_micro_batches if is_pipelined else 1
+    sequences = layout.micro_batch * layout.dp * at_once
+    settings: dict[str, Any] = {
+        "per_device_batch_size": per_device(sequences, layout.num_devices),
+        "gradient_accumulation_steps": 1 if is_pipelined else job.num_micro_batches,
+    }
+    if is_pipelined:
+        settings["num_pipeline_microbatches"] = job.num_micro_batches
+    return settings
+
+
+def per_device(sequences: int, devices: int) -> float | int:
+    """Sequences over devices, rounded so that MaxText, which cuts off what is behind the point of
+    their product, gets the sequences again (configs/types.py, calculate_global_batch_sizes)."""
+    exact = Fraction(sequences, devices)
+    if exact.denominator == 1:
+        return exact.numerator
+    rounded = float(exact)
+    is_whole = int(devices * rounded) == sequences
+    return rounded if is_whole else math.nextafter(rounded, math.inf)
+
+
+def _sharding(job: Job, mesh: Mesh) -> dict[str, Any]:
+    settings: dict[str, Any] = {"shard_optimizer_over_data": job.layout.zero_stage == 1}
+    if splits_physical_axes(mesh, job.problem.cluster):
+        settings["allow_split_physical_axes"] = True
+    return settings
+
+
+def _pipeline(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    if layout.pp == 1:
+        return {}
+    return {
+        "num_layers_per_pipeline_stage": job.layers_per_chunk[0],
+        "num_pipeline_repeats": 1,
+        "pipeline_fsdp_ag_once": layout.zero_stage == 3 and not layout.reshard,
+    }
+
+
+def _modules(job: Job) -> tuple[str, ...]:
+    """The modules of selective recompute; the stack's own where the layout names none."""
+    return job.layout.recompute_modules or job.problem.stack.selective[0]
+
+
+def _recipe(job: Job) -> dict[str, Any]:
+    """Number formats and optimizer. Weights and moments have 32 bits."""
+    workload = job.problem.workload
+    settings: dict[str, Any] = {
+        "dtype": _DTYPES.get(workload.precision, "bfloat16"),
+        "weight_dtype": "float32",
+        "opt_type": OPTIMIZERS[workload.optimizer],
+    }
+    if workload.routing == "balanced" and job.problem.architecture.is_moe:
+        settings["use_random_routing"] = True
+    if workload.precision in ("bf16", *_DTYPES):
+        return settings
+    vendor = job.problem.cluster.chip.vendor
+    quantization = QUANTIZATIONS.get((workload.precision, vendor))
+    if quantization is None:
+        known = ", ".join(precision for precision, maker in QUANTIZATIONS if maker == vendor)
+        cure = f"on chips of {vendor} it has {', '.join(('bf16', *_DTYPES))}, {known or 'no other'}"
+        raise Inexpressible(NAME, "workload.precision", workload.precision, cure)
+    return {**settings, **quantization}
+
+
+def _placeholders(job: Job, *, has_model: bool) -> dict[str, str]:
+    named = {
+        "run_name": "a name of the run, under which checkpoints resume",
+        "base_output_directory": "where logs and checkpoints are written, such as gs://bucket/folder",
+        "dataset_type": "the kind of data set, with dataset_path or its like",
+        "tokenizer_path": "the tokenizer",
+        "steps": "how many steps to train",
+        "learning_rate": "the learning rate, such as 3e-4",
+    }
+    if has_model:
+        return named
+    name = job.problem.architecture.name
+    return {"model_name": f"the name of a file of MaxText with the sizes of {name}", **named}
+
+
+def _notes(job: Job, *, has_model: bool) -> Iterator[str]:
+    problem = job.problem
+    layout = job.layout
+    if not has_model:
+        yield (
+            f"MaxText {RELEASE} has no file for {problem.architecture.name}, nor sizes that make"
+            " its layers: write configs/models/NAME.yml and name it."
+        )
+    if problem.workload.load_balancing != "none" and problem.architecture.is_moe:
+        yield "Balancing of experts is part of the model: load_balance_loss_weight, or routed_bias."
+    if problem.cluster.is_torus and not _is_placed_by_default(job, layout):
+        yield (
+            f"JAX lays the mesh over the slice by itself; the layout fills it along"
+            f" {', '.join(layout.torus_axes)} in blocks of {layout.torus_block}, which only"
+            " device coordinates in the log of MaxText can confirm."
+        )
+
+
+def _is_placed_by_default(job: Job, layout: Layout) -> bool:
+    """Whether the layout fills a torus as JAX does by itself."""
+    return layout.torus_block == 1 and layout.torus_axes == torus_axes_covering_dims(
+        job.problem, layout
+    )

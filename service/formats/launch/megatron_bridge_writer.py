@@ -1,0 +1,221 @@
+"""A layout as overrides of a recipe of Megatron-Bridge, for 0.6.2.
+
+A recipe sets values of its own, so that what a layout does not use is switched off by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from models.spec.architecture import Architecture
+from models.spec.switches import launch_arguments
+from service.formats.launch import megatron_job, megatron_model
+from service.formats.launch.job import Job, LaunchConfiguration
+from service.formats.launch.machines import slurm_options
+from service.formats.launch.megatron_bridge_fields import PRECISIONS, RELEASE, field_of_argument
+from service.formats.logs.layer_pattern import layer_switches
+
+NAME = "megatron-bridge"
+FRAMEWORK = "Megatron-Bridge"
+
+_OFF: Mapping[str, Any] = {
+    "model.sequence_parallel": False,
+    "model.virtual_pipeline_model_parallel_size": None,
+    "model.pipeline_model_parallel_layout": None,
+    "model.num_layers_in_first_pipeline_stage": None,
+    "model.num_layers_in_last_pipeline_stage": None,
+    "model.account_for_embedding_in_pipeline_split": False,
+    "model.account_for_loss_in_pipeline_split": False,
+    "model.recompute_granularity": None,
+    "model.recompute_method": None,
+    "model.recompute_num_layers": None,
+    "model.recompute_modules": None,
+    "model.cpu_offloading": False,
+    "model.fine_grained_activation_offloading": False,
+    "ddp.use_distributed_optimizer": False,
+    "ddp.use_megatron_fsdp": False,
+    "ddp.num_distributed_optimizer_instances": 1,
+    "dist.use_tp_pp_dp_mapping": False,
+    "optimizer.use_precision_aware_optimizer": False,
+    "optimizer.optimizer_cpu_offload": False,
+}
+"""What a layout that says nothing of it has not, whatever the recipe."""
+_PRECISION_NAMES = {
+    "fp16": "fp16_mixed",
+    "bf16": "bf16_mixed",
+    "fp8": "bf16_with_fp8_current_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+_PARAM_GATHER = "mixed_precision.fp8_param_gather"
+_GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
+_OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
+_SINGLE = ("cp_comm_type", "moe_router_load_balancing_type")
+"""Arguments that are lists of one on the command line, and a word here."""
+_DTYPES = {"bf16": "bfloat16"}
+_PLACEHOLDERS: Mapping[str, str] = {
+    "recipe": "a recipe of the model, such as llama3_70b_pretrain_config, which these override",
+    "dataset": "the data set: dataset.blend, or the recipe's mock data",
+    "tokenizer.tokenizer_model": "the tokenizer: its name on the hub, or its folder",
+    "train.train_iters": "steps of the training",
+    "optimizer.lr": "the learning rate, such as 3e-4",
+    "optimizer.min_lr": "what the learning rate decays to, such as 3e-5",
+    "scheduler.lr_warmup_iters": "steps of warm-up",
+    "checkpoint.save": "the folder for checkpoints",
+    "checkpoint.save_interval": "steps between checkpoints",
+    "checkpoint.load": "the folder to resume from: that of checkpoint.save, so that a job that is"
+    " started again goes on where it stopped",
+}
+_FOR_LOSS = {"model.moe_aux_loss_coeff": "the weight of the auxiliary loss, such as 1e-2"}
+_PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
+
+
+def write(job: Job) -> LaunchConfiguration:
+    """The overrides that run a layout. Raises Inexpressible where none do."""
+    megatron_job.require_expressible(NAME, job)
+    switches = launch_arguments(job.problem, job.layout)
+    arguments = {
+        **megatron_job.layout_arguments(NAME, job),
+        **megatron_job.recompute_arguments(NAME, job),
+        **megatron_job.balancing_arguments(job),
+        **megatron_job.memory_arguments(job),
+    }
+    return LaunchConfiguration(
+        format=NAME,
+        framework=FRAMEWORK,
+        version=RELEASE,
+        settings={
+            **_OFF,
+            **dict(_fields(arguments)),
+            "dataset.seq_length": job.problem.workload.seq_len,
+            **_precision(job, switches),
+            **_model(job),
+            **_switches(switches),
+        },
+        environment=megatron_job.environment(job),
+        placeholders=_placeholders(job),
+        slurm=slurm_options(job.problem.cluster),
+        notes=tuple(_notes(job, switches)),
+    )
+
+
+def words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as overrides of Hydra."""
+    return [f"{name}={_shown(value)}" for name, value in settings.items()]
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_shown, value))}]"
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else f"'{text}'"
+
+
+def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Arguments of Megatron-LM as fields."""
+    for argument, value in arguments.items():
+        if argument in _SINGLE:
+            yield field_of_argument(argument), value[0]
+        elif argument in ("exp_avg_dtype", "exp_avg_sq_dtype"):
+            yield field_of_argument(argument), _DTYPES[value]
+        else:
+            yield field_of_argument(argument), value
+        if argument == "cpu_offloading_num_layers":
+            yield "model.cpu_offloading", True
+        if argument == "optimizer_cpu_offload":
+            yield "optimizer.optimizer_offload_fraction", 1.0
+
+
+def _model(job: Job) -> dict[str, Any]:
+    """The shape of the model, which a recipe of it has too."""
+    model = job.problem.architecture
+    arguments = megatron_model.model_arguments(NAME, model, job.layout.tp)
+    heads = arguments["num_attention_heads"]
+    ties = not arguments.pop("untie_embeddings_and_output_weights")
+    arguments.pop("group_query_attention", None)
+    for name in ("moe_layer_freq", "window_attn_skip_freq"):
+        if name in arguments:
+            switches = layer_switches(arguments[name].replace(" ", ""), model.num_layers)
+            arguments[name] = [int(switch) for switch in switches]
+    if not arguments.get("multi_latent_attention"):
+        arguments["num_query_groups"] = arguments.pop("num_query_groups", heads)
+    return {
+        **dict(_fields(arguments)),
+        "model.share_embeddings_and_output_weights": ties,
+        "model.should_pad_vocab": True,
+    }
+
+
+def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
+    """The number formats: by name where the recipe of that name does the same, else field by
+    field."""
+    precision = job.problem.workload.precision
+    if precision == "fp32":
+        return {"mixed_precision": None}
+    name = _PRECISION_NAMES[precision]
+    if _has_its_name(job, switches):
+        return {"mixed_precision": name}
+    gathers = switches.get(_PARAM_GATHER, PRECISIONS[name].get("fp8_param_gather") == "True")
+    formats = megatron_job.PRECISIONS[precision]
+    sixteen = {"bf16": False, "fp16": False}
+    found = {f"mixed_precision.{field}": value for field, value in {**sixteen, **formats}.items()}
+    found["mixed_precision.grad_reduce_in_fp32"] = switches.get(_GRADIENTS_IN_FP32, True)
+    if precision == "fp8":
+        found["mixed_precision.first_last_layers_bf16"] = False
+    if precision == "nvfp4":
+        found["mixed_precision.fp4_param_gather"] = gathers
+    elif formats.get("fp8"):
+        found[_PARAM_GATHER] = gathers
+    return found
+
+
+def _has_its_name(job: Job, switches: Mapping[str, Any]) -> bool:
+    """Whether a mixed precision that has a name is what the switches ask for."""
+    precision = job.problem.workload.precision
+    usual = PRECISIONS[_PRECISION_NAMES[precision]]
+    in_fp32 = usual.get("grad_reduce_in_fp32") != "False"
+    gathers = usual.get("fp8_param_gather") == "True"
+    return (
+        precision != "fp8"  # whose name leaves the first and the last layer in bf16
+        and switches.get(_GRADIENTS_IN_FP32, in_fp32) == in_fp32
+        and switches.get(_PARAM_GATHER, gathers) == gathers
+    )
+
+
+def _switches(switches: Mapping[str, Any]) -> dict[str, Any]:
+    """The switches, with those of data parallelism in both of their places: the configuration of
+    overlaps sets them anew (training/comm_overlap.py)."""
+    found = {name: value for name, value in switches.items() if name != _PARAM_GATHER}
+    for name in _OVERLAPS:
+        if f"ddp.{name}" in found:
+            found[f"comm_overlap.{name}"] = found[f"ddp.{name}"]
+    return found
+
+
+def _placeholders(job: Job) -> dict[str, str]:
+    model: Architecture = job.problem.architecture
+    has_loss = model.is_moe and job.problem.workload.load_balancing.endswith("_loss")
+    return {**_PLACEHOLDERS, **(_FOR_LOSS if has_loss else {})}
+
+
+def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        "Overrides of a recipe: scripts take them as they are, and Python as cfg.model.… = ….  The"
+        " recipes of NeMo 2 have the same names in trainer.strategy and model.config."
+    )
+    if any(name.startswith("comm_overlap.") for name in _switches(switches)):
+        yield (
+            "Recipes for performance have a CommOverlapConfig; where a recipe has none, set"
+            " cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False) before overrides apply."
+        )
+    if job.problem.workload.precision != "fp32" and not _has_its_name(job, switches):
+        yield (
+            "Recipes for performance have a MixedPrecisionConfig; where a recipe has the name of"
+            " one, set cfg.mixed_precision = bf16_mixed() before overrides apply."
+        )
+    yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
+    yield from megatron_job.notes(job)

@@ -1,0 +1,300 @@
+"""What a layout and its workload are in the arguments of Megatron-Core, by name: what
+megatron_writer and megatron_bridge_writer say in their own spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from models.cost.pipeline import micro_batch_group
+from models.spec.layout import AXES, TORUS_AXES
+from models.spec.recompute import MODULES
+from models.spec.switches import applies, switches_of
+from service.formats.launch.job import Inexpressible, Job
+from service.formats.launch.megatron_model import has_biases
+from service.formats.launch.megatron_stages import stage_arguments
+
+PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
+"""The order of ranks with --use-tp-pp-dp-mapping."""
+MODULE_WORDS = tuple(name for name in MODULES if name not in ("mlp_act", "alternate_mm"))
+"""The modules that --recompute-modules names."""
+_CONTEXT = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}
+_OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
+_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+OPTIMIZERS = {
+    "adamw": "adam",
+    "adamw_bf16_moments": "adam",
+    "muon": "muon",
+    "sgd_momentum": "sgd",
+}
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "fp16": {"fp16": True},
+    "bf16": {"bf16": True},
+    "fp8": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "mxfp8": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
+}
+BALANCING: dict[str, dict[str, Any]] = {
+    "none": {"moe_router_load_balancing_type": ["none"]},
+    "micro_batch_loss": {"moe_router_load_balancing_type": ["aux_loss"]},
+    "global_batch_loss": {"moe_router_load_balancing_type": ["global_aux_loss"]},
+    "bias": {
+        "moe_router_load_balancing_type": ["none"],
+        "moe_router_enable_expert_bias": True,
+        "moe_router_score_function": "sigmoid",
+    },
+}
+
+
+def require_expressible(format_: str, job: Job) -> None:
+    """Raise Inexpressible for what no argument of Megatron-Core says, whatever its spelling."""
+    layout = job.layout
+    workload = job.problem.workload
+    runs_backwards_late = layout.schedule == "afab" and (layout.pp > 1 or job.num_micro_batches > 1)
+    if layout.schedule not in ("1f1b", "interleaved", "afab") or runs_backwards_late:
+        cure = "its pipelines run 1f1b, or interleaved with virtual stages; ask with one of these"
+        raise Inexpressible(format_, "layout.schedule", layout.schedule, cure)
+    if layout.zero_stage == 3 and not layout.reshard:
+        cure = "Megatron-FSDP drops gathered parameters after forward; ask with reshard true"
+        raise Inexpressible(format_, "layout.reshard", layout.reshard, cure)
+    if layout.torus_axes != TORUS_AXES[0] or layout.torus_block > 1:
+        cure = "it numbers devices as they come; leave torus_axes and torus_block out"
+        raise Inexpressible(format_, "layout.torus_axes", list(layout.torus_axes), cure)
+    if workload.precision not in PRECISIONS:
+        cure = f"it has {', '.join(PRECISIONS)}"
+        raise Inexpressible(format_, "workload.precision", workload.precision, cure)
+    if workload.optimizer not in OPTIMIZERS:
+        cure = f"it has {', '.join(OPTIMIZERS)}"
+        raise Inexpressible(format_, "workload.optimizer", workload.optimizer, cure)
+    if workload.optimizer == "adamw_bf16_moments" and not layout.zero_stage:
+        cure = "its moments are narrower in a distributed optimizer only; ask with zero_stage 1"
+        raise Inexpressible(format_, "layout.zero_stage", 0, cure)
+    if layout.offload_optimizer and OPTIMIZERS[workload.optimizer] != "adam":
+        cure = f"it keeps on the host what adam has, not {workload.optimizer}; ask with false"
+        raise Inexpressible(format_, "layout.offload_optimizer", True, cure)
+    if workload.optimizer == "muon" and layout.zero_stage > 1:
+        cure = "Megatron-FSDP has adam and sgd; ask with zero_stage 1"
+        raise Inexpressible(format_, "layout.zero_stage", layout.zero_stage, cure)
+    if job.problem.stack.attention_kernel == "fused_softmax":
+        cure = "its backend local is for layers that no argument asks for; ask with unfused"
+        raise Inexpressible(format_, "stack.attention_kernel", "fused_softmax", cure)
+    model = job.problem.architecture
+    if model.is_moe and has_biases(model) and layout.etp > 1:
+        cure = "experts with biases are not split over tensor parallelism; ask with etp 1"
+        raise Inexpressible(format_, "layout.etp", layout.etp, cure)
+    if layout.virtual_stages > 1 and layout.pp == 2 and not job.problem.stack.overlap_pipeline:
+        cure = "two stages exchange several chunks only beside compute; ask with true, or pp 4"
+        raise Inexpressible(format_, "stack.overlap_pipeline", False, cure)
+    if _overlaps_experts(job):
+        _require_overlap_of_experts(format_, job)
+    if job.problem.stack.context not in _CONTEXT:
+        cure = f"it has {', '.join(_CONTEXT)}"
+        raise Inexpressible(format_, "stack.context", job.problem.stack.context, cure)
+
+
+def _require_overlap_of_experts(format_: str, job: Job) -> None:
+    """Raise Inexpressible where the all-to-alls of experts cannot run beside another micro-batch
+    (transformer_config.py)."""
+    problem = job.problem
+    reasons = {
+        "the allgather dispatcher": problem.stack.dispatcher == "allgather",
+        "fp32": problem.workload.precision == "fp32",
+        "more than one module of multi-token prediction": problem.architecture.mtp_layers > 1,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            cure = f"it does not go with {reason}; ask with false"
+            raise Inexpressible(format_, "stack.overlap_expert", True, cure)
+
+
+def uses_fsdp(job: Job) -> bool:
+    """Whether Megatron-FSDP shards, and not the distributed optimizer."""
+    return job.layout.zero_stage > 1
+
+
+def offloads_layers(job: Job) -> bool:
+    """Whether whole layers are offloaded, which goes with neither pipeline nor recompute, and
+    leaves at least one layer on the device (transformer_config.py)."""
+    layout = job.layout
+    goes_alone = layout.pp == 1 and layout.recompute == "none"
+    return layout.offload_activations and goes_alone and job.problem.architecture.num_layers > 1
+
+
+def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
+    """How the model and the batch are divided."""
+    layout = job.layout
+    workload = job.problem.workload
+    arguments: dict[str, Any] = {
+        "tensor_model_parallel_size": layout.tp,
+        "sequence_parallel": layout.sequence_parallel,
+        "pipeline_model_parallel_size": layout.pp,
+        **_stages(job),
+        "context_parallel_size": layout.cp,
+    }
+    if layout.cp > 1:
+        arguments["cp_comm_type"] = [_CONTEXT[job.problem.stack.context]]
+    if job.problem.architecture.is_moe:
+        arguments["expert_model_parallel_size"] = layout.ep
+        arguments["expert_tensor_parallel_size"] = layout.etp
+    if _is_pipeline_inside(format_, job):
+        arguments["use_tp_pp_dp_mapping"] = True
+    return {
+        **arguments,
+        **_sharding(job),
+        "micro_batch_size": layout.micro_batch,
+        "global_batch_size": workload.global_batch,
+        "seq_length": workload.seq_len,
+    }
+
+
+def _stages(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    mtp = job.problem.architecture.mtp_layers
+    arguments = stage_arguments(job.layers_per_chunk, layout.pp, layout.virtual_stages, mtp)
+    if layout.virtual_stages > 1:
+        group = int(micro_batch_group(layout.pp, job.num_micro_batches))
+        if group != layout.pp:
+            arguments["microbatch_group_size_per_vp_stage"] = group
+    return arguments
+
+
+def _is_pipeline_inside(format_: str, job: Job) -> bool:
+    """Whether ranks are in the one other order that Megatron has than its usual one."""
+    layout = job.layout
+
+    def active(order: tuple[str, ...]) -> list[str]:
+        return [axis for axis in order if getattr(layout, axis) > 1]
+
+    asked = active(layout.placement)
+    if asked == active(AXES):
+        return False
+    if asked == active(PIPELINE_INSIDE):
+        return True
+    cure = f"its ranks are in the order {', '.join(AXES)}, or {', '.join(PIPELINE_INSIDE)}"
+    raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
+
+
+def _sharding(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    if not layout.zero_stage:
+        return {}
+    arguments: dict[str, Any] = {"use_distributed_optimizer": True}
+    if uses_fsdp(job):
+        arguments |= {
+            "use_megatron_fsdp": True,
+            "data_parallel_sharding_strategy": _SHARDING[layout.zero_stage],
+            "ckpt_format": "fsdp_dtensor",
+        }
+    if layout.dp_replicate > 1:
+        arguments["num_distributed_optimizer_instances"] = layout.dp_replicate
+    return arguments
+
+
+def recompute_arguments(format_: str, job: Job) -> dict[str, Any]:
+    layout = job.layout
+    if layout.recompute == "none":
+        return {}
+    if layout.recompute == "full":
+        block = layout.recompute_layers
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": "block" if block else "uniform",
+            "recompute_num_layers": block or 1,
+        }
+    modules = layout.recompute_modules or job.problem.stack.selective[0]
+    present = [name for name in modules if job.problem.has_module(name)]
+    missing = [name for name in present if name not in MODULE_WORDS]
+    if missing or not present:
+        cure = f"it recomputes {', '.join(MODULE_WORDS)}; ask for some of these"
+        raise Inexpressible(format_, "layout.recompute_modules", list(modules), cure)
+    return {"recompute_granularity": "selective", "recompute_modules": present}
+
+
+def memory_arguments(job: Job) -> dict[str, Any]:
+    """What goes to host memory, and the number formats of optimizer states."""
+    layout = job.layout
+    optimizer = job.problem.workload.optimizer
+    arguments: dict[str, Any] = {"optimizer": OPTIMIZERS[optimizer]}
+    if optimizer == "adamw_bf16_moments":
+        arguments |= {
+            "use_precision_aware_optimizer": True,
+            "exp_avg_dtype": "bf16",
+            "exp_avg_sq_dtype": "bf16",
+        }
+    if layout.offload_optimizer:
+        arguments |= {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
+    if offloads_layers(job):
+        arguments["cpu_offloading_num_layers"] = job.problem.architecture.num_layers - 1
+    elif layout.offload_activations:
+        arguments["fine_grained_activation_offloading"] = True
+        arguments["offload_modules"] = list(_OFFLOADED)
+    return arguments
+
+
+def balancing_arguments(job: Job) -> dict[str, Any]:
+    """How experts are kept busy."""
+    workload = job.problem.workload
+    if not job.problem.architecture.is_moe:
+        return {}
+    arguments = dict(BALANCING[workload.load_balancing])
+    if _chooses_one_expert(job) and workload.load_balancing != "bias":
+        arguments["moe_router_pre_softmax"] = True  # a softmax over one has no gradient
+    if workload.routing == "balanced":
+        arguments["moe_router_force_load_balancing"] = True
+    return arguments
+
+
+def _chooses_one_expert(job: Job) -> bool:
+    kinds = job.problem.architecture.kinds
+    return any(kind.moe is not None and kind.moe.experts_per_token == 1 for kind in kinds)
+
+
+def environment(job: Job) -> dict[str, str]:
+    """What the arguments need in the environment (megatron/training/arguments.py, validate_args).
+
+    On chips before Blackwell, kernels of tensor and context parallelism start in the right order
+    with one hardware queue only, and those of Megatron-FSDP with more.
+    """
+    layout = job.layout
+    chip = job.problem.cluster.chip
+    found: dict[str, str] = {}
+    is_new = chip.vendor == "nvidia" and chip.generation in _MANY_QUEUES
+    if _overlaps_experts(job) and not is_new:
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+    elif not is_new and not uses_fsdp(job) and (layout.tp > 1 or layout.cp > 1):
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    if layout.offload_activations and not offloads_layers(job):
+        found["NVTE_CPU_OFFLOAD_V1"] = "1"
+    return found
+
+
+def _overlaps_experts(job: Job) -> bool:
+    """Whether the all-to-alls of experts run beside another micro-batch."""
+    problem = job.problem
+    return problem.stack.overlap_expert and any(
+        switch.field == "overlap_expert" and applies(switch, problem, job.layout)
+        for switch in switches_of(problem.stack)
+    )
+
+
+_MANY_QUEUES = ("blackwell", "rubin")
+"""Generations of chips that start kernels in order whatever the number of hardware queues."""
+
+
+def notes(job: Job) -> Iterator[str]:
+    """What a person must know of a layout in Megatron-Core."""
+    layout = job.layout
+    if job.problem.workload.load_balancing == "micro_batch_loss" and (
+        job.problem.architecture.is_moe
+    ):
+        yield "The coefficient of the auxiliary loss is 0 unless it is set, and balances nothing."
+    if job.problem.workload.precision == "fp8":
+        yield (
+            "fp8 is scaled by tensor, from the values at hand; the recipe blockwise of Hopper takes"
+            " as many bytes."
+        )
+    if uses_fsdp(job):
+        yield "Megatron-FSDP saves checkpoints of the format fsdp_dtensor only."
+    if layout.offload_activations and not offloads_layers(job):
+        yield "Fine-grained offload keeps what attention and norms leave for backward on the host."

@@ -1,0 +1,448 @@
+"""What Megatron-LM is told: its arguments as they are typed, as it dumps them, or as YAML.
+
+Arguments as they are typed leave out what Megatron fills in: its defaults, and what follows from
+other arguments (megatron/training/arguments.py, validate_args). Both are filled in here; what a
+dump of the run would say is then read by `service.formats.logs.megatron_arguments`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.switches import Condition, read_switches, releases, switches_of
+from service.formats.launch import megatron_fields
+from service.formats.launch.job import LaunchReading
+from service.formats.launch.megatron_fields import flag_of_argument, flags
+from service.formats.launch.megatron_refusals import refusals
+from service.formats.launch.megatron_stages import (
+    has_odd_chunks,
+    layers_per_chunk,
+    virtual_stages,
+)
+from service.formats.launch.shell_script import PATH
+from service.formats.launch.shell_words import split_command
+from service.formats.logs.megatron_arguments import (
+    HALF_DTYPES,
+    Arguments,
+    data_parallel,
+    data_parallel_axes,
+    expert_axes,
+    read_memory_knobs,
+    read_model,
+    read_recompute,
+    read_workload,
+    require_known_version,
+)
+from service.formats.logs.megatron_versions import in_todays_names
+
+NAME = "megatron"
+FRAMEWORK = "Megatron-LM (megatron-core)"
+
+_DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
+_FEWEST_DUMPED = 3
+_YAML_LINE = re.compile(r"\s*-?\s*[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
+_MODEL = ("num_layers", "hidden_size", "num_attention_heads")
+_TOKENIZERS = {"Llama2Tokenizer": "32000", "GPT2BPETokenizer": "50257"}
+"""The vocabularies of tokenizers that have always the same."""
+_BALANCING = {
+    "aux_loss": "micro_batch_loss",
+    "seq_aux_loss": "micro_batch_loss",
+    "global_aux_loss": "global_batch_loss",
+}
+_CONTEXT = {"p2p": "ring", "a2a": "ulysses", "allgather": "allgather", "a2a+p2p": "ring"}
+_FULL_DTYPES = ("fp32", "float32", "torch.float32")
+PIPELINE_INSIDE = ["tp", "cp", "pp", "dp_shard", "dp_replicate"]
+_DERIVED = re.compile(
+    r"world_size|rank|local_rank|data_parallel_size|params_dtype|padded_vocab_size|iteration"
+    r"|consumed_\w+|skipped_\w+|virtual_pipeline_model_parallel_size|variable_seq_lengths"
+    r"|transformer_pipeline_model_parallel_size|do_\w+|cpu_offloading|use_custom_fsdp"
+    r"|use_layer_wise_distributed_optimizer|\w*gtp_weight_remat_size|use_dist_ckpt|async_\w+"
+)
+"""Arguments of a dump that no flag sets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a text says, whatever its form."""
+
+    values: Mapping[str, str]
+    """The text of each argument, with the defaults of those that are not given."""
+    given: Mapping[str, str]
+    """What was written of each argument that is given, by its flag."""
+    unknown: tuple[str, ...] = ()
+    """What is no argument of Megatron, as it was written."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def read(text: str, version: str | None = None) -> LaunchReading:
+    """What the arguments of Megatron say. Raises Invalid for what its parser refuses."""
+    release = known_release(NAME, version)
+    source = _source(text)
+    given = Arguments(in_todays_names(filled_in(source.values)), flag_of_argument())
+    unread, ignored = _unread(given, source)
+    return reading(
+        given,
+        stack_id=NAME,
+        framework=FRAMEWORK,
+        release=release,
+        environment=source.environment,
+        switches=_switch_arguments(given, source),
+        unread=unread,
+        ignored=ignored,
+    )
+
+
+def known_release(stack_id: str, version: str | None) -> str | None:
+    """The release whose defaults hold for a version: itself, or the last one before that is known.
+    Raises Invalid for what is no version."""
+    if version is None:
+        return None
+    asked = _numbers(version)
+    known = releases(stack_id)
+    if not asked:
+        rule = f"must be a release such as {', '.join(list(known)[-3:])}"
+        raise Invalid("launch.version", version, rule)
+    earlier = [release for release in known if _numbers(release) <= asked]
+    return earlier[-1] if earlier else next(iter(known), None)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"(?:core_)?[rv]?(\d{1,4}(?:\.\d{1,4}){0,3})", version, re.ASCII)
+    return tuple(map(int, match.group(1).split("."))) if match else ()
+
+
+def reading(
+    given: Arguments,
+    *,
+    stack_id: str,
+    framework: str,
+    release: str | None,
+    environment: Mapping[str, str],
+    switches: Mapping[str, Any],
+    unread: tuple[str, ...],
+    ignored: tuple[str, ...],
+) -> LaunchReading:
+    """The reading of arguments that are filled in. `switches` are the arguments that are given, as
+    models.spec.switches calls them."""
+    virtual = virtual_stages(given, given.count("pipeline_model_parallel_size", 1))
+    stages = {"virtual_pipeline_model_parallel_size": str(virtual)}
+    given = Arguments({**given.values, **stages}, given.flags)
+    is_newest = stack_id == NAME and release is None
+    stops = refusals(given, environment, is_newest=is_newest)
+    for part in ("model", "layout"):
+        require_known_version(given, part)
+    layout = _layout(given)
+    workload = _workload(given)
+    # Megatron-LM takes one micro-batch of each rank where it is told no global batch.
+    takes_one = stack_id == NAME and "global_batch" not in workload
+    return LaunchReading(
+        format=stack_id,
+        framework=framework,
+        version=release or list(releases(stack_id))[-1],
+        model=_model(given),
+        workload=workload,
+        stack=_stack(given, layout, stack_id, release, switches),
+        layout=layout,
+        num_devices=given.optional("world_size"),
+        num_micro_batches=1 if takes_one else None,
+        stops=stops,
+        unread=unread,
+        ignored=ignored,
+    )
+
+
+# -- the forms of a text
+
+
+def _source(text: str) -> Source:
+    dumped = [match for line in text.splitlines() if (match := _DUMPED.search(line[:5000]))]
+    if len(dumped) >= _FEWEST_DUMPED:
+        return _of_values({match.group(1): match.group(2).strip() for match in dumped})
+    lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
+    if lines and all(map(_YAML_LINE.fullmatch, lines)):
+        return _of_values(_yaml_values(text))
+    command = split_command(text)
+    typed = megatron_fields.parse(command.words)
+    values = {**megatron_fields.defaults(), **typed.values}
+    if command.num_ranks:
+        values["world_size"] = str(command.num_ranks)
+    return Source(
+        values=values,
+        given=typed.written,
+        unknown=(*typed.unknown, *_conditional(command.in_branches)),
+        environment=command.environment,
+    )
+
+
+def _conditional(assignments: Iterable[str]) -> Iterable[str]:
+    """Assignments that may or may not have run and hold flags that may matter."""
+    for assignment in assignments:
+        names = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
+        if not all(map(megatron_fields.is_harmless, names)):
+            yield f"{assignment} (set in a branch)"
+
+
+def _of_values(values: Mapping[str, str]) -> Source:
+    """What values by the name of the argument say."""
+    by_name = flag_of_argument()
+    given = {}
+    unknown = []
+    for name, value in values.items():
+        if name in by_name:
+            given[by_name[name]] = f"{name} {value}"
+        elif not _DERIVED.fullmatch(name) and value not in ("None", "False"):
+            unknown.append(f"{name} {value}")
+    return Source(
+        values={**megatron_fields.defaults(), **values}, given=given, unknown=tuple(unknown)
+    )
+
+
+def _yaml_values(text: str) -> dict[str, str]:
+    """The leaves of a YAML document, by their own names, as Megatron dumps them."""
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        problem = str(error).splitlines()[0][:200]
+        raise Invalid(PATH, None, f"is not YAML that can be read: {problem}") from None
+    return {name.lstrip("-").replace("-", "_"): str(value) for name, value in _leaves(document)}
+
+
+def _leaves(document: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(document, Mapping):
+        for name, value in document.items():
+            if isinstance(value, Mapping):
+                yield from _leaves(value)
+            else:
+                yield str(name), value
+
+
+# -- what Megatron fills in
+
+
+def filled_in(values: Mapping[str, str]) -> dict[str, str]:
+    """The arguments with those that follow from others, as a dump would have them."""
+    found = {name: value.removeprefix("AttnBackend.") for name, value in values.items()}
+
+    def is_unset(name: str) -> bool:
+        return found.get(name, "None") in ("None", "")
+
+    if found.get("recompute_activations") == "True":
+        found["recompute_granularity"] = "selective"
+    if found.get("moe_layer_recompute") == "True":
+        found["recompute_granularity"] = "selective"
+        modules = "['core_attn']" if is_unset("recompute_modules") else found["recompute_modules"]
+        found["recompute_modules"] = modules.replace("]", ", 'moe']")
+    if found.get("recompute_granularity") == "selective" and is_unset("recompute_modules"):
+        found["recompute_modules"] = "['core_attn']"
+    if found.get("num_experts") == "0":
+        found["num_experts"] = "None"
+    if is_unset("seq_length"):
+        found["seq_length"] = found.get("encoder_seq_length", "None")
+    if is_unset("num_layers"):
+        found["num_layers"] = found.get("encoder_num_layers", "None")
+    if not is_unset("window_size"):
+        found["window_size"] = f"({found['window_size'].strip('()[] ')})"
+    hidden = found.get("hidden_size", "None")
+    if is_unset("ffn_hidden_size") and hidden.isdecimal():
+        found["ffn_hidden_size"] = str(_usual_width(int(hidden), found.get("swiglu") == "True"))
+    if is_unset("padded_vocab_size"):
+        found["padded_vocab_size"] = _padded_vocabulary(found)
+    return found
+
+
+def _usual_width(hidden: int, gated: bool) -> int:
+    """The width of the MLP where nobody says: four times the hidden size, or two thirds of that in
+    multiples of 64 for each of the two halves of a gated one."""
+    return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+
+
+def _padded_vocabulary(values: Mapping[str, str]) -> str:
+    """The vocabulary in multiples of --make-vocab-size-divisible-by times the tensor-parallel
+    ranks (megatron/training/vocab_utils.py)."""
+    size = values.get("vocab_size", "None")
+    if not size.isdecimal():
+        size = _TOKENIZERS.get(values.get("tokenizer_type", ""), "None")
+    divisor = values.get("make_vocab_size_divisible_by", "128")
+    tp = values.get("tensor_model_parallel_size", "1")
+    is_padded = values.get("pad_vocab_size") != "False" and divisor.isdecimal() and tp.isdecimal()
+    if not size.isdecimal() or not is_padded:
+        return size
+    multiple = max(int(divisor) * int(tp), 1)
+    return str(-(-int(size) // multiple) * multiple)
+
+
+# -- the parts of a question
+
+
+def _model(given: Arguments) -> dict[str, Any] | None:
+    """The model; None where the arguments leave it to be said beside them."""
+    return read_model(given) if any(map(given.word, _MODEL)) else None
+
+
+def _workload(given: Arguments) -> dict[str, Any]:
+    """The workload, without what is left to be said beside the arguments."""
+    is_sparse = given.word("num_experts") is not None
+    stated = dict(given.values)
+    seq_length, batch = given.optional("seq_length"), given.optional("global_batch_size")
+    # These stand in for what may be said beside the arguments.
+    stated |= {"seq_length": str(seq_length or 1), "global_batch_size": str(batch or 1)}
+    workload = dict(read_workload(Arguments(stated, given.flags)))
+    if seq_length is None:
+        del workload["seq_len"]
+    if batch is None:
+        del workload["global_batch"]
+    if is_sparse:
+        workload["load_balancing"] = _load_balancing(given)
+    return workload
+
+
+def _load_balancing(given: Arguments) -> str:
+    if given.flag("moe_router_enable_expert_bias"):
+        return "bias"
+    types = re.findall(r"\w{1,40}", given.word("moe_router_load_balancing_type") or "", re.ASCII)
+    return next((_BALANCING[name] for name in types if name in _BALANCING), "none")
+
+
+def _layout(given: Arguments) -> dict[str, Any]:
+    tp = given.count("tensor_model_parallel_size", 1)
+    pp = given.count("pipeline_model_parallel_size", 1)
+    cp = given.count("context_parallel_size", 1)
+    dp = None
+    is_divided = given.count("world_size", 0, least=0) % (tp * pp * cp) == 0
+    if is_divided and (given.word("world_size") or given.word("data_parallel_size")):
+        dp = data_parallel(given, tp * pp * cp)
+    virtual = virtual_stages(given, pp)
+    chunks = layers_per_chunk(given, pp, virtual)
+    layers = given.optional("num_layers") or given.count("num_layers", 10**4)
+    layout: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        **data_parallel_axes(given, dp),
+        **expert_axes(given, tp),
+        "micro_batch": given.count("micro_batch_size"),
+        "schedule": "interleaved" if virtual > 1 else "1f1b",
+        "virtual_stages": virtual,
+        "balanced": len(set(chunks)) > 1,
+        **read_recompute(given, layers, pp * virtual),
+        "sequence_parallel": tp > 1 and given.flag("sequence_parallel"),
+        **read_memory_knobs(given),
+    }
+    if layout["balanced"]:
+        layout["recompute_layers"] = 0
+    if layout["balanced"] and not has_odd_chunks(given):
+        layout["layers_per_chunk"] = chunks
+    if given.flag("use_tp_pp_dp_mapping"):
+        layout["placement"] = PIPELINE_INSIDE
+    return layout
+
+
+def _stack(
+    given: Arguments,
+    layout: Mapping[str, Any],
+    stack_id: str,
+    release: str | None,
+    switches: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The stack, with its switches as the arguments and the release have them."""
+    try:
+        fields = read_switches(
+            stack_id, switches, release, lambda condition: _holds(condition, given, layout)
+        )
+    except Invalid as error:
+        raise Invalid(PATH, error.value, error.rule) from None
+    return {"name": stack_id, **fields, **_stack_of_layout(given, layout)}
+
+
+def _stack_of_layout(given: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the stack that are no switches, but arguments decide all the same."""
+    found: dict[str, Any] = {}
+    if layout["tp"] > 1 and not layout["sequence_parallel"]:
+        found["sequence_parallel"] = [True, False]
+    if layout["cp"] > 1:
+        types = re.findall(r"[\w+]{1,40}", given.word("cp_comm_type") or "", re.ASCII)
+        found["context"] = _CONTEXT.get(types[0] if types else "p2p", "ring")
+    if "global_aux_loss" in (given.word("moe_router_load_balancing_type") or ""):
+        # Its statistics run over the micro-batches so far (core/transformer/moe/router.py).
+        found["running_balance"] = True
+    return found
+
+
+def _switch_arguments(given: Arguments, source: Source) -> dict[str, Any]:
+    """The arguments that are given, by flag, as models.spec.switches has them."""
+    found: dict[str, Any] = {}
+    for name in source.given:
+        flag = flags()[name]
+        value = given.word(flag.argument)
+        if flag.takes_value:
+            found[name] = value
+        elif value == str(flag.kind != "StoreFalse"):
+            found[name] = True
+    return found
+
+
+def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) -> bool:
+    """Whether a condition of a switch holds, as far as arguments say."""
+    is_sparse = given.word("num_experts") is not None
+    known: dict[str, bool] = {
+        "tp": layout["tp"] > 1,
+        "sp": layout["sequence_parallel"],
+        "pp": layout["pp"] > 1,
+        "cp": layout["cp"] > 1,
+        "ep": layout["ep"] > 1,
+        "ep_beside": layout["ep"] > 1,
+        "interleaved": layout["virtual_stages"] > 1,
+        "moe": is_sparse,
+        "dense": not is_sparse,
+        "zero_1_2": layout["zero_stage"] in (1, 2),
+        "zero_3": layout["zero_stage"] == 3,
+    }
+    return known.get(condition, True)
+
+
+# -- what is not read
+
+
+def _unread(given: Arguments, source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What was given and may matter but is not read, and what is known not to matter."""
+    switches = switch_names(NAME)
+    unread = list(source.unknown)
+    ignored = []
+    for name, written in source.given.items():
+        argument = flags()[name].argument
+        text = given.values.get(argument, "None")
+        if megatron_fields.is_read(argument) or name in switches:
+            unread += [written] if is_half_read(argument, given) else []
+        elif megatron_fields.is_harmless(name) or megatron_fields.is_as_predicted(name, text):
+            ignored.append(written)
+        else:
+            unread.append(written)
+    return tuple(unread), tuple(ignored)
+
+
+def switch_names(stack_id: str) -> frozenset[str]:
+    """The arguments that set the switches of a stack."""
+    found = (switch.arguments for switch in switches_of(catalogue.stack(stack_id)))
+    return frozenset(name for names in found for name in names)
+
+
+def is_half_read(argument: str, given: Arguments) -> bool:
+    """Whether a value of an argument that is read means more than what is read of it."""
+    if argument == "cp_comm_type":
+        types = set(re.findall(r"[\w+]{1,40}", given.word(argument) or "", re.ASCII))
+        return len(types) > 1 or "a2a+p2p" in types
+    if argument in ("exp_avg_dtype", "exp_avg_sq_dtype"):
+        both = {given.word("exp_avg_dtype"), given.word("exp_avg_sq_dtype")}
+        return not any(map(both.issubset, ({*_FULL_DTYPES}, {*HALF_DTYPES})))
+    if argument == "pipeline_model_parallel_layout":
+        return has_odd_chunks(given)
+    if argument == "recompute_num_layers":
+        return given.word("recompute_method") == "uniform" and given.count(argument, 1) > 1
+    return False

@@ -1,0 +1,205 @@
+"""How Megatron is told which layers each stage of a pipeline has, and what its arguments say of it
+(megatron/core/transformer/transformer_block.py, get_num_layers_to_build, and
+pipeline_parallel_layer_layout.py).
+
+Chunks are numbered in the order of the model: with p stages, chunk r * p + s is the r-th of stage
+s. Layouts are strings such as "Et*3|(tt|)*29m|L": E is the embedding, t a layer, m a module of
+multi-token prediction, L the loss, and | ends a chunk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from service.formats.logs.megatron_arguments import Arguments
+
+_LONGEST_LAYOUT = 20_000
+_REPEATED_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})", re.ASCII)
+_REPEATED = re.compile(r"(.)\*(\d{1,4})", re.ASCII | re.DOTALL)
+_VIRTUAL = (
+    "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank",
+    "pipeline_model_parallel_layout",
+)
+_FIRST = "decoder_first_pipeline_num_layers"
+_LAST = "decoder_last_pipeline_num_layers"
+_EMBEDDING = "account_for_embedding_in_pipeline_split"
+_LOSS = "account_for_loss_in_pipeline_split"
+_STOPS = "Megatron-Core stops"
+
+
+# -- written
+
+
+def stage_arguments(
+    layers: Sequence[int], pp: int, virtual_stages: int, mtp_layers: int
+) -> dict[str, Any]:
+    """The arguments, by name, that give the chunks these numbers of layers."""
+    if pp == 1:
+        return {}
+    virtual = {"num_virtual_stages_per_pipeline_rank": virtual_stages} if virtual_stages > 1 else {}
+    if len(set(layers)) == 1:
+        return virtual
+    ends = _end_arguments(layers, pp, virtual_stages)
+    if ends is not None:
+        return {**virtual, **ends}
+    return {"pipeline_model_parallel_layout": layout_string(layers, mtp_layers)}
+
+
+def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[str, Any] | None:
+    """Arguments that change the first and the last stage alone; None where these do not do."""
+    stages = [set(layers[stage::pp]) for stage in range(pp)]
+    middle = {count for counts in stages[1:-1] for count in counts}
+    if all(len(counts) == 1 for counts in stages) and len(middle) <= 1:
+        first, last = (counts.pop() * virtual_stages for counts in (stages[0], stages[-1]))
+        usual = middle.pop() * virtual_stages if middle else None
+        if first and last:
+            sizes = {_FIRST: first, _LAST: last}
+            return {name: size for name, size in sizes.items() if size != usual}
+    usual = max(layers)
+    inner = set(layers[1:-1])
+    if inner <= {usual} and layers[0] >= usual - 1 and layers[-1] >= usual - 1:
+        counted = {_EMBEDDING: layers[0] < usual, _LOSS: layers[-1] < usual}
+        return {name: True for name, counts in counted.items() if counts}
+    return None
+
+
+def layout_string(layers: Sequence[int], mtp_layers: int) -> str:
+    """The layout with so many layers in each chunk, and all else on the first and the last."""
+    chunks = [_repeated("t", count) for count in layers]
+    chunks[0] = "E" + chunks[0]
+    chunks[-1] += _repeated("m", mtp_layers) + "L"
+    text = ""
+    for chunk, run in groupby(chunks[:-1]):
+        times = len(list(run))
+        text += f"({chunk}|)*{times}" if times > 2 else f"{chunk}|" * times
+    return text + chunks[-1]
+
+
+def _repeated(letter: str, times: int) -> str:
+    return f"{letter}*{times}" if times > 3 else letter * times
+
+
+# -- read
+
+
+def virtual_stages(given: Arguments, pp: int) -> int:
+    """The number of chunks of a stage. Raises Invalid where Megatron stops."""
+    stated = [name for name in _VIRTUAL if given.word(name) is not None]
+    if len(stated) > 1:
+        rule = f"does not go with {given.called(stated[0])}: {_STOPS} unless one alone is given"
+        raise given.invalid(stated[1], rule)
+    if dumped := given.optional("virtual_pipeline_model_parallel_size"):
+        return dumped
+    if not stated:
+        return 1
+    name = stated[0]
+    if name == "pipeline_model_parallel_layout":
+        chunks = len(_chunks(given))
+        if chunks % pp:
+            raise given.invalid(name, f"has {chunks} chunks, which {pp} stages must divide")
+        return chunks // pp
+    found = given.count(name)
+    if name == "num_layers_per_virtual_pipeline_stage":
+        found = _by_layers_per_chunk(given, pp, found)
+    if found > 1 and pp == 1:
+        raise given.invalid(name, f"needs pipeline stages: {_STOPS} without")
+    return found
+
+
+def _by_layers_per_chunk(given: Arguments, pp: int, size: int) -> int:
+    name = "num_layers_per_virtual_pipeline_stage"
+    for ends in (_FIRST, _LAST):
+        if given.word(ends) is not None:
+            raise given.invalid(name, f"does not go with {given.called(ends)}: {_STOPS}")
+    layers = _counted_layers(given)
+    if layers % (pp * size):
+        rule = f"times {pp} stages must divide {layers} layers: {_STOPS} otherwise"
+        raise given.invalid(name, rule)
+    return layers // (pp * size)
+
+
+def layers_per_chunk(given: Arguments, pp: int, virtual: int) -> list[int]:
+    """How many layers each chunk has; empty where nothing says that they differ, so that all have
+    as many. Raises Invalid where Megatron stops because they do not add up."""
+    if pp == 1:
+        return []
+    if given.word("pipeline_model_parallel_layout") is not None:
+        counts = [chunk.count("t") for chunk in _chunks(given)]
+        if sum(counts) != given.count("num_layers"):
+            rule = f"has {sum(counts)} layers, and must have the {given.count('num_layers')}"
+            raise given.invalid("pipeline_model_parallel_layout", f"{rule} of the model")
+        return counts
+    named = [name for name in (_FIRST, _LAST) if given.word(name) is not None]
+    if named:
+        return _with_named_ends(given, named, pp, virtual)
+    counted = [name for name in (_EMBEDDING, _LOSS) if given.flag(name)]
+    if not counted:
+        return []
+    layers = _counted_layers(given)
+    if layers % (pp * virtual):
+        rule = f"makes {layers} of the layers, which {pp * virtual} chunks must divide: {_STOPS}"
+        raise given.invalid(counted[0], f"{rule} otherwise")
+    counts = [layers // (pp * virtual)] * (pp * virtual)
+    counts[0] -= _EMBEDDING in counted
+    counts[-1] -= _LOSS in counted
+    return counts
+
+
+def has_odd_chunks(given: Arguments) -> bool:
+    """Whether chunks other than the first and the last have no layer, or multi-token prediction
+    stands before the last one, as cost models and rules do not have it."""
+    if given.word("pipeline_model_parallel_layout") is None:
+        return False
+    chunks = _chunks(given)
+    is_early = any("m" in chunk for chunk in chunks[:-1])
+    return is_early or not all("t" in chunk for chunk in chunks[1:-1])
+
+
+def _counted_layers(given: Arguments) -> int:
+    """The layers, and the embedding and the loss where they are counted as one."""
+    return given.count("num_layers") + given.flag(_EMBEDDING) + given.flag(_LOSS)
+
+
+def _with_named_ends(given: Arguments, named: list[str], pp: int, virtual: int) -> list[int]:
+    for name in (_EMBEDDING, _LOSS):
+        if given.flag(name):
+            raise given.invalid(name, f"does not go with {given.called(named[0])}: {_STOPS}")
+    left = given.count("num_layers") - sum(given.count(name) for name in named)
+    others = pp - len(named)
+    if left < 0 or bool(left) != bool(others) or (others and left % others):
+        rule = f"leaves {left} layers for {others} other stages, which must have as many each"
+        raise given.invalid(named[0], f"{rule}: {_STOPS} otherwise")
+    stages = [left // others if others else 0] * pp
+    for name, stage in ((_FIRST, 0), (_LAST, -1)):
+        if name in named:
+            stages[stage] = given.count(name)
+    for count in stages:
+        if count % virtual:
+            rule = f"leaves a stage {count} layers, which {virtual} virtual stages must divide"
+            raise given.invalid(named[0], f"{rule}: {_STOPS} otherwise")
+    return [count // virtual for count in stages] * virtual
+
+
+def _chunks(given: Arguments) -> list[str]:
+    """The chunks of a layout string, each with a letter for all it has."""
+    name = "pipeline_model_parallel_layout"
+    text = (given.word(name) or "").strip("\"'").replace(",", "")
+    for pattern in (_REPEATED_GROUP, _REPEATED):
+        length = len(text) + sum(
+            len(match.group(1)) * int(match.group(2)) for match in pattern.finditer(text)
+        )
+        if length > _LONGEST_LAYOUT:
+            raise given.invalid(name, "has too many layers")
+        text = pattern.sub(lambda match: match.group(1) * int(match.group(2)), text)
+    chunks = text.split("|")
+    strange = set(text) - set("EtmL|")
+    if strange:
+        rule = f"has {', '.join(sorted(strange))}: letters are E, t, m and L"
+        raise given.invalid(name, rule)
+    if not chunks[0].startswith("E") or not chunks[-1].endswith("L"):
+        raise given.invalid(name, f"must begin with E and end with L: {_STOPS} otherwise")
+    return chunks

@@ -1,0 +1,113 @@
+"""A layout as the arguments of Megatron-LM (pretrain_gpt.py), for megatron-core 0.19.2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from models.spec.switches import launch_arguments
+from service.formats.launch import megatron_job, megatron_model
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.formats.launch.machines import slurm_options
+from service.formats.launch.megatron_fields import RELEASE, flag_of_argument
+
+NAME = "megatron"
+FRAMEWORK = "Megatron-LM (megatron-core)"
+
+_PLACEHOLDERS: Mapping[str, str] = {
+    "--data-path": "the data set: prefixes of its .bin and .idx files, with weights between them",
+    "--tokenizer-type": "the kind of tokenizer, such as HuggingFaceTokenizer",
+    "--tokenizer-model": "the tokenizer: its file, or its name on the hub",
+    "--train-iters": "steps of the training, or --train-samples in its place",
+    "--lr": "the learning rate, such as 3e-4",
+    "--min-lr": "what the learning rate decays to, such as 3e-5",
+    "--lr-decay-style": "how it decays, such as cosine, with --lr-decay-iters",
+    "--lr-warmup-iters": "steps of warm-up",
+    "--weight-decay": "such as 0.1",
+    "--save": "the folder for checkpoints",
+    "--save-interval": "steps between checkpoints",
+    "--load": "the folder to resume from: that of --save, so that a job that is started again goes"
+    " on where it stopped",
+}
+_FOR_ROTARY = {"--rotary-base": "rope_theta of the model's config.json"}
+_FOR_LOSS = {"--moe-aux-loss-coeff": "the weight of the auxiliary loss, such as 1e-2"}
+
+
+def write(job: Job) -> LaunchConfiguration:
+    """The arguments that run a layout. Raises Inexpressible where none do."""
+    model = job.problem.architecture
+    megatron_job.require_expressible(NAME, job)
+    arguments = {
+        **megatron_job.layout_arguments(NAME, job),
+        **megatron_job.recompute_arguments(NAME, job),
+        **megatron_job.PRECISIONS[job.problem.workload.precision],
+        **megatron_job.balancing_arguments(job),
+        **megatron_job.memory_arguments(job),
+        **megatron_model.model_arguments(NAME, model, job.layout.tp),
+        "max_position_embeddings": model.learned_positions or job.problem.workload.seq_len,
+    }
+    switches = launch_arguments(job.problem, job.layout)
+    _require_flags(job, switches)
+    return LaunchConfiguration(
+        format=NAME,
+        framework=FRAMEWORK,
+        version=RELEASE,
+        settings={**as_flags(arguments), **switches},
+        environment=megatron_job.environment(job),
+        placeholders=_placeholders(job),
+        slurm=slurm_options(job.problem.cluster),
+        notes=tuple(_notes(job)),
+    )
+
+
+def _require_flags(job: Job, switches: Mapping[str, Any]) -> None:
+    """Raise Inexpressible where the stack has a switch that is a key of a file of its own, as
+    Primus-Turbo does, and no flag of Megatron-LM."""
+    for name, value in switches.items():
+        if not name.startswith("--"):
+            stack = job.problem.stack.id
+            cure = f"it is a setting of {stack}, not of Megatron-LM; set it in the file of {stack}"
+            raise Inexpressible(NAME, name, value, cure)
+
+
+def words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as the words of a command line."""
+    found: list[str] = []
+    for name, value in settings.items():
+        found.append(name)
+        if isinstance(value, (list, tuple)):
+            found += map(str, value)
+        elif value is not True:
+            found.append(str(value))
+    return found
+
+
+def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name as flags: those that are on without a value, and none that is off."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name == "add_bias_linear":  # on unless it is turned off
+            found |= {} if value else {"--disable-bias-linear": True}
+        elif name == "window_size":
+            found["--window-size"] = ",".join(map(str, value))
+        elif isinstance(value, bool) or value is None:
+            found |= {flag_of_argument()[name]: True} if value else {}
+        else:
+            found[flag_of_argument()[name]] = value
+    return found
+
+
+def _placeholders(job: Job) -> dict[str, str]:
+    model = job.problem.architecture
+    has_loss = model.is_moe and job.problem.workload.load_balancing.endswith("_loss")
+    return {
+        **_PLACEHOLDERS,
+        **({} if model.learned_positions else _FOR_ROTARY),
+        **(_FOR_LOSS if has_loss else {}),
+    }
+
+
+def _notes(job: Job) -> Iterator[str]:
+    yield "Arguments of pretrain_gpt.py of Megatron-LM; placeholders are yours to fill in."
+    yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
+    yield from megatron_job.notes(job)

@@ -1,0 +1,271 @@
+"""The command that starts a training program, found in what people paste: an argument list, a line
+of a shell with torchrun, python or srun, a whole sbatch script, or a JSON list of words."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from models.errors import Invalid
+from service.formats.launch.shell_script import (
+    PATH,
+    Script,
+    Statement,
+    read_script,
+    sbatch_words,
+)
+
+_UNDEFINED = re.compile(r"\$(?:\{[#!]?)?(\w+|[@*#?])|\$\(|`", re.ASCII)
+_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=.*", re.ASCII | re.DOTALL)
+_PROGRAM = re.compile(r"[^-\s]\S*\.(?:py|pyc|sh)|[^-\s]\.(?:py|sh)")
+_WHOLE = re.compile(r"\d{1,7}", re.ASCII)
+_LAUNCHERS = {
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed",
+    "mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux",
+}  # fmt: skip
+_PYTHON = re.compile(r"python[\d.]*", re.ASCII)
+_SHELLS = {"sh", "bash", "zsh"}
+_AGENTS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed"}
+_STARTS_ANYTHING = {"mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux"}
+"""Launchers that start any program; the others start Python."""
+_LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
+_NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
+_RANKS = ("num_processes", "ntasks", "np", "n")
+"""What launchers call the number of nodes, and of ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command that starts a training program."""
+
+    words: tuple[str, ...]
+    """The words behind the program: its arguments."""
+    program: str | None
+    """The script or module that is started; None where the text is arguments alone."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What is exported, or set in front of the command."""
+    nnodes: int | None = None
+    nproc_per_node: int | None = None
+    """Ranks on a node."""
+    num_ranks: int | None = None
+    """All ranks, where their number is said or follows."""
+    slurm: Mapping[str, str] = field(default_factory=dict)
+    """Options of #SBATCH lines, without dashes."""
+    in_branches: tuple[str, ...] = ()
+    """Assignments of an `if` or a loop, which may or may not have run."""
+
+
+def split_command(text: str) -> Command:
+    """The command in a text. Raises Invalid where the text has several that differ, or a quote that
+    is not closed."""
+    words = _json_words(text) or _overrides(text)
+    if words:
+        return Command(words=words, program=None)
+    slurm = _options(sbatch_words(text))
+    variables = _slurm_variables(slurm)
+    script = read_script(text, variables)
+    found, before = _found(script)
+    # A number of nodes that is taken only where nobody sets a variable is not one that is said.
+    _, said_before = _found(read_script(text, variables, takes_defaults=False))
+    found.environment.update(_assignments(before))
+    nnodes, per_node, ranks = _ranks(slurm, said_before, found.environment)
+    at = len(before)
+    has_program = at < len(found.words) and not found.words[at].startswith("-")
+    return Command(
+        words=tuple(found.words[at + has_program :]),
+        program=found.words[at] if has_program else None,
+        environment=found.environment,
+        nnodes=nnodes,
+        nproc_per_node=per_node,
+        num_ranks=ranks,
+        slurm=slurm,
+        in_branches=tuple(script.in_branches),
+    )
+
+
+def undefined_variables(word: str) -> list[str]:
+    """The variables in a word, or `$(` for a command, whose value the text does not say."""
+    return [match.group(1) or "(…)" for match in _UNDEFINED.finditer(word)]
+
+
+def require_defined(name: str, word: str) -> None:
+    """Raises Invalid where a value is, or has in it, a variable that the text does not define."""
+    undefined = undefined_variables(word)
+    if undefined:
+        rule = (
+            f"${undefined[0]} is not defined in the text that was sent: write its value in its"
+            " place, or add the line that sets it"
+        )
+        raise Invalid(PATH, f"{name} {word[:80]}", rule)
+
+
+def _json_words(text: str) -> tuple[str, ...] | None:
+    """The words of a JSON list."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        listed = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(listed, list) or not all(isinstance(word, (str, int)) for word in listed):
+        return None
+    return tuple(map(str, listed))
+
+
+def _overrides(text: str) -> tuple[str, ...] | None:
+    """The words of a text that is a list of key=value, which to a shell would be variables."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:
+        return None
+    return tuple(words) if all(map(_OVERRIDE.fullmatch, words)) else None
+
+
+def _slurm_variables(slurm: Mapping[str, str]) -> dict[str, list[str]]:
+    """The variables that Slurm sets in a job from the options of its script."""
+    nodes = _first(slurm, _NODES)
+    tasks = _first(slurm, ("ntasks_per_node",))
+    known = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS_PER_NODE": tasks}
+    if nodes and tasks:
+        known["SLURM_NTASKS"] = nodes * tasks
+    return {name: [str(value)] for name, value in known.items() if value}
+
+
+def _found(script: Script) -> tuple[Statement, list[str]]:
+    """The statement that starts the program, with what is exported in its environment, and its
+    words in front of the program. Of a list of arguments, all of it."""
+    statements = _unwrapped(script)
+    starting = [each for each in statements if _program_at(each.words) is not None]
+    if starting:
+        found = _only(starting)
+        words = found.words
+        environment = found.environment
+    else:
+        # An argument list may stand on several lines.
+        listed = [each for each in statements if each.words[0].startswith("-")] or statements
+        words = [word for each in listed for word in each.words]
+        environment = {key: value for each in listed for key, value in each.environment.items()}
+    before = list(words[: _program_at(words) or 0])
+    return Statement(words, {**script.exported, **environment}, in_branch=False), before
+
+
+def _unwrapped(script: Script) -> list[Statement]:
+    """The statements, with the text behind `sh -c` read in its place."""
+    found = []
+    for statement in script.statements:
+        inner = _shell_text(statement.words[: _program_at(statement.words)])
+        if inner is None:
+            found.append(statement)
+            continue
+        at = statement.words.index(inner)
+        for each in read_script(inner, script.variables).statements:
+            environment = {**statement.environment, **each.environment}
+            words = [*statement.words[: at - 2], *each.words]
+            found.append(Statement(words, environment, statement.in_branch or each.in_branch))
+    return found
+
+
+def _shell_text(words: Sequence[str]) -> str | None:
+    """What stands behind `sh -c`."""
+    for shell, option, text in zip(words, words[1:], words[2:], strict=False):
+        if PurePosixPath(shell).name in _SHELLS and re.fullmatch(r"-\w*c", option):
+            return text
+    return None
+
+
+def _program_at(words: Sequence[str]) -> int | None:
+    """The place of the program that a command starts: a file of Python, what follows `-m`, or a
+    script of the shell."""
+    starts_module = False
+    for at, word in enumerate(words):
+        name = PurePosixPath(word).name
+        if _PYTHON.fullmatch(name) or name in _LAUNCHERS:
+            starts_module = name not in _STARTS_ANYTHING
+        elif word == "-m" and starts_module and at + 1 < len(words):
+            if not words[at + 1].startswith(_LAUNCHER_MODULES):
+                return at + 1
+        elif _PROGRAM.fullmatch(word):
+            return at
+    return None
+
+
+def _only(statements: list[Statement]) -> Statement:
+    """The statement that starts the training: the only one, or the only one under a launcher."""
+    launched = [each for each in statements if _launchers(each.words)] or statements
+    distinct = {tuple(each.words): each for each in launched}
+    if len(distinct) > 1:
+        programs = {each.words[_program_at(each.words) or 0] for each in distinct.values()}
+        rule = (
+            f"starts {len(distinct)} commands ({', '.join(sorted(programs)[:5])}): send the one"
+            " that trains"
+        )
+        raise Invalid(PATH, None, rule)
+    return launched[-1]
+
+
+def _launchers(words: Sequence[str]) -> list[str]:
+    names = [PurePosixPath(word).name for word in words[: _program_at(words)]]
+    return [name for name in names if name in _LAUNCHERS]
+
+
+def _assignments(words: Sequence[str]) -> dict[str, str]:
+    """Variables that are set among some words, as behind `env`."""
+    pairs = (word.partition("=") for word in words if re.match(r"[A-Za-z_]\w*=", word, re.ASCII))
+    return {name: value for name, _, value in pairs}
+
+
+def _ranks(
+    slurm: Mapping[str, str], before: Sequence[str], environment: Mapping[str, str]
+) -> tuple[int | None, int | None, int | None]:
+    """The numbers of nodes, of ranks on a node and of ranks, as far as launchers or Slurm say."""
+    said = {**slurm, **_options(before)}
+    nodes = _first(said, _NODES)
+    launchers = [PurePosixPath(word).name for word in before]
+    if _AGENTS & {*launchers}:
+        # Slurm's tasks are not ranks here, but agents that start a node's ranks.
+        per_node = _first(said, ("nproc_per_node", "num_gpus", "gpus_per_node"))
+        ranks = None
+        if not any(name.replace("-", "_") in _NODES for name in said):
+            nodes = 1
+    else:
+        per_node = _first(said, ("ntasks_per_node", "gpus_per_node"))
+        ranks = _first(said, _RANKS) or _number(environment.get("WORLD_SIZE"))
+    if ranks is None and nodes and per_node:
+        ranks = nodes * per_node
+    elif per_node is None and ranks and nodes and ranks % nodes == 0:
+        per_node = ranks // nodes
+    return nodes, per_node, ranks
+
+
+def _options(words: Iterable[str]) -> dict[str, str]:
+    """Options with their values, by name without dashes in front, such as `ntasks-per-node`."""
+    found: dict[str, str] = {}
+    waiting: str | None = None
+    for word in words:
+        if word.startswith("-"):
+            name, has_value, value = word.lstrip("-").partition("=")
+            if not word.startswith("--") and not has_value and re.fullmatch(r"[Nn]\d+", name):
+                name, value, has_value = name[0], name[1:], "="
+            waiting = None if has_value else name
+            found[name] = value
+        elif waiting is not None:
+            found[waiting] = word
+            waiting = None
+    return found
+
+
+def _first(options: Mapping[str, str], names: Sequence[str]) -> int | None:
+    """The first of some options that is a number."""
+    spelt = {name.replace("-", "_"): value for name, value in options.items()}
+    return next((number for name in names if (number := _number(spelt.get(name)))), None)
+
+
+def _number(text: str | None) -> int | None:
+    """A number; of a range such as 2-2 or 4:4, where both ends are the same."""
+    ends = set(re.split(r"[:-]", text or ""))
+    end = ends.pop() if len(ends) == 1 else ""
+    return int(end) or None if _WHOLE.fullmatch(end) else None

@@ -1,0 +1,123 @@
+"""How torchtitan 0.3.0 says a pipeline: its schedules, and the layers of each model chunk
+(torchtitan/distributed/pipeline_parallel.py; PyTorch's distributed/pipelining/schedules.py)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from models.errors import Invalid
+from service.formats.launch.shell_script import PATH
+
+SCHEDULES: Mapping[str, str] = {"1f1b": "1F1B", "afab": "GPipe", "interleaved": "Interleaved1F1B"}
+"""PyTorch's names of the schedules that layouts of torchtitan may have."""
+READ_SCHEDULES: Mapping[str, tuple[str, bool]] = {
+    **{torch.lower(): (ours, True) for ours, torch in SCHEDULES.items()},
+    "zbvzerobubble": ("zero_bubble_v", True),
+    "interleavedzerobubble": ("interleaved", False),
+    "loopedbfs": ("interleaved", False),
+    "dualpipev": ("zero_bubble_v", False),
+}
+"""By PyTorch's name in lower case, the schedule and whether it is the same or only the nearest."""
+FIRST = "parallelism.pipeline_parallel_first_stage_less_layers"
+LAST = "parallelism.pipeline_parallel_last_stage_less_layers"
+PER_STAGE = "parallelism.pipeline_parallel_layers_per_stage"
+NAMES = "parallelism.module_fqns_per_model_part"
+_LAYER = re.compile(r"layers\.\d+", re.ASCII)
+
+
+def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict[str, Any]:
+    """The settings that give each chunk these layers: two weights where they do, else the names of
+    all modules. `has_chunks` is for schedules with several chunks a rank."""
+    num_layers = sum(layers_per_chunk)
+    chunks = len(layers_per_chunk)
+    for first, last in _weights(layers_per_chunk):
+        if generated_split(num_layers, chunks, first, last) != tuple(layers_per_chunk):
+            continue
+        settings: dict[str, Any] = {FIRST: first, LAST: last}
+        if has_chunks:
+            effective = num_layers + first + last
+            per_stage = math.ceil(effective / chunks)
+            if math.ceil(effective / per_stage) != chunks:
+                continue
+            settings[PER_STAGE] = per_stage
+        return settings
+    return {NAMES: _module_names(layers_per_chunk)}
+
+
+def _weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The weights of embedding and head, in layers, that may make a split; the default first. What
+    both weigh together decides how much each chunk holds, and so what each of them weighs."""
+    yield 1, 1
+    num_layers = sum(layers_per_chunk)
+    chunks = len(layers_per_chunk)
+    for together in range(2 * max(layers_per_chunk) + 1):
+        base, extra = divmod(num_layers + together, chunks)
+        first = base + (extra > 0) - layers_per_chunk[0]
+        last = base - layers_per_chunk[-1]
+        if first >= 0 and last >= 0 and first + last == together:
+            yield first, last
+
+
+def generated_split(num_layers: int, chunks: int, first: int, last: int) -> tuple[int, ...] | None:
+    """How many layers each chunk gets where embedding and head weigh so many layers
+    (_generate_llm_fqn_per_model_part); None where torchtitan refuses it."""
+    if chunks == 1:
+        return (num_layers,)
+    base, extra = divmod(num_layers + first + last, chunks)
+    if base == 0 or first > base or last > base:
+        return None
+    sizes = [base + (chunk < extra) for chunk in range(chunks)]
+    sizes[0] -= first
+    sizes[-1] -= last
+    return tuple(sizes)
+
+
+def _module_names(layers_per_chunk: Sequence[int]) -> list[list[str]]:
+    names: list[list[str]] = []
+    start = 0
+    for count in layers_per_chunk:
+        names.append([f"layers.{index}" for index in range(start, start + count)])
+        start += count
+    names[0].insert(0, "tok_embeddings")
+    names[-1] += ["norm", "lm_head"]
+    return names
+
+
+def read_split(
+    settings: Mapping[str, Any], num_layers: int | None, pp: int, default_chunks: int
+) -> tuple[int, tuple[int, ...] | None]:
+    """The number of chunks of a rank, and the layers of all chunks; None where the number of layers
+    of the model is not known. `default_chunks` are a rank's where nothing is said."""
+    named = settings[NAMES]
+    if named is not None:
+        counts = tuple(sum(bool(_LAYER.fullmatch(name)) for name in part) for part in named)
+        return _chunks_of_rank(len(counts), pp, NAMES), counts
+    if num_layers is None:
+        return default_chunks, None
+    for name, least in ((FIRST, 0), (LAST, 0), (PER_STAGE, 1)):
+        if settings[name] is not None and settings[name] < least:
+            raise Invalid(PATH, f"{name}={settings[name]}", f"must be at least {least}")
+    first, last = settings[FIRST], settings[LAST]
+    chunks = pp * default_chunks
+    per_stage = settings[PER_STAGE]
+    if per_stage:
+        chunks = math.ceil((num_layers + first + last) / per_stage)
+    of_rank = _chunks_of_rank(chunks, pp, PER_STAGE)
+    split = generated_split(num_layers, chunks, first, last)
+    if split is None:
+        rule = (
+            f"{num_layers} layers with the embedding as {first} and the head as {last} leave too"
+            f" few for each of {chunks} chunks: use fewer chunks or smaller weights"
+        )
+        raise Invalid(PATH, f"{FIRST}={first} {LAST}={last}", rule)
+    return of_rank, split
+
+
+def _chunks_of_rank(chunks: int, pp: int, name: str) -> int:
+    if chunks % pp:
+        rule = f"gives {chunks} chunks, which must be a multiple of the {pp} pipeline ranks"
+        raise Invalid(PATH, name, rule)
+    return chunks // pp

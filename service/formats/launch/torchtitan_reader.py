@@ -1,0 +1,420 @@
+"""What flags of torchtitan 0.3.0 say, or the TOML file of a release before it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.errors import Invalid
+from models.spec import catalogue
+from service.formats.launch import torchtitan_earlier as earlier
+from service.formats.launch.documents import flat
+from service.formats.launch.field_table import (
+    FieldTable,
+    field_table,
+    known_release,
+    shown,
+    suggestion,
+    switch_fields,
+)
+from service.formats.launch.job import LaunchReading
+from service.formats.launch.named_model import named_model
+from service.formats.launch.shell_script import PATH
+from service.formats.launch.shell_words import Command, split_command
+from service.formats.launch.torchtitan_pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
+from service.formats.launch.torchtitan_stops import stops
+from service.formats.launch.torchtitan_writer import (
+    FRAMEWORK,
+    IMPLEMENTATIONS,
+    NAME,
+    RECOMPUTE,
+    RELEASE,
+    TABLE,
+)
+
+_SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
+_GROUP_OPTION = re.compile(
+    r"optimizer\.param_groups\.\d+\.(optimizer_kwargs\.\w+|pattern)", re.ASCII
+)
+_TOML_SECTION = re.compile(r"^\s*\[[\w.]+\]\s*(#.*)?$", re.ASCII | re.MULTILINE)
+_IMPLEMENTATIONS = {implementation: name for name, implementation in IMPLEMENTATIONS.items()}
+
+
+def read(text: str, version: str | None, num_devices: int | None = None) -> LaunchReading:
+    """What a text says.
+
+    `num_devices` is how many devices the job has, where the caller knows it and the text does not
+    say. Where neither does and data_parallel_shard_degree is -1, dp_shard is left out: it is what
+    the other degrees leave of the devices. Without the model's number of layers, so is the split of
+    a pipeline.
+    """
+    return _Reader(version, num_devices).read(text)
+
+
+class _Reader:
+    def __init__(self, version: str | None, num_devices: int | None) -> None:
+        self.table: FieldTable = field_table(TABLE)
+        self.version = version
+        self.num_devices = num_devices
+        self.given: dict[str, Any] = {}
+        """Known settings of the text, by their names in 0.3.0."""
+        self.unread: list[str] = []
+        self.ignored: list[str] = []
+
+    def read(self, text: str) -> LaunchReading:
+        older: earlier.Settings | None = None
+        if _TOML_SECTION.search(text):
+            older = earlier.Settings.of(_toml(text), self.table)
+        else:
+            command = split_command(text)
+            self._read_command(command)
+            if any(map(earlier.is_earlier, self.given_earlier)):
+                older = earlier.Settings.of(self.given_earlier, self.table)
+            else:
+                self._report_unknown()
+            self.num_devices = _num_ranks(command) or self.num_devices
+        if older is not None:
+            self.given = {**older.given, **self.given}
+            self.unread += older.unread
+            self.ignored += older.ignored
+        return self._reading(older)
+
+    # -- words
+
+    def _read_command(self, command: Command) -> None:
+        """Flags into `given`; those that 0.3.0 does not have into `given_earlier`."""
+        self.given_earlier: dict[str, Any] = {}
+        for name in ("MODULE", "CONFIG"):  # of run_train.sh
+            if name in command.environment and (command.program or "").endswith(".sh"):
+                self.given[name.lower()] = command.environment[name]
+        words = list(command.words)
+        subcommand: str | None = None
+        while words:
+            word = words.pop(0)
+            if match := _SUBCOMMAND.fullmatch(word):
+                subcommand = word
+                self.given[RECOMPUTE] = self.table.fields[RECOMPUTE].checked(match.group(1))
+                continue
+            if not word.startswith("--"):
+                rule = "is neither a flag nor its value: flags are --section.option VALUE"
+                raise Invalid(PATH, word, rule)
+            written, has_value, value = word[2:].partition("=")
+            behind = [value] if has_value else _values(words)
+            self._read_flag(written, behind, bool(has_value), words, subcommand)
+        self.unread += [f"{each} (set in a branch)" for each in command.in_branches]
+
+    def _read_flag(
+        self,
+        written: str,
+        behind: Sequence[str],
+        has_value: bool,
+        words: list[str],
+        subcommand: str | None,
+    ) -> None:
+        name = written.replace("-", "_")
+        if subcommand and not name.startswith(f"{RECOMPUTE}."):
+            rule = (
+                f"stands behind {subcommand}, where torchtitan reads only options of"
+                f" activation-checkpoint: put it in front"
+            )
+            raise Invalid(PATH, f"--{written}", rule)
+        positive = re.sub(r"(^|\.)no_(\w+)$", r"\1\2", name)
+        fields = self.table.fields
+        if name not in fields and positive in fields and fields[positive].kind == "bool":
+            self.given[positive] = False
+            return
+        if name not in fields:
+            self.given_earlier[name] = " ".join(behind) or True
+            _drop(words, behind, has_value)
+            return
+        field = fields[name]
+        if field.kind == "bool":
+            if has_value:
+                section, _, last = name.rpartition(".")
+                rule = f"is a flag, without a value: write --{name}, or --{section}.no_{last}"
+                raise Invalid(PATH, shown(name, behind[0]), rule)
+            self.given[name] = True
+        elif not behind:
+            raise Invalid(PATH, f"--{written}", "needs a value behind it")
+        elif field.kind == "lists":
+            self.given[name] = [part.split(",") for part in behind]
+            _drop(words, behind, has_value)
+        else:
+            self.given[name] = field.parse(behind[0])
+            _drop(words, behind[:1], has_value)
+
+    def _report_unknown(self) -> None:
+        for name, value in self.given_earlier.items():
+            written = f"--{name}" if value is True else f"--{name} {value}"
+            if _GROUP_OPTION.fullmatch(name):
+                self.ignored.append(written)
+            else:
+                self.unread.append(written + suggestion(name, self.table.fields))
+
+    # -- meaning
+
+    def _reading(self, older: earlier.Settings | None) -> LaunchReading:
+        config = older.config if older else self._config()
+        values = {**self.table.defaults(), **config.get("sets", {}), **self.given}
+        layout = self._layout(values, config)
+        if older:
+            layout |= older.layout(values, self.unread)
+        self._divide_devices(layout, values)
+        workload = self._workload(values, layout, config)
+        stack = self._stack(values, layout, config, older)
+        unread, ignored = self.table.sorted_out(self.given)
+        return LaunchReading(
+            format=NAME,
+            framework=FRAMEWORK,
+            version=self.version or (older.release if older else RELEASE),
+            model=_model(config),
+            workload=workload,
+            stack=stack,
+            layout=layout,
+            num_devices=self.num_devices,
+            num_micro_batches=_num_micro_batches(values, layout, workload),
+            stops=() if older else stops(values, layout, config),
+            unread=(*self.unread, *unread),
+            ignored=(*self.ignored, *ignored),
+        )
+
+    def _config(self) -> Mapping[str, Any]:
+        """What the config function sets; nothing where it is none of the release."""
+        module, name = self.given.get("module"), self.given.get("config")
+        configs = self.table.facts["configs"].get(module, {})
+        if name is None:
+            return {}
+        if name not in configs:
+            hint = suggestion(name, configs) if module in self.table.facts["modules"] else ""
+            written = f"--module {module} --config {name}{hint}"
+            self.unread.append(f"{written}: what this function sets is not known here")
+        return dict(configs.get(name, {}))
+
+    def _layout(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+        degrees = {
+            "pp": "pipeline_parallel_degree",
+            "dp_replicate": "data_parallel_replicate_degree",
+            "cp": "context_parallel_degree",
+            "tp": "tensor_parallel_degree",
+            "ep": "expert_parallel_degree",
+        }
+        layout: dict[str, Any] = {
+            ours: _degree(f"parallelism.{name}", values) for ours, name in degrees.items()
+        }
+        shard = values["parallelism.data_parallel_shard_degree"]
+        if shard != -1:
+            layout["dp_shard"] = _degree("parallelism.data_parallel_shard_degree", values)
+        sequence_parallel = values["parallelism.enable_sequence_parallel"] and layout["tp"] > 1
+        layout["sequence_parallel"] = sequence_parallel
+        layout["offload_optimizer"] = values["training.enable_cpu_offload"]
+        layout |= self._recompute(values[RECOMPUTE], values)
+        if layout["pp"] > 1:
+            layout |= self._pipeline(values, layout["pp"], config)
+            layout["micro_batch"] = _degree("parallelism.pipeline_parallel_microbatch_size", values)
+        else:
+            layout["micro_batch"] = _degree("training.local_batch_size", values)
+        return layout
+
+    def _recompute(self, policy: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        if policy == "memory-budget":
+            budget = values["activation_checkpoint.memory_budget"]
+            self.unread.append(
+                f"activation-checkpoint:memory-budget ({budget}): read as selective, though the"
+                " compiler picks what is recomputed"
+            )
+        return {"recompute": "selective" if policy == "memory-budget" else policy}
+
+    def _pipeline(
+        self, values: Mapping[str, Any], pp: int, config: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        name = "parallelism.pipeline_parallel_schedule"
+        written = values[name]
+        if written.lower() not in READ_SCHEDULES:
+            known = "1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble"
+            raise Invalid(PATH, shown(name, written), f"must be a schedule such as {known}")
+        schedule, is_same = READ_SCHEDULES[written.lower()]
+        if not is_same:
+            self.unread.append(f"{shown(name, written)} (read as {schedule}, the nearest)")
+        default_chunks = 1 if schedule in ("1f1b", "afab") else 2
+        num_layers = config.get("layers")
+        of_rank, split = read_split(values, num_layers, pp, default_chunks)
+        if split is None and (PER_STAGE in self.given or NAMES in self.given):
+            self.unread.append(f"{shown(PER_STAGE, values[PER_STAGE])} (layers are not known)")
+        layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": of_rank}
+        if split is not None:
+            layout["balanced"] = len(set(split)) > 1
+            if layout["balanced"]:
+                layout["layers_per_chunk"] = list(split)
+        return layout
+
+    def _divide_devices(self, layout: dict[str, Any], values: Mapping[str, Any]) -> None:
+        """The sharded data-parallel degree and the number of devices, and with them what is
+        sharded. FSDP shards over context parallelism too."""
+        others = layout["pp"] * layout["dp_replicate"] * layout["cp"] * layout["tp"]
+        if "dp_shard" not in layout and self.num_devices is not None:
+            if self.num_devices % others:
+                rule = f"the other degrees multiply to {others}, which does not divide the"
+                raise Invalid(
+                    PATH,
+                    "parallelism.data_parallel_shard_degree=-1",
+                    f"{rule} {self.num_devices} devices",
+                )
+            layout["dp_shard"] = self.num_devices // others
+        if "dp_shard" in layout:
+            self._require_devices(others * layout["dp_shard"])
+            self.num_devices = others * layout["dp_shard"]
+        layout |= self._sharding(layout, values)
+
+    def _require_devices(self, degrees: int) -> None:
+        if self.num_devices not in (None, degrees):
+            rule = f"multiply to {degrees}, and the job has {self.num_devices} devices"
+            raise Invalid(PATH, "the degrees of parallelism", rule)
+
+    def _sharding(self, layout: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        name = "parallelism.fsdp_reshard_after_forward"
+        policy = values[name]
+        reshards = policy == "always" or (policy == "default" and layout["pp"] == 1)
+        replicates = layout["dp_replicate"] > 1
+        shard = layout.get("dp_shard")
+        is_sharded = shard is None or shard > 1
+        if not replicates:
+            # At degree 1 FSDP shards nothing; whoever says how, or offloads, means FSDP.
+            means_fsdp = name in self.given or layout["offload_optimizer"]
+            is_sharded = is_sharded or layout["cp"] > 1 or means_fsdp
+        elif layout["cp"] > 1 and not is_sharded:
+            self.unread.append(
+                "parallelism.data_parallel_shard_degree=1 with replicas and context parallelism:"
+                " parameters are sharded over context parallelism, and read as whole"
+            )
+        if not is_sharded:
+            return {"zero_stage": 0}
+        return {"zero_stage": 3, "reshard": reshards}
+
+    def _workload(
+        self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        precision = config.get("precision", "bf16")
+        if values["training.mixed_precision_param"] == "float32" and precision == "bf16":
+            precision = "fp32"
+        if values["training.dtype"] == "bfloat16":
+            self.unread.append(
+                "training.dtype=bfloat16 (parameters and optimizer states have 16 bits; read as 32)"
+            )
+        optimizer = config.get("optimizer")
+        if optimizer is None:
+            optimizer = _IMPLEMENTATIONS.get(values["optimizer.implementation"], "adamw")
+        workload = {
+            "seq_len": _degree("training.seq_len", values),
+            "precision": precision,
+            "optimizer": optimizer,
+        }
+        if values["debug.moe_force_load_balance"]:
+            workload["routing"] = "balanced"
+        batch = self._global_batch(values, layout)
+        return workload if batch is None else {**workload, "global_batch": batch}
+
+    def _global_batch(self, values: Mapping[str, Any], layout: Mapping[str, Any]) -> int | None:
+        local: int = _degree("training.local_batch_size", values)
+        batch: int = values["training.global_batch_size"]
+        micro_batch: int = layout["micro_batch"]
+        if local % micro_batch:
+            rule = f"must be a multiple of the micro-batch of the pipeline, {micro_batch}"
+            raise Invalid(PATH, f"training.local_batch_size={local}", rule)
+        if "dp_shard" not in layout:
+            return batch if batch > 0 else None
+        step = local * layout["dp_replicate"] * layout["dp_shard"]
+        if batch < 0:
+            return step
+        if batch == 0 or batch % step:
+            rule = f"must be a multiple of local_batch_size * data-parallel ranks = {step}"
+            raise Invalid(PATH, f"training.global_batch_size={batch}", rule)
+        if layout["pp"] > 1 and batch > step:
+            self.unread.append(
+                f"training.local_batch_size={local} (the pipeline fills and drains {batch // step}"
+                " times a step; read as once)"
+            )
+        return batch
+
+    def _stack(
+        self,
+        values: Mapping[str, Any],
+        layout: Mapping[str, Any],
+        config: Mapping[str, Any],
+        older: earlier.Settings | None,
+    ) -> dict[str, Any]:
+        version = self.version or (older.release if older else None)
+        release = known_release(NAME, version, self.unread)
+        said = {**config.get("sets", {}), **self.given}
+        if said.get("compile.enable"):
+            said.setdefault("compile.components", values["compile.components"])
+        may_capture = older is None and layout["pp"] == 1 and layout["ep"] == 1
+        captures = may_capture and not values["training.disable_cuda_graphs"]
+        said["training.disable_cuda_graphs"] = not captures
+        stack = {"name": NAME, **switch_fields(NAME, said, release)}
+        if captures:  # kernels that are not compiled too
+            stack["launch"] = "graph"
+        if layout["tp"] > 1 and not layout["sequence_parallel"]:
+            stack["sequence_parallel"] = [True, False]
+        schedule = layout.get("schedule", "1f1b")
+        own = catalogue.stack(NAME).schedules
+        if schedule not in own:
+            stack["schedules"] = [*own, schedule]
+        return stack
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return dict(flat(tomllib.loads(text)))
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(PATH, text[:60], f"is no TOML: {error}") from None
+
+
+def _num_ranks(command: Command) -> int | None:
+    """The ranks of a job; run_train.sh starts NGPU of them on one machine."""
+    written = command.environment.get("NGPU", "")
+    return command.num_ranks or (int(written) if re.fullmatch(r"\d{1,6}", written) else None)
+
+
+def _values(words: Sequence[str]) -> list[str]:
+    """The words in front of the next flag or subcommand."""
+    values = []
+    for word in words:
+        if word.startswith("--") or _SUBCOMMAND.fullmatch(word):
+            break
+        values.append(word)
+    return values
+
+
+def _drop(words: list[str], values: Sequence[str], has_value: bool) -> None:
+    """Take away the words that were the values of a flag."""
+    if not has_value:
+        del words[: len(values)]
+
+
+def _degree(name: str, values: Mapping[str, Any]) -> int:
+    value = values[name]
+    if value < 1:
+        rest = ", or -1 for what the others leave" if name.endswith("shard_degree") else ""
+        raise Invalid(PATH, shown(name, value), f"must be at least 1{rest}")
+    return int(value)
+
+
+def _num_micro_batches(
+    values: Mapping[str, Any], layout: Mapping[str, Any], workload: Mapping[str, Any]
+) -> int | None:
+    """The micro-batches of a data-parallel rank in a step. Unless a global batch is given, they are
+    those of the local one."""
+    if values["training.global_batch_size"] < 0:
+        return int(values["training.local_batch_size"] // layout["micro_batch"])
+    if "dp_shard" not in layout:
+        return None
+    ranks = layout["dp_replicate"] * layout["dp_shard"]
+    return int(workload["global_batch"] // (ranks * layout["micro_batch"]))
+
+
+def _model(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The model that a config function trains; none predicts several tokens."""
+    name = config.get("model")
+    return None if name is None else named_model(name, mtp_layers=0)

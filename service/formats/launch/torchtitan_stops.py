@@ -1,0 +1,50 @@
+"""What torchtitan 0.3.0 refuses when it starts, beyond the rules of layouts (trainer.py and
+config/configs.py, __post_init__)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from service.formats.launch.job import Stop
+from service.formats.launch.torchtitan_writer import RECOMPUTE
+
+_GRAPHS = "training.disable_cuda_graphs"
+_ASYNC = "compile.enable_async_tensor_parallel"
+
+
+def stops(
+    values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
+) -> tuple[Stop, ...]:
+    """Every reason at which it would stop; `config` is what the config function is."""
+    return tuple(_stops(values, layout, config))
+
+
+def _stops(
+    values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
+) -> Iterator[Stop]:
+    captures = not values[_GRAPHS]
+    if captures and layout["pp"] > 1:
+        yield Stop(
+            setting=f"--{_GRAPHS}",
+            value=False,
+            rule="CUDA graphs do not go with a pipeline: set it",
+        )
+    if captures and layout["ep"] > 1 and config and not config.get("captures_experts"):
+        yield Stop(
+            setting=f"--{_GRAPHS}",
+            value=False,
+            rule="the standard dispatcher of experts does not go with CUDA graphs: set it",
+        )
+    compiles_model = values["compile.enable"] and "model" in values["compile.components"]
+    if values[_ASYNC] and not compiles_model:
+        rule = "needs --compile.enable, with model among --compile.components"
+        yield Stop(setting=f"--{_ASYNC}", value=True, rule=rule)
+    if values[RECOMPUTE] == "memory-budget" and not compiles_model:
+        rule = "needs --compile.enable, with model among --compile.components"
+        yield Stop(setting="activation-checkpoint:memory-budget", value=True, rule=rule)
+    if values["debug.batch_invariant"]:
+        yield Stop(setting="--debug.batch_invariant", value=True, rule="is not for pre-training")
+    if values["debug.spmd_typechecking"] and layout["pp"] > 1:
+        rule = "does not go with a pipeline: check the configuration without one"
+        yield Stop(setting="--debug.spmd_typechecking", value=True, rule=rule)

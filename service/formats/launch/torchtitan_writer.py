@@ -1,0 +1,263 @@
+"""A layout as flags of torchtitan 0.3.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from models.spec import catalogue
+from models.spec.layout import AXES, Layout
+from models.spec.switches import launch_arguments
+from service.formats.launch.field_table import field_table
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.formats.launch.knobs import require_order, require_values
+from service.formats.launch.machines import slurm_options
+from service.formats.launch.torchtitan_pipeline import SCHEDULES, split_settings
+
+NAME = "torchtitan"
+FRAMEWORK = "torchtitan"
+RELEASE = "0.3.0"
+TABLE = "torchtitan_0.3.0"
+RECOMPUTE = "activation_checkpoint"
+"""Its setting is a subcommand, `activation-checkpoint:full`, behind all flags."""
+
+_ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "etp": ((1,), "an expert is whole on its ranks (efsdp = dp_shard*cp*tp/ep); ask with 1"),
+    "schedule": (tuple(SCHEDULES), f"ask with one of {', '.join(SCHEDULES)}"),
+    "recompute_layers": ((0,), "activation checkpointing wraps every layer; ask with 0"),
+    "zero_stage": ((0, 2, 3), "FSDP shards parameters too; ask with zero_stage 3 or 2"),
+    "offload_activations": ((False,), "it offloads parameters and optimizer only; ask with false"),
+}
+_PRECISIONS = ("bf16", "fp32", "fp8", "mxfp8", "nvfp4")
+_CONVERTERS = {
+    "fp8": "Float8LinearConverter",
+    "mxfp8": "MXFP8LinearConverter",
+    "nvfp4": "NVFP4LinearConverter",
+}
+IMPLEMENTATIONS: Mapping[str, str] = {
+    "adamw": "fused",
+    "adamw_bf16_moments": "fused_opt_states_bf16",
+}
+"""By optimizer, `optimizer.implementation` (components/optimizer/optimizer.py)."""
+
+
+def write(job: Job) -> LaunchConfiguration:
+    """The flags that run a layout. Raises Inexpressible where none do."""
+    _require_expressible(job)
+    recipe = _recipe(job)
+    settings = {
+        **({"module": recipe[0], "config": recipe[1]} if recipe else {}),
+        **_training(job),
+        **_degrees(job.layout),
+        **_pipeline(job),
+        **_software(job),
+        RECOMPUTE: job.layout.recompute,
+    }
+    return LaunchConfiguration(
+        format=NAME,
+        framework=FRAMEWORK,
+        version=RELEASE,
+        settings=settings,
+        placeholders=_placeholders(job, has_recipe=recipe is not None),
+        slurm=slurm_options(job.problem.cluster),
+        notes=tuple(_notes(job, has_recipe=recipe is not None)),
+    )
+
+
+def words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as an argument list. The subcommand of activation checkpointing stands last: behind
+    it torchtitan reads only its own flags."""
+    arguments: list[str] = []
+    for name, value in settings.items():
+        if name != RECOMPUTE:
+            arguments += _words(name, value)
+    if RECOMPUTE in settings:
+        arguments.append(f"{RECOMPUTE.replace('_', '-')}:{settings[RECOMPUTE]}")
+    return arguments
+
+
+def _words(name: str, value: Any) -> list[str]:
+    if value is True:
+        return [f"--{name}"]
+    if value is False:
+        section, _, last = name.rpartition(".")
+        return [f"--{section}.no_{last}"]
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return [f"--{name}", *(",".join(part) for part in value)]
+    if isinstance(value, list):
+        return [f"--{name}", ",".join(map(str, value))]
+    return [f"--{name}", str(value)]
+
+
+# -- what no flag says
+
+
+def _require_expressible(job: Job) -> None:
+    layout = job.layout
+    workload = job.problem.workload
+    require_values(NAME, layout, _ALLOWED)
+    require_order(NAME, layout, AXES)
+    if layout.zero_stage == 0 and layout.cp > 1:
+        cure = "parameters are sharded over context parallelism too; ask with zero_stage 3"
+        raise Inexpressible(NAME, "layout.zero_stage", 0, cure)
+    if layout.schedule == "afab" and layout.pp == 1 and job.num_micro_batches > 1:
+        cure = "without a pipeline each micro-batch runs forward and backward; ask with 1f1b"
+        raise Inexpressible(NAME, "layout.schedule", "afab", cure)
+    if layout.recompute == "selective" and not _is_own_selective(job):
+        cure = "its selective policy is one set of operations; leave recompute_modules out"
+        raise Inexpressible(NAME, "layout.recompute_modules", list(layout.recompute_modules), cure)
+    if workload.precision not in _PRECISIONS:
+        cure = f"it has {', '.join(_PRECISIONS)}"
+        raise Inexpressible(NAME, "workload.precision", workload.precision, cure)
+    if workload.optimizer not in (*IMPLEMENTATIONS, "muon"):
+        cure = "its optimizers are Adam, AdamW and DistMuon; ask with adamw, or muon"
+        raise Inexpressible(NAME, "workload.optimizer", workload.optimizer, cure)
+
+
+def _is_own_selective(job: Job) -> bool:
+    own = catalogue.stack(NAME).selective[0]
+    given = job.layout.recompute_modules or own
+    has_module = job.problem.has_module
+    return set(filter(has_module, given)) == set(filter(has_module, own))
+
+
+# -- the settings
+
+
+def _recipe(job: Job) -> tuple[str, str] | None:
+    """The module and the config function that train the model of a job; None where no function of
+    the release does in its precision, with its optimizer."""
+    workload = job.problem.workload
+    precision = "bf16" if workload.precision == "fp32" else workload.precision
+    optimizer = "muon" if workload.optimizer == "muon" else "adamw"
+    for module, configs in field_table(TABLE).facts["configs"].items():
+        for name, config in configs.items():
+            known = config["model"] and catalogue.architecture(config["model"])
+            if (
+                known
+                and not config.get("is_variant")
+                and config.get("precision", "bf16") == precision
+                and config.get("optimizer", "adamw") == optimizer
+                and catalogue.matching_name(job.problem.architecture, [known])
+            ):
+                return module, name
+    return None
+
+
+def _training(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    workload = job.problem.workload
+    of_rank = workload.global_batch // layout.dp
+    settings: dict[str, Any] = {
+        "training.seq_len": workload.seq_len,
+        "training.global_batch_size": workload.global_batch,
+        "training.local_batch_size": of_rank if layout.pp > 1 else layout.micro_batch,
+        "training.dtype": "float32",
+        "training.mixed_precision_param": (
+            "float32" if workload.precision == "fp32" else "bfloat16"
+        ),
+        "training.enable_cpu_offload": layout.offload_optimizer,
+    }
+    if workload.optimizer in IMPLEMENTATIONS:
+        settings["optimizer.implementation"] = IMPLEMENTATIONS[workload.optimizer]
+    if job.problem.architecture.is_moe:
+        settings["debug.moe_force_load_balance"] = workload.routing == "balanced"
+    return settings
+
+
+def _degrees(layout: Layout) -> dict[str, Any]:
+    """Every degree is stated: config functions set some."""
+    settings: dict[str, Any] = {
+        "parallelism.data_parallel_replicate_degree": layout.dp_replicate,
+        "parallelism.data_parallel_shard_degree": layout.dp_shard,
+        "parallelism.context_parallel_degree": layout.cp,
+        "parallelism.tensor_parallel_degree": layout.tp,
+        "parallelism.pipeline_parallel_degree": layout.pp,
+        "parallelism.expert_parallel_degree": layout.ep,
+    }
+    if layout.tp > 1:
+        settings["parallelism.enable_sequence_parallel"] = layout.sequence_parallel
+    if layout.zero_stage:
+        reshards = layout.zero_stage == 3 and layout.reshard
+        settings["parallelism.fsdp_reshard_after_forward"] = "always" if reshards else "never"
+    return settings
+
+
+def _pipeline(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    if layout.pp == 1:
+        return {}
+    return {
+        "parallelism.pipeline_parallel_schedule": SCHEDULES[layout.schedule],
+        "parallelism.pipeline_parallel_microbatch_size": layout.micro_batch,
+        **split_settings(job.layers_per_chunk, has_chunks=layout.schedule == "interleaved"),
+    }
+
+
+def _software(job: Job) -> dict[str, Any]:
+    """The switches of the stack. A step is captured as a CUDA graph unless told otherwise, which
+    works neither in a pipeline nor with all-to-alls of the standard dispatcher (trainer.py,
+    _validate_cuda_graphs)."""
+    layout = job.layout
+    settings = launch_arguments(job.problem, layout)
+    captures = settings.setdefault("training.disable_cuda_graphs", True) is False
+    if captures and (layout.pp > 1 or layout.ep > 1):
+        cure = "CUDA graphs go with neither pp nor ep; ask with launch compiled"
+        raise Inexpressible(NAME, "stack.launch", job.problem.stack.launch, cure)
+    return settings
+
+
+def _placeholders(job: Job, *, has_recipe: bool) -> dict[str, str]:
+    named = {
+        "hf_assets_path": "the folder of the tokenizer",
+        "dataloader.dataset": "the data set",
+        "training.steps": "how many steps to train",
+        "optimizer.param_groups.0.optimizer_kwargs.lr": "the learning rate, such as 3e-4",
+        "checkpoint.folder": "where checkpoints are written, with checkpoint.enable",
+    }
+    if has_recipe:
+        return named
+    name = job.problem.architecture.name
+    return {
+        "module": f"the module with a config function for {name}, such as llama3",
+        "config": f"a config function for {name}{_recipe_needs(job)}",
+        **named,
+    }
+
+
+def _recipe_needs(job: Job) -> str:
+    workload = job.problem.workload
+    needs = []
+    if workload.precision in _CONVERTERS:
+        needs.append(f"with {_CONVERTERS[workload.precision]}")
+    if workload.optimizer == "muon":
+        needs.append("with DistMuon")
+    if job.problem.architecture.mtp_layers:
+        needs.append(f"with num_mtp_layers={job.problem.architecture.mtp_layers}")
+    return "".join(f" {need}" for need in needs)
+
+
+def _notes(job: Job, *, has_recipe: bool) -> Iterator[str]:
+    layout = job.layout
+    workload = job.problem.workload
+    yield (
+        f"These are flags of torchtitan {RELEASE}. Its main branch has since moved to tokens per"
+        " micro-batch (num_tokens_per_microbatch_per_dp_rank) and refuses the batch sizes here."
+    )
+    if not has_recipe:
+        yield (
+            f"No config function of {RELEASE} trains {job.problem.architecture.name} in"
+            f" {workload.precision} with {workload.optimizer}: write one and name it."
+        )
+    if layout.zero_stage == 2 and layout.pp == 1 and job.num_micro_batches > 1:
+        yield (
+            "FSDP drops parameters behind every backward pass: they are gathered once for each of"
+            f" the {job.num_micro_batches} micro-batches, and not once a step as ZeRO 2 would."
+        )
+    if layout.offload_optimizer:
+        yield "enable_cpu_offload takes sharded parameters and gradients to the host too."
+    if job.problem.architecture.is_moe and workload.load_balancing != "bias":
+        yield (
+            "Experts are balanced by a bias (load_balance_coeff of the config function), whatever"
+            f" load_balancing({workload.load_balancing}) asks for."
+        )

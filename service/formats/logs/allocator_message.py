@@ -1,0 +1,57 @@
+"""What PyTorch's allocator says when it runs out of memory: how full the device was, and of what
+(c10/cuda/CUDACachingAllocator.cpp)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from service.formats.logs.lines import Log
+
+_SIZE = r"(\d{1,6}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB)"
+_MESSAGE = re.compile(r"out of memory\. Tried to allocate ")
+_REACH = 2000  # characters that a message has at most
+_OTHER_PROCESS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
+_GIB = {"bytes": 2**-30, "KiB": 2**-20, "MiB": 2**-10, "GiB": 1.0}
+_FIELDS = {
+    "asked_gib": re.compile(rf"Tried to allocate {_SIZE}"),
+    "capacity_gib": re.compile(rf"has a total capacit(?:y|ty) of {_SIZE}"),
+    "free_gib": re.compile(rf"of which {_SIZE} is free"),
+    "process_gib": re.compile(rf"this process has {_SIZE} memory in use"),
+    "allocated_gib": re.compile(rf"Of the allocated memory {_SIZE} is allocated by PyTorch"),
+    "unallocated_gib": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorMessage:
+    """The figures of one message in GiB; None where it does not have one."""
+
+    asked_gib: float | None
+    capacity_gib: float | None
+    free_gib: float | None
+    process_gib: float | None
+    """What this process held, with what is not PyTorch's."""
+    allocated_gib: float | None
+    """What its tensors took."""
+    unallocated_gib: float | None
+    """What it had reserved, in pieces that were too small."""
+    others_gib: float
+    """What other processes held that the message names."""
+
+
+def allocator_message(text: str) -> AllocatorMessage | None:
+    """The last such message of a log; None where there is none."""
+    text = Log(text).text
+    starts = [match.start() for match in _MESSAGE.finditer(text)]
+    if not starts:
+        return None
+    message = text[starts[-1] : starts[-1] + _REACH]
+    message = message.splitlines()[0]
+    figures = {name: _gib(pattern.search(message)) for name, pattern in _FIELDS.items()}
+    others = [_gib(match) or 0.0 for match in _OTHER_PROCESS.finditer(message)]
+    return AllocatorMessage(**figures, others_gib=sum(others))
+
+
+def _gib(match: re.Match[str] | None) -> float | None:
+    return None if match is None else float(match[1]) * _GIB[match[2]]

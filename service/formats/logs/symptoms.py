@@ -1,0 +1,78 @@
+"""Symptoms: lines of a log in which the software or a device itself says that something makes the
+run slow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from service.formats.logs.lines import Log, printable
+
+SymptomKind = Literal[
+    "allocator_retries",
+    "sockets",
+    "network_warnings",
+    "collective_timeouts",
+    "device_faults",
+    "throttling",
+    "stragglers",
+    "profiling",
+]
+_MARKS: dict[SymptomKind, tuple[str, ...]] = {
+    # torchtitan train.py; DeepSpeed runtime/zero/stage3.py
+    "allocator_retries": (
+        r"CUDA memory allocation retries",
+        r"pytorch allocator cache flushes since last step",
+    ),
+    # NCCL init.cc, transport/net_socket.cc
+    "sockets": (r"NCCL INFO Using network Socket", r"NCCL INFO NET/Socket : Using"),
+    "network_warnings": (r"NCCL WARN",),
+    # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+    "collective_timeouts": (r"Watchdog caught collective operation timeout",),
+    "device_faults": (r"NVRM: Xid", r"ncorrectable ECC error encountered", r"ouble Bit ECC Error"),
+    # of nvidia-smi -q -d PERFORMANCE
+    "throttling": (r"Slowdown\s{1,80}: Active", r"hermal throttling", r"locks throttled"),
+    "stragglers": (r"STRAGGLER DETECTION WARNING", r"traggler detected", r"tragglers detected"),
+    "profiling": (
+        r"Device-side CUDA Event completion trace is currently enabled",
+        r"CUDA_LAUNCH_BLOCKING=1",
+        r"Anomaly Detection has been enabled",
+    ),
+}
+"""Each begins with plain text, which is found much faster than a choice of texts."""
+_PATTERNS = {kind: [re.compile(mark) for mark in marks] for kind, marks in _MARKS.items()}
+_MAX_QUOTED = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """Lines that say one thing: how many there are, and the first of them, shortened."""
+
+    kind: SymptomKind
+    count: int
+    line: int
+    """From 1."""
+    text: str
+
+
+def symptoms(text: str) -> list[Symptom]:
+    """The symptoms that a log shows, one for each kind."""
+    return [*_found(Log(text).text)]
+
+
+def _found(text: str) -> Iterator[Symptom]:
+    for kind, patterns in _PATTERNS.items():
+        starts = sorted(match.start() for pattern in patterns for match in pattern.finditer(text))
+        if not starts:
+            continue
+        begin = text.rfind("\n", 0, starts[0]) + 1
+        whole = text[max(begin, starts[0] - _MAX_QUOTED) : starts[0] + _MAX_QUOTED]
+        line = whole.splitlines()[0].strip()
+        yield Symptom(
+            kind=kind,
+            count=len(starts),
+            line=text.count("\n", 0, starts[0]) + 1,
+            text=printable(line[:_MAX_QUOTED]),
+        )

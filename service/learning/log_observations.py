@@ -1,0 +1,220 @@
+"""What a log itself shows of a run, in plain words: how steady its steps were, and what its lines
+say makes it slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from models.prediction.prediction import Prediction
+from models.spec.problem import Problem
+from service.formats.logs import Reading
+from service.formats.logs.allocator_message import allocator_message
+from service.formats.logs.symptoms import SymptomKind, symptoms
+from service.learning.explained_runs import ExplainedRun
+from service.schemas.explanation import LogExplained, Observation, ObservationCode
+from service.schemas.report import LogLevel
+
+_UNSTEADY = 0.1  # of the median, from the 10th to the 90th percentile
+_FEW_STEPS = 3
+_NEAR_LIMIT = 0.95  # of what the framework can reserve
+_TO_SPARE = 0.6
+_MUCH_GIB = 1.0
+_FRAGMENTED = 0.15  # of what was reserved: so much in small pieces is not usual
+_LEFT_OUT: dict[str, tuple[ObservationCode, str]] = {
+    "slow": (
+        "slow_steps",
+        "more than a fifth longer than the others: look for checkpoints, evaluation, data that does"
+        " not arrive, or a node that stalls",
+    ),
+    "warm_up": ("warm_up", "of a warm-up"),
+    "ramp_up": ("ramp_up", "of a batch that still grew"),
+    "other_batch": ("ramp_up", "of another batch than that of the run"),
+    "not_finite": (
+        "not_finite",
+        "with a loss or gradients that were not finite: such a run trains nothing",
+    ),
+    "too_fast": (
+        "clock_ahead",
+        "less than half as long as the others: the clock ran ahead of the devices",
+    ),
+}
+"""What is said of steps that do not count, by why they do not."""
+_SYMPTOMS: dict[SymptomKind, str] = {
+    "allocator_retries": (
+        "the allocator ran out of memory and tried again, which halts the device each time: leave"
+        " more memory free, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    ),
+    "sockets": (
+        "NCCL sends between nodes through sockets, not through InfiniBand, RoCE or a plugin of the"
+        " cloud: check NCCL_IB_HCA, NCCL_NET and that the container has the drivers"
+    ),
+    "network_warnings": "NCCL warns: read these lines first where communication is slow",
+    "collective_timeouts": (
+        "a collective never ended: one rank had stopped, or was far behind the others"
+    ),
+    "device_faults": "the driver reports a fault of a device: take its node out and start again",
+    "throttling": "a device lowers its clock for heat or power: every other device waits for it",
+    "stragglers": "the log itself names ranks that are slower than the others",
+    "profiling": "a profiler or a mode for debugging is on, which makes every step slower",
+}
+
+
+def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplained | None:
+    """What was read off the log of a run; None where there is none."""
+    if run.log is None or run.logged is None:
+        return None
+    reading = run.logged.reading
+    observations = [
+        *(_of_reading(reading) if reading else ()),
+        *_of_memory(run, prediction),
+        *_of_allocator(run.log),
+        *_of_lines(run.log, run.problem),
+        *_other(run),
+    ]
+    if reading is None:
+        return LogExplained(
+            framework=None, unit=None, value=None, low=None, high=None, steps_found=0,
+            steps_used=0, levels=[], observations=observations,
+        )  # fmt: skip
+    levels = [
+        LogLevel(first_step=one.first_step, steps=one.steps, value=one.value)
+        for one in reading.regimes
+    ]
+    return LogExplained(
+        framework=reading.framework,
+        unit=reading.unit,
+        value=reading.value,
+        low=reading.low,
+        high=reading.high,
+        steps_found=reading.steps_found,
+        steps_used=reading.steps_used,
+        levels=levels if len(levels) > 1 else [],
+        observations=observations,
+    )
+
+
+def _of_reading(reading: Reading) -> Iterator[Observation]:
+    yield from _speed_changes(reading)
+    spread = (reading.high - reading.low) / reading.value
+    if spread > _UNSTEADY and len(reading.regimes) == 1:
+        yield Observation(
+            code="unsteady",
+            message=(
+                f"steps vary by {spread:.0%} between the fastest and the slowest tenth"
+                f" ({reading.low:.4g} to {reading.high:.4g} {reading.unit}): other jobs on the"
+                " network, a shared file system or a node in trouble do that, no layout does"
+            ),
+        )
+    for reason, (code, words) in _LEFT_OUT.items():
+        count = reading.left_out.get(reason, 0)
+        if count:
+            message = f"left out of {reading.steps_found} steps: {count} {words}"
+            yield Observation(code=code, message=message)
+    if reading.restarts:
+        times = "once" if reading.restarts == 1 else f"{reading.restarts} times"
+        yield Observation(code="restarted", message=f"the run started again {times}")
+    if reading.steps_used < _FEW_STEPS:
+        message = f"the speed rests on {reading.steps_used} of {reading.steps_found} steps"
+        yield Observation(code="few_steps", message=message)
+    if reading.unread:
+        first = reading.unread[0]
+        yield Observation(
+            code="unread_lines",
+            message=(
+                f"{len(reading.unread)} lines look like steps and could not be read, such as line"
+                f" {first.line}: {first.reason}"
+            ),
+        )
+
+
+def _speed_changes(reading: Reading) -> Iterator[Observation]:
+    """That the speed changed for good, and the share of the time of the steps used that this
+    cost."""
+    levels = reading.regimes
+    if len(levels) == 1:
+        return
+    is_rate = reading.unit != "step_time_s"
+    times = [1 / one.value if is_rate else one.value for one in levels]
+    spent = sum(time * one.steps for time, one in zip(times, levels, strict=True))
+    needed = min(times) * sum(one.steps for one in levels)
+    words = ", ".join(f"{one.value:.4g} from step {one.first_step}" for one in levels)
+    yield Observation(
+        code="speed_changed",
+        message=(
+            f"the speed changed for good ({reading.unit}: {words}) while the job stayed the same:"
+            f" at its best speed it would have taken {1 - needed / spent:.0%} less time. Look at"
+            " what happened to the nodes then: clocks, links, other jobs, data"
+        ),
+        cost=1 - needed / spent,
+    )
+
+
+def _of_memory(run: ExplainedRun, prediction: Prediction | None) -> Iterator[Observation]:
+    memory = run.report.memory
+    if memory is None or prediction is None:
+        return
+    peak_gib = memory.reserved_gib or memory.allocated_gib or 0.0
+    limit_gib = prediction.usable_gib - prediction.memory_gib["context_gib"]
+    share = peak_gib / limit_gib
+    peak = f"its peak of {peak_gib:.1f} GiB is {share:.0%} of the {limit_gib:.1f} GiB"
+    if share > _NEAR_LIMIT:
+        yield Observation(
+            code="memory_near_limit",
+            message=(
+                f"{peak} that tensors can have: an allocator that is this full returns memory and"
+                " asks for it again, which halts the device"
+            ),
+        )
+    elif share < _TO_SPARE:
+        yield Observation(
+            code="memory_to_spare",
+            message=(
+                f"{peak} that tensors can have: the rest buys speed, with less recompute, larger"
+                " micro-batches or lower degrees"
+            ),
+        )
+
+
+def _of_allocator(log: str) -> Iterator[Observation]:
+    """What the allocator said when it ran out of memory."""
+    message = allocator_message(log)
+    if message is None:
+        return
+    if message.others_gib > _MUCH_GIB:
+        yield Observation(
+            code="other_processes",
+            message=(
+                f"other processes held {message.others_gib:.1f} GiB of the device when it ran out:"
+                " end what is left of earlier runs, and start one rank a device"
+            ),
+        )
+    held_gib = (message.allocated_gib or 0.0) + (message.unallocated_gib or 0.0)
+    if message.unallocated_gib and message.unallocated_gib > _FRAGMENTED * held_gib:
+        yield Observation(
+            code="fragmentation",
+            message=(
+                f"{message.unallocated_gib:.1f} GiB were reserved in pieces that were too small:"
+                " set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            ),
+        )
+    if message.allocated_gib is not None:
+        yield Observation(
+            code="allocated",
+            message=f"its tensors took {message.allocated_gib:.1f} GiB when it ran out",
+        )
+
+
+def _of_lines(log: str, problem: Problem) -> Iterator[Observation]:
+    has_network = bool(problem.cluster.scale_out_mask.any())
+    for found in symptoms(log):
+        if found.kind == "sockets" and not has_network:
+            continue
+        lines = "line" if found.count == 1 else f"{found.count} lines, the first of them line"
+        yield Observation(
+            code=found.kind, message=f"{_SYMPTOMS[found.kind]} ({lines} {found.line}: {found.text})"
+        )
+
+
+def _other(run: ExplainedRun) -> Iterator[Observation]:
+    for difference in run.logged.stack_differences if run.logged else ():
+        yield Observation(code="other_switches", message=difference)

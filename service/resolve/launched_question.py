@@ -1,0 +1,356 @@
+"""Puts together what a launch configuration says and what the request says beside it: a plain
+question, and the layout to answer it for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.architecture import Architecture
+from models.spec.catalogue import as_tuples
+from models.spec.stack import Stack
+from models.spec.switches import releases
+from service.errors import Refused
+from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
+from service.formats.launch.formats import FORMATS
+from service.formats.launch.job import LaunchReading, Stop
+from service.formats.launch.knob_settings import KNOB_SETTINGS
+from service.json_pointers import relocate_errors
+from service.resolve.model_values import model_values
+from service.resolve.resolution import ResolvedQuestion, Resolver
+from service.schemas.architecture import HuggingFaceConfig, ShapeFields
+from service.schemas.cluster import ClusterFields, ClusterPreset
+from service.schemas.launch_form import LaunchForm, LaunchRead
+from service.schemas.launch_request import QuestionParts
+from service.schemas.layout import LayoutFields
+from service.schemas.question import PinnedQuestion
+from service.schemas.stack import StackFields
+from service.schemas.workload import WorkloadFields
+
+Form = TypeVar("Form", bound=BaseModel)
+Joined = TypeVar("Joined")
+_NOT_SAID = "is required: the launch does not say it"
+_MOST_UNREAD = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedQuestion:
+    """A launch configuration as a plain question and a layout."""
+
+    question: PinnedQuestion
+    resolved: ResolvedQuestion
+    layout: LayoutFields
+    read: LaunchRead
+    layout_field: str
+    """Where the layout stands in the request, for errors about it."""
+    stops: tuple[Stop, ...]
+    """What the framework would stop at, where that was allowed."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What the framework calls the knobs of the layout."""
+        return KNOB_SETTINGS[self.read.format]
+
+
+def launched_question(
+    resolver: Resolver,
+    launch: LaunchForm,
+    parts: QuestionParts,
+    field: str = "launch",
+    other: str = "the request",
+    *,
+    allow_stops: bool = False,
+) -> LaunchedQuestion:
+    """The question that a launch and the other members of its request ask together. `field` is
+    where the launch stands in the request, and `other` says in words what those members are.
+
+    Raises Invalid or Refused for what cannot be read, is missing in both, or contradicts the other;
+    and for what the framework itself would stop at, unless `allow_stops`.
+    """
+    with relocate_errors("launch", field):
+        reading = FORMATS[launch.format].read(launch.text, launch.version)
+    if reading.stops and not allow_stops:
+        raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
+    joining = _Joining(resolver, parts, launch, reading, field, other)
+    question, layout, assumed = joining.joined()
+    with joining.blaming_launch():
+        resolved = resolver.resolve(question)
+    read = LaunchRead(
+        format=launch.format,
+        framework=reading.framework,
+        version=reading.version,
+        unread=_shortened(reading.unread),
+        ignored_count=len(reading.ignored),
+        assumed=[*_version_assumed(launch, reading), *assumed],
+    )
+    return LaunchedQuestion(question, resolved, layout, read, f"{field}.arguments", reading.stops)
+
+
+def stop_error(stop: Stop, place: str) -> Invalid:
+    """What the framework stops at as an error of the launch at `place` in the request."""
+    return Invalid(f"{place}.{stop.setting}", stop.value, stop.rule)
+
+
+def _shortened(unread: Sequence[str]) -> list[str]:
+    """The first settings that are not understood, and how many more there are."""
+    more = len(unread) - _MOST_UNREAD
+    first = [truncate(one, MAX_VALUE_CHARACTERS) for one in unread[:_MOST_UNREAD]]
+    return [*first, f"… and {more} more"] if more > 0 else first
+
+
+def _version_assumed(launch: LaunchForm, reading: LaunchReading) -> list[str]:
+    if launch.version is not None:
+        return []
+    return [f"the release is {reading.framework} {reading.version}: launch.version names another"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Joining:
+    """What a launch and its request say, part by part."""
+
+    resolver: Resolver
+    parts: QuestionParts
+    launch: LaunchForm
+    reading: LaunchReading
+    field: str
+    """Where the launch stands in the request."""
+    other: str
+    """What says the parts that the launch does not say, in words."""
+
+    def joined(self) -> tuple[PinnedQuestion, LayoutFields, list[str]]:
+        """The plain question, the layout, and what was assumed of it. Raises Refused for all that
+        is wrong with any member."""
+        faults = list[Invalid]()
+        cluster = _collected(self._cluster, faults)
+        sized = None if cluster is None else _collected(lambda: self._sized(cluster), faults)
+        said, assumed = sized or (dict(self.reading.layout), list[str]())
+        is_batch_open = sized is None and self.reading.num_micro_batches is not None
+        members = {
+            "model": _collected(self._model, faults),
+            "cluster": cluster,
+            "workload": (
+                None if is_batch_open else _collected(lambda: self._workload(said), faults)
+            ),
+            "stack": _collected(self._stack, faults),
+            "profile": self.parts.profile,
+        }
+        if len(faults) == 1:
+            raise faults[0]
+        if faults:
+            raise Refused(faults)
+        question = PinnedQuestion.model_validate(members)
+        said |= self._micro_batch(said, question.workload.global_batch)
+        return question, self._validated("layout", LayoutFields, {}, said), assumed
+
+    @contextmanager
+    def blaming_launch(self) -> Iterator[None]:
+        """Within the block, an error about a part that only the launch says is one of the
+        launch."""
+        try:
+            yield
+        except Invalid as fault:
+            part = fault.field.partition(".")[0]
+            said = getattr(self.reading, part, None)
+            if said is not None and not getattr(self.parts, part, None):
+                raise self._said(fault.field, fault.value, fault.rule) from None
+            raise
+
+    # -- the parts
+
+    def _model(self) -> str | HuggingFaceConfig | ShapeFields:
+        given = self.parts.model
+        said = self.reading.model or {}
+        name = said["name"] if said.keys() == {"name"} else None
+        if given is None:
+            if name is None and not said.keys() & {"num_layers", "hidden_size"}:
+                raise Invalid("model", None, _NOT_SAID)
+            return self._validated("model", ShapeFields, {}, said) if name is None else str(name)
+        known = _flat(said) if name is None else model_values(self._architecture(name))
+        if isinstance(given, dict):
+            # Megatron pads a vocabulary, so that what a launch says may be more.
+            self._require_same("model", {**known, "vocab_size": None}, _flat(given))
+            return self._validated("model", ShapeFields, given, said if name is None else {})
+        self._require_same("model", known, model_values(self._architecture(given)))
+        return given
+
+    def _architecture(self, form: str | HuggingFaceConfig) -> Architecture:
+        return self.resolver.architecture(form).value
+
+    def _cluster(self) -> ClusterPreset | ClusterFields:
+        form = self.parts.cluster
+        if form is None:
+            raise Invalid("cluster", None, "is required: a launch does not name its chips")
+        chip, _, size = self.resolver.cluster_parts(form)
+        devices = self.reading.num_devices
+        if size.num_chips is None and size.torus_shape is None:
+            if devices is None:
+                raise Invalid("cluster.num_chips", None, _NOT_SAID)
+            return form.model_copy(update={"num_chips": devices // chip.value.devices_per_chip})
+        asked = self.resolver.cluster(form).cluster.num_devices
+        if devices not in (None, asked):
+            rule = f"runs on {devices} devices where the request has {asked}: leave num_chips out"
+            raise Invalid(f"{self.field}.arguments", f"{devices} devices", rule)
+        return form
+
+    def _workload(self, layout: Mapping[str, Any]) -> WorkloadFields:
+        given = self.parts.workload
+        said = dict(self.reading.workload)
+        steps = self.reading.num_micro_batches
+        if "global_batch" not in said and steps and "micro_batch" in layout:
+            said["global_batch"] = layout["micro_batch"] * steps * _data_parallel(layout)
+        asked = self._validated("workload", WorkloadFields, given, said)
+        self._require_same("workload", said, asked.model_dump(include={*given}))
+        return asked
+
+    def _micro_batch(self, layout: Mapping[str, Any], global_batch: int) -> dict[str, int]:
+        """The micro-batch, where only the batch and its number of micro-batches are said."""
+        steps = self.reading.num_micro_batches
+        if "micro_batch" in layout or steps is None:
+            return {}
+        ranks = _data_parallel(layout)
+        micro_batch, rest = divmod(global_batch, steps * ranks)
+        if rest or not micro_batch:
+            rule = (
+                f"has {steps} micro-batches on each of {ranks} data-parallel ranks, of which the"
+                f" global batch of {global_batch} must be a multiple"
+            )
+            raise Invalid(f"{self.field}.arguments", steps, rule)
+        return {"micro_batch": micro_batch}
+
+    def _stack(self) -> str | StackFields:
+        """The stack of the request, or else of the format, with the switches of the launch that are
+        not what the stack has anyway."""
+        said = dict(self.reading.stack)
+        own = catalogue.stack(said.pop("name"))
+        form = self.parts.stack
+        base = own if form is None else self._stack_of(form, own.calibrated_as)
+        given = form.changes() if isinstance(form, StackFields) else {}
+        age = {name: given[name] for name in ("version", "age_years") if name in given}
+        is_dated = self.launch.version is not None and self.reading.version in releases(base.id)
+        if is_dated and not age:
+            age = {"version": self.reading.version}
+        usual = StackFields.model_validate({"name": base.id, **age}).build(base)
+        switches = {
+            name: value for name, value in said.items() if as_tuples(value) != getattr(usual, name)
+        }
+        if not (age or switches or given):
+            return base.id
+        return self._validated("stack", StackFields, {"name": base.id, **given}, age | switches)
+
+    def _sized(self, cluster: ClusterPreset | ClusterFields) -> tuple[dict[str, Any], list[str]]:
+        """The layout as the launch says it, with the data-parallel degree that its devices leave;
+        and what was assumed."""
+        said = dict(self.reading.layout)
+        knob = _open_degree(said)
+        if knob is None:
+            return said, []
+        num_devices = self.resolver.cluster(cluster).cluster.num_devices
+        said[knob] = self._remaining_devices(said, num_devices)
+        if said[knob] == 1:
+            return said, []
+        return said, [f"layout.{knob} is {said[knob]}: what {num_devices} devices leave"]
+
+    @staticmethod
+    def _remaining_devices(said: Mapping[str, Any], num_devices: int) -> int:
+        """The devices that other degrees leave. Where these do not divide, a rule of layouts says
+        so (models.layouts.rules)."""
+        axes = ("pp", "cp", "tp", "dp_replicate", "dp_shard")
+        taken = math.prod(said.get(axis, 1) for axis in axes)
+        return max(num_devices // max(taken, 1), 1)
+
+    def _stack_of(self, form: str | StackFields, framework: str) -> Stack:
+        """The stack that the request names. Raises Invalid where it is of another framework."""
+        base = self.resolver.stack(form if isinstance(form, str) else form.name).value
+        if base.calibrated_as != framework:
+            field = "stack" if isinstance(form, str) else "stack.name"
+            rule = f"does not run {self.reading.framework}, of which the launch is: leave it out"
+            raise Invalid(field, base.id, rule)
+        return base
+
+    # -- errors
+
+    def _said(self, name: str, value: object, rule: str) -> Invalid:
+        return Invalid(f"{self.field}.arguments", f"{name} = {value}", rule)
+
+    def _require_same(
+        self, part: str, ran: Mapping[str, object], asked: Mapping[str, object]
+    ) -> None:
+        """Refuse values of the launch that are not those of the request, where both have them."""
+        faults = [
+            Invalid(
+                f"{self.field}.arguments",
+                f"{part}.{name} = {value}",
+                f"contradicts {part}.{name} = {asked[name]} of {self.other}: leave it to the"
+                " launch",
+            )
+            for name, value in ran.items()
+            if value is not None and name in asked and value != asked[name]
+        ]
+        if faults:
+            raise Refused(faults)
+
+    def _validated(
+        self, part: str, form: type[Form], given: Mapping[str, Any], said: Mapping[str, Any]
+    ) -> Form:
+        """The fields of the request and of the launch in one form. Raises Refused for what is
+        missing in both, and for what is wrong in either."""
+        joined = _joined(said, given)
+        try:
+            return form.model_validate(joined)
+        except ValidationError as error:
+            faults = [self._fault(part, form, given, item) for item in error.errors()]
+            raise Refused(faults) from None
+
+    def _fault(
+        self, part: str, form: type[BaseModel], given: Mapping[str, Any], item: Any
+    ) -> Invalid:
+        violation = violation_of_pydantic(item, form, item["loc"], root=[part], in_body=True)
+        if item["type"] == "missing":
+            return Invalid(violation.field, None, _NOT_SAID)
+        if item["loc"] and item["loc"][0] in given:
+            return Invalid(violation.field, violation.value, violation.rule)
+        return self._said(violation.field, violation.value, violation.rule)
+
+
+def _joined(said: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of both, those that are objects joined alike; `given` goes before `said`."""
+    joined = {**said, **given}
+    for name, value in given.items():
+        if isinstance(value, Mapping) and isinstance(said.get(name), Mapping):
+            joined[name] = _joined(said[name], value)
+    return joined
+
+
+def _collected(join: Callable[[], Joined], faults: list[Invalid]) -> Joined | None:
+    """What a part is joined to; None where it cannot be, with the reasons added to `faults`."""
+    try:
+        return join()
+    except Invalid as fault:
+        faults.append(fault)
+    except Refused as refused:
+        faults += refused.errors
+    return None
+
+
+def _data_parallel(layout: Mapping[str, Any]) -> int:
+    return int(layout.get("dp_shard", 1) * layout.get("dp_replicate", 1))
+
+
+def _flat(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a shape, with those of its experts among them."""
+    return {**model, **(model.get("moe") or {})}
+
+
+def _open_degree(said: Mapping[str, Any]) -> str | None:
+    """The data-parallel degree that a launch leaves to the number of devices, if any."""
+    if "dp_shard" in said:
+        return None if "dp_replicate" in said else "dp_replicate"
+    is_replicated = said.get("zero_stage") == 0 and "dp_replicate" not in said
+    return "dp_replicate" if is_replicated else "dp_shard"

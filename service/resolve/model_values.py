@@ -1,0 +1,26 @@
+"""What a model is like, in the words of its wire form."""
+
+from __future__ import annotations
+
+from models.spec.architecture import Architecture, Mlp, Moe
+
+
+def model_values(architecture: Architecture) -> dict[str, object]:
+    """The values of a model, in the words of its wire form, that all its layers of a kind share."""
+    attentions = [layer.attention for layer in architecture.kinds]
+    blocks = [layer.feed_forward for layer in architecture.kinds]
+    mlps = [block for block in blocks if isinstance(block, Mlp)]
+    moes = [block for block in blocks if isinstance(block, Moe)]
+    values: dict[str, set[object]] = {
+        "num_layers": {architecture.num_layers},
+        "hidden_size": {architecture.hidden_size},
+        "num_attention_heads": {each.num_heads for each in attentions},
+        "num_key_value_heads": {each.num_kv_heads for each in attentions},
+        "intermediate_size": {each.intermediate_size for each in mlps},
+        "gated_mlp": {each.gated for each in mlps} | {each.gated for each in moes},
+        "num_experts": {each.num_experts for each in moes},
+        "experts_per_token": {each.experts_per_token for each in moes},
+        "moe_intermediate_size": {each.intermediate_size for each in moes},
+        "tie_word_embeddings": {architecture.tie_word_embeddings},
+    }
+    return {name: next(iter(found)) for name, found in values.items() if len(found) == 1}

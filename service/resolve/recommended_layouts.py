@@ -1,0 +1,62 @@
+"""The layouts of a stored recommendation, whichever form it was stored in.
+
+Answers have each layout once, in `layouts`, and name it by its position there. Older ones have the
+layouts in full wherever they are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import Invalid
+
+_NAMES = ("recommended", "fastest", "simplest", "bolder", "surer")
+
+
+@dataclass(frozen=True, slots=True)
+class RecommendedLayouts:
+    """Layouts of a recommendation with their predictions, as `PredictedLayout` has them: those that
+    it `ranked`, fastest first; those that are `named`; and the one that is `meant` where nothing
+    says which."""
+
+    ranked: list[dict[str, Any]]
+    named: dict[str, dict[str, Any]]
+    meant: dict[str, Any]
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> RecommendedLayouts:
+        return _by_position(document) if "layouts" in document else _in_full(document)
+
+    def with_name(self, choice: str) -> dict[str, Any]:
+        """Raises Invalid where the recommendation has no layout of that name."""
+        if choice not in self.named:
+            raise Invalid("choice", choice, "is not among those of the recommendation")
+        return self.named[choice]
+
+
+def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
+    predictions = [one["prediction"] for one in document["layouts"]]
+    positions = {name: document.get(name) for name in _NAMES}
+    if document["bolder"] is not None:
+        positions["bolder"] = document["bolder"]["layout"]
+    named = {name: predictions[at] for name, at in positions.items() if at is not None}
+    return RecommendedLayouts(
+        ranked=[predictions[at] for at in document["ranked"]],
+        named=named,
+        meant=named["recommended"],
+    )
+
+
+def _in_full(document: Mapping[str, Any]) -> RecommendedLayouts:
+    """Of an older answer, of which launchers took the fastest unless they said otherwise."""
+    candidates = {name: document.get(name) for name in _NAMES}
+    if isinstance(document.get("recommended"), str):
+        candidates["recommended"] = document[document["recommended"]]
+    ranked = [one["prediction"] for one in document["ranked"]]
+    return RecommendedLayouts(
+        ranked=ranked,
+        named={name: one["prediction"] for name, one in candidates.items() if one is not None},
+        meant=ranked[0],
+    )

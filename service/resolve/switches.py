@@ -1,0 +1,64 @@
+"""The switches of the software that the prediction of a layout rests on, in the framework's own
+words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from models.advice.switch_effects import SwitchEffect, switch_effects
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+from models.spec.switches import Setting, Switch
+from service.schemas.switches import OtherSetting, SwitchAnswer
+
+StackDocument = str | Mapping[str, Any]
+"""A stack as a request has it."""
+
+
+def switches_answer(
+    problem: Problem, profile: Profile, layout: Layout, stack: StackDocument | None = None
+) -> list[SwitchAnswer]:
+    """The switches that move step time or memory of a layout by more than 2%, those that move it
+    most first. `stack` is that of the request, where there is one."""
+    asked = stack or problem.stack.id
+    form = {"name": asked} if isinstance(asked, str) else asked
+    return [_answer(effect, form) for effect in switch_effects(problem, profile, layout)]
+
+
+def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
+    switch = effect.switch
+    is_default = effect.value == effect.default.value
+    held = effect.default if is_default else effect.taken
+    form = {**stack, switch.field: effect.otherwise}
+    return SwitchAnswer(
+        field=f"stack.{switch.field}",
+        name=switch.name,
+        value=_words(switch, effect.value),
+        is_default=is_default,
+        default=_words(switch, effect.default.value),
+        since=held.release if held.value == effect.value else None,
+        otherwise=OtherSetting(
+            value=_words(switch, effect.otherwise),
+            step_time_s=effect.step_time_s,
+            needed_gib=effect.needed_gib,
+            how=f"stack: {json.dumps(form)}",
+        ),
+    )
+
+
+def _words(switch: Switch, value: Any) -> str:
+    """A value as it is written after the name of its switch."""
+    setting = next((one for one in switch.settings if one.value == value), None)
+    if setting is None:
+        return str(value)
+    return _after_name(switch.name, setting)
+
+
+def _after_name(name: str, setting: Setting) -> str:
+    if not setting.arguments:
+        return "not set"
+    text = setting.words.removeprefix(name).lstrip(" =")
+    return text or "set"

@@ -1,0 +1,61 @@
+"""Answers in brief, for launchers that read no more than what to run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.schemas.prediction import StoredAnswer
+
+MAX_REASONS = 3
+ViewName = Literal["full", "brief"]
+
+
+class ViewQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    view: ViewName | None = None
+    """"brief": at most 4 KB of what a launcher needs. `Prefer: return=minimal` asks for the same
+    where `view` is left out."""
+
+
+class AnswerBrief(StoredAnswer):
+    location: str
+    """The full answer."""
+    launch: str | None
+    """Where the layout lies in the words of the framework; null where these have none for it."""
+    layout: dict[str, Any]
+    """The layout without knobs that are 1, off, null or as usual: sent as a `layout`, it is the
+    same. A `layers_per_chunk` of more than 128 chunks is in the full answer only."""
+    layout_summary: str | None
+    """In one line, as in `reasons`."""
+    step_time_s: float
+    step_time_low_s: float
+    """With `step_time_high_s` a central 80% interval."""
+    step_time_high_s: float
+    needed_gib: float
+    """Of the fullest device."""
+    usable_gib: float
+    fit_probability: float | None
+
+
+class RecommendationBrief(AnswerBrief):
+    """The recommended layout."""
+
+    chips_used: int
+    exact: bool
+    """The search came to its end (`certificate.exact`)."""
+    reasons: Annotated[list[str], Field(max_length=MAX_REASONS)]
+    """The first of the full answer's, each cut where it is long."""
+
+
+class PredictionBrief(AnswerBrief):
+    """The layout of the request; of several the fastest of those that fit, or else of all."""
+
+    rank: int
+    """Which of the layouts of the request it is, from 1."""
+    of: int
+    """How many there are."""
+    warnings: Annotated[list[str], Field(max_length=MAX_REASONS)]
+    """The first of the full answer's, each cut where it is long."""

@@ -1,0 +1,284 @@
+"""Requests to check a job before it is submitted, and the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from models.advice.layout_check import LayoutCheck
+from models.advice.layout_warnings import LayoutWarning
+from models.advice.single_changes import SingleChange
+from models.cost.memory_uncertainty import percent
+from models.layouts.neighbours import KNOBS
+from models.prediction.prediction import Prediction
+from models.spec.hardware import Cluster
+from service.json_pointers import TAG_PREFIX
+from service.schemas.comparison import SearchTime
+from service.schemas.launch_form import LaunchForm, LaunchRead
+from service.schemas.launch_request import QuestionParts, request_tag
+from service.schemas.layout import ConstraintFields, LayoutFields
+from service.schemas.prediction import ByConvention, Grounds, MemoryTerms, TimeTerms
+from service.schemas.question import PinnedQuestion
+from service.schemas.wire import Document
+
+CHECK_TIME_S = 0.5
+
+Verdict = Literal["go", "go_with_warnings", "will_not_fit", "illegal"]
+"""What to do with the job. "go": nothing speaks against it. "go_with_warnings": it will run, and
+`warnings` say what to look at; a slow layout is one of these, not an invalid one. "will_not_fit":
+its predicted memory is more than there is, and it will most likely run out. "illegal": the
+framework will refuse to start it."""
+
+
+class CheckRequest(PinnedQuestion):
+    layout: LayoutFields
+    constraints: ConstraintFields = ConstraintFields()
+    """What the layouts may be that the job is held against, and how surely it has to fit."""
+    time_limit_s: SearchTime = CHECK_TIME_S
+    """How long to search for the best layout at most."""
+
+
+class LaunchedCheckRequest(QuestionParts):
+    launch: LaunchForm
+    constraints: ConstraintFields = ConstraintFields()
+    """What the layouts may be that the job is held against, and how surely it has to fit."""
+    time_limit_s: SearchTime = CHECK_TIME_S
+    """How long to search for the best layout at most."""
+
+
+CheckForm = Annotated[
+    Annotated[CheckRequest, Tag(f"{TAG_PREFIX}plain")]
+    | Annotated[LaunchedCheckRequest, Tag(f"{TAG_PREFIX}launched")],
+    Discriminator(request_tag),
+]
+
+
+class BrokenRuleAnswer(Document):
+    """A rule of the framework, the model or arithmetic that the layout breaks."""
+
+    name: str
+    """As in the reference of rules."""
+    field: str
+    """Of the request."""
+    setting: str | None
+    """What the framework calls it; null where that is not known, or no single one is to blame."""
+    value: Any
+    rule: str
+    cure: str
+    """Values that obey the rule."""
+
+
+class SettingChange(Document):
+    """A setting of the framework; null where it is not set."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    name: str
+    before: Any = Field(alias="from")
+    after: Any = Field(alias="to")
+
+
+class ChangeAnswer(Document):
+    """One change to the layout or to a switch of the software, and what is predicted with it."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    words: str
+    """The change in a line, with what follows from it."""
+    knob: str
+    """Of the layout, or the field of the stack that a switch sets."""
+    before: Any = Field(alias="from")
+    """An object where several fields of a layout make one choice."""
+    after: Any = Field(alias="to")
+    settings: list[SettingChange]
+    """The same in the framework's own words, with what follows from it; empty where these are not
+    known."""
+    step_time_s: float
+    gain_s: float | None
+    """By how much a step becomes shorter; negative where it becomes longer, null where the given
+    layout is illegal."""
+    gain: float | None
+    """Step time before over step time after, less 1: 0.1 is a tenth more steps an hour."""
+    fit_probability: float
+
+    @classmethod
+    def of(cls, change: SingleChange, settings: list[SettingChange]) -> Self:
+        return cls(
+            words=change.words,
+            knob=change.knob,
+            before=_named(change, change.before),
+            after=_named(change, change.after),
+            settings=settings,
+            step_time_s=change.outcome.step_time_s,
+            gain_s=change.saved_s,
+            gain=change.gain,
+            fit_probability=change.outcome.fit_probability,
+        )
+
+
+def _named(change: SingleChange, value: Any) -> Any:
+    """A value of a knob; where several fields make it, each by its name."""
+    names = () if change.switch is not None else KNOBS[change.knob].fields
+    return dict(zip(names, value, strict=True)) if len(names) > 1 else value
+
+
+class FitAnswer(Document):
+    """Whether the layout fits in memory. GiB are on the fullest stage."""
+
+    probability: float
+    needed_gib: float
+    needed_low_gib: float
+    """With `needed_high_gib` a central 80% interval."""
+    needed_high_gib: float
+    usable_gib: float
+    over_gib: float
+    """By how much the needed memory exceeds the usable; 0 where it does not."""
+    stage: int
+    """The fullest pipeline stage, from 0."""
+    largest_term: str
+    """Of `memory_gib`."""
+    largest_gib: float
+    enough: list[ChangeAnswer]
+    """Where it does not surely fit: single changes of different knobs, each of which makes it, the
+    one with the shortest step first."""
+
+    @classmethod
+    def of(cls, prediction: Prediction, enough: list[ChangeAnswer]) -> Self:
+        largest = max(prediction.memory_gib, key=lambda name: prediction.memory_gib[name])
+        return cls(
+            probability=prediction.fit_probability,
+            needed_gib=prediction.needed_gib,
+            needed_low_gib=prediction.needed_low_gib,
+            needed_high_gib=prediction.needed_high_gib,
+            usable_gib=prediction.usable_gib,
+            over_gib=max(prediction.needed_gib - prediction.usable_gib, 0.0),
+            stage=prediction.memory_stage,
+            largest_term=largest,
+            largest_gib=prediction.memory_gib[largest],
+            enough=enough,
+        )
+
+
+class CheckedPrediction(Document):
+    """What is predicted of the layout, as predictions have it."""
+
+    step_time_s: float
+    step_time_low_s: float
+    """With `step_time_high_s` a central 80% interval."""
+    step_time_high_s: float
+    mfu: ByConvention
+    mfu_low: ByConvention
+    """At `step_time_high_s`."""
+    mfu_high: ByConvention
+    tokens_per_s: float
+    tokens_per_s_per_chip: float
+    num_micro_batches: int
+    time: TimeTerms
+    memory_gib: MemoryTerms
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> Self:
+        slowest = prediction.step_time_s / prediction.step_time_high_s
+        quickest = prediction.step_time_s / prediction.step_time_low_s
+        same = {name: getattr(prediction, name) for name in cls.model_fields if "mfu_" not in name}
+        return cls.model_validate(
+            {
+                **same,
+                "mfu_low": {name: mfu * slowest for name, mfu in prediction.mfu.items()},
+                "mfu_high": {name: mfu * quickest for name, mfu in prediction.mfu.items()},
+            }
+        )
+
+
+class BestAnswer(Document):
+    """The fastest layout on the same chips and with the same switches that fits surely, as the
+    constraints ask. It is the checked layout itself where none is faster."""
+
+    layout: LayoutFields
+    summary: str
+    step_time_s: float
+    mfu: ByConvention
+    fit_probability: float
+    gain_s: float | None
+    """By how much its step is shorter; negative where the checked layout is faster and less sure to
+    fit, null where that is illegal."""
+    gain: float | None
+    """Checked step time over best step time, less 1."""
+    gain_probability: float | None
+    """At least how likely it is that the gain is real and not an error of the predictions."""
+    exact: bool
+    """The search came to its end within `time_limit_s`; otherwise a better one may exist."""
+
+    @classmethod
+    def of(cls, check: LayoutCheck, best: Prediction, cluster: Cluster) -> Self:
+        checked = check.prediction
+        return cls(
+            layout=LayoutFields.shown(best.layout, on_torus=cluster.is_torus),
+            summary=best.layout.summary(),
+            step_time_s=best.step_time_s,
+            mfu=ByConvention.model_validate(best.mfu),
+            fit_probability=best.fit_probability,
+            gain_s=None if checked is None else checked.step_time_s - best.step_time_s,
+            gain=check.gain,
+            gain_probability=check.gain_probability,
+            exact=check.best_is_exact,
+        )
+
+
+class WarningAnswer(Document):
+    code: str
+    """To program against."""
+    message: str
+    numbers: Mapping[str, float]
+
+    @classmethod
+    def of(cls, warning: LayoutWarning) -> Self:
+        return cls(code=warning.code, message=warning.message, numbers=warning.numbers)
+
+
+class CheckAnswer(Grounds):
+    verdict: Verdict
+    summary: str
+    """The verdict in a sentence."""
+    legal: bool
+    broken_rules: list[BrokenRuleAnswer]
+    """Every rule that the layout breaks, and of a launch whatever else the framework stops at
+    (`framework_stops`)."""
+    layout: LayoutFields
+    """As it was checked, with what was left open as the stack has it."""
+    prediction: CheckedPrediction | None
+    """With `fits`: null where the layout breaks a rule."""
+    fits: FitAnswer | None
+    best: BestAnswer | None
+    """Null where no layout was found that fits, which `warnings` explain."""
+    first_change: ChangeAnswer | None
+    """The single setting to change first: the cheapest change that makes the layout legal or fit,
+    or else the one that gains most. Null where none gains 1%."""
+    warnings: list[WarningAnswer]
+    launch_read: LaunchRead | None = None
+    """Of a launch: what was read of it."""
+
+
+def verdict_of(check: LayoutCheck, *, has_warnings: bool) -> Verdict:
+    if check.prediction is None:
+        return "illegal"
+    if not check.prediction.fits:
+        return "will_not_fit"
+    return "go_with_warnings" if has_warnings else "go"
+
+
+def summary_of(check: LayoutCheck, broken: Sequence[BrokenRuleAnswer]) -> str:
+    """The verdict in a sentence, with the figures that decide it."""
+    prediction = check.prediction
+    if broken or prediction is None:
+        names = dict.fromkeys(one.name for one in broken)
+        return f"it is not legal: {', '.join(names)}"
+    memory = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
+    surety = f"it fits with a probability of {percent(prediction.fit_probability)}"
+    speed = f"{prediction.step_time_s:.3g} s a step, {prediction.mfu['causal']:.0%} MFU"
+    text = f"{speed}, {memory}: {surety}"
+    if check.gain is not None and check.gain > 0:
+        text += f"; the best layout on these chips makes {check.gain:.1%} more steps an hour"
+    return text

@@ -1,0 +1,299 @@
+"""Requests to explain a run that was slow or died, and the answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from models.errors import Invalid
+from service.formats.logs import Framework, Unit
+from service.json_pointers import TAG_PREFIX
+from service.schemas.check import BrokenRuleAnswer, WarningAnswer
+from service.schemas.launch_form import LaunchForm, LaunchRead
+from service.schemas.launch_request import QuestionParts, request_tag
+from service.schemas.layout import LayoutFields
+from service.schemas.prediction import ByConvention, Grounds
+from service.schemas.question import ProfileWanted
+from service.schemas.report import (
+    Failure,
+    LogLevel,
+    Measured,
+    MeasuredMemory,
+    MeasuredParts,
+    Outcome,
+    RunSubject,
+)
+from service.schemas.wire import Document, Instant, Wire
+
+SearchTime = Annotated[float, Field(gt=0, le=60)]
+
+
+class ToldRun(Wire):
+    """What is known of a run: its log, or what was measured of it."""
+
+    log: Annotated[str, Field(min_length=1)] | None = None
+    """A training log as it is, as for /v1/reports/logs. Model, workload and layout may be left out
+    where it prints its arguments."""
+    framework: Framework | None = None
+    """Without it a log is recognised by its lines."""
+    outcome: Outcome | None = None
+    """How the run ended, where its log does not show it, or there is no log. Without it, ok."""
+    measured: Measured | None = None
+    """The speed, where there is no log."""
+    memory: MeasuredMemory | None = None
+    failure: Failure | None = None
+    parts: MeasuredParts | None = None
+    time_limit_s: SearchTime = 5.0
+    """How long to search for the best layout at most."""
+
+    @model_validator(mode="after")
+    def _has_log_or_figures(self) -> Self:
+        if self.log is not None:
+            for name in ("measured", "memory"):
+                if getattr(self, name) is not None:
+                    raise Invalid(name, None, "is read from the log: leave it out")
+            return self
+        if self.framework is not None:
+            raise Invalid("framework", self.framework, "goes with log")
+        if self.measured is None and self.outcome in (None, "ok"):
+            rule = "is required without a log, unless outcome says that the run failed"
+            raise Invalid("measured", None, rule)
+        return self
+
+
+class ExplanationRequest(RunSubject, ToldRun):
+    """A run by the id of its answer, or by its question and layout, as in a report."""
+
+    profile: ProfileWanted | None = None
+    """The version to predict with; without it the active one."""
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Self:
+        if self.log is None:  # a log may say what ran
+            self.require_one_subject()
+        return self
+
+
+class LaunchedExplanationRequest(QuestionParts, ToldRun):
+    """A run by the launch configuration that started it."""
+
+    launch: LaunchForm
+    measured_at: Instant | None = None
+    """When it ran; without it, now, or what a training log says."""
+
+
+ExplanationForm = Annotated[
+    Annotated[ExplanationRequest, Tag(f"{TAG_PREFIX}plain")]
+    | Annotated[LaunchedExplanationRequest, Tag(f"{TAG_PREFIX}launched")],
+    Discriminator(request_tag),
+]
+
+
+class TimeShare(Document):
+    """One term of the predicted step."""
+
+    term: str
+    seconds: float
+    share: float
+    """Of the predicted step."""
+    meaning: str
+
+
+class MemoryShare(Document):
+    """One term of the predicted memory on the fullest stage."""
+
+    term: str
+    gib: float
+    share: float
+    """Of what is needed."""
+    meaning: str
+
+
+class SpeedExplained(Document):
+    """What the run measured beside what was predicted of it."""
+
+    measured_step_time_s: float | None
+    """Null where it came to no step."""
+    measured_mfu: ByConvention | None
+    predicted_step_time_s: float
+    predicted_low_s: float
+    """With `predicted_high_s` a central 80% interval."""
+    predicted_high_s: float
+    predicted_mfu: ByConvention
+    slower_by: float | None
+    """Measured over predicted step time, less 1; negative where the run was faster."""
+    within_interval: bool | None
+    summary: str
+
+
+class SwitchSuspect(Document):
+    """A switch of the software that would explain a part of the gap, if it was not set as the
+    prediction takes it but as the framework has it when it is told nothing."""
+
+    switch: str
+    """What the framework calls it."""
+    assumed: Any
+    """What the prediction takes, as `field` of the stack has it."""
+    otherwise: Any
+    field: str
+    step_time_s: float
+    """Predicted with the other value."""
+
+
+class GapExplained(Document):
+    """What most likely makes the difference between the measured and the predicted step."""
+
+    gap_s: float
+    term: str | None
+    """Null where no term is at all likely to make up so much, or where the measured parts explain
+    it."""
+    excess_s: float | None
+    """By how much the term probably differs from its prediction."""
+    probability: float | None
+    """That no other term differs more."""
+    summary: str
+    look_at: str | None
+    """Where to look first, for a run that was slower."""
+    switches: list[SwitchSuspect]
+    """At most three, the one that comes nearest to the measured step first."""
+
+
+ObservationCode = Literal[
+    "speed_changed",
+    "unsteady",
+    "slow_steps",
+    "warm_up",
+    "ramp_up",
+    "not_finite",
+    "clock_ahead",
+    "restarted",
+    "few_steps",
+    "unread_lines",
+    "memory_near_limit",
+    "memory_to_spare",
+    "other_processes",
+    "fragmentation",
+    "allocated",
+    "allocator_retries",
+    "sockets",
+    "network_warnings",
+    "collective_timeouts",
+    "device_faults",
+    "throttling",
+    "stragglers",
+    "profiling",
+    "other_switches",
+]
+
+
+class Observation(Document):
+    """One thing that the log itself shows, whatever was predicted."""
+
+    code: ObservationCode
+    message: str
+    cost: float | None = None
+    """The share of the run's time that it costs, where the log says how much."""
+
+
+class LogExplained(Document):
+    """What was read off the log."""
+
+    framework: Framework | None
+    unit: Unit | None
+    """Of `value`, `low` and `high`."""
+    value: float | None
+    """The median of the steps used; null where there was none."""
+    low: float | None
+    """With `high` the central 80% of them."""
+    high: float | None
+    steps_found: int
+    steps_used: int
+    levels: list[LogLevel]
+    """Of a run whose speed changed for good."""
+    observations: list[Observation]
+
+
+FailureKind = Literal[
+    "broken_rule",
+    "out_of_memory",
+    "unlikely_out_of_memory",
+    "memory_likely",
+    "not_of_the_layout",
+]
+"""Why a run died. "broken_rule": its framework refuses the layout. "out_of_memory": the log or the
+request says so. "unlikely_out_of_memory": the same, though the layout was predicted to fit.
+"memory_likely": nothing says so, but the layout does not surely fit. "not_of_the_layout": it is
+legal and fits."""
+
+
+class FailureExplained(Document):
+    kind: FailureKind
+    summary: str
+    error_line: str | None
+    """The last line of the log that says why a process failed, shortened."""
+    broken_rules: list[BrokenRuleAnswer]
+    needed_gib: float | None
+    """Of the device of the fullest stage; null for a layout that is not legal."""
+    needed_low_gib: float | None
+    """With `needed_high_gib` a central 80% interval."""
+    needed_high_gib: float | None
+    usable_gib: float | None
+    stage: int | None
+    """The fullest pipeline stage, from 0."""
+    fit_probability: float | None
+    """Before the run showed that it does not."""
+    memory: list[MemoryShare]
+    """The largest first."""
+
+
+class RemedyAnswer(Document):
+    """One thing to try."""
+
+    change: str
+    """In words."""
+    kind: Literal["layout", "switch", "search"]
+    """One knob of the layout, one switch of the software, or the best layout of a search."""
+    knob: str | None
+    """Of the layout, or the field of the stack that the switch sets."""
+    layout: LayoutFields
+    """With the change."""
+    step_time_s: float
+    """Predicted with the change."""
+    gain: float | None
+    """Predicted step time before over after, less 1: 0.1 is a tenth more steps an hour. Negative
+    where the change costs time; null where nothing is predicted of the layout that ran."""
+    saved_s: float | None
+    """Of a step, as it was measured where it was: in proportion to the predicted gain."""
+    fits: bool
+    """With a probability of 90% or more."""
+    fit_probability: float
+    """Given what the run showed of its memory."""
+    needed_gib: float
+    caveat: str | None
+    """What else it changes."""
+
+
+class ExplanationAnswer(Grounds):
+    first_fix: str
+    """What to do first, in a sentence or two."""
+    outcome: Outcome
+    layout: LayoutFields
+    """As it ran, with what was left open as the stack has it."""
+    speed: SpeedExplained | None
+    """Null where the layout is not legal: nothing is predicted of it."""
+    where_the_time_goes: list[TimeShare]
+    """Of the predicted step, the largest first."""
+    gap: GapExplained | None
+    """Where the measured step lies outside the predicted interval."""
+    failure: FailureExplained | None
+    """Of a run that died."""
+    log: LogExplained | None
+    what_to_try: list[RemedyAnswer]
+    """In order of gain. Of a run that died, what makes it run, the cheapest first."""
+    search_exact: bool
+    """The search came to its end within `time_limit_s`."""
+    warnings: list[WarningAnswer]
+    """Facts of the layout that a reviewer would raise."""
+    launch_read: LaunchRead | None = None
+    """Of a launch: what was read of it."""

@@ -1,0 +1,53 @@
+"""What to launch a layout with, in the words of a framework."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from service.formats.launch.job import LaunchConfiguration
+from service.formats.launch.rendering import command_words
+from service.schemas.wire import Document
+
+
+class LaunchAnswer(Document):
+    """What runs a layout. Other media types of `GET …/launch/{format}` are the same as texts."""
+
+    format: str
+    framework: str
+    version: str
+    """The release of the framework that it is written for."""
+    settings: dict[str, Any]
+    """By the framework's own names: flags, keys, or a document as it is."""
+    arguments: list[str]
+    """The words behind the training program on its command line. Where the settings are a document,
+    only what that does not say."""
+    environment: dict[str, str]
+    """Variables of every process; the last one names this answer, for a report of the run."""
+    placeholders: dict[str, str]
+    """Settings that no layout decides, such as data, and what to put there."""
+    slurm: dict[str, int | str]
+    """Options of sbatch, without dashes."""
+    notes: list[str]
+    """What to know or do besides."""
+
+    @classmethod
+    def of(cls, configuration: LaunchConfiguration) -> Self:
+        return cls(
+            format=configuration.format,
+            framework=configuration.framework,
+            version=configuration.version,
+            settings=dict(configuration.settings),
+            arguments=command_words(configuration),
+            environment=dict(configuration.environment),
+            placeholders=dict(configuration.placeholders),
+            slurm=dict(configuration.slurm),
+            notes=list(configuration.notes),
+        )
+
+
+class LaunchUnsaid(Document):
+    """The framework has no words for the layout."""
+
+    format: str
+    error: str
+    """What it cannot say, and what to do."""

@@ -1,0 +1,123 @@
+"""Questions about a launch configuration: it says what is trained and how, and the request says
+what it leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
+
+from service.json_pointers import TAG_PREFIX
+from service.schemas.architecture import HuggingFaceConfig, ShapeFields, is_config
+from service.schemas.cluster import ClusterForm
+from service.schemas.comparison import ComparisonRequest, SearchTime, Side
+from service.schemas.launch_form import LaunchForm
+from service.schemas.prediction import PredictionRequest
+from service.schemas.question import ProfileWanted, Question
+from service.schemas.stack import StackFields, StackForm
+from service.schemas.wire import Name, Wire
+
+Part = dict[str, Any]
+"""Some of the fields of a form, which are checked with those that the launch says."""
+
+
+def _model_tag(value: object) -> str:
+    if isinstance(value, HuggingFaceConfig) or is_config(value):
+        return f"{TAG_PREFIX}config"
+    return f"{TAG_PREFIX}part" if isinstance(value, Mapping) else f"{TAG_PREFIX}name"
+
+
+ModelPart = Annotated[
+    Annotated[Name, Tag(f"{TAG_PREFIX}name")]
+    | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
+    | Annotated[Part, Tag(f"{TAG_PREFIX}part")],
+    Discriminator(_model_tag),
+]
+
+
+class QuestionParts(Wire):
+    """What the launch does not say. What both say must be the same, except for the stack, where the
+    fields of the request go before the settings of the launch."""
+
+    model: ModelPart | None = None
+    """As in a question; or those fields of a shape that the launch does not say, such as
+    `vocab_size`."""
+    cluster: ClusterForm | None = None
+    """As in a question, and always required, since a launch names no chips. Without `num_chips` it
+    has as many as the launch says."""
+    workload: Part = Field(default={}, max_length=100)
+    """Those fields of a workload that the launch does not say."""
+    stack: StackForm | None = None
+    """A stack that runs the framework of the launch; without it that of the format."""
+    profile: ProfileWanted | None = None
+    """The version to predict with; without it the active one."""
+
+    @classmethod
+    def of(cls, question: Question, stack: str | StackFields | None) -> QuestionParts:
+        """What a question says, with another stack."""
+        model: str | HuggingFaceConfig | Part
+        if isinstance(question.model, ShapeFields):
+            model = question.model.model_dump(exclude_unset=True)
+        else:
+            model = question.model
+        return QuestionParts(
+            model=model,
+            cluster=question.cluster,
+            workload=question.workload.model_dump(exclude_unset=True),
+            stack=stack,
+        )
+
+
+class LaunchedPredictionRequest(QuestionParts):
+    """A layout in the words of a framework."""
+
+    launch: LaunchForm
+
+
+class LaunchedSide(Side):
+    """A side that may also be what a launch configuration runs."""
+
+    launch: LaunchForm | None = None
+
+    @model_validator(mode="after")
+    def _launch_alone(self) -> Self:
+        if self.launch is not None and (self.layout is not None or self.constraints is not None):
+            raise ValueError("give either launch, layout or constraints")
+        return self
+
+
+class LaunchedComparisonRequest(QuestionParts):
+    """Give `launch` on one side or on both."""
+
+    first: LaunchedSide
+    second: LaunchedSide = LaunchedSide()
+    """What to hold the first against. A side without a launch runs the stack of the other, unless
+    the request names a stack."""
+    time_limit_s: SearchTime = 20.0
+    """How long to search at most."""
+
+
+def request_tag(value: object) -> str:
+    """Which form a request has: with a launch, if it has one itself or on a side."""
+    parts = [value, *(_member(value, side) for side in ("first", "second"))]
+    has_launch = any(_member(part, "launch") is not None for part in parts)
+    return f"{TAG_PREFIX}launched" if has_launch else f"{TAG_PREFIX}plain"
+
+
+def _member(value: object, name: str) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(name)
+    return getattr(value, name, None) if isinstance(value, BaseModel) else None
+
+
+PredictionForm = Annotated[
+    Annotated[PredictionRequest, Tag(f"{TAG_PREFIX}plain")]
+    | Annotated[LaunchedPredictionRequest, Tag(f"{TAG_PREFIX}launched")],
+    Discriminator(request_tag),
+]
+ComparisonForm = Annotated[
+    Annotated[ComparisonRequest, Tag(f"{TAG_PREFIX}plain")]
+    | Annotated[LaunchedComparisonRequest, Tag(f"{TAG_PREFIX}launched")],
+    Discriminator(request_tag),
+]

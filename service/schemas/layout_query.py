@@ -1,0 +1,29 @@
+"""Which layout of an earlier answer a request means."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from models.errors import Invalid
+from service.schemas.report import Choice
+
+
+class LayoutQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    rank: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Which of a prediction's layouts, from 1: required where there are several. Of a
+    recommendation, which of those ranked; without it the recommended layout."""
+
+
+class RecommendedLayoutQuery(LayoutQuery):
+    choice: Choice | None = None
+    """Instead of `rank`: the name that the layout has in the recommendation."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.choice is not None and self.rank is not None:
+            raise Invalid("choice", self.choice, "goes without rank")
+        return self

@@ -1,0 +1,53 @@
+"""In which form a client wants an answer: whole, or no more than it needs (RFC 7240)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fastapi import Request
+
+_RETURN = re.compile(r'\s*return\s*=\s*"?(minimal|representation)"?\s*(?:;|$)', re.IGNORECASE)
+
+Shorten = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How an answer is shown: `shorten` makes the brief form of the document, and is None where it
+    is shown whole. `headers` say what the form was chosen by."""
+
+    shorten: Shorten | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, document: dict[str, Any]) -> dict[str, Any]:
+        return document if self.shorten is None else self.shorten(document)
+
+    @property
+    def tag(self) -> str:
+        """What the ETag of this form has beyond that of the whole document."""
+        return "" if self.shorten is None else "-brief"
+
+
+WHOLE = Form()
+
+
+def requested_form(
+    request: Request, view: Literal["full", "brief"] | None, shorten: Shorten
+) -> Form:
+    """The form that `view` names, or else the Prefer header: of several preferences of a kind the
+    first counts (RFC 7240 §2)."""
+    headers = {"Vary": "Prefer"}
+    preferred = _preferred_return(request)
+    if view is None and preferred is not None:
+        view = "brief" if preferred == "minimal" else "full"
+        headers["Preference-Applied"] = f"return={preferred}"
+    return Form(shorten if view == "brief" else None, headers)
+
+
+def _preferred_return(request: Request) -> str | None:
+    preferences = ",".join(request.headers.getlist("prefer")).split(",")
+    found = (_RETURN.match(preference) for preference in preferences)
+    return next((match[1].lower() for match in found if match is not None), None)

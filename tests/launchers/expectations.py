@@ -1,0 +1,176 @@
+"""What a framework must have understood of a job, in the words in which its judge answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.spec.layout import Layout
+from service.formats.launch.job import Job
+
+
+def megatron(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    return {
+        **_degrees(job),
+        "replicas_of_shards": layout.dp_replicate if layout.zero_stage else 1,
+        "placement": _order(layout),
+        **_model(job),
+        "virtual_stages": layout.virtual_stages,
+        "layers_per_chunk": list(job.layers_per_chunk),
+        **_batch(job),
+        "sequence_parallel": layout.sequence_parallel,
+        **_recompute(job),
+        "zero_stage": layout.zero_stage,
+        "offload_activations": layout.offload_activations,
+        "offload_optimizer": layout.offload_optimizer,
+        "precision": job.problem.workload.precision,
+        "optimizer": job.problem.workload.optimizer,
+    }
+
+
+def _degrees(job: Job) -> dict[str, int]:
+    layout = job.layout
+    of_experts = {"ep": layout.ep, "etp": layout.etp}
+    return {
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "cp": layout.cp,
+        "dp": layout.dp,
+        **(of_experts if job.problem.architecture.is_moe else {}),
+    }
+
+
+def _order(layout: Layout) -> list[str]:
+    """The axes that have more than one rank, innermost first; shards and replicas are one axis."""
+    active = [axis for axis in layout.placement if getattr(layout, axis) > 1]
+    return list(dict.fromkeys("dp" if axis.startswith("dp_") else axis for axis in active))
+
+
+def _model(job: Job) -> dict[str, int]:
+    model = job.problem.architecture
+    attention = model.layers[0].attention
+    experts = {layer.moe.num_experts for layer in model.kinds if layer.moe} or {0}
+    return {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_heads": attention.num_heads,
+        "num_kv_heads": attention.num_heads if attention.is_mla else attention.num_kv_heads,
+        "num_experts": experts.pop(),
+        "vocab_size": model.vocab_size,
+    }
+
+
+def _batch(job: Job) -> dict[str, int]:
+    workload = job.problem.workload
+    return {
+        "seq_len": workload.seq_len,
+        "global_batch": workload.global_batch,
+        "micro_batch": job.layout.micro_batch,
+    }
+
+
+def _recompute(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    modules = layout.recompute_modules or job.problem.stack.selective[0]
+    is_selective = layout.recompute == "selective"
+    return {
+        "recompute": layout.recompute,
+        "recompute_modules": sorted(job.problem.effective_modules(modules)) if is_selective else [],
+        "recompute_layers": layout.recompute_layers,
+    }
+
+
+def deepspeed(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    return {
+        **{axis: getattr(layout, axis) for axis in ("pp", "tp", "cp", "ep", "dp")},
+        "global_batch": job.problem.workload.global_batch,
+        "micro_batch": layout.micro_batch,
+        "num_micro_batches": job.num_micro_batches,
+        "zero_stage": layout.zero_stage,
+        "offload_optimizer": layout.offload_optimizer,
+        "offload_activations": layout.offload_activations,
+        "precision": job.problem.workload.precision,
+        "optimizer": _named(job, "adamw", "muon", "sgd_momentum"),
+    }
+
+
+def accelerate(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    return {
+        **{axis: getattr(layout, axis) for axis in ("dp_replicate", "dp_shard", "tp", "cp")},
+        "micro_batch": layout.micro_batch,
+        "num_micro_batches": job.num_micro_batches,
+        "optimizer": _named(job, "adamw", "adamw_8bit"),
+        "precision": job.problem.workload.precision,
+        "launch": job.problem.stack.launch,
+        "zero_stage": layout.zero_stage,
+        **({"reshard": layout.reshard} if layout.zero_stage == 3 else {}),
+        "recompute": layout.recompute,
+        "offload_optimizer": layout.offload_optimizer,
+        "offload_activations": layout.offload_activations,
+    }
+
+
+def _named(job: Job, *names: str) -> str | None:
+    """The optimizer, where the format has a name for it; others are built by the script."""
+    optimizer = job.problem.workload.optimizer
+    return optimizer if optimizer in names else None
+
+
+def torchtitan(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    workload = job.problem.workload
+    stack = job.problem.stack
+    reshards = layout.zero_stage == 3 and layout.reshard
+    found = {
+        **{axis: getattr(layout, axis) for axis in ("pp", "cp", "tp", "ep")},
+        "dp_replicate": layout.dp_replicate,
+        "dp_shard": layout.dp_shard,
+        **_batch(job),
+        "num_micro_batches": job.num_micro_batches,
+        "layers_per_chunk": list(job.layers_per_chunk),
+        "sequence_parallel": layout.sequence_parallel or layout.tp == 1,
+        "reshards": ("always" if reshards else "never") if layout.zero_stage else "default",
+        "recompute": layout.recompute,
+        "offload_optimizer": layout.offload_optimizer,
+        "is_low_precision": workload.precision in ("fp8", "mxfp8", "nvfp4"),
+        "parameters": "float32" if workload.precision == "fp32" else "bfloat16",
+        "optimizer": _named(job, "adamw", "adamw_bf16_moments"),
+        "compiles": stack.launch != "eager",
+        "captures": stack.launch == "graph",
+        "overlap_tensor": stack.overlap_tensor,
+        "balances": job.problem.architecture.is_moe and workload.routing == "balanced",
+        "loss_chunks": stack.loss_chunks,
+    }
+    return {**found, "schedule": layout.schedule} if layout.pp > 1 else found
+
+
+def maxtext(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    workload = job.problem.workload
+    model = job.problem.architecture
+    is_sharded = layout.zero_stage == 3
+    return {
+        **{axis: getattr(layout, axis) for axis in ("tp", "cp", "pp", "ep")},
+        "replicas": layout.dp_replicate if is_sharded else layout.dp,
+        "shards": layout.dp_shard if is_sharded else 1,
+        "seq_len": workload.seq_len,
+        "global_batch": workload.global_batch,
+        "micro_batch_of_all": layout.micro_batch * layout.dp,
+        "layers_per_chunk": list(job.layers_per_chunk),
+        "recompute": layout.recompute,
+        "recompute_modules": _named_recompute(job),
+        "offload_activations": layout.offload_activations,
+        "model": [model.num_layers, model.hidden_size, model.vocab_size],
+        "shards_optimizer": layout.zero_stage == 1,
+        "offload_optimizer": layout.offload_optimizer,
+        "precision": workload.precision,
+        "optimizer": workload.optimizer,
+    }
+
+
+def _named_recompute(job: Job) -> list[str]:
+    """The recomputed modules whose tensors have names in MaxText."""
+    modules = set(_recompute(job)["recompute_modules"])
+    return sorted(modules & {"core_attn", "mlp", "moe", "mla_up_proj"})

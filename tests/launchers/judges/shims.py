@@ -1,0 +1,112 @@
+"""What stands in for hardware and libraries that a machine without accelerators has not.
+
+Frameworks ask for them while they check a configuration. Every judge takes its shims from here, and
+docs/launch.md lists them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+
+CAPABILITY = {"ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0), "blackwell": (10, 0)}
+"""The compute capability of the chips of a generation, as CUDA reports it."""
+TRANSFORMER_ENGINE = "2.14.0"
+
+
+@dataclass(frozen=True)
+class Shim:
+    """One answer that a framework is given in place of the real one."""
+
+    frameworks: str
+    asks: str
+    """What the framework asks for."""
+    told: str
+    """What it is told."""
+    apply: Callable[[], None]
+
+
+def _device() -> None:
+    import torch
+
+    def capability(*_: object) -> tuple[int, int]:
+        return CAPABILITY.get(os.environ.get("JUDGED_GENERATION", ""), CAPABILITY["hopper"])
+
+    def properties(*_: object) -> SimpleNamespace:
+        major, minor = capability()
+        return SimpleNamespace(major=major, minor=minor)
+
+    torch.cuda.get_device_capability = capability
+    torch.cuda.get_device_properties = properties
+
+
+def _transformer_engine() -> None:
+    import megatron.core.models.common.embeddings.rope_utils as rope_utils
+    import megatron.core.transformer.moe.moe_utils as moe_utils
+    import megatron.core.utils
+    from packaging.version import Version
+
+    megatron.core.utils._te_version = Version(TRANSFORMER_ENGINE)
+    for module in (rope_utils, moe_utils):
+        for name in dir(module):
+            if name.startswith("fused_") and getattr(module, name) is None:
+                setattr(module, name, object())
+    for name in ("", ".pytorch", ".pytorch.optimizers"):
+        sys.modules[f"transformer_engine{name}"] = ModuleType(f"transformer_engine{name}")
+    sys.modules["transformer_engine.pytorch.optimizers"].FusedAdam = _FusedAdam
+
+
+class _FusedAdam:
+    def __init__(
+        self,
+        master_weight_dtype: object,
+        exp_avg_dtype: object,
+        exp_avg_sq_dtype: object,
+        use_decoupled_grad: bool,
+    ) -> None:
+        raise NotImplementedError
+
+
+def _process_group() -> None:
+    """Register the backend "fake", whose collectives do nothing."""
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401
+
+
+def _current_device() -> None:
+    import accelerate.utils.dataclasses
+    import torch
+
+    accelerate.utils.dataclasses.is_cuda_available = lambda *_, **__: True
+    torch.cuda.current_device = lambda: 0
+
+
+SHIMS = {
+    "device": Shim(
+        "Megatron-LM",
+        "the compute capability of the GPU",
+        "that of the chip of the job: 8.0, 8.9, 9.0 or 10.0",
+        _device,
+    ),
+    "transformer_engine": Shim(
+        "Megatron-LM",
+        "the version of Transformer Engine, and whether it has FusedAdam and fused kernels for"
+        " rotary embeddings and permutation",
+        f"{TRANSFORMER_ENGINE}, and yes",
+        _transformer_engine,
+    ),
+    "current_device": Shim(
+        "accelerate",
+        "a device to load parameters to",
+        "a GPU of the number 0",
+        _current_device,
+    ),
+    "process_group": Shim(
+        "Megatron-LM, DeepSpeed, torchtitan",
+        "a process group of all ranks",
+        "PyTorch's `fake` backend, as rank 0 of a world of the job's size",
+        _process_group,
+    ),
+}

@@ -1,0 +1,63 @@
+"""Pipelines that only the divisibility of chips and batch asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from models.advice.divisibility import Lift, lifts
+from models.advice.recommendation import recommend
+from models.layouts.space import Space
+from models.spec import catalogue
+from models.spec.constraints import Constraints
+from models.spec.problem import Problem
+from tests.benchmarks.problems import problem
+from tests.models.advice.problems import PROFILE
+
+ALL = Constraints(use_all_chips=True)
+
+
+def with_lift(question: Problem, lift: Lift) -> Problem:
+    if lift.field == "cluster.num_chips":
+        return replace(question, cluster=question.cluster.with_num_chips(lift.value))
+    workload = replace(question.workload, global_batch=lift.value)
+    return replace(question, workload=workload)
+
+
+@pytest.mark.parametrize(("chips", "batch"), [(72, 512), (12, 8), (100, 128)])
+def test_neighbours_that_divide_better_are_named_and_need_no_pipeline(
+    chips: int, batch: int
+) -> None:
+    question = problem("llama-3-8b", ("h100", chips), "megatron", seq_len=8192, global_batch=batch)
+    found = recommend(question, PROFILE, ALL).pipelining
+    assert found.needed == "undecided"
+    assert found.lifted_by
+    assert found.verdict.startswith("undecided: only divisibility asks for a pipeline: with ")
+    for lift in found.lifted_by:
+        before = chips if lift.field == "cluster.num_chips" else batch
+        assert abs(lift.value - before) <= before / 8
+        assert f"{lift.field} = {lift.value}" in found.verdict
+        there = recommend(with_lift(question, lift), PROFILE, ALL).pipelining
+        assert there.gap is not None
+        assert there.gap <= 0.03
+
+
+def test_what_divides_in_every_way_has_no_neighbours_to_try() -> None:
+    question = problem("llama-3.1-405b", ("h100", 1024), "megatron", seq_len=8192, global_batch=512)
+    calls = []
+
+    def should_continue() -> bool:
+        calls.append(True)
+        return True
+
+    assert lifts(Space(question, Constraints()), PROFILE, 0.03, should_continue) == ()
+    assert not calls
+    assert recommend(question, PROFILE).pipelining.needed == "yes"
+
+
+def test_time_that_has_run_out_names_none() -> None:
+    question = problem("llama-3-8b", ("h100", 72), "megatron", seq_len=8192, global_batch=512)
+    assert lifts(Space(question, ALL), PROFILE, 0.03, lambda: False) == ()
+    fewer = replace(question, cluster=catalogue.cluster("h100", 64))
+    assert lifts(Space(fewer, ALL), PROFILE, 0.03, lambda: True) == ()

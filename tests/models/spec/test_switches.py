@@ -1,0 +1,208 @@
+"""Switches of the stacks, in the frameworks' own words and by release."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.switches import (
+    Switch,
+    as_of,
+    changed,
+    launch_arguments,
+    read_switches,
+    release_year,
+    releases,
+    setting_of,
+    switches_of,
+)
+from tests.models.cost.examples import question
+from tests.paths import SHARED
+
+TABLES = {
+    "megatron": "megatron_core_0.19.2",
+    "torchtitan": "torchtitan_0.3.0",
+    "maxtext": "maxtext_0.2.5",
+    "deepspeed": "deepspeed_0.19.8",
+}
+STACKS = {stack.id: stack for stack in catalogue.stacks().values()}
+WITH_SWITCHES = [stack for stack in STACKS.values() if switches_of(stack)]
+EXPERTS = Layout(pp=4, dp_shard=16, ep=8, zero_stage=1, schedule="interleaved", virtual_stages=3)
+
+
+def sparse(stack: str, **fields: Any) -> Problem:
+    return replace(
+        question(model="deepseek-v3", chips=64),
+        stack=replace(catalogue.stack(stack), **fields),
+    )
+
+
+def of(stack: str, field: str) -> Switch:
+    return next(one for one in switches_of(catalogue.stack(stack)) if one.field == field)
+
+
+@pytest.mark.parametrize("stack", WITH_SWITCHES, ids=lambda stack: stack.id)
+def test_the_newest_value_that_recipes_take_is_that_of_the_catalogue(stack) -> None:
+    for switch in switches_of(stack):
+        assert switch.taken_at().value == getattr(stack, switch.field), switch.field
+
+
+@pytest.mark.parametrize("stack", WITH_SWITCHES, ids=lambda stack: stack.id)
+def test_values_that_are_taken_or_default_have_words(stack) -> None:
+    for switch in switches_of(stack):
+        if switch.settings:
+            for dated in (*switch.defaults, *switch.taken):
+                assert setting_of(switch, dated.value).value == dated.value
+
+
+@pytest.mark.parametrize("stack", WITH_SWITCHES, ids=lambda stack: stack.id)
+def test_what_is_written_is_read_back(stack) -> None:
+    """Every value of every switch, by itself."""
+    for switch in switches_of(stack):
+        for setting in switch.settings:
+            written = dict(setting_of(switch, setting.value).arguments)
+            read = read_switches(stack.id, written, None, switch.condition.__eq__)
+            assert read[switch.field] == setting.value, switch.name
+
+
+def test_arguments_are_those_of_the_values_that_the_stack_has() -> None:
+    arguments = launch_arguments(sparse("megatron"), EXPERTS)
+    assert arguments["--moe-token-dispatcher-type"] == "flex"
+    assert arguments["--overlap-param-gather"] is True
+    assert "--tp-comm-overlap" not in arguments  # without tensor parallelism
+    unsharded = launch_arguments(sparse("megatron"), replace(EXPERTS, zero_stage=0))
+    assert "--overlap-param-gather" not in unsharded  # without a distributed optimizer
+    assert "--overlap-grad-reduce" in unsharded
+
+
+def test_all_to_alls_do_not_overlap_where_megatron_refuses_it() -> None:
+    problem = sparse("megatron")
+    assert "--overlap-moe-expert-parallel-comm" in launch_arguments(problem, EXPERTS)
+    for refused in (
+        replace(EXPERTS, recompute="full"),
+        replace(EXPERTS, recompute="selective", recompute_modules=("moe",)),
+        replace(EXPERTS, schedule="1f1b", virtual_stages=1),
+        replace(EXPERTS, ep=1),
+    ):
+        assert "--overlap-moe-expert-parallel-comm" not in launch_arguments(problem, refused)
+
+
+def test_a_value_without_words_is_refused_by_name() -> None:
+    with pytest.raises(Invalid, match=r"stack.loss.*--cross-entropy-loss-fusion.*stepwise"):
+        launch_arguments(sparse("megatron", loss="compiled"), EXPERTS)
+
+
+def test_what_is_left_out_is_as_the_release_has_it() -> None:
+    assert read_switches("torchtitan", {}, "0.2.1")["loss_chunks"] == 1
+    assert read_switches("torchtitan", {}, "0.3.0")["loss_chunks"] == 8
+    assert read_switches("megatron", {}, None)["dispatcher"] == "allgather"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "value"),
+    [
+        ({"--moe-token-dispatcher-type": "flex"}, "dispatcher", "deduplicated"),
+        (
+            {"--moe-token-dispatcher-type": "alltoall", "--moe-flex-dispatcher-backend": "deepep"},
+            "dispatcher",
+            "alltoall",
+        ),
+        ({"--overlap-grad-reduce": False}, "overlap_data", False),
+        ({"--cross-entropy-loss-fusion": True}, "loss", "fused"),
+        ({"--fp8-param-gather": True}, "keeps_operands", False),
+    ],
+)
+def test_arguments_are_read_as_they_were_written(arguments: dict, field: str, value: Any) -> None:
+    assert read_switches("megatron", arguments, None)[field] == value
+
+
+def test_an_argument_with_an_unknown_value_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"--moe-token-dispatcher-type.*smoke.*allgather"):
+        read_switches("megatron", {"--moe-token-dispatcher-type": "smoke"}, None)
+
+
+def test_an_argument_may_decide_several_fields() -> None:
+    read = read_switches("torchtitan", {"compile.enable": False}, None)
+    assert (read["launch"], read["fused"], read["loss"]) == ("eager", False, "pytorch")
+    eager = changed(catalogue.stack("torchtitan"), {"launch": "eager"})
+    assert (eager.fused, eager.loss) == (False, "pytorch")
+    assert (
+        changed(catalogue.stack("torchtitan"), {"launch": "eager", "loss": "fused"}).loss == "fused"
+    )
+
+
+def test_a_patch_has_the_date_of_its_minor_release() -> None:
+    assert release_year("megatron", "0.16.1") == release_year("megatron", "0.16.0")
+    assert release_year("torchtitan", "v0.2.1") == release_year("torchtitan", "0.2.1")
+    with pytest.raises(Invalid, match=r"stack.version.*9.9.*0.2.1, 0.2.2, 0.3.0"):
+        release_year("torchtitan", "9.9")
+    assert [*releases("torchtitan")] == sorted(releases("torchtitan"))
+
+
+def test_a_stack_without_a_table_has_no_switches() -> None:
+    generic = catalogue.stack("generic")
+    assert switches_of(generic) == ()
+    assert as_of(generic, 2020.0) == generic
+    assert read_switches("generic", {"--x": 1}, None) == {}
+
+
+def test_context_parallelism_of_accelerate_came_with_a_release() -> None:
+    fsdp = catalogue.stack("fsdp")
+    assert (as_of(fsdp, 2025.0).max_cp, fsdp.max_cp) == (1, 64)
+    assert catalogue.stack("llm-foundry").max_cp == 1
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the frameworks' fields are not at hand")
+@pytest.mark.parametrize("stack", TABLES)
+def test_arguments_are_ones_that_the_framework_has(stack: str) -> None:
+    document = json.loads((SHARED / f"launch_fields/{TABLES[stack]}.json").read_text())
+    for switch in switches_of(catalogue.stack(stack)):
+        for setting in switch.settings:
+            for name, value in {**setting.arguments, **setting.with_zero}.items():
+                _require_field(document, name, value)
+
+
+_NOT_IN_LISTS = {
+    "loss.num_chunks",  # of a configuration that the launch names: components/loss.py
+    "parallelism.enable_async_tensor_parallel",  # before 0.3.0
+}
+_SECTIONS = {
+    "compile": "CompileConfig",
+    "training": "TrainingConfig",
+    "zero_optimization": "DeepSpeedZeroConfig",
+    "tensor_parallel": "TPTrainingConfig",
+}
+
+
+def _require_field(document: dict[str, Any], name: str, value: Any) -> None:
+    """That the real parser has an argument, of a type and with choices that allow the value."""
+    if name in _NOT_IN_LISTS:
+        return
+    if name.startswith("--"):
+        entry = document["flags"][name]
+        choices = [str(one).rpartition(".")[2] for one in entry["choices"] or [value]]
+        assert str(value) in map(str, choices), name
+        assert (value is True) == entry["kind"].startswith(("StoreTrue", "StoreFalse")), name
+    elif "." in name:
+        section, _, key = name.rpartition(".")
+        if section == "data_types":
+            assert key in document["classes"]["top_level_keys"]
+            return
+        entry = document["classes"][_SECTIONS[section]][key]
+        _require_type(entry["type"], value)
+    else:
+        _require_type(document["fields"][name]["type"], value)
+
+
+def _require_type(text: str, value: Any) -> None:
+    if "Literal" in text:
+        assert f"'{value}'" in text
+    else:
+        assert type(value).__name__ in text

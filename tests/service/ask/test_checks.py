@@ -1,0 +1,265 @@
+"""Checks of jobs that are about to be submitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.schemas.check import CheckAnswer
+from tests.service.asking import QUESTION, assert_problem, changed, without
+
+SLOW = {"dp_shard": 8, "tp": 8, "zero_stage": 3}
+ILLEGAL = {"dp_shard": 7, "tp": 3, "pp": 5}
+DEEPSPEED: dict[str, Any] = {
+    "train_batch_size": 128,
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 2,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3},
+    "optimizer": {"type": "AdamW"},
+}
+LAUNCHED: dict[str, Any] = {
+    "launch": {"format": "deepspeed", "arguments": DEEPSPEED},
+    "model": "llama-3.1-8b",
+    "cluster": {"preset": "h100", "num_chips": 64},
+    "workload": {"seq_len": 8192},
+}
+PATIENT = {"time_limit_s": 20}
+
+
+def check(client: Any, body: dict[str, Any]) -> dict[str, Any]:
+    answer = client.post("/v1/checks", json=body)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.content) <= 10_000
+    CheckAnswer.model_validate(answer.json())
+    return answer.json()
+
+
+@pytest.mark.parametrize("layout", [SLOW, {"dp_shard": 64, "zero_stage": 3}, {"dp_shard": 64}])
+def test_a_checked_layout_is_predicted_like_any_other(shared_client, layout: dict) -> None:
+    checked = check(shared_client, {**QUESTION, "layout": layout})
+    body = {**QUESTION, "layout": layout}
+    (predicted,) = shared_client.post("/v1/predictions", json=body).json()["layouts"]
+    shared = checked["prediction"].keys() & predicted.keys()
+    assert {"step_time_s", "mfu", "tokens_per_s", "time", "memory_gib"} <= shared
+    assert all(checked["prediction"][name] == predicted[name] for name in shared)
+    assert checked["layout"] == predicted["layout"]
+    fits = checked["fits"]
+    assert fits["probability"] == predicted["fit_probability"]
+    for name in ("needed_gib", "needed_low_gib", "needed_high_gib", "usable_gib"):
+        assert fits[name] == predicted[name]
+
+
+def test_a_slow_layout_goes_with_warnings(shared_client) -> None:
+    answer = check(shared_client, {**QUESTION, "layout": SLOW, **PATIENT})
+    assert answer["verdict"] == "go_with_warnings"
+    assert answer["legal"]
+    assert "low_mfu" in {warning["code"] for warning in answer["warnings"]}
+    best = answer["best"]
+    assert best["gain"] > 0.2
+    assert best["gain_s"] == pytest.approx(
+        answer["prediction"]["step_time_s"] - best["step_time_s"]
+    )
+    assert best["gain_probability"] > 0.9
+    assert best["exact"]
+    change = answer["first_change"]
+    assert (change["knob"], change["from"]) == ("tp", 8)
+    assert 0 < change["gain"] <= best["gain"] + 1e-9
+    assert change["words"].startswith("tp from 8 to ")
+
+
+def test_a_good_layout_goes(shared_client) -> None:
+    slow = check(shared_client, {**QUESTION, "layout": SLOW, **PATIENT})
+    best = check(shared_client, {**QUESTION, "layout": slow["best"]["layout"], **PATIENT})
+    assert best["verdict"] in ("go", "go_with_warnings")
+    assert best["best"]["gain"] == 0
+    assert best["best"]["layout"] == best["layout"]
+
+
+def test_a_layout_that_does_not_fit_is_told_what_would_free_enough(shared_client) -> None:
+    question = changed(QUESTION, "model", "llama-3.1-70b")
+    answer = check(shared_client, {**question, "layout": {"dp_shard": 64, "recompute": "none"}})
+    assert answer["verdict"] == "will_not_fit"
+    fits = answer["fits"]
+    assert fits["probability"] < 0.5
+    assert fits["over_gib"] == pytest.approx(fits["needed_gib"] - fits["usable_gib"])
+    assert fits["largest_gib"] == max(answer["prediction"]["memory_gib"].values())
+    assert fits["enough"]
+    assert all(change["fit_probability"] >= 0.9 for change in fits["enough"])
+    assert answer["first_change"] == fits["enough"][0]
+
+
+def test_an_illegal_layout_names_every_rule_and_still_has_a_best(shared_client) -> None:
+    answer = check(shared_client, {**QUESTION, "layout": ILLEGAL})
+    assert answer["verdict"] == "illegal"
+    assert not answer["legal"]
+    broken = {rule["name"]: rule for rule in answer["broken_rules"]}
+    assert {"mesh_fills_cluster", "tensor_divides_heads", "batch_divides"} <= broken.keys()
+    heads = broken["tensor_divides_heads"]
+    assert heads["field"] == "layout.tp"
+    assert heads["value"] == 3
+    assert heads["cure"].startswith("tp = ")
+    assert answer["prediction"] is answer["fits"] is None
+    assert answer["best"]["gain"] is None
+    assert answer["best"]["fit_probability"] >= 0.9
+
+
+def test_a_launch_is_checked_as_typed(shared_client) -> None:
+    answer = check(shared_client, LAUNCHED)
+    assert answer["layout"]["dp_shard"] == 64
+    assert answer["launch_read"]["framework"] == "DeepSpeed"
+    assert answer["launch_read"]["unread"] == []
+    named = shared_client.post(
+        "/v1/checks", json={**QUESTION, "stack": "deepspeed", "layout": answer["layout"]}
+    ).json()
+    assert named["prediction"] == answer["prediction"]
+    assert named["launch_read"] is None
+
+
+def test_changes_of_a_launch_are_in_its_words(shared_client) -> None:
+    model_parallel = without(DEEPSPEED, "train_batch_size")
+    model_parallel["tensor_parallel"] = {"autotp_size": 4}
+    body = changed(LAUNCHED, "launch.arguments", model_parallel)
+    answer = check(shared_client, {**body, "workload": {"seq_len": 8192}})
+    settings = {one["name"]: one for one in answer["first_change"]["settings"]}
+    assert settings["tensor_parallel.autotp_size"]["from"] == 4
+
+
+def test_settings_that_are_not_understood_are_warned_of(shared_client) -> None:
+    odd = changed(LAUNCHED, "launch.arguments", {**DEEPSPEED, "puzzle": {"size": 3}})
+    answer = check(shared_client, odd)
+    (warning,) = (one for one in answer["warnings"] if one["code"] == "unread_settings")
+    assert "puzzle.size" in warning["message"]
+    assert answer["launch_read"]["unread"] == ["puzzle.size = 3"]
+    assert answer["verdict"] == "go_with_warnings"
+
+
+def test_a_broken_rule_of_a_launch_is_in_its_words(shared_client) -> None:
+    document = without(DEEPSPEED, "train_batch_size", "gradient_accumulation_steps")
+    document["tensor_parallel"] = {"autotp_size": 3}
+    body = changed(LAUNCHED, "launch.arguments", document)
+    body = changed(body, "workload.global_batch", 128)
+    body = changed(body, "cluster.num_chips", 192)
+    answer = check(shared_client, body)
+    broken = {rule["name"]: rule for rule in answer["broken_rules"]}
+    assert broken["tensor_divides_heads"]["setting"] == "tensor_parallel.autotp_size"
+    field = "launch.arguments.tensor_parallel.autotp_size"
+    assert broken["tensor_divides_heads"]["field"] == field
+    refused = shared_client.post("/v1/predictions", json=body)
+    assert_problem(refused, "invalid", "/launch/arguments/tensor_parallel/autotp_size")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({**QUESTION}, "/layout"),
+        ({"launch": LAUNCHED["launch"]}, "/cluster"),
+        ({**LAUNCHED, "layout": SLOW}, "/layout"),
+        (changed(LAUNCHED, "launch.format", "shell"), "/launch/format"),
+        (changed(LAUNCHED, "launch.arguments", ""), "/launch/arguments"),
+        (changed(LAUNCHED, "launch.arguments", "["), "/launch/arguments"),
+        (changed(LAUNCHED, "cluster.num_chips", 32), "/launch/arguments"),
+        (changed(LAUNCHED, "workload.seq_len", 0), "/workload/seq_len"),
+        ({**QUESTION, "layout": SLOW, "time_limit_s": 0}, "/time_limit_s"),
+        ({**QUESTION, "layout": SLOW, "constraints": {"tp": 0}}, "/constraints/tp"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_named(shared_client, body: dict, pointer: str) -> None:
+    answer = shared_client.post("/v1/checks", json=body)
+    assert answer.status_code == 422
+    assert_problem(answer, "invalid", pointer)
+
+
+def test_a_report_that_ran_out_of_memory_is_a_warning(client) -> None:
+    report = {**QUESTION, "layout": SLOW, "outcome": "out_of_memory"}
+    assert client.post("/v1/reports", json=report).status_code == 201
+    answer = check(client, {**QUESTION, "layout": SLOW})
+    assert "reported_out_of_memory" in {warning["code"] for warning in answer["warnings"]}
+
+
+def test_a_check_stores_nothing(client) -> None:
+    check(client, {**QUESTION, "layout": SLOW})
+    assert client.get("/v1/predictions").json()["items"] == []
+    assert client.get("/v1/recommendations").json()["items"] == []
+
+
+SBATCH = """#!/bin/bash
+#SBATCH --nodes=16 --ntasks-per-node=8 --gpus-per-node=8
+srun python pretrain_gpt.py --num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 \\
+  --num-attention-heads 64 --group-query-attention --num-query-groups 8 --swiglu \\
+  --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights \\
+  --vocab-size 128256 --seq-length 8192 --max-position-embeddings 8192 \\
+  --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --sequence-parallel \\
+  --use-distributed-optimizer --micro-batch-size 1 --global-batch-size 512 --bf16
+"""
+
+
+def typed(old: str = "", new: str = "") -> dict[str, Any]:
+    """A check of the job script, with one text in it replaced."""
+    arguments = SBATCH.replace(old, new)
+    return {
+        "launch": {"format": "megatron", "arguments": arguments},
+        "cluster": {"preset": "h100"},
+        **PATIENT,
+    }
+
+
+def test_a_job_script_says_all_but_the_chips(shared_client) -> None:
+    answer = check(shared_client, typed())
+    assert answer["verdict"] in ("go", "go_with_warnings")
+    assert answer["request"]["cluster"]["num_chips"] == 128
+    layout = answer["layout"]
+    assert (layout["tp"], layout["pp"], layout["dp_shard"]) == (8, 4, 4)
+    assert answer["catalogue"]["architecture"]["num_layers"] == 80
+    assert answer["first_change"]["settings"][0]["name"].startswith("--")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "setting"),
+    [
+        (
+            "--micro-batch-size 1",
+            "--micro-batch-size 3",
+            "batch_divides",
+            "--micro-batch-size",
+        ),
+        (
+            "parallel-size 8",
+            "parallel-size 5",
+            "tensor_divides_heads",
+            "--tensor-model-parallel-size",
+        ),
+        (
+            "parallel-size 4",
+            "parallel-size 3",
+            "layers_divide",
+            "--pipeline-model-parallel-size",
+        ),
+        (
+            "--bf16",
+            "--bf16 --recompute-granularity full",
+            "framework_stops",
+            "--recompute-granularity",
+        ),
+    ],
+)
+def test_what_megatron_refuses_is_illegal_and_named_by_its_flag(
+    shared_client, old: str, new: str, name: str, setting: str
+) -> None:
+    answer = check(shared_client, typed(old, new))
+    assert answer["verdict"] == "illegal"
+    (broken,) = (rule for rule in answer["broken_rules"] if rule["name"] == name)
+    assert broken["setting"] == setting
+    assert setting in broken["field"]
+    assert broken["cure"]
+    assert answer["best"]["fit_probability"] >= 0.9
+    assert name in answer["summary"]
+    refused = shared_client.post("/v1/predictions", json=without(typed(old, new), "time_limit_s"))
+    assert refused.status_code == 422
+
+
+def test_the_change_that_makes_a_launch_legal_is_in_its_words(shared_client) -> None:
+    answer = check(shared_client, typed("--micro-batch-size 1", "--micro-batch-size 3"))
+    (setting,) = answer["first_change"]["settings"]
+    assert (setting["name"], setting["from"]) == ("--micro-batch-size", 3)

@@ -1,0 +1,117 @@
+"""Documents of settings: what is read of them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.errors import Invalid
+from service.formats.launch import accelerate_reader, deepspeed_reader
+from service.formats.launch.documents import (
+    Settings,
+    document_in_script,
+    flat,
+    nested,
+    read_document,
+    shown,
+)
+
+READERS = (deepspeed_reader.read, accelerate_reader.read)
+NAMES = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=5)
+
+
+@given(
+    st.dictionaries(NAMES, st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner)))
+)
+def test_dotted_names_are_the_document(document: dict[str, Any]) -> None:
+    assert nested(dict(flat(document))) == document
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &b 1\nc: *b", "aliases"),
+        ("[" * 60_000, "nests deeper|neither"),
+        ('{"a":' * 400 + "1" + "}" * 400, "nests deeper"),
+        ("{a: " * 15_000, "nests deeper"),
+        ("a:\n" + "- " * 30_000, "nests deeper"),
+        ("a: " + "9" * 5000, "neither JSON nor YAML"),
+        ("a: 0x" + "f" * 5000, "neither JSON nor YAML"),
+        ("a: !!python/object:os.system {}", "neither JSON nor YAML"),
+        ("a: {? [1] : 2}", "neither JSON nor YAML"),
+        ("a: {2026-01-01: 2}", "neither JSON nor YAML"),
+        ("a: 1\n b: 2", "line 2"),
+        ("1: 2", "mapping of names"),
+        ("a", "mapping of names"),
+        ("", "mapping of names"),
+        ("a: 1\n" * 20_000, "characters"),
+    ],
+)
+def test_texts_that_are_no_document_are_refused(text: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message) as caught:
+        read_document(text)
+    assert caught.value.field == "launch.arguments"
+
+
+def test_settings_are_shown_so_that_every_database_stores_them() -> None:
+    document = read_document('{"a\\u0000": "b\\u0000\\ud800", "c": "' + "x" * 1000 + '"}')
+    unread, _ = Settings(document).rest((), {})
+    assert unread[0] == 'a\\u0000 = "b\\u0000\\ud800"'
+    assert len(unread[1]) < 100
+    assert shown("a.b", None) == "a.b = null"
+
+
+@pytest.mark.parametrize("read", READERS)
+@given(text=st.text())
+def test_any_text_is_read_or_refused(read: Any, text: str) -> None:
+    with suppress(Invalid):
+        read(text, None)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize(
+    "value", ["1e400", "0x" + "f" * 2000, ".nan", "-.inf", "2026-01-01", "[1]", "{a: 1}", "''"]
+)
+@pytest.mark.parametrize(
+    "name",
+    ["train_batch_size", "bf16", "zero_optimization", "num_processes", "fsdp_config", "optim",
+        "mixed_precision", "distributed_type", "dynamo_config", "optimizer", "pipeline"],
+)  # fmt: skip
+def test_any_value_is_read_or_refused(read: Any, name: str, value: str) -> None:
+    with suppress(Invalid):
+        read(f"{name}: {value}\n", None)
+
+
+def test_flags_replace_what_stands_in_their_way() -> None:
+    script = "cat > a.yaml <<EOF\nfsdp_config: 5\nEOF\n"
+    script += "accelerate launch --config_file a.yaml --use_fsdp --fsdp_version 2 t.py"
+    assert accelerate_reader.read(script, None).layout["zero_stage"] == 3
+
+
+@pytest.mark.parametrize(
+    ("script", "document"),
+    [
+        ("cat <<END > x\na: $B\nEND\n", 'a: "$B"'),
+        ("cat <<'E'\na: ${B}\nE", 'a: "$B"'),
+        ("cat <<-E\n\ta: \\$b\n\tE", "\ta: $b"),
+        ("cat <<A\na: 1\nA\ncat <<B\nb: 1\nB", None),
+        ("echo", None),
+        ("<<a\n" * 16_000, None),
+    ],
+)
+def test_a_script_writes_one_document_or_none(script: str, document: str | None) -> None:
+    if script.startswith("<<a"):
+        assert document_in_script(script) is not None
+    else:
+        assert document_in_script(script) == document
+
+
+def test_json_is_read_as_yaml_does() -> None:
+    document = {"a": [1, 2.5, None, True, "no"], "b": {"c": "é\t\"'\U0001f600"}}
+    assert read_document(json.dumps(document)) == document
+    assert read_document(json.dumps(document, indent=2)) == document

@@ -1,0 +1,491 @@
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.architecture import Architecture, MoeShape
+from models.spec.layout import AXES, Layout
+from models.spec.problem import Problem
+from service.formats.launch import maxtext_reader, maxtext_writer
+from service.formats.launch.job import Inexpressible, Job, LaunchReading
+from service.formats.launch.maxtext_mesh import devices_per_slice
+from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
+
+DENSE = problem_of("maxtext")
+SPARSE = problem_of("maxtext", "mixtral-8x7b")
+TPU = replace(DENSE, cluster=catalogue.cluster("tpu-v5p", 8))
+SLICES = replace(SPARSE, cluster=catalogue.cluster("tpu-v6e", 8, torus_shape=(2, 2)))
+SHARDINGS: dict[str, tuple[Any, ...]] = {
+    "zero_stage": (0, 1, 3),
+    "recompute": ("selective", "full"),
+    "offload_optimizer": (False, True),
+    "ep": (1, 2),
+    "micro_batch": (4,),
+}
+POLICIES: dict[str, tuple[Any, ...]] = {
+    "zero_stage": (3,),
+    "recompute": ("selective",),
+    "recompute_modules": (
+        (),
+        ("layernorm", "mlp_act", "core_attn"),
+        ("layernorm", "mlp_act"),
+        ("layernorm", "mlp"),
+        ("layernorm", "moe_act", "core_attn"),
+        ("layernorm", "moe_act"),
+        ("layernorm", "moe"),
+    ),
+    "offload_activations": (False, True),
+}
+PLACEMENTS: dict[str, tuple[Any, ...]] = {
+    "zero_stage": (3,),
+    "recompute": ("full",),
+    "offload_activations": (False, True),
+    "placement": (AXES, ("dp_shard", "tp", "cp", "dp_replicate", "pp")),
+}
+
+
+def read(text: str, version: str | None = None, **known: Any) -> LaunchReading:
+    return maxtext_reader.read(text, version, **known)
+
+
+def as_it_is_read(job: Job) -> Layout:
+    """Weights that nothing shards are whole, however they would be sharded; and without a pipeline
+    parameters are gathered again for backward."""
+    layout = job.layout
+    alone = layout.dp_shard * layout.cp * layout.dp_replicate == 1
+    if layout.zero_stage == 3 and alone and not layout.offload_optimizer:
+        layout = replace(layout, zero_stage=0)
+    return replace(layout, placement=AXES, torus_axes=("z", "y", "x"))
+
+
+@pytest.mark.parametrize(
+    "choices", [SHARDINGS, POLICIES, PLACEMENTS], ids=["shardings", "policies", "placements"]
+)
+@pytest.mark.parametrize(
+    "problem", [DENSE, SPARSE, TPU, SLICES], ids=["dense", "sparse", "tpu", "slices"]
+)
+def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) -> None:
+    @given(written(problem, maxtext_writer.write, **choices))
+    def check(made: Any) -> None:
+        job, configuration = made
+        reading = read(shlex.join(maxtext_writer.words(configuration.settings)))
+        found = layout_read(reading, problem)
+        plain = replace(found, placement=AXES, torus_axes=("z", "y", "x"))
+        assert plain == as_it_is_read(job)
+        assert reading.num_devices == job.layout.num_devices
+        assert reading.num_micro_batches == job.num_micro_batches
+        assert reading.workload["global_batch"] == problem.workload.global_batch
+        assert reading.model == {"name": problem.architecture.name}
+        assert reading.unread == ()
+        assert reading.stops == ()
+        if found.zero_stage == job.layout.zero_stage:
+            again = maxtext_writer.write(replace(job, layout=found))
+            assert again.settings == configuration.settings
+
+    check()
+
+
+def test_the_settings_of_a_plain_layout() -> None:
+    job = job_of(DENSE, dp_shard=8, tp=2, zero_stage=3, micro_batch=4, recompute="full")
+    configuration = maxtext_writer.write(job)
+    text = shlex.join(maxtext_writer.words(configuration.settings))
+    assert "model_name=llama3.1-8b hardware=gpu max_target_length=4096" in text
+    assert "per_device_batch_size=2 gradient_accumulation_steps=2" in text
+    assert "remat_policy=full" in text
+    settings = configuration.settings
+    assert (settings["ici_tensor_parallelism"], settings["dcn_tensor_parallelism"]) == (2, 1)
+    assert (settings["ici_fsdp_parallelism"], settings["dcn_fsdp_parallelism"]) == (4, 2)
+    assert configuration.slurm["nodes"] == 2
+
+
+def test_a_device_may_have_a_fraction_of_a_sequence() -> None:
+    job = job_of(DENSE, dp_shard=2, tp=8, zero_stage=3, micro_batch=1)
+    settings = maxtext_writer.write(job).settings
+    assert settings["per_device_batch_size"] == 0.125
+    assert settings["gradient_accumulation_steps"] == 32
+
+
+@pytest.mark.parametrize("devices", [6, 12, 24, 28, 36, 72, 144, 576])
+def test_what_is_cut_off_behind_the_point_is_no_sequence(devices: int) -> None:
+    for sequences in range(1, 1000):
+        assert int(devices * maxtext_writer.per_device(sequences, devices)) == sequences
+
+
+def test_slices_are_joined_by_the_outer_axes() -> None:
+    job = job_of(SLICES, dp_replicate=2, dp_shard=2, tp=2, ep=2, zero_stage=3)
+    settings = maxtext_writer.write(job).settings
+    assert devices_per_slice(SLICES.cluster) == 4
+    assert settings["dcn_data_parallelism"] == 2
+    assert settings["ici_data_parallelism"] == 1
+    assert settings["ici_expert_parallelism"] == 2
+    assert settings["ici_fsdp_parallelism"] == 1
+    ici = [value for name, value in settings.items() if name.startswith("ici_")]
+    dcn = [value for name, value in settings.items() if name.startswith("dcn_")]
+    assert (_product(ici), _product(dcn)) == (4, 2)
+
+
+def _product(values: list[Any]) -> int:
+    product = 1
+    for value in values:
+        product *= value
+    return product
+
+
+def test_experts_over_context_have_a_mesh_of_their_own() -> None:
+    job = job_of(SPARSE, dp_shard=4, cp=4, ep=8, zero_stage=3)
+    settings = maxtext_writer.write(job).settings
+    assert settings["custom_mesh_and_rule"] == "cp-as-ep"
+    assert settings["ici_expert_parallelism"] * settings["dcn_expert_parallelism"] == 2
+    assert settings["ici_context_parallelism"] == 4
+
+
+@pytest.mark.parametrize(
+    ("knobs", "policy"),
+    [
+        ({"recompute": "full"}, {"remat_policy": "full"}),
+        (
+            {"recompute_modules": ("layernorm", "mlp_act", "core_attn")},
+            {"remat_policy": "minimal"},
+        ),
+        (
+            {"recompute_modules": ("layernorm", "mlp_act")},
+            {"remat_policy": "minimal_with_context"},
+        ),
+        (
+            {"recompute_modules": ("layernorm", "mlp")},
+            {"remat_policy": "save_dot_with_context_except_mlp"},
+        ),
+        (
+            {
+                "recompute_modules": ("layernorm", "mlp_act", "core_attn"),
+                "offload_activations": True,
+            },
+            {"remat_policy": "minimal_offloaded"},
+        ),
+        (
+            {"recompute": "full", "offload_activations": True},
+            {"remat_policy": "custom", "decoder_layer_input": "offload"},
+        ),
+    ],
+)
+def test_remat_policies(knobs: dict[str, Any], policy: dict[str, Any]) -> None:
+    knobs = {"recompute": "selective", **knobs}
+    settings = maxtext_writer.write(job_of(DENSE, dp_shard=16, zero_stage=3, **knobs)).settings
+    assert policy.items() <= settings.items()
+
+
+def test_experts_are_kept_by_custom_policies_alone() -> None:
+    job = job_of(SPARSE, dp_shard=16, zero_stage=3, recompute="selective")
+    settings = maxtext_writer.write(job).settings
+    assert settings["remat_policy"] == "custom"
+    assert settings["moe_mlpwi_1"] == "device"
+    assert "context" not in settings
+
+
+def test_latents_are_kept_where_their_projections_are_repeated() -> None:
+    problem = problem_of("maxtext", "deepseek-v3")
+    modules = ("layernorm", "mlp_act", "moe_act", "mla_up_proj")
+    job = job_of(
+        problem, dp_shard=16, zero_stage=3, recompute="selective", recompute_modules=modules
+    )
+    settings = maxtext_writer.write(job).settings
+    assert settings["kv_wa_proj"] == settings["query_wa_proj"] == "device"
+    assert "key_proj" not in settings
+    assert settings["mtp_num_layers"] == 1
+    reading = read(shlex.join(maxtext_writer.words(settings)))
+    assert reading.layout["recompute_modules"] == [*modules]
+    assert reading.model == {"name": "deepseek-v3"}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "field", "cure"),
+    [
+        ({"cp": 2, "dp_replicate": 8, "zero_stage": 0}, "layout.zero_stage", "zero_stage 3"),
+        ({"dp_shard": 16, "zero_stage": 2}, "layout.zero_stage", "ask with 3"),
+        ({"dp_shard": 16, "zero_stage": 3, "reshard": False}, "layout.reshard", "pipeline"),
+        (
+            {"dp_shard": 16, "zero_stage": 3, "recompute_modules": ("core_attn",)},
+            "layout.recompute_modules",
+            "layernorm",
+        ),
+        ({"dp_shard": 16, "zero_stage": 3, "recompute": "none"}, "layout.recompute", "selective"),
+        ({"dp_shard": 16, "zero_stage": 3, "schedule": "afab"}, "layout.schedule", "1f1b"),
+        ({"pp": 2, "dp_shard": 8, "zero_stage": 3, "schedule": "1f1b"}, "layout.schedule", "afab"),
+        ({"tp": 2, "dp_shard": 8, "sequence_parallel": False}, "layout.sequence_parallel", "true"),
+    ],
+)
+def test_what_no_setting_says(knobs: dict[str, Any], field: str, cure: str) -> None:
+    if "recompute_modules" in knobs:
+        knobs = {**knobs, "recompute": "selective"}
+    with pytest.raises(Inexpressible, match=cure) as raised:
+        maxtext_writer.write(job_of(DENSE, **knobs))
+    assert raised.value.field == field
+
+
+def test_experts_that_fold_over_tensor_are_not_said() -> None:
+    job = job_of(SPARSE, dp_shard=2, cp=4, tp=2, ep=8, zero_stage=3)
+    with pytest.raises(Inexpressible, match="divides dp_shard"):
+        maxtext_writer.write(job)
+
+
+@pytest.mark.parametrize(
+    ("workload", "problem", "settings"),
+    [
+        ({"precision": "fp8"}, DENSE, {"quantization": "fp8"}),
+        ({"precision": "int8"}, TPU, {"quantization": "int8"}),
+        ({"precision": "fp32"}, TPU, {"dtype": "float32"}),
+        ({"optimizer": "muon"}, DENSE, {"opt_type": "muon"}),
+    ],
+)
+def test_number_formats_and_optimizers(
+    workload: dict[str, Any], problem: Problem, settings: dict[str, Any]
+) -> None:
+    asked = replace(problem, workload=replace(problem.workload, **workload))
+    num_devices = asked.cluster.num_devices
+    job = job_of(asked, dp_shard=num_devices, zero_stage=3, micro_batch=64 // num_devices)
+    written_ = maxtext_writer.write(job).settings
+    assert settings.items() <= written_.items()
+    assert workload.items() <= read(shlex.join(maxtext_writer.words(written_))).workload.items()
+
+
+def test_moments_of_16_bits_are_not_said() -> None:
+    asked = replace(DENSE, workload=replace(DENSE.workload, optimizer="adamw_bf16_moments"))
+    with pytest.raises(Inexpressible, match="first moment only"):
+        maxtext_writer.write(job_of(asked, dp_shard=16, zero_stage=3))
+
+
+def test_a_pipeline_has_plain_stages() -> None:
+    job = job_of(DENSE, pp=4, dp_shard=4, zero_stage=3, micro_batch=2)
+    settings = maxtext_writer.write(job).settings
+    assert settings["num_layers_per_pipeline_stage"] == 8
+    assert settings["num_pipeline_repeats"] == 1
+    assert settings["num_pipeline_microbatches"] == 8
+    assert settings["per_device_batch_size"] == 4
+    reading = read(shlex.join(maxtext_writer.words(settings)))
+    assert layout_read(reading, DENSE).pp == 4
+    assert reading.num_micro_batches == 8
+
+
+def test_dense_layers_in_front_stay_outside_a_pipeline() -> None:
+    moe = MoeShape(num_experts=8, experts_per_token=2, moe_intermediate_size=512, first_k_dense=1)
+    architecture = Architecture.from_shape(
+        name="mine",
+        num_layers=8,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_attention_heads=16,
+        vocab_size=32000,
+        moe=moe,
+    )
+    problem = replace(DENSE, architecture=architecture)
+    with pytest.raises(Inexpressible, match="outside its pipeline"):
+        maxtext_writer.write(job_of(problem, pp=2, dp_shard=8, zero_stage=3))
+
+
+def test_a_model_without_a_file_has_its_sizes() -> None:
+    architecture = replace(DENSE.architecture, layers=DENSE.architecture.layers[:4], name="small")
+    job = job_of(replace(DENSE, architecture=architecture), dp_shard=16, zero_stage=3)
+    configuration = maxtext_writer.write(job)
+    assert configuration.settings["base_num_decoder_layers"] == 4
+    assert "model_name" not in configuration.placeholders
+    reading = read(shlex.join(maxtext_writer.words(configuration.settings)))
+    assert reading.model is not None
+    shape = {**reading.model, "name": "small"}
+    assert Architecture.from_shape(**shape) == architecture
+
+
+def test_a_model_that_cannot_be_said_has_a_placeholder() -> None:
+    problem = problem_of("maxtext", "gemma-2-9b")
+    configuration = maxtext_writer.write(job_of(problem, dp_shard=16, zero_stage=3))
+    assert "model_name" in configuration.placeholders
+    assert "model_name" not in configuration.settings
+
+
+# -- reading
+
+
+COMMAND = "python3 -m maxtext.trainers.pre_train.train src/maxtext/configs/base.yml"
+
+
+def test_defaults_are_those_of_base_yml() -> None:
+    reading = read(f"{COMMAND} run_name=x model_name=llama3.1-8b")
+    assert reading.num_devices is None
+    assert "dp_shard" not in reading.layout
+    assert "dp_replicate" not in reading.layout
+    assert "global_batch" not in reading.workload
+    assert reading.layout["zero_stage"] == 3
+    assert reading.layout["recompute"] == "full"
+    assert reading.layout["micro_batch"] == 12
+    assert reading.num_micro_batches == 1
+    assert reading.workload["seq_len"] == 2048
+    assert reading.ignored == ("run_name=x",)
+
+
+def test_degrees_that_are_the_rest_follow_from_devices_and_slices() -> None:
+    text = f"{COMMAND} model_name=llama3.1-8b per_device_batch_size=2 ici_tensor_parallelism=4"
+    reading = read(text, num_devices=64, num_slices=2)
+    assert (reading.layout["dp_replicate"], reading.layout["dp_shard"]) == (2, 8)
+    assert reading.layout["tp"] == 4
+    assert reading.layout["micro_batch"] == 8
+    assert reading.workload["global_batch"] == 128
+    assert reading.layout["placement"][-1] == "dp_replicate"
+
+
+def test_a_file_in_yaml_is_read_too() -> None:
+    reading = read(
+        """
+        # a comment
+        model_name: "mixtral-8x7b"
+        per_device_batch_size: 1.0
+        ici_fsdp_parallelism: 8
+        ici_expert_parallelism: 8
+        dcn_data_parallelism: 2
+        remat_policy: custom
+        context: device
+        out_proj: device
+        query_proj: device
+        key_proj: device
+        value_proj: device
+        """
+    )
+    assert reading.num_devices == 128
+    assert (reading.layout["dp_shard"], reading.layout["dp_replicate"]) == (64, 2)
+    assert reading.layout["ep"] == 8
+    assert reading.layout["recompute_modules"] == ["layernorm", "moe"]
+    assert reading.unread == ()
+
+
+def test_layers_without_a_policy_are_recomputed_as_a_whole() -> None:
+    reading = read("model_name=llama3.1-8b remat_policy=none")
+    assert reading.layout["recompute"] == "full"
+    assert "remat_policy=none" in reading.unread[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "modules", "is_same"),
+    [
+        ("minimal", ["layernorm", "mlp_act", "core_attn"], True),
+        ("minimal_flash", ["layernorm", "mlp_act"], True),
+        ("save_dot_except_mlp", ["layernorm", "mlp", "core_attn"], True),
+        ("save_dot_except_mlpwi", ["layernorm", "mlp", "core_attn"], False),
+        ("save_qkv_proj", ["layernorm", "mlp", "core_attn"], False),
+        ("save_out_proj", None, False),
+    ],
+)
+def test_policies_that_are_read(policy: str, modules: list[str] | None, is_same: bool) -> None:
+    reading = read(f"model_name=llama3.1-8b remat_policy={policy}")
+    assert reading.layout.get("recompute_modules") == modules
+    assert reading.layout["recompute"] == ("selective" if modules else "full")
+    assert is_same == (reading.unread == ())
+
+
+def test_offloaded_layer_inputs_with_all_else_recomputed() -> None:
+    reading = read("model_name=llama3.1-8b remat_policy=custom decoder_layer_input=offload")
+    assert reading.layout["recompute"] == "full"
+    assert reading.layout["offload_activations"] is True
+    idle = read("model_name=llama3.1-8b remat_policy=full decoder_layer_input=offload")
+    assert idle.layout["offload_activations"] is False
+    assert "without remat_policy=custom" in idle.ignored[0]
+
+
+def test_a_circular_pipeline_is_not_hidden() -> None:
+    text = "model_name=llama3.1-8b ici_pipeline_parallelism=4 ici_fsdp_parallelism=2"
+    assert "num_pipeline_repeats=8" in read(text).unread[0]
+    plain = read(f"{text} num_layers_per_pipeline_stage=8 per_device_batch_size=1")
+    assert plain.unread == ()
+    assert (plain.num_micro_batches, plain.layout["micro_batch"]) == (4, 1)
+
+
+def test_settings_of_the_environment() -> None:
+    reading = read(
+        f"export LIBTPU_INIT_ARGS=--xla_x=true\nM_PER_DEVICE_BATCH_SIZE=3 {COMMAND}"
+        " model_name=llama3.1-8b"
+    )
+    assert reading.layout["micro_batch"] == 3
+    assert reading.unread == ("LIBTPU_INIT_ARGS=--xla_x=true",)
+
+
+def test_settings_that_could_matter_are_listed() -> None:
+    reading = read(
+        "model_name=llama3.1-8b ici_tensor_paralelism=4 sa_block_q=1024 sa_block_kv=512 steps=5"
+        " weight_dtype=bfloat16 base.foo=1 mu_dtype=bfloat16"
+    )
+    listed = "; ".join(reading.unread)
+    assert "did you mean ici_tensor_parallelism" in listed
+    assert "sa_block_q=1024" in listed
+    assert "weight_dtype=bfloat16" in listed
+    assert "mu_dtype=bfloat16" in listed
+    assert "base.foo=1 (unknown)" in listed
+    assert reading.ignored == ("sa_block_kv=512", "steps=5")
+
+
+def test_models_that_the_catalogue_lacks_are_to_be_described() -> None:
+    assert read("model_name=gemma2-9b").model is None
+    assert "describe" in read("model_name=gemma2-9b").unread[0]
+    changed = read("model_name=llama3.1-8b base_num_decoder_layers=4 override_model_config=true")
+    assert changed.model is None
+    mtp = read("model_name=deepseek3-671b")
+    assert mtp.model is not None
+    assert (mtp.model["name"], mtp.model["mtp_layers"]) == ("deepseek-v3", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("ici_tensor_parallelism=four", "must be a whole number"),
+        ("ici_tensor_parallelism=0", "at least 1, or -1"),
+        ("ici_tensor_parallelism=-1", "one may be"),
+        ("ici_tensor_parallelism=-1 ici_fsdp_parallelism=1", "the axis of tp"),
+        ("remat_policy=some", "minimal_with_context"),
+        ("opt_type=lion", "adamw, adam_pax, sgd, muon"),
+        ("context=host", "remat, device, offload"),
+        ("per_device_batch_size=0.5", "whole numbers"),
+        ("model_name=lama3-8b", "did you mean llama3-8b"),
+        ("dtype=bfloat", "must be one of"),
+        ("scan_layers=maybe", "true or false"),
+        ("ici_tensor_parallelism=$TP", "TP is not defined"),
+        ("num_layers_per_pipeline_stage=5 ici_pipeline_parallelism=2", "must divide the 32"),
+        (
+            "ici_fsdp_parallelism=6 dcn_data_parallelism=1 attention=fast",
+            "attention",
+        ),
+        ("a b c.yml", "no key=value"),
+    ],
+)
+def test_values_that_maxtext_would_refuse(text: str, named: str) -> None:
+    name = "" if "model_name" in text else " model_name=llama3.1-8b"
+    with pytest.raises(Invalid, match=named):
+        read(f"{COMMAND} {text}{name}")
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("model_name=llama3.1-8b shard_optimizer_over_data=true", "shard_optimizer_over_data"),
+        (
+            "model_name=llama3.1-8b quantization=fp8 gradient_accumulation_steps=2",
+            "gradient_accumulation_steps",
+        ),
+        ("model_name=mixtral-8x7b opt_type=muon", "opt_type"),
+    ],
+)
+def test_what_maxtext_stops_at(text: str, setting: str) -> None:
+    assert [stop.setting for stop in read(text).stops] == [setting]
+
+
+def test_muon_is_not_made_for_every_model() -> None:
+    asked = replace(SPARSE, workload=replace(SPARSE.workload, optimizer="muon"))
+    with pytest.raises(Inexpressible, match="no Muon"):
+        maxtext_writer.write(job_of(asked, dp_shard=16, zero_stage=3))
+
+
+def test_devices_must_be_those_of_the_mesh() -> None:
+    text = f"{COMMAND} model_name=llama3.1-8b ici_fsdp_parallelism=8 dcn_data_parallelism=2"
+    with pytest.raises(Invalid, match="multiply to 16, and the job has 64"):
+        read(text, num_devices=64)

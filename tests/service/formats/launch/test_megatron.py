@@ -1,0 +1,588 @@
+"""Layouts that are written as arguments of Megatron-LM and overrides of Megatron-Bridge, and read
+again."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.errors import Invalid
+from models.layouts.rules import first_broken
+from models.spec import catalogue
+from models.spec.layout import AXES, Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.switches import applies, switches_of
+from service.formats.launch import (
+    megatron_bridge_reader,
+    megatron_bridge_writer,
+    megatron_fields,
+    megatron_reader,
+    megatron_writer,
+)
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, LaunchReading
+from service.formats.launch.megatron_bridge_fields import is_field
+from service.formats.launch.megatron_job import PIPELINE_INSIDE
+from service.schemas.architecture import ShapeFields
+from service.schemas.workload import WorkloadFields
+from tests.launchers.jobs import random_jobs
+from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
+
+FORMATS = {
+    "megatron": (megatron_writer, megatron_reader, "pretrain_gpt.py"),
+    "megatron-bridge": (megatron_bridge_writer, megatron_bridge_reader, "run_recipe.py"),
+}
+MODELS = {
+    "dense": ("llama-3-8b", 16, {}),
+    "sparse": ("qwen3-30b-a3b", 16, {"load_balancing": "micro_batch_loss"}),
+    "latent": ("deepseek-v3", 16, {"load_balancing": "bias", "optimizer": "adamw_bf16_moments"}),
+}
+SHARDING: dict[str, tuple[Any, ...]] = {
+    "zero_stage": (0, 1, 3),
+    "recompute": ("none", "selective", "full"),
+    "offload_activations": (False, True),
+    "offload_optimizer": (False, True),
+    "ep": (1, 4),
+}
+PIPELINES: dict[str, tuple[Any, ...]] = {
+    "zero_stage": (0, 1),
+    "schedule": ("1f1b", "interleaved"),
+    "virtual_stages": (1, 2, 4),
+    "balanced": (True, False),
+    "recompute_layers": (0, 1),
+    "recompute": ("full",),
+}
+
+
+def command(writer: ModuleType, job: Job, configuration: LaunchConfiguration, program: str) -> str:
+    """What somebody would type."""
+    per_node = min(8, job.layout.num_devices)
+    nodes = job.layout.num_devices // per_node
+    words = shlex.join(writer.words(configuration.settings))
+    return f"torchrun --nnodes {nodes} --nproc-per-node {per_node} {program} {words}"
+
+
+def read_again(format_: str, job: Job) -> LaunchReading:
+    writer, reader, program = FORMATS[format_]
+    text = command(writer, job, writer.write(job), program)
+    reading: LaunchReading = reader.read(text)
+    return reading
+
+
+def as_megatron_runs(job: Job) -> Layout:
+    """A split is said by its layers, and modules by name."""
+    layout = job.layout
+    modules = layout.recompute_modules
+    if layout.recompute == "selective":
+        named = modules or job.problem.stack.selective[0]
+        modules = tuple(name for name in named if job.problem.has_module(name))
+    is_equal = len(set(job.layers_per_chunk)) == 1
+    order = [axis for axis in layout.placement if getattr(layout, axis) > 1]
+    is_usual = order == [axis for axis in AXES if getattr(layout, axis) > 1]
+    return replace(
+        layout,
+        schedule="1f1b" if layout.pp == 1 else layout.schedule,
+        recompute_modules=modules,
+        balanced=not is_equal,
+        layers_per_chunk=() if is_equal else job.layers_per_chunk,
+        placement=AXES if is_usual else PIPELINE_INSIDE,
+    )
+
+
+def require_same(job: Job, reading: LaunchReading) -> None:
+    problem = job.problem
+    assert layout_read(reading, problem) == as_megatron_runs(job)
+    assert reading.num_devices == job.layout.num_devices
+    assert reading.stops == ()
+    assert reading.unread == ()
+    stated = WorkloadFields.model_validate(reading.workload).build()
+    asked = problem.workload
+    if not problem.architecture.is_moe:
+        asked = replace(asked, load_balancing="none", routing="natural")
+    assert stated == replace(asked, token_budget=None)
+    require_same_model(job, reading)
+    for switch in switches_of(problem.stack):
+        if switch.settings and applies(switch, problem, job.layout):
+            assert reading.stack[switch.field] == getattr(problem.stack, switch.field), switch.name
+
+
+def require_same_model(job: Job, reading: LaunchReading) -> None:
+    model = job.problem.architecture
+    found = ShapeFields.model_validate(reading.model).build()
+    for name in ("num_layers", "hidden_size", "mtp_layers", "is_moe", "tie_word_embeddings"):
+        assert getattr(found, name) == getattr(model, name)
+    padded = -(-model.vocab_size // job.layout.tp) * job.layout.tp
+    assert found.vocab_size == padded
+    # The form of requests has no gate of a shared expert, and no biases of dense MLPs.
+    assert found.parameters.total == pytest.approx(model.parameters.total, rel=1e-3)
+    assert [layer.moe is None for layer in found.layers] == [
+        layer.moe is None for layer in model.layers
+    ]
+    windows = [layer.attention.window for layer in model.layers]
+    assert [layer.attention.window for layer in found.layers] == windows
+
+
+@pytest.mark.parametrize("choices", [SHARDING, PIPELINES], ids=["sharding", "pipelines"])
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_layout_that_is_written_is_read_again(
+    format_: str, kind: str, choices: dict[str, tuple[Any, ...]]
+) -> None:
+    model, num_chips, workload = MODELS[kind]
+    problem = problem_of(format_, model, num_chips, **workload)
+    writer, reader, program = FORMATS[format_]
+
+    @given(written(problem, writer.write, **choices))
+    @settings(max_examples=40)
+    def check(made: tuple[Job, LaunchConfiguration]) -> None:
+        job, configuration = made
+        require_same(job, reader.read(command(writer, job, configuration, program)))
+
+    check()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_jobs_of_all_kinds_are_read_again(format_: str) -> None:
+    @given(st.integers(0, 10**6))
+    @settings(max_examples=25)
+    def check(seed: int) -> None:
+        jobs = random_jobs([format_], str(seed))
+        for job, _ in zip(jobs, range(3), strict=False):
+            try:
+                reading = read_again(format_, job)
+            except Inexpressible:
+                continue
+            require_same(job, reading)
+
+    check()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize(
+    ("stack", "model", "knobs", "field"),
+    [
+        ("generic", "llama-3-8b", {"pp": 4, "schedule": "zero_bubble"}, "layout.schedule"),
+        ("generic", "llama-3-8b", {"pp": 4, "schedule": "dualpipe"}, "layout.schedule"),
+        ("generic", "llama-3-8b", {"pp": 4, "schedule": "afab"}, "layout.schedule"),
+        (
+            "generic",
+            "llama-3-8b",
+            {"recompute": "selective", "recompute_modules": ("mlp_act",)},
+            "layout.recompute_modules",
+        ),
+        (
+            "generic",
+            "mixtral-8x7b",
+            {"recompute": "selective", "recompute_modules": ("layernorm", "alternate_mm")},
+            "layout.recompute_modules",
+        ),
+        (
+            "generic",
+            "llama-3-8b",
+            {"tp": 2, "cp": 2, "dp_shard": 4, "zero_stage": 1, "placement": AXES[::-1]},
+            "layout.placement",
+        ),
+        ("generic", "llama-3-8b", {"zero_stage": 3, "reshard": False}, "layout.reshard"),
+        ("megatron", "gemma-2-9b", {}, "model.num_norms"),
+    ],
+)
+def test_what_megatron_has_no_words_for_is_named(
+    format_: str, stack: str, model: str, knobs: dict[str, Any], field: str
+) -> None:
+    problem = problem_of(stack, model)
+    layout = Layout(**{"dp_shard": 16 // Layout(**knobs).num_devices, "zero_stage": 1, **knobs})
+    chunks = layout.pp * layout.virtual_stages
+    layers = (problem.architecture.num_layers // chunks,) * chunks
+    with pytest.raises(Inexpressible) as refused:
+        FORMATS[format_][0].write(Job(problem=problem, layout=layout, layers_per_chunk=layers))
+    assert refused.value.field == field
+    assert f"cannot be said in {format_}" in refused.value.rule
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "knobs", "field"),
+    [
+        ("adafactor", {}, "workload.optimizer"),
+        ("adamw_8bit", {}, "workload.optimizer"),
+        ("adamw_bf16_moments", {"dp_replicate": 16}, "layout.zero_stage"),
+    ],
+)
+def test_an_optimizer_without_words_is_named(
+    optimizer: str, knobs: dict[str, Any], field: str
+) -> None:
+    job = job_of(problem_of("megatron", optimizer=optimizer), **(knobs or {"dp_shard": 16}))
+    with pytest.raises(Inexpressible) as refused:
+        megatron_writer.write(job)
+    assert refused.value.field == field
+
+
+def test_a_module_that_no_layer_has_needs_no_word() -> None:
+    problem = problem_of("generic", "mixtral-8x7b")
+    modules = ("mlp_act", "moe_act", "mla_up_proj")
+    job = job_of(problem, dp_shard=16, recompute="selective", recompute_modules=modules)
+    assert megatron_writer.write(job).settings["--recompute-modules"] == ["moe_act"]
+
+
+@pytest.mark.parametrize(
+    ("chip", "knobs", "expected"),
+    [
+        ("h100", {"tp": 2, "dp_shard": 8}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+        ("h100", {"cp": 2, "dp_shard": 8}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+        ("h100", {"dp_shard": 16}, {}),
+        ("h100", {"tp": 2, "dp_shard": 8, "zero_stage": 3}, {}),
+        ("b200", {"tp": 2, "dp_shard": 8}, {}),
+    ],
+)
+def test_the_environment_follows_from_the_layout(
+    chip: str, knobs: dict[str, Any], expected: dict[str, str]
+) -> None:
+    problem = problem_of("megatron")
+    other = replace(problem.cluster, chip=problem_on(chip).cluster.chip)
+    job = job_of(replace(problem, cluster=other), **knobs)
+    assert dict(megatron_writer.write(job).environment) == expected
+
+
+def problem_on(chip: str) -> Problem:
+    return replace(problem_of("megatron"), cluster=catalogue.cluster(chip, 16))
+
+
+def test_sparse_models_always_state_the_tensor_parallelism_of_experts() -> None:
+    job = job_of(problem_of("megatron", "mixtral-8x7b"), tp=2, dp_shard=8, ep=8)
+    assert megatron_writer.write(job).settings["--expert-tensor-parallel-size"] == 1
+    dense = job_of(problem_of("megatron"), tp=2, dp_shard=8)
+    assert "--expert-tensor-parallel-size" not in megatron_writer.write(dense).settings
+
+
+def test_micro_batches_that_stages_do_not_divide_pass_in_larger_groups() -> None:
+    knobs = {"pp": 4, "tp": 4, "schedule": "interleaved", "virtual_stages": 2}
+    group = "--microbatch-group-size-per-virtual-pipeline-stage"
+    odd = megatron_writer.write(job_of(problem_of("megatron", global_batch=14), **knobs))
+    assert odd.settings[group] == 5  # 14 in groups of 4 would leave 2
+    even = megatron_writer.write(job_of(problem_of("megatron", global_batch=16), **knobs))
+    assert group not in even.settings
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_placeholders_say_what_no_layout_decides(format_: str) -> None:
+    job = job_of(
+        problem_of(format_, "mixtral-8x7b", load_balancing="micro_batch_loss"), dp_shard=16
+    )
+    configuration = FORMATS[format_][0].write(job)
+    text = " ".join([*configuration.placeholders, *configuration.placeholders.values()])
+    for word in ("data", "tokenizer", "learning rate", "checkpoints", "resume", "auxiliary loss"):
+        assert word in text
+    assert not set(configuration.placeholders) & set(configuration.settings)
+
+
+def test_names_are_those_of_the_framework() -> None:
+    job = job_of(problem_of("megatron", "deepseek-v3"), dp_shard=16, ep=16)
+    configuration = megatron_writer.write(job)
+    known = megatron_fields.flags()
+    assert {*configuration.settings, *configuration.placeholders} <= known.keys()
+    bridge = job_of(problem_of("megatron-bridge", "deepseek-v3"), dp_shard=16, ep=16)
+    for name in megatron_bridge_writer.write(bridge).settings:
+        assert is_field(name) or name in ("mixed_precision",) or name.startswith("rerun_"), name
+
+
+# -- reading
+
+
+LLAMA = (
+    "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64"
+    " --group-query-attention --num-query-groups 8 --swiglu --disable-bias-linear"
+    " --untie-embeddings-and-output-weights --vocab-size 128256 --seq-length 8192"
+    " --max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 1024 --bf16 "
+)
+
+
+def test_defaults_are_those_of_the_release_and_not_the_newest_tuned_ones() -> None:
+    text = LLAMA.replace("--group-query-attention ", "") + (
+        "--tensor-model-parallel-size 4 --num-experts 8 --expert-model-parallel-size 4"
+    )
+    reading = megatron_reader.read(text)
+    assert reading.model is not None
+    assert reading.layout["etp"] == 4
+    assert reading.layout["zero_stage"] == 0
+    assert reading.layout["recompute"] == "none"
+    assert not reading.layout["sequence_parallel"]
+    assert reading.stack["sequence_parallel"] == [True, False]
+    assert reading.stack["dispatcher"] == "allgather"
+    assert not reading.stack["overlap_data"]
+    assert reading.workload["load_balancing"] == "micro_batch_loss"
+    assert reading.model["num_key_value_heads"] == 64
+    assert reading.num_devices is None
+    assert "dp_replicate" not in reading.layout
+    assert "dp_shard" in reading.layout
+
+
+def test_the_vocabulary_is_padded() -> None:
+    reading = megatron_reader.read(LLAMA + "--tensor-model-parallel-size 8")
+    assert reading.model is not None
+    assert reading.model["vocab_size"] == 129024
+    exact = megatron_reader.read(LLAMA + "--padded-vocab-size 128256")
+    assert exact.model is not None
+    assert exact.model["vocab_size"] == 128256
+    of_tokenizer = LLAMA.replace("--vocab-size 128256", "--tokenizer-type HuggingFaceTokenizer")
+    unsaid = megatron_reader.read(of_tokenizer)
+    assert unsaid.model is not None
+    assert "vocab_size" not in unsaid.model
+
+
+def test_what_crashes_is_not_made_to_fit() -> None:
+    text = LLAMA + "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 3"
+    reading = megatron_reader.read(f"torchrun --nproc-per-node 4 pretrain_gpt.py {text}")
+    assert (reading.layout["virtual_stages"], reading.layout["balanced"]) == (3, False)
+    problem = problem_of("megatron", "llama-3-70b", 4, seq_len=8192, global_batch=1024)
+    layout = layout_read(reading, problem)
+    broken = int(first_broken(problem, Layouts.of([layout]))[0])
+    assert broken >= 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "chunks"),
+    [
+        (
+            "--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 17",
+            [21, 21, 21, 17],
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 18"
+            " --decoder-last-pipeline-num-layers 18",
+            [18, 22, 22, 18],
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 42"
+            " --decoder-last-pipeline-num-layers 38 --num-virtual-stages-per-pipeline-rank 2",
+            [21, 19, 21, 19],
+        ),
+        (
+            "--pipeline-model-parallel-size 9 --account-for-loss-in-pipeline-split",
+            [9] * 8 + [8],
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split"
+            " --account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 1",
+            [0] + [1] * 80 + [0],
+        ),
+        (
+            "--pipeline-model-parallel-size 4"
+            " --pipeline-model-parallel-layout 'Et*19|(t*21,|)*2t*19L'",
+            [19, 21, 21, 19],
+        ),
+    ],
+)
+def test_uneven_splits_are_read_layer_by_layer(arguments: str, chunks: list[int]) -> None:
+    layout = megatron_reader.read(LLAMA + arguments).layout
+    assert layout["layers_per_chunk"] == chunks
+    assert layout["balanced"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting", "rule"),
+    [
+        ("--recompute-granularity full", "--recompute-granularity", "full needs"),
+        (
+            "--recompute-granularity selective --recompute-method uniform",
+            "--recompute-granularity",
+            "selective goes without",
+        ),
+        ("--tp-comm-overlap", "--tp-comm-overlap", "needs --sequence-parallel"),
+        ("--overlap-param-gather", "--overlap-param-gather", "needs --use-distributed"),
+        ("--use-megatron-fsdp", "--use-megatron-fsdp", "fsdp_dtensor"),
+        ("--optimizer-cpu-offload", "--optimizer-cpu-offload", "precision-aware"),
+        ("--fp16", "--bf16", "excludes --fp16"),
+        ("--batch-size 8", "--batch-size", "outdated"),
+        ("--cp-comm-type a2a+p2p", "--cp-comm-type", "hierarchical"),
+    ],
+)
+def test_reasons_to_stop_are_listed(arguments: str, setting: str, rule: str) -> None:
+    stops = megatron_reader.read(LLAMA + arguments).stops
+    assert setting in [stop.setting for stop in stops]
+    assert any(rule in stop.rule for stop in stops)
+
+
+def test_an_environment_that_stops_megatron_fsdp_is_found() -> None:
+    text = f"{LLAMA} --use-megatron-fsdp --ckpt-format fsdp_dtensor"
+    assert megatron_reader.read(text).stops == ()
+    stops = megatron_reader.read(f"CUDA_DEVICE_MAX_CONNECTIONS=1 {text}").stops
+    assert [stop.setting for stop in stops] == ["--use-megatron-fsdp"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value", "rule"),
+    [
+        (
+            "--tensor-model-parallel-size eight",
+            "--tensor-model-parallel-size eight",
+            "whole number",
+        ),
+        ("--tensor-model-parallel-size", "--tensor-model-parallel-size", "needs a value"),
+        ("--recompute-granularity some", "--recompute-granularity some", "one of full, selective"),
+        ("--moe-layer-freq __import__('os')", "--moe-layer-freq", "a list such as"),
+        ("--pipeline-model-parallel-size $PP", "--pipeline-model-parallel-size $PP", "not defined"),
+        (
+            "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3",
+            "--num-layers-per-virtual-pipeline-stage 3",
+            "must divide 80 layers",
+        ),
+        (
+            "--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 3",
+            "--num-virtual-stages-per-pipeline-rank 2",
+            "does not go with --num-layers",
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|t|tL",
+            "--pipeline-model-parallel-layout Et|t|t|tL",
+            "has 4 layers",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_flag(arguments: str, value: str, rule: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        megatron_reader.read(LLAMA + arguments)
+    assert refused.value.field == "launch.arguments"
+    assert str(refused.value.value).startswith(value)
+    assert rule in refused.value.rule
+
+
+def test_what_is_not_read_is_listed_and_what_does_not_matter_is_ignored() -> None:
+    reading = megatron_reader.read(
+        LLAMA + "--lr 3e-4 --data-path $DATA --tensorboard-dir logs --hidden-dropout 0.0"
+        " --attention-dropout 0.1 --fp32-residual-connection --tensor-model-paralel-size 4 --foo"
+    )
+    assert reading.unread == (
+        "--tensor-model-paralel-size 4 (unknown; did you mean --tensor-model-parallel-size?)",
+        "--foo",
+        "--fp32-residual-connection",
+    )
+    assert "--data-path $DATA" in reading.ignored
+    assert "--lr 3e-4" in reading.ignored
+
+
+def test_an_older_release_has_its_own_defaults() -> None:
+    assert megatron_reader.read(LLAMA, "0.16.1").version == "0.16.0"
+    assert megatron_reader.read(LLAMA, "core_v0.9.0").stack["attention_kernel"] == "fused_softmax"
+    assert megatron_reader.read(LLAMA).stack["attention_kernel"] == "auto"
+    with pytest.raises(Invalid, match=r"launch\.version"):
+        megatron_reader.read(LLAMA, "newest")
+
+
+def test_yaml_says_the_same_as_flags() -> None:
+    flat = {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "bf16": True}
+    lines = [f"{name}: {str(value).lower()}" for name, value in flat.items()]
+    text = "\n".join([*lines, "micro_batch_size: 2", "model_parallel:",
+                      "  tensor_model_parallel_size: 4", "  sequence_parallel: true"])  # fmt: skip
+    reading = megatron_reader.read(text)
+    assert reading.layout["tp"] == 4
+    assert reading.layout["sequence_parallel"]
+    assert reading.layout["micro_batch"] == 2
+    assert reading.num_micro_batches == 1
+
+
+# -- overrides
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=8"
+        " train.global_batch_size=512 train.micro_batch_size=1 dataset.seq_length=8192",
+        "run.py --tensor_model_parallel_size 4 -pp 8 -gb 512 -mb 1 -sl 8192",
+        "python run.py -tp 2 -tp 4 -pp 8 -gb 512 --micro_batch_size=1 --seq_length 8192",
+        "trainer.strategy.tensor_model_parallel_size=4 data.seq_length=8192"
+        " trainer.strategy.pipeline_model_parallel_size=8 data.global_batch_size=512"
+        " data.micro_batch_size=1",
+        "cfg.model.tensor_model_parallel_size = 4\ncfg.model.pipeline_model_parallel_size = 8\n"
+        "cfg.train.global_batch_size = 512  # sequences\ncfg.train.micro_batch_size = 1\n"
+        "cfg.model.seq_length = 8192",
+        "model:\n  tensor_model_parallel_size: 4\n  pipeline_model_parallel_size: 8\n"
+        "train:\n  global_batch_size: 512\n  micro_batch_size: 1\ndataset:\n  seq_length: 8192\n",
+    ],
+)
+def test_overrides_have_many_forms(text: str) -> None:
+    reading = megatron_bridge_reader.read(text)
+    assert (reading.layout["tp"], reading.layout["pp"]) == (4, 8)
+    assert reading.layout["zero_stage"] == 1
+    assert reading.layout["sequence_parallel"]
+    assert reading.workload["global_batch"] == 512
+    assert reading.workload["seq_len"] == 8192
+    assert reading.model is None
+    assert reading.unread in ((), ("run.py",))
+
+
+def test_a_trainer_says_how_many_devices_there_are() -> None:
+    text = "trainer.num_nodes=32 trainer.devices=8 data.micro_batch_size=1"
+    assert megatron_bridge_reader.read(text).num_devices == 256
+    assert megatron_bridge_reader.read("run.py -ng 64 -mb 1").num_devices == 64
+
+
+def test_a_recipe_that_is_named_has_values_of_its_own() -> None:
+    reading = megatron_bridge_reader.read("python run.py --recipe llama3_70b -tp 2 -mb 1")
+    assert reading.unread == ("recipe llama3_70b (what the recipe sets itself is not known)",)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "keeps"),
+    [
+        ("bf16_mixed", "bf16", True),
+        ("bf16-mixed", "bf16", True),
+        ("fp16_mixed", "fp16", True),
+        ("bf16_with_fp8_current_scaling_mixed", "fp8", False),
+        ("bf16_with_mxfp8_mixed", "mxfp8", False),
+        ("bf16_with_nvfp4_mixed", "nvfp4", False),
+    ],
+)
+def test_mixed_precisions_have_names(name: str, precision: str, keeps: bool) -> None:
+    text = f"mixed_precision={name} train.micro_batch_size=1"
+    reading = megatron_bridge_reader.read(text)
+    assert reading.workload["precision"] == precision
+    assert reading.stack["keeps_operands"] is keeps
+
+
+def test_a_mixed_precision_goes_before_what_is_said_elsewhere() -> None:
+    text = "ddp.grad_reduce_in_fp32=false train.micro_batch_size=1"
+    named = f"{text} mixed_precision=bf16_mixed"
+    assert megatron_bridge_reader.read(named).stack["gradient_bytes"] == 4
+    stated = f"{text} mixed_precision.grad_reduce_in_fp32=false"
+    assert megatron_bridge_reader.read(stated).stack["gradient_bytes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "rule"),
+    [
+        ("mixed_precision=bf16_mixd", "mixed_precision=bf16_mixd", "did you mean bf16_mixed?"),
+        (
+            "model.tensor_model_parallel_size=x",
+            "model.tensor_model_parallel_size x",
+            "whole number",
+        ),
+        ("run.py -c fp9", "compute_dtype fp9", "must be one of"),
+    ],
+)
+def test_a_wrong_override_is_named(text: str, value: str, rule: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        megatron_bridge_reader.read(f"{text} train.micro_batch_size=1")
+    assert refused.value.value == value
+    assert rule in refused.value.rule
+
+
+def test_unknown_overrides_are_listed() -> None:
+    text = "model.tensor_model_paralel_size=4 train.micro_batch_size=1 logger.log_interval=1"
+    reading = megatron_bridge_reader.read(text)
+    assert reading.unread == (
+        "model.tensor_model_paralel_size=4 (unknown; did you mean"
+        " model.tensor_model_parallel_size?)",
+    )
+    assert reading.ignored == ("logger.log_interval=1",)
+
+
+def test_stops_are_told_in_fields() -> None:
+    text = "model.recompute_granularity=full train.micro_batch_size=1"
+    stops = megatron_bridge_reader.read(text).stops
+    assert [stop.setting for stop in stops] == ["model.recompute_granularity"]
+    assert "model.recompute_num_layers" in stops[0].rule

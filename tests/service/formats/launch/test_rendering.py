@@ -1,0 +1,249 @@
+"""Launch configurations as texts: what is read back of each is what was written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.spec import catalogue
+from models.spec.hardware import Cluster
+from service.formats.launch.formats import FORMATS, format_of_stack
+from service.formats.launch.job import Inexpressible, LaunchConfiguration
+from service.formats.launch.machines import Machines, slurm_options
+from service.formats.launch.rendering import as_python, as_shell, as_yaml, command_words
+from tests.service.formats.launch.jobs import job_of, layout_read, problem_of
+
+_VENDORS = {"maxtext": "tpu-v5p"}
+
+
+def configuration(name: str) -> LaunchConfiguration:
+    format_ = FORMATS[name]
+    problem = problem_of(format_.stacks[0], chip=_VENDORS.get(name, "h100"))
+    written = format_.write(job_of(problem, dp_shard=16, zero_stage=problem.stack.zero_stages[-1]))
+    answer = {"SHARDWRIGHT_PREDICTION_ID": "it's $HOME"}
+    return replace(written, environment={**written.environment, **answer})
+
+
+NAMES = pytest.mark.parametrize("name", [*FORMATS])
+
+
+def run(script: str, folder: Path, **variables: str) -> list[list[str]]:
+    """The words of every command that a script starts, with its launchers replaced by one that
+    writes down how it was called."""
+    (folder / "bin").mkdir()
+    for command in ("srun", "torchrun", "accelerate", "scontrol", "python3"):
+        recorder = folder / "bin" / command
+        recorder.write_text('#!/bin/bash\nprintf "%s\\0" "$0" "$@" >> calls\necho >> calls\n')
+        recorder.chmod(0o755)
+    path = f"{folder / 'bin'}:/usr/bin:/bin"
+    environment = {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", **variables}
+    subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, check=True, capture_output=True
+    )
+    calls = (folder / "calls").read_text().split("\0\n")
+    return [
+        [os.path.basename(call.split("\0")[0]), *call.split("\0")[1:]] for call in calls if call
+    ]
+
+
+@NAMES
+def test_the_script_starts_the_job_with_the_arguments(name: str, tmp_path: Path) -> None:
+    made = configuration(name)
+    script = as_shell(made)
+    wanted = _wanted_variables(script)
+    calls = run(script, tmp_path, **dict.fromkeys(wanted, "a value"))
+    job = calls[-1]
+    for word in command_words(made):
+        assert word in job
+    if FORMATS[name].words is not None:
+        assert sum("a value" in word for word in job) == len(made.placeholders)
+    document = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}.get(name)
+    assert (document is None) == (FORMATS[name].words is not None)
+    if document is not None:
+        assert document in job
+
+
+def _wanted_variables(script: str) -> list[str]:
+    lines = [line for line in script.splitlines() if line.startswith(': "${')]
+    return [line.removeprefix(': "${').partition(":?")[0] for line in lines]
+
+
+@NAMES
+def test_the_script_stops_where_something_is_to_be_filled_in(name: str) -> None:
+    script = as_shell(configuration(name))
+    for variable in _wanted_variables(script)[:1]:
+        stopped = subprocess.run(
+            ["bash"], input=script, text=True, capture_output=True, check=False
+        )
+        assert stopped.returncode != 0
+        assert variable in stopped.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("deepspeed", "deepspeed.json"), ("accelerate", "accelerate.yaml")]
+)
+def test_the_script_writes_the_document(name: str, file: str, tmp_path: Path) -> None:
+    made = configuration(name)
+    script = as_shell(made)
+    run(script, tmp_path, **dict.fromkeys(_wanted_variables(script), "7"))
+    document = yaml.safe_load((tmp_path / file).read_text())
+    for setting in made.placeholders:
+        *steps, last = setting.split(".")
+        inner = document
+        for step in steps:
+            inner = inner[step]
+        assert inner.pop(last) == 7
+    if name == "deepspeed":
+        assert document.pop("optimizer") == {"type": "AdamW", "params": {}}
+    expected = {key: made.settings[key] for key in made.settings if key != "optimizer"}
+    assert document == expected
+
+
+@NAMES
+def test_the_environment_is_exported(name: str, tmp_path: Path) -> None:
+    script = as_shell(configuration(name)).partition("set -euo pipefail")[2]
+    exports = [line for line in script.splitlines() if line.startswith("export ")]
+    shown = "\n".join([*exports, 'printf "%s" "${SHARDWRIGHT_PREDICTION_ID}"'])
+    found = subprocess.run(["bash", "-c", shown], text=True, capture_output=True, check=True)
+    assert found.stdout == "it's $HOME"
+
+
+@NAMES
+def test_slurm_gets_its_options_before_the_first_command(name: str) -> None:
+    made = configuration(name)
+    script = as_shell(made).splitlines()
+    assert script[0] == "#!/bin/bash"
+    options = [line for line in script if line.startswith("#SBATCH")]
+    assert script[1 : 1 + len(options)] == options
+    assert options == [f"#SBATCH --{option}={value}" for option, value in made.slurm.items()]
+
+
+class _Attributes:
+    """Takes any attribute, however deep."""
+
+    def __getattr__(self, name: str) -> _Attributes:
+        self.__dict__[name] = inner = _Attributes()
+        return inner
+
+    def assigned(self, prefix: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            is_inner = isinstance(value, _Attributes)
+            found |= value.assigned(f"{prefix}{name}.") if is_inner else {prefix + name: value}
+        return found
+
+
+@NAMES
+def test_yaml_and_python_hold_the_same_settings(name: str) -> None:
+    made = configuration(name)
+    assert yaml.safe_load(as_yaml(made)) == dict(made.settings)
+    module: dict[str, Any] = {}
+    exec(as_python(made), module)  # noqa: S102 - our own text
+    assert module["ARGUMENTS"] == command_words(made)
+    assert module["PLACEHOLDERS"] == made.placeholders
+    assert module["ENVIRONMENT"] == made.environment
+    assert module.get("CONFIG", made.settings) == made.settings
+    if (owner := FORMATS[name].configures) is not None:
+        configured = _Attributes()
+        module["configure"](configured)
+        assert configured.assigned() == made.settings, owner
+    assert all(len(line) <= 100 for line in as_yaml(made).splitlines() if line.startswith("#"))
+
+
+TEXT = st.text(st.characters(exclude_characters="\0\r\n:", exclude_categories=("Cs", "Cc")))
+
+
+@given(value=TEXT, what=TEXT, note=TEXT.filter(str.strip))
+def test_any_text_survives_the_shell(value: str, what: str, note: str) -> None:
+    made = replace(
+        configuration("accelerate"),
+        settings={"document": value},
+        environment={"A": value},
+        placeholders={"lr": what},
+        script_arguments={"run_name": value},
+        notes=(note,),
+    )
+    script = as_shell(made)
+    before, _, command = script.rpartition("END\n")
+    assert shlex.split(command.replace("\\\n", " "))[-1] == value
+    checked = f"{before}END\n".replace("cat > accelerate.yaml", "cat") + 'printf "%s" "${A}"'
+    found = subprocess.run(
+        ["bash", "-c", checked],
+        env={"LR": "0.1", "SCRIPT": "x", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        check=True,
+    )
+    document, _, variable = found.stdout.decode().rpartition("\nlr: 0.1\n")
+    assert yaml.safe_load(document) == {"document": value}
+    assert variable == value
+
+
+def test_variables_have_the_short_names_of_settings_that_no_two_share() -> None:
+    made = replace(
+        configuration("deepspeed"),
+        placeholders={"optimizer.lr": "a", "scheduler.lr": "b", "data.path": "c", "x.y-z": "d"},
+    )
+    wanted = _wanted_variables(as_shell(made))
+    assert wanted == ["OPTIMIZER_LR", "SCHEDULER_LR", "VALUE_PATH", "Y_Z", "SCRIPT"]
+
+
+@pytest.mark.parametrize("stack", [*{one.id for one in catalogue.stacks().values()}])
+def test_a_stack_has_one_format_or_none(stack: str) -> None:
+    own = [format_ for format_ in FORMATS.values() if stack in format_.stacks]
+    assert len(own) <= 1
+    assert format_of_stack(stack) == (own[0] if own else None)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        (catalogue.cluster("h100", 16), Machines(2, 8, 1)),
+        (catalogue.cluster("h100", 4), Machines(1, 4, 1)),
+        (catalogue.cluster("h100", 12), Machines(3, 4, 1)),
+        (catalogue.cluster("gb200", 144), Machines(36, 4, 18)),
+        (catalogue.cluster("gb300", 144), Machines(36, 4, 18)),
+        (catalogue.cluster("tpu-v5p", 64), Machines(16, 4, 16)),
+    ],
+)
+def test_machines_are_those_of_the_cluster(cluster: Cluster, expected: Machines) -> None:
+    assert Machines.of(cluster) == expected
+
+
+def test_a_segment_keeps_the_nodes_of_a_rack_together() -> None:
+    assert slurm_options(catalogue.cluster("gb200", 144)) == {
+        "nodes": 36,
+        "ntasks-per-node": 1,
+        "gpus-per-node": 4,
+        "segment": 18,
+    }
+    assert "segment" not in slurm_options(catalogue.cluster("gb200", 72))
+    assert json.dumps(slurm_options(catalogue.cluster("h100", 8)))
+
+
+def test_switches_that_are_no_flags_of_megatron_are_named() -> None:
+    problem = problem_of("primus-turbo", "mixtral-8x7b", chip="mi300x")
+    with pytest.raises(Inexpressible, match="use_turbo_grouped_mlp"):
+        FORMATS["megatron"].write(job_of(problem, dp_shard=16, ep=8))
+    dense = problem_of("primus-turbo", chip="mi300x")
+    assert FORMATS["megatron"].write(job_of(dense, dp_shard=16)).settings
+
+
+@pytest.mark.parametrize("name", ["megatron", "deepspeed", "accelerate"])
+def test_the_script_is_read_as_it_is(name: str) -> None:
+    format_ = FORMATS[name]
+    problem = problem_of(format_.stacks[0])
+    job = job_of(problem, dp_shard=16, zero_stage=problem.stack.zero_stages[-1])
+    reading = format_.read(as_shell(format_.write(job)), None)
+    assert layout_read(reading, problem) == job.layout
+    assert reading.num_devices == 16
+    assert not reading.unread

@@ -1,0 +1,155 @@
+"""The command in what people paste: words, variables, nodes and ranks."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.errors import Invalid
+from service.formats.launch.shell_words import require_defined, split_command
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=32 --ntasks-per-node=1   # of an H100 cluster
+#SBATCH --gpus-per-node=8
+
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-"1"}
+WORLD_SIZE=$(($GPUS_PER_NODE*$NNODES))
+DATA_PATH=$3
+
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE   # ranks (of a node)
+    --nnodes $NNODES
+)
+MODEL_ARGS=(
+    --num-layers 32
+    --normalization "RMSNorm"
+    --moe-layer-freq "([0]*1+[1]*31)"
+)
+if [ -n "${WANDB_API_KEY}" ]; then
+    MODEL_ARGS+=(
+        --wandb-project ${WANDB_PROJECT:-"Mixtral"}
+    )
+fi
+
+cd /workspace && mkdir -p logs
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
+    ${MODEL_ARGS[@]} \\
+    --data-path $DATA_PATH 2>&1 | tee logs/run.txt
+"""
+
+
+def test_a_batch_script_has_one_command() -> None:
+    command = split_command(SCRIPT)
+    assert command.program == "pretrain_gpt.py"
+    assert command.words == (
+        "--num-layers", "32", "--normalization", "RMSNorm", "--moe-layer-freq", "([0]*1+[1]*31)",
+        "--data-path", "$3",
+    )  # fmt: skip
+    assert command.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert (command.nnodes, command.nproc_per_node, command.num_ranks) == (32, 8, 256)
+    assert command.slurm["gpus-per-node"] == "8"
+    assert command.in_branches == ('MODEL_ARGS+=( --wandb-project ${WANDB_PROJECT:-"Mixtral"} )',)
+
+
+def test_a_number_that_is_a_default_is_not_said() -> None:
+    alone = SCRIPT.replace("#SBATCH", "# ")
+    command = split_command(alone)
+    assert (command.nproc_per_node, command.num_ranks) == (8, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("torchrun --nproc-per-node 8 a.py --x 1", 8),
+        ("torchrun --nnodes=4:4 --nproc-per-node=8 a.py --x 1", 32),
+        ("torchrun --nnodes $N --nproc-per-node=8 a.py --x 1", None),
+        ("python -m torch.distributed.launch --nnodes 2 --nproc_per_node 4 a.py --x 1", 8),
+        ("srun -N4 -n32 python -u a.py --x 1", 32),
+        ("srun --nodes 4 --ntasks-per-node 8 python -m some.module --x 1", 32),
+        ("mpirun -np 16 python a.py --x 1", 16),
+        ("accelerate launch --num_machines 2 --num_processes 16 a.py --x 1", 16),
+        ("deepspeed --num_nodes 2 --num_gpus 8 a.py --x 1", 16),
+        ("export WORLD_SIZE=64\npython a.py --x 1", 64),
+        ("#SBATCH -N 2\n#SBATCH --ntasks-per-node=4\nsrun python a.py --x 1", 8),
+        ("python a.py --x 1", None),
+        ("--x 1", None),
+    ],
+)
+def test_ranks_are_those_of_the_launcher(text: str, ranks: int | None) -> None:
+    command = split_command(text)
+    assert command.words == ("--x", "1")
+    assert command.num_ranks == ranks
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--x 1 \\\n  --y 'a b'",
+        "--x 1\n--y 'a b'",
+        "--x 1 # of a few\n--y 'a b'",
+        'OPTIONS=" --x 1 \\\n --y"\nsrun sh -c "python a.py ${OPTIONS} \'a b\'"',
+        "ARGS=(--x 1 --y 'a b')\npython a.py \"${ARGS[@]}\"",
+        "run() {\n  X=3\n}\nX=1; python a.py --x $X --y 'a b' > log 2> errors",
+        "for i in 1 2; do X=$i; done; python a.py --x ${X:-1} --y 'a b' &",
+        "[ -z $X ] && X=7\nA=1 python a.py --x ${X:-1} --y a\\ b",
+        '["--x", 1, "--y", "a b"]',
+    ],
+)
+def test_forms_of_the_same_arguments(text: str) -> None:
+    assert split_command(text).words == ("--x", "1", "--y", "a b")
+
+
+def test_arguments_alone_may_have_brackets_and_bars() -> None:
+    text = "A=1 --layout Et*3|(tt|)*29|L\n--moe-layer-freq ([0]*3+[1]*58) --x & y"
+    assert split_command(text).words == (
+        "--layout", "Et*3|(tt|)*29|L", "--moe-layer-freq", "([0]*3+[1]*58)", "--x", "&", "y",
+    )  # fmt: skip
+
+
+def test_a_list_of_assignments_is_one_of_overrides() -> None:
+    text = "steps=10 model.x=[1,2]\n++optimizer.lr=3e-4"
+    assert split_command(text).words == ("steps=10", "model.x=[1,2]", "++optimizer.lr=3e-4")
+
+
+def test_variables_in_front_of_a_command_are_its_environment() -> None:
+    command = split_command("NCCL_DEBUG=INFO env A=2 torchrun a.py --x 1")
+    assert command.environment == {"NCCL_DEBUG": "INFO", "A": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("--x 'b", "a ' that is not closed"),
+        ("X=(1 2", "a ( that is not closed"),
+        ("python a.py 1\npython b.py 2", "starts 2 commands"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text: str, rule: str) -> None:
+    with pytest.raises(Invalid, match="launch.arguments") as refused:
+        split_command(text)
+    assert rule in refused.value.rule
+
+
+def test_variables_that_double_are_bounded() -> None:
+    text = "A=" + "x" * 100 + "\n" + 'A="$A$A"\n' * 40 + "python a.py $A"
+    with pytest.raises(Invalid, match="hold more than"):
+        split_command(text)
+
+
+@pytest.mark.parametrize("word", ["$TP", "${TP}", "x$TP", "$(nproc)", "`nproc`", "$1"])
+def test_a_value_that_the_text_does_not_define_is_named(word: str) -> None:
+    words = split_command(f"python a.py --tp {word}").words
+    with pytest.raises(Invalid, match="is not defined in the text"):
+        require_defined("--tp", words[1])
+
+
+@settings(max_examples=500)
+@given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0")), max_size=6))
+def test_words_are_those_that_a_shell_would_pass(words: list[str]) -> None:
+    given_words = ["--x", *words]
+    assert list(split_command(f"python a.py {shlex.join(given_words)}").words) == given_words

@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from service.formats.launch import torchtitan_reader, torchtitan_writer
+from service.formats.launch.job import Inexpressible, Job, LaunchReading
+from service.formats.launch.torchtitan_pipeline import generated_split, split_settings
+from service.schemas.architecture import ShapeFields
+from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
+
+DENSE = problem_of("torchtitan")
+SPARSE = problem_of("torchtitan", "qwen3-30b-a3b")
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "zero_stage": (0, 2, 3),
+    "reshard": (True, False),
+    "recompute": ("none", "selective", "full"),
+    "offload_optimizer": (False, True),
+    "ep": (1, 4),
+    "micro_batch": (1, 4),
+}
+PIPELINES: dict[str, tuple[Any, ...]] = {
+    "zero_stage": (0, 3),
+    "schedule": ("1f1b", "afab", "interleaved"),
+    "virtual_stages": (1, 2, 3, 4),
+    "balanced": (True, False),
+    "micro_batch": (1, 2),
+}
+
+
+def read(text: str, version: str | None = None) -> LaunchReading:
+    return torchtitan_reader.read(text, version)
+
+
+def as_torchtitan_runs(job: Job) -> Layout:
+    """ZeRO 2 is FSDP that keeps parameters after forward, and a split is said by its layers."""
+    layout = job.layout
+    if layout.zero_stage == 2 or (layout.zero_stage == 3 and not layout.reshard):
+        layout = replace(layout, zero_stage=3, reshard=False)
+    elif layout.zero_stage == 0:
+        layout = replace(layout, reshard=True)
+    is_equal = len(set(job.layers_per_chunk)) == 1
+    layers = () if is_equal else job.layers_per_chunk
+    return replace(layout, balanced=not is_equal, layers_per_chunk=layers)
+
+
+@pytest.mark.parametrize("choices", [CHOICES, PIPELINES], ids=["sharding", "pipelines"])
+@pytest.mark.parametrize("problem", [DENSE, SPARSE], ids=["dense", "sparse"])
+def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) -> None:
+    @given(written(problem, torchtitan_writer.write, **choices))
+    def check(made: Any) -> None:
+        job, configuration = made
+        reading = read(shlex.join(torchtitan_writer.words(configuration.settings)))
+        assert layout_read(reading, problem) == as_torchtitan_runs(job)
+        assert reading.num_devices == job.layout.num_devices
+        assert reading.num_micro_batches == job.num_micro_batches
+        assert reading.workload["global_batch"] == problem.workload.global_batch
+        assert reading.workload["seq_len"] == problem.workload.seq_len
+        assert reading.workload["precision"] == "bf16"
+        assert reading.model == {"name": problem.architecture.name}
+        assert reading.stack["launch"] == "compiled"
+        assert reading.unread == ()
+        assert reading.ignored == ()
+        assert reading.stops == ()
+
+    check()
+
+
+def test_the_flags_of_a_plain_layout() -> None:
+    job = job_of(DENSE, dp_shard=16, zero_stage=3, micro_batch=2)
+    configuration = torchtitan_writer.write(job)
+    assert configuration.settings["module"] == "llama3"
+    assert configuration.settings["config"] == "llama3_8b"
+    words = torchtitan_writer.words(configuration.settings)
+    assert words[-1] == "activation-checkpoint:selective"
+    text = shlex.join(words)
+    assert "--training.local_batch_size 2" in text
+    assert "--parallelism.fsdp_reshard_after_forward always" in text
+    assert "--training.no_enable_cpu_offload" in text
+    assert configuration.slurm["nodes"] == 2
+
+
+def test_degrees_that_a_config_function_sets_are_stated() -> None:
+    problem = problem_of("torchtitan", "llama-3-70b", 16)
+    settings = torchtitan_writer.write(job_of(problem, dp_shard=16, zero_stage=3)).settings
+    assert settings["config"] == "llama3_70b"
+    assert settings["parallelism.tensor_parallel_degree"] == 1
+
+
+@pytest.mark.parametrize(
+    ("knobs", "policy"),
+    [
+        ({"dp_shard": 16, "zero_stage": 2, "reshard": True}, "never"),
+        ({"dp_shard": 16, "zero_stage": 3, "reshard": False}, "never"),
+        ({"dp_shard": 16, "zero_stage": 3, "reshard": True}, "always"),
+        ({"dp_replicate": 16, "zero_stage": 0}, None),
+    ],
+)
+def test_what_zero_stages_are_in_fsdp(knobs: dict[str, Any], policy: str | None) -> None:
+    settings = torchtitan_writer.write(job_of(DENSE, **knobs)).settings
+    assert settings.get("parallelism.fsdp_reshard_after_forward") == policy
+
+
+def test_zero_2_with_several_micro_batches_has_a_note() -> None:
+    several = torchtitan_writer.write(job_of(DENSE, dp_shard=16, zero_stage=2, micro_batch=1))
+    one = torchtitan_writer.write(job_of(DENSE, dp_shard=16, zero_stage=2, micro_batch=4))
+    assert any("gathered once for each of the 4 micro-batches" in note for note in several.notes)
+    assert not any("gathered once" in note for note in one.notes)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "field", "cure"),
+    [
+        ({"cp": 2, "dp_replicate": 8, "zero_stage": 0}, "layout.zero_stage", "zero_stage 3"),
+        ({"dp_shard": 16, "zero_stage": 1}, "layout.zero_stage", "zero_stage 3 or 2"),
+        (
+            {"dp_shard": 16, "zero_stage": 3, "schedule": "afab"},
+            "layout.schedule",
+            "ask with 1f1b",
+        ),
+        (
+            {"dp_shard": 16, "zero_stage": 3, "recompute_modules": ("core_attn",)},
+            "layout.recompute_modules",
+            "leave recompute_modules out",
+        ),
+        (
+            {"dp_shard": 16, "zero_stage": 3, "offload_activations": True},
+            "layout.offload_activations",
+            "ask with false",
+        ),
+        (
+            {"dp_shard": 8, "tp": 2, "placement": ("dp_shard", "tp", "cp", "dp_replicate", "pp")},
+            "layout.placement",
+            "innermost first",
+        ),
+    ],
+)
+def test_what_no_flag_says(knobs: dict[str, Any], field: str, cure: str) -> None:
+    if "recompute_modules" in knobs:
+        knobs = {**knobs, "recompute": "selective"}
+    with pytest.raises(Inexpressible, match=cure) as raised:
+        torchtitan_writer.write(job_of(DENSE, **knobs))
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("workload", "field"),
+    [
+        ({"precision": "int8"}, "workload.precision"),
+        ({"optimizer": "adafactor"}, "workload.optimizer"),
+    ],
+)
+def test_what_no_flag_says_of_the_recipe(workload: dict[str, Any], field: str) -> None:
+    problem = problem_of("torchtitan", **workload)
+    with pytest.raises(Inexpressible) as raised:
+        torchtitan_writer.write(job_of(problem, dp_shard=16, zero_stage=3))
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("workload", "config"),
+    [({"precision": "mxfp8"}, "llama3_8b_mxfp8"), ({"precision": "fp32"}, "llama3_8b")],
+)
+def test_the_precision_picks_the_config_function(workload: dict[str, Any], config: str) -> None:
+    b200 = catalogue.cluster("b200", 16)
+    problem = replace(DENSE, cluster=b200, workload=replace(DENSE.workload, **workload))
+    job = job_of(problem, dp_shard=16, zero_stage=3)
+    assert torchtitan_writer.write(job).settings["config"] == config
+
+
+def test_a_model_that_no_config_function_trains_has_placeholders() -> None:
+    problem = problem_of("torchtitan", "mixtral-8x7b")
+    configuration = torchtitan_writer.write(job_of(problem, dp_shard=16, zero_stage=3))
+    assert "config" not in configuration.settings
+    assert "mixtral-8x7b" in configuration.placeholders["config"]
+    assert any("mixtral-8x7b" in note for note in configuration.notes)
+
+
+def test_graphs_go_with_neither_pipelines_nor_experts() -> None:
+    graph = replace(DENSE, stack=replace(DENSE.stack, launch="graph"))
+    plain = torchtitan_writer.write(job_of(graph, dp_shard=16, zero_stage=3)).settings
+    assert plain["training.disable_cuda_graphs"] is False
+    with pytest.raises(Inexpressible, match="neither pp nor ep"):
+        torchtitan_writer.write(job_of(graph, pp=4, dp_shard=4, zero_stage=3))
+
+
+# -- splits of a pipeline
+
+
+@pytest.mark.parametrize(
+    ("layers", "settings"),
+    [
+        ((7, 9, 9, 7), {"first": 1, "last": 0}),
+        ((8, 8, 8, 8), {"first": 0, "last": 0}),
+        ((8, 9, 8, 7), {"first": 1, "last": 1}),
+    ],
+)
+def test_splits_that_two_weights_say(layers: tuple[int, ...], settings: dict[str, int]) -> None:
+    written_ = split_settings(layers, has_chunks=False)
+    if "parallelism.module_fqns_per_model_part" in written_:
+        pytest.fail(f"{layers} is written by its modules")
+    first, last = (value for name, value in written_.items() if "less_layers" in name)
+    assert generated_split(sum(layers), len(layers), first, last) == layers
+
+
+def test_other_splits_are_said_by_the_names_of_modules() -> None:
+    parts = split_settings((3, 1, 4), has_chunks=False)["parallelism.module_fqns_per_model_part"]
+    assert parts[0] == ["tok_embeddings", "layers.0", "layers.1", "layers.2"]
+    assert parts[1] == ["layers.3"]
+    assert parts[2][-2:] == ["norm", "lm_head"]
+
+
+def test_the_split_that_nobody_set_gives_the_ends_less() -> None:
+    reading = read(
+        "--module llama3 --config llama3_8b --parallelism.pipeline_parallel_degree 4"
+        " --parallelism.data_parallel_shard_degree 2 --training.local_batch_size 8"
+        " --training.disable_cuda_graphs"
+    )
+    assert reading.layout["layers_per_chunk"] == [8, 9, 8, 7]
+    assert reading.layout["schedule"] == "1f1b"
+
+
+# -- reading
+
+
+def test_defaults_are_those_of_the_config_function_and_the_release() -> None:
+    reading = read("--module llama3 --config llama3_8b")
+    assert reading.num_devices is None
+    assert "dp_shard" not in reading.layout
+    assert "global_batch" not in reading.workload
+    assert reading.workload["seq_len"] == 8192
+    assert reading.layout["micro_batch"] == 1
+    assert reading.layout["recompute"] == "selective"
+    assert (reading.layout["zero_stage"], reading.layout["reshard"]) == (3, True)
+    assert reading.stack["launch"] == "graph"
+    assert reading.stack["fused"] is False
+    assert reading.stack["loss_chunks"] == 8
+
+
+def test_the_rest_of_the_devices_is_sharded() -> None:
+    reading = read(
+        "torchrun --nnodes 4 --nproc_per_node 8 -m torchtitan.train --module llama3"
+        " --config llama3_8b --parallelism.tensor-parallel-degree=4"
+    )
+    assert reading.num_devices == 32
+    assert reading.layout["dp_shard"] == 8
+    assert reading.layout["sequence_parallel"] is True
+    assert reading.workload["global_batch"] == 8
+
+
+def test_the_caller_may_know_the_devices() -> None:
+    reading = torchtitan_reader.read("--module llama3 --config llama3_8b", None, num_devices=64)
+    assert reading.layout["dp_shard"] == 64
+
+
+def test_a_script_that_names_the_config_in_the_environment() -> None:
+    reading = read("NGPU=8 MODULE=qwen3 CONFIG=qwen3_14b ./run_train.sh --training.steps 3")
+    assert reading.model == {"name": "qwen3-14b"}
+    assert reading.num_devices == 8
+    assert reading.layout["recompute"] == "full"
+    assert reading.ignored == ("training.steps=3",)
+
+
+def test_a_catalogued_model_without_its_prediction_of_several_tokens() -> None:
+    reading = read("--module deepseek_v3 --config deepseek_v3_671b")
+    assert reading.model is not None
+    assert (reading.model["name"], reading.model["mtp_layers"]) == ("deepseek-v3", 0)
+    assert ShapeFields.model_validate(reading.model).build().num_layers == 61
+
+
+def test_unknown_flags_are_listed_with_names_that_are_near() -> None:
+    reading = read(
+        "--module llama3 --config llama3_8b --parallelism.tensor_paralel_degree 4 --foo.bar"
+        " --optimizer.param_groups.0.optimizer_kwargs.lr 1e-4 --compile.backend aot_eager"
+    )
+    first, second, third = reading.unread
+    assert "did you mean parallelism.tensor_parallel_degree" in first
+    assert second == "--foo.bar (unknown)"
+    assert third == "compile.backend=aot_eager"
+    assert reading.ignored == ("--optimizer.param_groups.0.optimizer_kwargs.lr 1e-4",)
+
+
+def test_a_pipeline_that_drains_several_times_a_step_is_not_hidden() -> None:
+    reading = read(
+        "--module llama3 --config llama3_8b --parallelism.pipeline_parallel_degree 2"
+        " --parallelism.data_parallel_shard_degree 1 --training.local_batch_size 4"
+        " --training.global_batch_size 16 --training.disable_cuda_graphs"
+    )
+    assert "fills and drains 4 times" in reading.unread[0]
+
+
+def test_sequence_parallelism_may_be_off() -> None:
+    reading = read(
+        "--module llama3 --config llama3_8b --parallelism.tensor_parallel_degree 4"
+        " --parallelism.data_parallel_shard_degree 1 --parallelism.no-enable-sequence-parallel"
+    )
+    assert reading.layout["sequence_parallel"] is False
+    assert reading.stack["sequence_parallel"] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "read_as", "chunks", "is_same"),
+    [
+        ("gpipe", "afab", 1, True),
+        ("Interleaved1F1B", "interleaved", 2, True),
+        ("ZBVZeroBubble", "zero_bubble_v", 2, True),
+        ("DualPipeV", "zero_bubble_v", 2, False),
+        ("LoopedBFS", "interleaved", 2, False),
+    ],
+)
+def test_schedules(schedule: str, read_as: str, chunks: int, is_same: bool) -> None:
+    reading = read(
+        "--module llama3 --config llama3_8b --parallelism.pipeline_parallel_degree 2"
+        f" --parallelism.pipeline_parallel_schedule {schedule} --training.disable_cuda_graphs"
+    )
+    assert reading.layout["schedule"] == read_as
+    assert reading.layout["virtual_stages"] == chunks
+    assert is_same == (not reading.unread)
+    assert "schedules" not in reading.stack or read_as in reading.stack["schedules"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--training.seq_len four", "training.seq_len=four"),
+        ("--training.dtype float16", "bfloat16, float32"),
+        ("--parallelism.enable_sequence_parallel=False", "no_enable_sequence_parallel"),
+        ("--parallelism.tensor_parallel_degree", "needs a value"),
+        ("--parallelism.tensor_parallel_degree 0", "at least 1"),
+        ("--parallelism.tensor_parallel_degree $TP", "TP is not defined"),
+        ("activation-checkpoint:full --training.seq_len 4096", "put it in front"),
+        ("activation-checkpoint:some", "selective, full, memory-budget, none"),
+        ("llama3.toml", "neither a flag nor its value"),
+        (
+            "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_schedule X",
+            "a schedule such as 1F1B",
+        ),
+        (
+            "--training.global_batch_size 3 --training.local_batch_size 2"
+            " --parallelism.data_parallel_shard_degree 1",
+            "multiple of local_batch_size",
+        ),
+    ],
+)
+def test_values_that_torchtitan_would_refuse(flags: str, named: str) -> None:
+    with pytest.raises(Invalid, match=named):
+        read(f"--module llama3 --config llama3_8b {flags}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ("--parallelism.pipeline_parallel_degree 2", ["--training.disable_cuda_graphs"]),
+        ("--parallelism.pipeline_parallel_degree 2 --training.disable_cuda_graphs", []),
+        (
+            "--compile.enable_async_tensor_parallel",
+            ["--compile.enable_async_tensor_parallel"],
+        ),
+        ("--compile.enable activation-checkpoint:memory-budget", []),
+        ("activation-checkpoint:memory-budget", ["activation-checkpoint:memory-budget"]),
+    ],
+)
+def test_what_torchtitan_stops_at(flags: str, settings: list[str]) -> None:
+    reading = read(f"--module llama3 --config llama3_8b {flags}")
+    assert [stop.setting for stop in reading.stops] == settings
+
+
+def test_experts_stop_graphs_unless_their_dispatcher_does_not_wait() -> None:
+    flags = "--module deepseek_v3 --training.no_disable_cuda_graphs --config deepseek_v3_16b"
+    assert [stop.setting for stop in read(flags).stops] == ["--training.disable_cuda_graphs"]
+    assert read(f"{flags}_hybridep").stops == ()
+
+
+# -- releases before 0.3.0
+
+
+TOML = """
+[model]
+name = "llama3"
+flavor = "70B"
+converters = ["float8"]
+
+[training]
+local_batch_size = 2
+seq_len = 8192
+steps = 1000
+
+[parallelism]
+data_parallel_shard_degree = 8
+tensor_parallel_degree = 8
+enable_async_tensor_parallel = true
+
+[compile]
+enable = true
+components = ["model", "loss"]
+
+[activation_checkpoint]
+mode = "full"
+
+[metrics]
+log_freq = 10
+"""
+
+
+def test_a_toml_file_is_read_as_of_its_release() -> None:
+    reading = read(TOML, "0.2.0")
+    assert reading.model == {"name": "llama-3-70b"}
+    assert reading.version == "0.2.0"
+    assert reading.num_devices == 64
+    assert reading.workload == {
+        "seq_len": 8192, "precision": "fp8", "optimizer": "adamw", "global_batch": 16,
+    }  # fmt: skip
+    assert reading.layout["recompute"] == "full"
+    assert reading.layout["micro_batch"] == 2
+    assert reading.stack["launch"] == "compiled"
+    assert reading.stack["overlap_tensor"] is True
+    assert reading.stack["loss_chunks"] == 1
+    assert reading.unread == ()
+
+
+def test_every_second_layer_is_no_selective_policy_of_operations() -> None:
+    text = TOML.replace('"full"', '"selective"')
+    assert "selective_ac_option=2" in read(text).unread[0]
+    by_operation = text.replace("[metrics]", "selective_ac_option = 'op'\n[metrics]")
+    assert read(by_operation).layout["recompute"] == "selective"
+    assert read(by_operation).unread == ()
+
+
+def test_flags_of_earlier_releases() -> None:
+    reading = read(
+        "torchrun --nproc_per_node=8 train.py --model.name llama3 --model.flavor 8B"
+        " --training.compile --activation_checkpoint.mode none --job.description x"
+    )
+    assert reading.model == {"name": "llama-3-8b"}
+    assert reading.layout["recompute"] == "none"
+    assert reading.stack["launch"] == "compiled"
+    assert reading.layout["dp_shard"] == 8
+    assert reading.version == "0.2.2"

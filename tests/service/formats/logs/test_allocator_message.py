@@ -1,0 +1,41 @@
+"""What PyTorch says of the memory that it has run out of."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.formats.logs.allocator_message import allocator_message
+
+WHOLE = (
+    "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a"
+    " total capacity of 79.11 GiB of which 1.07 GiB is free. Process 4711 has 20.50 GiB memory in"
+    " use. Including non-PyTorch memory, this process has 57.50 GiB memory in use. Of the allocated"
+    " memory 40.25 GiB is allocated by PyTorch, and 15.50 GiB is reserved by PyTorch but"
+    " unallocated. If reserved but unallocated memory is large try setting"
+    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.\n"
+)
+
+
+def test_every_figure_is_read() -> None:
+    found = allocator_message(f"step: 1\n{WHOLE}E0129 torchrun failed\n")
+    assert found is not None
+    assert found.asked_gib == pytest.approx(0.5)
+    assert found.capacity_gib == pytest.approx(79.11)
+    assert found.free_gib == pytest.approx(1.07)
+    assert found.process_gib == pytest.approx(57.5)
+    assert found.allocated_gib == pytest.approx(40.25)
+    assert found.unallocated_gib == pytest.approx(15.5)
+    assert found.others_gib == pytest.approx(20.5)
+
+
+def test_a_message_that_is_cut_off_has_fewer() -> None:
+    found = allocator_message("CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a tot")
+    assert found is not None
+    assert found.asked_gib == pytest.approx(1.96)
+    assert found.capacity_gib is None
+    assert found.others_gib == 0
+
+
+def test_other_logs_have_none() -> None:
+    assert allocator_message("RESOURCE_EXHAUSTED: Out of memory allocating 2 bytes") is None
+    assert allocator_message("") is None

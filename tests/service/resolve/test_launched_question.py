@@ -1,0 +1,294 @@
+"""What a launch says and what its request says, put together. The reading is a stub: what the
+readers make of text is tested with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from models.errors import Invalid, UnknownName
+from models.layouts.rules import broken_rules
+from service.errors import Refused
+from service.formats.launch.formats import FORMATS
+from service.formats.launch.job import LaunchReading, Stop
+from service.resolve import launched_question as module
+from service.resolve.launched_question import LaunchedQuestion, launched_question
+from service.resolve.resolution import Resolver
+from service.schemas.launch_form import LaunchForm
+from service.schemas.launch_request import LaunchedPredictionRequest
+from service.store import Store, database
+
+SHAPE = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+READING = LaunchReading(
+    format="deepspeed",
+    framework="DeepSpeed",
+    version="0.19.8",
+    model=SHAPE,
+    workload={"seq_len": 4096, "global_batch": 128, "precision": "bf16"},
+    stack={"name": "deepspeed"},
+    layout={"pp": 1, "cp": 1, "tp": 2, "dp_replicate": 1, "micro_batch": 2, "zero_stage": 3},
+    num_devices=None,
+    unread=("--puzzle 3",),
+    ignored=("--save", "--load"),
+)
+CLUSTER = {"preset": "h100", "num_chips": 64}
+
+
+@pytest.fixture
+def asked(databases: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Asks what a reading and the members of a request make together."""
+
+    url = databases.prepared()
+    store = Store(database.connect(url))
+
+    def ask(reading: LaunchReading = READING, **members: Any) -> LaunchedQuestion:
+        stub = replace(FORMATS["deepspeed"], read=lambda text, version: reading)
+        monkeypatch.setattr(module, "FORMATS", {"deepspeed": stub})
+        request = LaunchedPredictionRequest.model_validate(
+            {"launch": {"format": "deepspeed", "arguments": "x"}, "cluster": CLUSTER, **members}
+        )
+        with store.reading() as rows:
+            return launched_question(Resolver(rows), request.launch, request)
+
+    yield ask
+    store.close()
+    databases.drop(url)
+
+
+@contextmanager
+def refused(*fields: str) -> Iterator[list[str]]:
+    """Within the block Invalid or Refused is raised for these fields; gives the rules."""
+    rules = list[str]()
+    with pytest.raises((Invalid, Refused)) as caught:
+        yield rules
+    error = caught.value
+    faults = error.errors if isinstance(error, Refused) else [error]
+    assert [fault.field for fault in faults] == [*fields]
+    rules += [fault.rule for fault in faults]
+
+
+def test_a_launch_may_say_all_but_the_chips(asked) -> None:
+    found = asked()
+    problem = found.resolved.problem
+    assert problem.architecture.name == "llama-3-8b"
+    assert problem.workload.global_batch == 128
+    assert problem.stack.id == "deepspeed"
+    assert found.layout.dp_shard == 32
+    assert found.layout.tp == 2
+    assert found.read.unread == ["--puzzle 3"]
+    assert found.read.ignored_count == 2
+    assert any("dp_shard is 32" in line for line in found.read.assumed)
+
+
+@pytest.mark.parametrize(
+    ("said", "devices", "degrees"),
+    [
+        ({"tp": 2, "zero_stage": 3, "dp_replicate": 1}, 64, (32, 1)),
+        ({"tp": 2, "zero_stage": 1}, 64, (32, 1)),
+        ({"tp": 2, "zero_stage": 0}, 64, (1, 32)),
+        ({"tp": 2, "zero_stage": 0, "dp_shard": 1}, 64, (1, 32)),
+        ({"tp": 2, "zero_stage": 3, "dp_shard": 8}, 64, (8, 4)),
+        ({"dp_replicate": 4, "zero_stage": 3}, 64, (16, 4)),
+        ({"pp": 4, "cp": 2, "tp": 2}, 64, (4, 1)),
+        ({"dp_shard": 16, "dp_replicate": 1}, 64, (16, 1)),
+    ],
+)
+def test_data_parallelism_takes_the_devices_that_are_left(
+    asked, said: dict[str, Any], devices: int, degrees: tuple[int, int]
+) -> None:
+    layout = asked(
+        replace(READING, layout=said), cluster={"preset": "h100", "num_chips": devices}
+    ).layout
+    assert (layout.dp_shard, layout.dp_replicate) == degrees
+
+
+def test_degrees_that_do_not_divide_the_devices_are_left_to_the_rules(asked) -> None:
+    found = asked(replace(READING, layout={"tp": 3, "pp": 2}))
+    names = [rule.name for rule in broken_rules(found.resolved.problem, found.layout.build())]
+    assert names[0] == "mesh_fills_cluster"
+
+
+def test_what_the_framework_stops_at_is_refused_unless_allowed(asked) -> None:
+    stop = Stop(setting="--recompute-method", value=None, rule="is needed with full recompute")
+    with refused("launch.arguments.--recompute-method"):
+        asked(replace(READING, stops=(stop,)))
+
+
+def test_the_cluster_has_as_many_chips_as_the_launch_unless_it_says_so_itself(asked) -> None:
+    reading = replace(READING, num_devices=32)
+    assert asked(reading, cluster={"preset": "h100"}).resolved.problem.cluster.num_chips == 32
+    assert asked(reading, cluster={"preset": "h100", "num_chips": 32}).layout.dp_shard == 16
+    with refused("launch.arguments") as rules:
+        asked(reading)
+    assert "32 devices" in rules[0]
+    assert "64" in rules[0]
+    with refused("cluster.num_chips"):
+        asked(cluster={"preset": "h100"})
+
+
+def test_all_that_neither_says_is_named_at_once(asked) -> None:
+    silent = replace(READING, model=None, workload={"precision": "bf16"})
+    with refused("cluster", "model", "workload.seq_len", "workload.global_batch") as rules:
+        asked(silent, cluster=None)
+    assert all("is required" in rule for rule in rules)
+    assert (
+        asked(
+            silent, model="llama-3-8b", workload={"seq_len": 4096, "global_batch": 64}
+        ).resolved.problem.workload.precision
+        == "bf16"
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "rule"),
+    [
+        ({"workload": {"seq_len": 8192}}, "workload.seq_len = 8192 of the request"),
+        ({"workload": {"global_batch": 64}}, "workload.global_batch = 64 of the request"),
+        ({"workload": {"precision": "FP8"}}, "workload.precision = fp8 of the request"),
+        ({"model": "llama-3-70b"}, "model.num_layers = 80 of the request"),
+        ({"model": {"hidden_size": 8192}}, "model.hidden_size = 8192 of the request"),
+    ],
+)
+def test_a_contradiction_names_both_values(asked, members: dict[str, Any], rule: str) -> None:
+    with pytest.raises((Invalid, Refused)) as caught:
+        asked(**members)
+    error = caught.value
+    faults = error.errors if isinstance(error, Refused) else [error]
+    assert {fault.field for fault in faults} == {"launch.arguments"}
+    assert any(rule in fault.rule for fault in faults)
+
+
+def test_what_both_say_alike_is_no_contradiction(asked) -> None:
+    found = asked(
+        model="meta-llama/Llama-3.1-8B",
+        workload={"seq_len": 4096, "precision": "BF16", "optimizer": "muon"},
+    )
+    assert found.resolved.problem.workload.optimizer == "muon"
+
+
+def test_a_shape_may_be_said_in_parts(asked) -> None:
+    most = {name: value for name, value in SHAPE.items() if name != "vocab_size"}
+    with refused("model.vocab_size"):
+        asked(replace(READING, model=most))
+    found = asked(replace(READING, model=most), model={"vocab_size": 128256})
+    assert found.resolved.problem.architecture.name == "llama-3-8b"
+
+
+def test_a_launch_may_name_a_model_of_the_catalogue(asked) -> None:
+    named = replace(READING, model={"name": "llama-3-8b"})
+    assert asked(named).resolved.problem.architecture.name == "llama-3-8b"
+    assert asked(named, model="meta-llama/Llama-3.1-8B").question.model == "meta-llama/Llama-3.1-8B"
+    with refused("launch.arguments", "launch.arguments", "launch.arguments", "launch.arguments"):
+        asked(named, model="llama-3-70b")
+
+
+def test_a_launch_that_says_little_of_the_model_leaves_it_to_the_request(asked) -> None:
+    with refused("model"):
+        asked(replace(READING, model={"qk_norm": False}))
+
+
+def test_the_release_of_a_launch_is_that_of_the_stack(asked, monkeypatch) -> None:
+    reading = replace(READING, format="torchtitan", version="0.2.1", stack={"name": "torchtitan"})
+    launch = {"format": "deepspeed", "arguments": "x", "version": "0.2.1"}
+    assert asked(reading, launch=launch).resolved.problem.stack.age_years > 0
+    assert asked(reading).resolved.problem.stack.age_years == 0
+    own = {"name": "torchtitan", "age_years": 0.0}
+    assert asked(reading, launch=launch, stack=own).resolved.problem.stack.age_years == 0
+
+
+def test_a_batch_follows_from_micro_batches_and_devices(asked) -> None:
+    reading = replace(READING, workload={"seq_len": 4096}, num_micro_batches=4)
+    assert asked(reading).resolved.problem.workload.global_batch == 2 * 4 * 32
+    with refused("launch.arguments") as rules:
+        asked(reading, workload={"global_batch": 128})
+    assert "workload.global_batch = 128 of the request" in rules[0]
+
+
+def test_a_micro_batch_follows_from_the_batch_and_devices(asked) -> None:
+    layout = {"tp": 2, "dp_replicate": 1, "zero_stage": 3}
+    reading = replace(READING, layout=layout, num_micro_batches=2)
+    assert asked(reading).layout.micro_batch == 2
+    with refused("launch.arguments"):
+        asked(replace(reading, num_micro_batches=3))
+
+
+def test_the_stack_is_that_of_the_format_with_its_switches(asked) -> None:
+    usual = asked(replace(READING, stack={"name": "deepspeed", "gradient_bytes": 2}))
+    other = asked(replace(READING, stack={"name": "deepspeed", "gradient_bytes": 4}))
+    stacks = {one.resolved.problem.stack.gradient_bytes for one in (usual, other)}
+    assert stacks == {2, 4}
+    # What the stack has anyway is no change of it.
+    assert [one.question.stack for one in (usual, other)].count("deepspeed") == 1
+
+
+def test_fields_of_the_requests_own_stack_go_first(asked) -> None:
+    reading = replace(READING, stack={"name": "deepspeed", "gradient_bytes": 2})
+    found = asked(reading, stack={"name": "deepspeed", "gradient_bytes": 4, "fused": True})
+    assert found.resolved.problem.stack.gradient_bytes == 4
+    assert found.resolved.problem.stack.fused
+
+
+def test_a_stack_of_another_framework_is_refused(asked) -> None:
+    with refused("stack") as rules:
+        asked(stack="torchtitan")
+    assert "DeepSpeed" in rules[0]
+    with refused("stack.name"):
+        asked(stack={"name": "torchtitan"})
+    with pytest.raises(UnknownName):
+        asked(stack="deepspede")
+
+
+@pytest.mark.parametrize(
+    ("part", "members", "value"),
+    [
+        ("workload", {"seq_len": 0, "global_batch": 128}, "workload.seq_len = 0"),
+        ("layout", {"tp": 0}, "layout.tp = 0"),
+        ("model", {**SHAPE, "num_layers": 0}, "model.num_layers = 0"),
+        ("model", {**SHAPE, "num_attention_heads": 7}, None),
+        ("stack", {"name": "deepspeed", "gradient_bytes": 99}, "stack.gradient_bytes = 99"),
+    ],
+)
+def test_what_a_launch_says_wrong_is_blamed_on_it(
+    asked, part: str, members: dict[str, Any], value: str | None
+) -> None:
+    with pytest.raises((Invalid, Refused)) as caught:
+        asked(replace(READING, **{part: members}))
+    error = caught.value
+    faults = error.errors if isinstance(error, Refused) else [error]
+    assert {fault.field for fault in faults} == {"launch.arguments"}
+    if value is not None:
+        assert value in [fault.value for fault in faults]
+
+
+def test_what_the_request_says_wrong_is_blamed_on_it(asked) -> None:
+    with refused("workload.optimiser"):
+        asked(workload={"optimiser": "adamw"})
+    with refused("workload.routing"):
+        asked(workload={"routing": "odd"})
+    with refused("model.num_norms"):
+        asked(model={"num_norms": 9})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("--tp 4", "--tp 4"),
+        (["--tp", "4", "a b"], "--tp 4 'a b'"),
+        (["--tp 4", "--layers=3"], "--tp 4 --layers=3"),
+        ({"a": {"b": 1}}, '{"a": {"b": 1}}'),
+    ],
+)
+def test_arguments_come_as_text_as_a_list_or_as_a_document(arguments: Any, text: str) -> None:
+    form = LaunchForm.model_validate({"format": "megatron", "arguments": arguments})
+    assert form.text == text
