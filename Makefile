@@ -31,11 +31,12 @@ test-long: .venv/developed  ## the tests that the default suite has no time for
 test-launchers: .venv/developed .venv-launchers/installed  ## launch configurations, read by the real frameworks
 	$(BIN)/python -m pytest -m launchers
 
-.venv-launchers/installed: tests/launchers/requirements.txt
+.venv-launchers/installed: tests/launchers/requirements.txt tests/launchers/requirements-no-deps.txt
 	@for python in $(PYTHON312) python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python; do \
 	    $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && exec $$python -m venv --clear .venv-launchers; \
 	done; echo "make test-launchers needs Python 3.12, which the frameworks need: install it, or name it with PYTHON312=" >&2; exit 1
 	.venv-launchers/bin/python -m pip install -q --disable-pip-version-check -r tests/launchers/requirements.txt
+	.venv-launchers/bin/python -m pip install -q --disable-pip-version-check --no-deps -r tests/launchers/requirements-no-deps.txt
 	@touch $@
 
 explore: .venv/developed  ## the properties on examples that no run has drawn before

@@ -45,7 +45,10 @@ def _fill(table: str) -> None:
 def _brief(document: dict[str, Any]) -> dict[str, Any]:
     brief: dict[str, Any] = {"request": {name: document["request"][name] for name in _QUESTION}}
     if "fastest" in document:
-        best = document["fastest"]["prediction"]
+        shown = document["fastest"]
+        if isinstance(shown, int):  # a position, in answers of later releases
+            shown = document["layouts"][document["recommended"]]
+        best = shown["prediction"]
         brief["result"] = {
             "chips_used": document["chips_used"],
             **{name: best.get(name) for name in _OF_THE_FASTEST},

@@ -15,7 +15,7 @@ from models.advice.layout_warnings import LayoutWarning, layout_warnings
 from models.advice.safe_fit import solve_avoiding_oom
 from models.advice.single_changes import SingleChange, single_changes
 from models.cost.memory_uncertainty import percent
-from models.errors import Infeasible
+from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.neighbours import KNOBS
 from models.layouts.rules import Rule, broken_rules
@@ -290,6 +290,8 @@ def _fastest(
         contradicted = in_the_way(Space(problem, wanted.constraints))
         reason = contradicted.brief if contradicted else str(Infeasible(*blame(problem)))
         return _Found([], is_exact=True, reason=reason)
+    except TooLarge as error:
+        return _Found([], is_exact=False, reason=str(error))
     except Infeasible as error:
         return _Found([], is_exact=error.constraint != "time_limit_s", reason=error.brief)
     return _Found([answer.layouts[0]], is_exact=answer.certificate.exact)

@@ -3,24 +3,41 @@ gain."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist, fmean
 from typing import Literal
 
 from models.advice.layout_check import LEAST_GAIN
-from models.advice.single_changes import SingleChange, knob_change_in_words
+from models.advice.single_changes import Outcome, SingleChange, knob_change_in_words
 from models.layouts.neighbours import KNOBS
 from models.prediction.prediction import Prediction
 from models.spec.constraints import EVEN_CHANCE, SAFE_FIT_PROBABILITY
 from models.spec.layout import Layout
-
-Memory = Literal["fitted", "ran_out", "not_known"]
-"""What the run showed of its memory."""
+from models.spec.profile import Z80
 
 _MOST_REMEDIES = 8
 _TOLD_BY_OTHERS = ("recompute_layers",)  # recompute says it too
 _WORTH_THE_RISK = 0.05
 """A remedy that may not fit is named where it gains so much more than those that do."""
+
+
+_CHANGE_SPREAD = 0.07  # of the logarithm, among published runs with measured peaks
+_ERRORS = 64
+_LEAST_ERROR = 1e-6  # of standard deviations, between what fits and what does not
+_LEAST_MOVE = 1e-9
+_LEAST_SHARE = 1e-12  # keeps quantiles finite, as the next one does logarithms
+_LEAST_GIB = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShown:
+    """What a run showed of its memory: that its layout fits, that it does not, or nothing; and its
+    measured peak over the predicted one, where it was measured."""
+
+    outcome: Literal["fitted", "ran_out", "not_known"]
+    peak_factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,30 +63,41 @@ def remedies(
     given: Prediction | None,
     changes: Iterable[SingleChange],
     best: Prediction | None,
-    memory: Memory,
+    shown: MemoryShown,
 ) -> list[Remedy]:
     """Return what to try, the shortest step first.
 
     `given` is the prediction of the layout that ran; None where that is not legal. `changes` are
     its single changes, and `best` is the best layout that a search found. Of a layout that can run,
-    only changes that gain LEAST_GAIN are named; of one that cannot, all that make it run.
+    only changes that gain LEAST_GAIN are named; of one that is too large, only those that need less
+    memory.
     """
-    can_run = given is not None and not must_change(given, memory)
-    single = _best_of_each_knob([_of_change(change, given, memory) for change in changes])
-    known = {one.layout for one in single} | ({given.layout} if given else set())
-    found = [_of_best(best, given, memory)] if best and best.layout not in known else []
-    worth = [one for one in (*single, *found) if not can_run or (one.gain or 0.0) >= LEAST_GAIN]
-    safe = sorted((one for one in worth if one.is_safe), key=_step_time_s)
-    possible = (one for one in worth if one.fit_probability >= EVEN_CHANCE)
+    candidates = [_of_change(change, given, shown) for change in changes]
+    if best is not None and all(one.layout != best.layout for one in candidates):
+        candidates.append(_of_best(best, given, shown))
+    if given is not None:
+        worth = _is_lighter if must_change(given, shown) else _is_faster
+        candidates = [one for one in candidates if worth(one, given)]
+    found = _best_of_each_knob(candidates)
+    safe = sorted((one for one in found if one.is_safe), key=_step_time_s)
+    possible = (one for one in found if one.fit_probability >= EVEN_CHANCE)
     risky = sorted((one for one in possible if not one.is_safe), key=_step_time_s)
     return [*safe, *_worth_the_risk(risky, safe)][:_MOST_REMEDIES]
 
 
-def must_change(given: Prediction, memory: Memory) -> bool:
+def must_change(given: Prediction, shown: MemoryShown) -> bool:
     """Return whether a legal layout has to be changed to run: it ran out of memory, or probably
     did."""
-    is_likely_too_large = memory == "not_known" and given.fit_probability < EVEN_CHANCE
-    return memory == "ran_out" or is_likely_too_large
+    is_likely_too_large = shown.outcome == "not_known" and given.fit_probability < EVEN_CHANCE
+    return shown.outcome == "ran_out" or is_likely_too_large
+
+
+def _is_faster(remedy: Remedy, given: Prediction) -> bool:
+    return given.step_time_s / remedy.step_time_s - 1 >= LEAST_GAIN
+
+
+def _is_lighter(remedy: Remedy, given: Prediction) -> bool:
+    return remedy.needed_gib < given.needed_gib
 
 
 def _step_time_s(remedy: Remedy) -> float:
@@ -77,12 +105,12 @@ def _step_time_s(remedy: Remedy) -> float:
 
 
 def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
-    """Of each knob the change with the shortest step among those that surely fit, and another that
-    may fit where that is faster still."""
-    kept: dict[tuple[str, bool], Remedy] = {}
+    """Of each knob, and of the search, the layout with the shortest step among those that surely
+    fit, and among those that may."""
+    kept: dict[tuple[str | None, bool], Remedy] = {}
     for remedy in sorted(candidates, key=_merit_s):
-        if remedy.change is not None:
-            kept.setdefault((remedy.change.knob, remedy.is_safe), remedy)
+        knob = None if remedy.change is None else remedy.change.knob
+        kept.setdefault((knob, remedy.is_safe), remedy)
     return [*kept.values()]
 
 
@@ -104,7 +132,7 @@ def _worth_the_risk(risky: Sequence[Remedy], safe: Sequence[Remedy]) -> list[Rem
     return [one for one in risky if one.step_time_s <= limit_s]
 
 
-def _of_change(change: SingleChange, given: Prediction | None, memory: Memory) -> Remedy:
+def _of_change(change: SingleChange, given: Prediction | None, shown: MemoryShown) -> Remedy:
     outcome = change.outcome
     return Remedy(
         words=change.words,
@@ -113,11 +141,11 @@ def _of_change(change: SingleChange, given: Prediction | None, memory: Memory) -
         step_time_s=outcome.step_time_s,
         gain=change.gain,
         needed_gib=outcome.needed_gib,
-        fit_probability=fit_probability_after(outcome.fit_probability, given, memory),
+        fit_probability=_fit_probability(change.layout, outcome, given, shown),
     )
 
 
-def _of_best(best: Prediction, given: Prediction | None, memory: Memory) -> Remedy:
+def _of_best(best: Prediction, given: Prediction | None, shown: MemoryShown) -> Remedy:
     return Remedy(
         words=f"the best layout of a search: {_differences(given, best)}",
         layout=best.layout,
@@ -125,8 +153,18 @@ def _of_best(best: Prediction, given: Prediction | None, memory: Memory) -> Reme
         step_time_s=best.step_time_s,
         gain=None if given is None else given.step_time_s / best.step_time_s - 1,
         needed_gib=best.needed_gib,
-        fit_probability=fit_probability_after(best.fit_probability, given, memory),
+        fit_probability=_fit_probability(best.layout, best, given, shown),
     )
+
+
+def _fit_probability(
+    layout: Layout, predicted: Outcome | Prediction, given: Prediction | None, shown: MemoryShown
+) -> float:
+    """How likely a layout is to fit after the run, which says nothing of the memory of a host."""
+    alone = predicted.fit_probability
+    after = fit_probability_after(alone, predicted.needed_gib, given, shown)
+    offloads = layout.offload_activations or layout.offload_optimizer
+    return min(after, alone) if offloads else after
 
 
 def _differences(given: Prediction | None, best: Prediction) -> str:
@@ -142,18 +180,54 @@ def _differences(given: Prediction | None, best: Prediction) -> str:
     return ", ".join(changes)
 
 
-def fit_probability_after(probability: float, given: Prediction | None, memory: Memory) -> float:
-    """Return how likely a layout is to fit, after a run of the given layout of the same job showed
-    whether that fits.
+def fit_probability_after(
+    probability: float, needed_gib: float, given: Prediction | None, shown: MemoryShown
+) -> float:
+    """Return how likely a layout is to fit that is predicted to need so much and to fit with this
+    probability, after what a run of the given layout of the same job showed of memory.
 
-    Predictions of memory of one job are off by one factor, so that a layout which is likelier to
-    fit than the given one does fit where that did: of the cases in which the given layout fits, the
-    other fits in the share p / p_given, and of those in which it does not, in
-    (p - p_given) / (1 - p_given).
+    Predictions of memory of one job are off by nearly the same factor, whose logarithm is normal.
+    If the peak was measured the factor is known; otherwise it is that of the cases in which the
+    given layout fits, or in which it does not. From one layout to another it moves by no more than
+    they differ, and by no more than _CHANGE_SPREAD, the spread of differences between the residuals
+    of published runs of one job.
     """
-    if given is None or memory == "not_known":
+    if given is None or shown.outcome == "not_known":
         return probability
-    known = given.fit_probability
-    if memory == "fitted":
-        return 1.0 if probability >= known else probability / known
-    return 0.0 if probability <= known else (probability - known) / (1 - known)
+    spread = _log_spread(given)
+    room = _room(needed_gib, given, spread)
+    given_room = _room(given.needed_gib, given, spread)
+    move = min(_CHANGE_SPREAD / spread, abs(room - given_room))
+    errors = _possible_errors(given_room, spread, shown)
+    cdf = NormalDist().cdf
+    return fmean(cdf((room - error) / max(move, _LEAST_MOVE)) for error in errors)
+
+
+def _room(needed_gib: float, given: Prediction, spread: float) -> float:
+    """The error of its predicted memory at which a layout just fits, in standard deviations."""
+    context_gib = given.memory_gib["context_gib"]
+    limit_gib = max(given.usable_gib - context_gib, _LEAST_GIB)
+    return math.log(limit_gib / max(needed_gib - context_gib, _LEAST_GIB)) / spread
+
+
+def _possible_errors(given_room: float, spread: float, shown: MemoryShown) -> list[float]:
+    """Errors of the predicted memory that go with what was shown, all equally likely, in standard
+    deviations; `given_room` is the error at which the given layout just fits."""
+    if shown.peak_factor is not None:
+        return [math.log(shown.peak_factor) / spread]
+    below = NormalDist().cdf(given_room)
+    shares = [(step + 0.5) / _ERRORS for step in range(_ERRORS)]
+    if shown.outcome == "fitted":
+        return [min(_quantile(share * below), given_room - _LEAST_ERROR) for share in shares]
+    least = given_room + _LEAST_ERROR
+    return [max(_quantile(below + share * (1 - below)), least) for share in shares]
+
+
+def _quantile(share: float) -> float:
+    return NormalDist().inv_cdf(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))
+
+
+def _log_spread(prediction: Prediction) -> float:
+    """The standard deviation of the logarithm of what the layout reserves."""
+    context_gib = prediction.memory_gib["context_gib"]
+    return math.log((prediction.needed_high_gib - context_gib) / prediction.reserved_gib) / Z80

@@ -167,7 +167,8 @@ def _switch_changes(
     problem: Problem, profile: Profile, layout: Layout, given: Outcome | None
 ) -> Iterator[SingleChange]:
     """Every switch that means something for the layout, set otherwise."""
-    stages = partitions(problem, Layouts.of([layout]))  # which no switch changes
+    # No switch changes the stages. Those of an illegal layout may not be possible.
+    stages = None if given is None else partitions(problem, Layouts.of([layout]))
     for switch in switches_of(problem.stack):
         if not applies(switch, problem, layout):
             continue

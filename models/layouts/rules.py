@@ -15,6 +15,7 @@ import numpy as np
 
 from models.columns import Array
 from models.errors import Invalid
+from models.layouts.factors import divisors
 from models.layouts.placement import Groups, groups
 from models.spec.layout import (
     AFAB,
@@ -252,10 +253,17 @@ def _batch_divides(p: Problem, x: Layouts) -> Array:
 
 
 def _batch_message(p: Problem, x: Layout) -> str:
-    return (
-        f"global_batch({p.workload.global_batch}) must be a multiple of dp({x.dp}) *"
-        f" micro_batch({x.micro_batch})"
+    batch = p.workload.global_batch
+    message = (
+        f"global_batch({batch}) must be a multiple of dp({x.dp}) * micro_batch({x.micro_batch})"
     )
+    sequences, rest = divmod(batch, x.dp)
+    if rest or not sequences or x.micro_batch == 1:
+        return message
+    sizes = divisors(sequences)
+    near = [*[size for size in sizes if size < x.micro_batch][-1:]]
+    near += [size for size in sizes if size > x.micro_batch][:1]
+    return f"{message}: with that dp micro_batch may be {' or '.join(map(str, near))}"
 
 
 # -- the pipeline
@@ -530,6 +538,20 @@ def _zero_experts_message(p: Problem, x: Layout) -> str:
     return (
         f"stack {p.stack.id} has ZeRO 3 with ep({x.ep}) only without context parallelism; got"
         f" cp({x.cp})"
+    )
+
+
+def _zero_beside_sharding_axes(p: Problem, x: Layouts) -> Array:
+    """Where the axes of context and expert parallelism shard parameters, they need ZeRO stage
+    3."""
+    beside = (x.cp > 1) | (x.ep > 1)
+    return (x.zero_stage == 3) | ~beside | (not p.stack.shards_over_context_and_experts)
+
+
+def _zero_sharding_axes_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} shards parameters over context and expert parallelism too: cp({x.cp})"
+        f" and ep({x.ep}) need ZeRO 3, not {x.zero_stage}"
     )
 
 
@@ -835,6 +857,12 @@ RULES: tuple[Rule, ...] = (
     Rule("muon_offered", "layout.zero_stage", _muon_goes_with_zero_stage, _muon_message),
     Rule("sharding_in_pipeline", "layout.zero_stage", _zero_in_pipeline, _zero_pipeline_message),
     Rule("sharding_beside_experts", "layout.zero_stage", _zero_with_experts, _zero_experts_message),
+    Rule(
+        "sharding_axes_need_zero_3",
+        "layout.zero_stage",
+        _zero_beside_sharding_axes,
+        _zero_sharding_axes_message,
+    ),
     Rule("reshard_offered", "layout.reshard", _reshard_offered, _reshard_message),
     Rule("degrees_offered", "layout", _degrees_offered, _degrees_message),
     Rule("sequence_parallel_offered", "layout.sequence_parallel", _sp_offered, _sp_message),

@@ -76,6 +76,7 @@ _VARIANT_RULES = (
     "sharding_shape",
     "sharding_in_pipeline",
     "sharding_beside_experts",
+    "sharding_axes_need_zero_3",
     "offload_in_pipeline",
     "offload_needs_sharding",
 )
@@ -342,18 +343,18 @@ class Space:
         return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
 
     def legal_variants(self, policies: Policies) -> Array:
-        """Which variants are legal on meshes of each class; (16, shardings·memory policies)."""
+        """Which variants are legal on meshes of each class; (32, shardings·memory policies)."""
         variants = policies.variants
-        kind, variant = np.indices((16, len(variants))).reshape(2, -1)
+        kind, variant = np.indices((32, len(variants))).reshape(2, -1)
         degrees = {
             "pp": 1 + kind // 4 % 2,
             "dp_shard": 1 + kind // 2 % 2,
             "dp_replicate": 1 + kind % 2,
         }
-        degrees |= dict.fromkeys(("ep", "cp"), 1 + kind // 8)
+        degrees |= {"ep": 1 + kind // 8 % 2, "cp": 1 + kind // 16}
         rows = variants.take(variant).with_columns(**degrees)
         legal = np.all([self._obeys(name, rows) for name in _VARIANT_RULES], axis=0)
-        return np.asarray(legal.reshape(16, -1))
+        return np.asarray(legal.reshape(32, -1))
 
     @cached_property
     def _with_legal_variants(self) -> Array:
@@ -584,10 +585,12 @@ def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
 
 
 def variant_row(rows: Layouts) -> Array:
-    """The row of Space.legal_variants for each mesh. It is decided by whether pp, dp_shard,
-    dp_replicate, and ep and cp together, are above 1."""
-    both = (rows.ep > 1) & (rows.cp > 1)
-    return 8 * both + 4 * (rows.pp > 1) + 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
+    """The row of Space.legal_variants for each mesh. It is decided by which of cp, ep, pp, dp_shard
+    and dp_replicate are above 1."""
+    row = np.zeros(len(rows), dtype=np.int64)
+    for degree in (rows.cp, rows.ep, rows.pp, rows.dp_shard, rows.dp_replicate):
+        row = 2 * row + (degree > 1)
+    return row
 
 
 def default_layouts(rows: int) -> Layouts:

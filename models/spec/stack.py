@@ -114,6 +114,9 @@ class Stack:
     experts_alone: bool = False
     """ZeRO 3 goes with expert parallelism only where there is no context parallelism (DeepSpeed
     engine.py, _validate_zero3_moe_compatibility)."""
+    shards_over_context_and_experts: bool = False
+    """Axes of context and expert parallelism shard parameters too, and so go with ZeRO 3 only
+    (MaxText configs/base.yml, logical_axis_rules; accelerate, where they need FSDP2)."""
     context_in_pipeline: bool = True
     """A pipeline goes with context parallelism."""
     max_zero_in_pipeline: int = 3

@@ -89,6 +89,11 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
     ]
     if simple:
         reasons += _largest_simple_reasons(simple, grid)
+    if undecided := sum(point.need(tolerance) == "undecided" for point in answered):
+        reasons.append(
+            f"at {undecided} points it is undecided whether one is needed: the tolerance lies in"
+            " the 80% interval of the gap"
+        )
     if "domain" in grid and _is_slower_in_larger_domain(answered, grid):
         reasons.append(
             "a larger domain is slower at some points: what divides it decides too"

@@ -3,16 +3,22 @@ run is told of."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.advice.remedies import Memory
+from models.advice.remedies import MemoryShown
+from models.errors import Invalid
+from models.prediction.prediction import Prediction
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
+from service.formats import logs
+from service.formats.logs.failure import tells_crash, text_after_last_crash
 from service.learning.logged_runs import LoggedRun, read_logged_run
 from service.learning.report_ingestion import with_software_age
+from service.resolve import measurements
 from service.resolve.answered_layout import layout_of_report
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
@@ -56,12 +62,19 @@ class ExplainedRun:
     def layout(self) -> Layout:
         return self.settled.build()
 
-    @property
-    def memory(self) -> Memory:
-        """What the run showed of its memory."""
+    def memory_shown(self, prediction: Prediction | None) -> MemoryShown:
+        """What the run showed of its memory, its layout having this prediction."""
         if self.report.outcome == "out_of_memory":
-            return "ran_out"
-        return "fitted" if self.report.measured is not None else "not_known"
+            return MemoryShown("ran_out")
+        if self.report.measured is None:
+            return MemoryShown("not_known")
+        if self.report.memory is None or prediction is None:
+            return MemoryShown("fitted")
+        compared = measurements.compare_memory(self.report.memory, prediction)
+        residual = compared.reserved_residual
+        if residual is None:
+            residual = compared.allocated_residual
+        return MemoryShown("fitted", None if residual is None else math.exp(residual))
 
     @property
     def has_died(self) -> bool:
@@ -112,7 +125,20 @@ def _logged_run(store: Store, request: Request, members: dict[str, Any]) -> Logg
     told = _given(request, ["log", "framework", "outcome"])
     logged = read_logged_run(store, LogSubmission.model_validate({**members, **told}))
     report = logged.report.model_copy(update=_given(request, _BESIDE_LOG))
+    if request.outcome is None and report.outcome == "ok" and _ends_in_crash(request.log):
+        report = report.model_copy(update={"outcome": "crashed"})
     return replace(logged, report=report)
+
+
+def _ends_in_crash(log: str) -> bool:
+    """Whether the last words of a process that failed are followed by no step."""
+    if not tells_crash(log):
+        return False
+    try:
+        logs.read(text_after_last_crash(log))
+    except Invalid:
+        return True
+    return False
 
 
 def _report(request: Request, members: dict[str, Any]) -> ReportSubmission:

@@ -114,6 +114,8 @@ def failure_summary(kind: FailureKind, check: LayoutCheck, error_line: str | Non
         return (
             f"it most likely ran out of memory, whatever its log says{quote}: {needs} ({largest})"
         )
+    if not quote:
+        return f"neither memory nor layout explains it: the layout is legal, and {needs}"
     return f"the error is not one of memory or layout{quote}. The layout is legal, and {needs}"
 
 
@@ -136,7 +138,8 @@ def first_fix_of_failure(
 ) -> str:
     """What to do first about a run that died."""
     if failure.kind == "not_of_the_layout":
-        return f"Start with the error itself: {failure.summary}."
+        where = "the error itself" if failure.error_line else "the last lines of its log"
+        return f"Start with {where}: {failure.summary}."
     if failure.kind == "unlikely_out_of_memory":
         return _first_fix_of_surprise(failure.summary, found)
     if check.prediction is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.advice.layout_check import BrokenRule, LayoutCheck, check_layout
-from models.advice.remedies import Remedy, must_change, remedies
+from models.advice.remedies import MemoryShown, Remedy, must_change, remedies
 from models.advice.single_changes import SingleChange, single_changes
 from models.cost.step import TIME_TERMS
 from models.errors import Invalid
@@ -72,6 +72,7 @@ class _Explained:
     """As it was measured."""
     prediction: Prediction | None
     """None where the layout is not legal."""
+    shown: MemoryShown
     check: LayoutCheck
     changes: Sequence[SingleChange]
     remedies: Sequence[Remedy]
@@ -99,31 +100,35 @@ class Explanations:
         if first_broken(problem, Layouts.of([run.layout]))[0] < 0:
             (prediction,) = predict_layouts(problem, [run.layout], run.profile)
         speed = _measured_speed(run, prediction)
+        shown = run.memory_shown(prediction)
         check = check_layout(
             problem,
             run.profile,
             run.layout,
             None,
             deadline,
-            self._failed_gib(run, prediction),
+            self._failed_gib(run, prediction, shown),
         )
         changes = single_changes(problem, run.profile, run.layout)
         return _Explained(
             run=run,
             speed=speed,
             prediction=prediction,
+            shown=shown,
             check=check,
             changes=changes,
-            remedies=remedies(prediction, changes, check.best, run.memory),
+            remedies=remedies(prediction, changes, check.best, shown),
         )
 
-    def _failed_gib(self, run: ExplainedRun, prediction: Prediction | None) -> float:
+    def _failed_gib(
+        self, run: ExplainedRun, prediction: Prediction | None, shown: MemoryShown
+    ) -> float:
         """The least predicted memory with which a run like this one ran out. Earlier failures that
         needed no more than a run which fitted do not count."""
         failed_gib = least_failed_gib(out_of_memory_runs(self._store, run.problem, run.profile))
-        if prediction is None or run.memory == "not_known":
+        if prediction is None or shown.outcome == "not_known":
             return failed_gib
-        if run.memory == "ran_out":
+        if shown.outcome == "ran_out":
             return min(failed_gib, prediction.needed_gib)
         return failed_gib if failed_gib > prediction.needed_gib else math.inf
 
@@ -325,9 +330,9 @@ def _failure_kind(it: _Explained) -> FailureKind:
     if prediction is None:
         return "broken_rule"
     probability = prediction.fit_probability
-    if it.run.memory == "ran_out":
+    if it.shown.outcome == "ran_out":
         return "unlikely_out_of_memory" if probability >= SAFE_FIT_PROBABILITY else "out_of_memory"
-    return "memory_likely" if must_change(prediction, it.run.memory) else "not_of_the_layout"
+    return "memory_likely" if must_change(prediction, it.shown) else "not_of_the_layout"
 
 
 def _memory_shares(prediction: Prediction | None) -> list[MemoryShare]:

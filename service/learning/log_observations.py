@@ -18,6 +18,7 @@ _UNSTEADY = 0.1  # of the median, from the 10th to the 90th percentile
 _FEW_STEPS = 3
 _NEAR_LIMIT = 0.95  # of what the framework can reserve
 _TO_SPARE = 0.6
+_UNEXPECTED = 1.5  # times the predicted peak
 _MUCH_GIB = 1.0
 _FRAGMENTED = 0.15  # of what was reserved: so much in small pieces is not usual
 _LEFT_OUT: dict[str, tuple[ObservationCode, str]] = {
@@ -153,6 +154,15 @@ def _of_memory(run: ExplainedRun, prediction: Prediction | None) -> Iterator[Obs
     memory = run.report.memory
     if memory is None or prediction is None:
         return
+    factor = run.memory_shown(prediction).peak_factor
+    if factor is not None and not 1 / _UNEXPECTED <= factor <= _UNEXPECTED:
+        yield Observation(
+            code="memory_unexpected",
+            message=(
+                f"its peak of memory is {factor:.2g} times the predicted one: check that model,"
+                " layout and sequence length are those that ran"
+            ),
+        )
     peak_gib = memory.reserved_gib or memory.allocated_gib or 0.0
     limit_gib = prediction.usable_gib - prediction.memory_gib["context_gib"]
     share = peak_gib / limit_gib

@@ -74,8 +74,7 @@ def launched_question(
     Raises Invalid or Refused for what cannot be read, is missing in both, or contradicts the other;
     and for what the framework itself would stop at, unless `allow_stops`.
     """
-    with relocate_errors("launch", field):
-        reading = FORMATS[launch.format].read(launch.text, launch.version)
+    reading = _read(launch, field)
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
     joining = _Joining(resolver, parts, launch, reading, field, other)
@@ -91,6 +90,14 @@ def launched_question(
         assumed=[*_version_assumed(launch, reading), *assumed],
     )
     return LaunchedQuestion(question, resolved, layout, read, f"{field}.arguments", reading.stops)
+
+
+def _read(launch: LaunchForm, field: str) -> LaunchReading:
+    try:
+        with relocate_errors("launch", field):
+            return FORMATS[launch.format].read(launch.text, launch.version)
+    except RecursionError:
+        raise Invalid(f"{field}.arguments", None, "are nested too deep") from None
 
 
 def stop_error(stop: Stop, place: str) -> Invalid:

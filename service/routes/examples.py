@@ -258,6 +258,15 @@ EXPLANATIONS: dict[str, Example] = {
             "outcome": "out_of_memory",
         },
     },
+    "launch": {
+        "summary": "A run by the configuration that started it",
+        "value": {
+            **_DEEPSPEED_QUESTION,
+            "launch": _DEEPSPEED,
+            "cluster": {"preset": "h100", "num_chips": 64},
+            "measured": {"step_time_s": 3.4},
+        },
+    },
 }
 POLICIES: dict[str, Example] = {
     "automatic": {

@@ -240,6 +240,9 @@ class WarningAnswer(Document):
 
 class CheckAnswer(Grounds):
     verdict: Verdict
+    """"go": nothing speaks against it. "go_with_warnings": it will run, and `warnings` say what to
+    look at; a slow layout is one of these. "will_not_fit": its predicted memory is more than there
+    is. "illegal": the framework will refuse to start it."""
     summary: str
     """The verdict in a sentence."""
     legal: bool

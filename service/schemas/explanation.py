@@ -172,6 +172,7 @@ ObservationCode = Literal[
     "unread_lines",
     "memory_near_limit",
     "memory_to_spare",
+    "memory_unexpected",
     "other_processes",
     "fragmentation",
     "allocated",

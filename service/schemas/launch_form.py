@@ -8,13 +8,13 @@ import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
 
 from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import Document, Wire
 
 Format = Literal["megatron", "megatron-bridge", "torchtitan", "maxtext", "deepspeed", "accelerate"]
-MAX_CHARACTERS = 2**18
+MAX_CHARACTERS = 2**16
 """Of the arguments of a launch."""
 _FLAG_WITH_VALUE = re.compile(r"-{1,2}[\w.-]+\s")
 """How an item begins that is a flag and its value as somebody would type them."""
@@ -47,14 +47,25 @@ class LaunchForm(Wire):
     """The release of the framework, such as 0.16.1, whose defaults hold for what is not said.
     Without it the newest that is known."""
 
+    @field_validator("arguments")
+    @classmethod
+    def _is_short(cls, arguments: Any) -> Any:
+        if len(_text(arguments)) > MAX_CHARACTERS:
+            raise ValueError(f"must have at most {MAX_CHARACTERS} characters in all")
+        return arguments
+
     @property
     def text(self) -> str:
         """The arguments as one text, however they were given."""
-        if isinstance(self.arguments, str):
-            return self.arguments
-        if isinstance(self.arguments, list):
-            return " ".join(map(_shell_words, self.arguments))
-        return json.dumps(self.arguments)
+        return _text(self.arguments)
+
+
+def _text(arguments: Any) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    if isinstance(arguments, list):
+        return " ".join(map(_shell_words, arguments))
+    return json.dumps(arguments)
 
 
 def _shell_words(item: str) -> str:

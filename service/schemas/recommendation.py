@@ -176,9 +176,10 @@ class RooflineAnswer(Document):
 
 
 class ThresholdAnswer(Document):
-    """How far things could change before the gap crosses the tolerance. Values are GB/s per chip, of
-    a torus per link, or chips in a domain, of which larger ones may change it either way: 144 chips
-    divide otherwise than 72."""
+    """How far things could change before the gap crosses the tolerance.
+
+    Values are GB/s per chip, of a torus per link, or chips in a domain, of which larger ones may
+    change it either way: 144 chips divide otherwise than 72."""
 
     axis: str
     is_above: bool
@@ -216,8 +217,8 @@ class PipeliningAnswer(Document):
     gap: float | None
     """How much longer a step takes without pipelining, relative to with it."""
     gap_low: float | None
-    """With `gap_high` a central 80% interval. What is uncertain of both layouts alike cancels; what
-    the model leaves unexplained of each does not."""
+    """With `gap_high` a central 80% interval. About half of what is uncertain is the same for both
+    layouts and cancels, so that the gap is known as well as one step time is."""
     gap_high: float | None
     needed: Need
     """"yes": the gap is above the tolerance with its whole interval, or there is no layout without

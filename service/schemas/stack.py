@@ -53,6 +53,8 @@ class StackFields(Wire):
     max_cp: Degree | None = None
     max_ep: Degree | None = None
     experts_alone: bool | None = None
+    shards_over_context_and_experts: bool | None = None
+    """Context and expert parallelism shard parameters too: they go with ZeRO 3 only."""
     context_in_pipeline: bool | None = None
     max_zero_in_pipeline: ZeroStage | None = None
     mtp_alone: bool | None = None

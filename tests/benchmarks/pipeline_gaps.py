@@ -1,5 +1,6 @@
-"""How well is it known what a pipeline is worth? Published questions that were measured both without
-and with one tell.
+"""How well is it known what a pipeline is worth?
+
+Published questions that were measured both without and with one tell.
 
     python -m tests.benchmarks.pipeline_gaps --runs FILE [FILE ...]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from models.spec.layout import Layout
-from service.formats.launch.job import Job
+from models.spec.switches import applies, switches_of
+from service.formats.launch.job import Job, LaunchConfiguration
 
 
-def megatron(job: Job) -> dict[str, Any]:
+def megatron(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
     layout = job.layout
     return {
         **_degrees(job),
@@ -26,6 +27,9 @@ def megatron(job: Job) -> dict[str, Any]:
         "precision": job.problem.workload.precision,
         "optimizer": job.problem.workload.optimizer,
     }
+
+
+megatron_bridge = megatron
 
 
 def _degrees(job: Job) -> dict[str, int]:
@@ -80,7 +84,7 @@ def _recompute(job: Job) -> dict[str, Any]:
     }
 
 
-def deepspeed(job: Job) -> dict[str, Any]:
+def deepspeed(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
     layout = job.layout
     return {
         **{axis: getattr(layout, axis) for axis in ("pp", "tp", "cp", "ep", "dp")},
@@ -95,7 +99,7 @@ def deepspeed(job: Job) -> dict[str, Any]:
     }
 
 
-def accelerate(job: Job) -> dict[str, Any]:
+def accelerate(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
     layout = job.layout
     return {
         **{axis: getattr(layout, axis) for axis in ("dp_replicate", "dp_shard", "tp", "cp")},
@@ -118,12 +122,12 @@ def _named(job: Job, *names: str) -> str | None:
     return optimizer if optimizer in names else None
 
 
-def torchtitan(job: Job) -> dict[str, Any]:
+def torchtitan(job: Job, configuration: LaunchConfiguration) -> dict[str, Any]:
     layout = job.layout
     workload = job.problem.workload
     stack = job.problem.stack
     reshards = layout.zero_stage == 3 and layout.reshard
-    found = {
+    found: dict[str, Any] = {
         **{axis: getattr(layout, axis) for axis in ("pp", "cp", "tp", "ep")},
         "dp_replicate": layout.dp_replicate,
         "dp_shard": layout.dp_shard,
@@ -134,19 +138,28 @@ def torchtitan(job: Job) -> dict[str, Any]:
         "reshards": ("always" if reshards else "never") if layout.zero_stage else "default",
         "recompute": layout.recompute,
         "offload_optimizer": layout.offload_optimizer,
-        "is_low_precision": workload.precision in ("fp8", "mxfp8", "nvfp4"),
         "parameters": "float32" if workload.precision == "fp32" else "bfloat16",
-        "optimizer": _named(job, "adamw", "adamw_bf16_moments"),
+        "optimizer": workload.optimizer,
         "compiles": stack.launch != "eager",
         "captures": stack.launch == "graph",
-        "overlap_tensor": stack.overlap_tensor,
+        "overlap_tensor": stack.overlap_tensor and _means_something(job, "overlap_tensor"),
         "balances": job.problem.architecture.is_moe and workload.routing == "balanced",
         "loss_chunks": stack.loss_chunks,
     }
-    return {**found, "schedule": layout.schedule} if layout.pp > 1 else found
+    if layout.pp > 1:
+        found["schedule"] = layout.schedule
+    if "config" not in configuration.placeholders:
+        found["is_low_precision"] = workload.precision in ("fp8", "mxfp8", "nvfp4")
+    return found
 
 
-def maxtext(job: Job) -> dict[str, Any]:
+def _means_something(job: Job, field: str) -> bool:
+    """Whether a switch of the stack does, for the layout."""
+    switches = [switch for switch in switches_of(job.problem.stack) if switch.field == field]
+    return any(applies(switch, job.problem, job.layout) for switch in switches)
+
+
+def maxtext(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
     layout = job.layout
     workload = job.problem.workload
     model = job.problem.architecture

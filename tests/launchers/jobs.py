@@ -25,7 +25,7 @@ from models.spec.workload import OPTIMIZERS, LoadBalancing, Precision, Routing, 
 from service.formats.launch.job import Job
 
 T = TypeVar("T")
-_DRAWN = 1000
+_DRAWN = 300
 """How many layouts of a problem are drawn; most break a rule."""
 _KEPT = 3
 """How many legal layouts of a problem become jobs."""
@@ -79,7 +79,7 @@ def _chips() -> tuple[Chip, ...]:
 
 
 def _mostly(draw: random.Random, usual: T, others: Sequence[T]) -> T:
-    return usual if draw.random() < 0.7 else draw.choice(others)
+    return usual if draw.random() < 0.6 else draw.choice(others)
 
 
 def _switches(draw: random.Random, stack: Stack) -> dict[str, Any]:
@@ -105,10 +105,11 @@ def _layout(draw: random.Random, problem: Problem) -> Layout | None:
     stack = problem.stack
     knobs: dict[str, Any] = _degrees(draw, problem)
     dp = knobs["dp_shard"] * knobs["dp_replicate"]
-    schedule = draw.choice(stack.schedules)
+    in_pipeline = knobs["pp"] > 1
+    schedule = draw.choice(stack.schedules) if in_pipeline else _mostly(draw, "1f1b", ("afab",))
     virtual_stages = draw.choice((2, 2, 3, 4, 5)) if schedule == "interleaved" else 1
     recompute = draw.choice(stack.recompute)
-    zero_stage = draw.choice(stack.zero_stages)
+    zero_stage = _mostly(draw, stack.zero_stages[-1], stack.zero_stages)
     if zero_stage == 0:
         knobs |= {"dp_replicate": dp, "dp_shard": 1}
     knobs |= {
@@ -118,7 +119,9 @@ def _layout(draw: random.Random, problem: Problem) -> Layout | None:
         "virtual_stages": virtual_stages,
         "balanced": draw.random() < 0.5,
         "recompute": recompute,
-        "recompute_modules": draw.choice(((), *stack.selective)) if recompute == "selective" else (),
+        "recompute_modules": draw.choice(((), *stack.selective))
+        if recompute == "selective"
+        else (),
         "recompute_layers": draw.choice((0, 0, 1, 2)) if recompute == "full" else 0,
         "zero_stage": zero_stage,
         "reshard": draw.choice(stack.reshard),
@@ -153,11 +156,12 @@ def _degrees(draw: random.Random, problem: Problem) -> dict[str, int]:
     return degrees
 
 
-def _prime_factors(number: int) -> Iterator[int]:
-    while number > 1:
-        factor = divisors(number)[1]
-        yield factor
-        number //= factor
+@cache
+def _prime_factors(number: int) -> tuple[int, ...]:
+    if number == 1:
+        return ()
+    factor = divisors(number)[1]
+    return factor, *_prime_factors(number // factor)
 
 
 def _stated_layers(

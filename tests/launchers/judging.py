@@ -8,7 +8,9 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
 from models.spec.architecture import Architecture
 from models.spec.hardware import Cluster
@@ -19,6 +21,7 @@ from service.formats.launch.rendering import command_words
 from tests.paths import ROOT
 
 PYTHON = ROOT / ".venv-launchers/bin/python"
+Case: TypeAlias = tuple[Job, LaunchConfiguration]
 _FOLDER = ROOT / "tests/launchers"
 _FILLED: Mapping[str, Mapping[str, Any]] = {
     "megatron": {
@@ -36,6 +39,17 @@ _FILLED: Mapping[str, Mapping[str, Any]] = {
         "--load": "checkpoints",
         "--rotary-base": 500000,
         "--moe-aux-loss-coeff": 0.01,
+    },
+    "megatron-bridge": {
+        "tokenizer.tokenizer_model": "tokenizer",
+        "train.train_iters": 1000,
+        "optimizer.lr": 3e-4,
+        "optimizer.min_lr": 3e-5,
+        "scheduler.lr_warmup_iters": 100,
+        "checkpoint.save": "checkpoints",
+        "checkpoint.save_interval": 100,
+        "checkpoint.load": "checkpoints",
+        "model.moe_aux_loss_coeff": 0.01,
     },
     "torchtitan": {
         "hf_assets_path": "tokenizer",
@@ -61,18 +75,21 @@ _FILLED: Mapping[str, Mapping[str, Any]] = {
 """What is put in the place of placeholders."""
 
 
-def judged(format_: str, cases: Iterable[tuple[Job, LaunchConfiguration]]) -> list[dict[str, Any]]:
+def judged(format_: str, cases: Iterable[Case]) -> list[dict[str, Any]]:
     """The answer of the judge to each configuration: `knobs`, or why it is `refused`."""
     lines = [json.dumps(_case(job, configuration)) for job, configuration in cases]
     module = f"judges.{format_.replace('-', '_')}"
-    done = subprocess.run(
-        [PYTHON, "-W", "ignore", "-m", module],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        cwd=_FOLDER,
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "answers.jsonl"
+        file.touch()
+        done = subprocess.run(
+            [PYTHON, "-W", "ignore", "-m", module, file],
+            input="\n".join(lines),
+            capture_output=True,
+            text=True,
+            cwd=_FOLDER,
+        )
+        answers = [json.loads(line) for line in file.read_text().splitlines()]
     if done.returncode or len(answers) != len(lines):
         raise RuntimeError(f"{module} stopped after {len(answers)} answers:\n{done.stderr[-4000:]}")
     return answers
@@ -81,7 +98,9 @@ def judged(format_: str, cases: Iterable[tuple[Job, LaunchConfiguration]]) -> li
 def _case(job: Job, configuration: LaunchConfiguration) -> dict[str, Any]:
     cluster = job.problem.cluster
     filled = _FILLED.get(configuration.format, {})
-    values = {name: filled[name] for name in configuration.placeholders}
+    options = FORMATS[configuration.format].options
+    named = [name for name in configuration.placeholders if name not in options]
+    values = {name: filled[name] for name in named}
     if "model_name" in values:
         values |= _maxtext_sizes(job.problem.architecture)
     if FORMATS[configuration.format].words is None:

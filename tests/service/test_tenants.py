@@ -425,3 +425,19 @@ def test_a_database_that_has_no_keys_is_said_without_a_traceback(url: str) -> No
     assert refused.returncode == 2
     assert "database" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_runs_out_of_memory_warn_their_own_tenant_alone(guarded: TestClient, key) -> None:
+    ours, theirs = key("a"), key("b")
+    report = {**PREDICTION, "outcome": "out_of_memory"}
+    made = guarded.post("/v1/reports", json=report, headers=ours)
+    assert made.status_code == 201, made.text
+    id_ = made.json()["id"]
+    first = {"layout": PREDICTION["layout"]}
+    bodies = {
+        "/v1/checks": PREDICTION,
+        "/v1/comparisons": {**QUESTION, "first": first, "second": first},
+    }
+    for path, body in bodies.items():
+        assert id_ in guarded.post(path, json=body, headers=ours).text, path
+        assert id_ not in guarded.post(path, json=body, headers=theirs).text, path

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from models.errors import Invalid
 from models.spec.switches import Condition, read_switches, releases
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import require_defined
+from service.formats.launch.shell_words import require_defined, undefined_variables
 
 Use = Literal["read", "matters", "ignored"]
 _TRUE = ("true", "yes", "on")
@@ -39,11 +39,18 @@ class Field:
     choices: tuple[Any, ...] = ()
 
     def parse(self, written: str) -> Any:
-        """The value that a text has. Raises Invalid where it is of another type, or no choice."""
+        """The value that a text has. Raises Invalid where it is of another type, or no choice. Of a
+        field that is ignored it may be a variable that the text does not define."""
+        if self._may_be_undefined(written):
+            return written
         require_defined(self.name, written)
         if self.is_optional and written.lower() in _NONE:
             return None
         return self.checked(self._typed(written))
+
+    def _may_be_undefined(self, value: Any) -> bool:
+        """Whether it does not matter that a value is a variable, which the text does not define."""
+        return self.use == "ignored" and isinstance(value, str) and bool(undefined_variables(value))
 
     def _typed(self, written: str) -> Any:
         try:
@@ -68,6 +75,8 @@ class Field:
         """A value of a document. Raises Invalid where it is of another type, or no choice."""
         if value is None and (self.is_optional or self.kind == "any"):
             return None
+        if self._may_be_undefined(value):
+            return value
         if isinstance(value, str) and self.kind in ("int", "float", "bool"):
             return self.parse(value)
         if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):

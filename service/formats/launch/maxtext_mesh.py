@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from models.spec.hardware import Cluster
-from models.spec.layout import AXES, Layout
+from models.spec.layout import AXES, PLACEMENTS, Layout
 from service.formats.launch.job import Inexpressible
 
 MESH_AXES = ("data", "pipeline", "fsdp", "context", "tensor", "expert")
@@ -143,8 +143,13 @@ def _covers(degrees: Sequence[int], dims: Sequence[int]) -> bool:
 
 def placement_of(split: Mapping[str, tuple[int, int]]) -> tuple[list[str], bool]:
     """The order of a layout's axes, innermost first, and whether each lies where it is split: no
-    more than one axis can be both within slices and across them."""
+    more than one axis can be both within slices and across them. Axes of one rank stand nowhere,
+    and of the orders that are the same the first is taken."""
     straddling = [axis for axis in AXES if min(split[axis]) > 1]
-    outside = [axis for axis in ACROSS if split[axis][0] == 1 and split[axis][1] > 1]
-    inside = [axis for axis in AXES if axis not in (*straddling, *outside)]
-    return [*inside, *straddling, *outside], len(straddling) < 2
+    outside = [axis for axis in ACROSS if split[axis][0] == 1 < split[axis][1]]
+    inside = [axis for axis in AXES if split[axis][1] == 1 < split[axis][0]]
+    active = [*inside, *straddling, *outside]
+    order = next(
+        order for order in PLACEMENTS if [axis for axis in order if axis in active] == active
+    )
+    return list(order), len(straddling) < 2

@@ -108,7 +108,6 @@ class _Reader:
             words.insert(0, command.program)
         for word in words:
             if match := _PAIR.fullmatch(word):
-                require_defined(match.group(1), match.group(2))
                 self._take(match.group(1), self._typed(match.group(1), match.group(2)))
             elif word.endswith((".yml", ".yaml")):
                 if not word.endswith("base.yml"):
@@ -124,6 +123,8 @@ class _Reader:
         field = self.table.fields.get(name)
         if field is not None and field.kind not in ("any", "list", "lists"):
             return field.parse(written) if written or not field.is_optional else written
+        if field is None or field.use != "ignored":
+            require_defined(name, written)
         try:
             return yaml.safe_load(written)
         except yaml.YAMLError:
@@ -155,6 +156,8 @@ class _Reader:
         self.unread += unread
         ici, dcn = self._degrees(values)
         layout = self._mesh(values, ici, dcn)
+        if architecture is not None and not architecture.is_moe:
+            layout["ep"] = 1  # the axis is one more of fsdp then
         batch, micro_batches = self._batch(values, layout)
         layout |= self._pipeline(values, layout["pp"], architecture)
         layout |= self._recompute(values, architecture)

@@ -25,6 +25,7 @@ from service.formats.launch.megatron_bridge_fields import (
     is_field,
     sections,
 )
+from service.formats.launch.megatron_bridge_writer import FRAMEWORK, NAME
 from service.formats.launch.megatron_fields import flag_of_argument
 from service.formats.launch.megatron_reader import (
     filled_in,
@@ -37,9 +38,6 @@ from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import require_defined, split_command
 from service.formats.logs.megatron_arguments import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
-
-NAME = "megatron-bridge"
-FRAMEWORK = "Megatron-Bridge"
 
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*(?:\.\w+)+)\s+=\s+(\S.*?)\s*(?:#.*)?", re.ASCII)
 _YAML_LINE = re.compile(r"\s*(-\s.*|[A-Za-z_][\w.-]*\s*:(\s.*)?)", re.ASCII)
@@ -132,6 +130,8 @@ _BASE_SWITCHES: Mapping[str, Any] = {
     "model.cross_entropy_loss_fusion": True,
     "model.moe_grouped_gemm": True,
 }
+_MOST_HINTS = 20
+"""Unknown fields for which a known one is looked up."""
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 _IN_FP32 = "ddp.grad_reduce_in_fp32"
 
@@ -290,8 +290,10 @@ def _field_of_option(name: str) -> str:
 
 
 def _text(name: str, value: str) -> str:
-    """A value as Megatron dumps it."""
-    require_defined(name, value)
+    """A value as Megatron dumps it. Where it changes nothing it may be a variable that the text
+    does not define."""
+    if not _is_harmless(name, argument_of_field().get(name, ""), value):
+        require_defined(name, value)
     text = value.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
@@ -441,7 +443,8 @@ def _unread(given: Arguments, found: _Overrides) -> tuple[tuple[str, ...], tuple
         elif _is_harmless(name, argument, value):
             ignored.append(written)
         else:
-            unread.append(written if is_field(name) else _unknown(name, written))
+            hint = "" if is_field(name) or len(unread) > _MOST_HINTS else _nearest(name)
+            unread.append(written + hint)
     return tuple(unread), tuple(ignored)
 
 
@@ -470,7 +473,8 @@ def _is_harmless(name: str, argument: str, value: str) -> bool:
     return megatron_fields.is_harmless(flag) or megatron_fields.is_as_predicted(flag, value)
 
 
-def _unknown(name: str, written: str) -> str:
+def _nearest(name: str) -> str:
+    """Which field may be meant by one that there is not."""
     known = [f"{section}.{each}" for section, fields in sections().items() for each in fields]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-    return f"{written} (unknown; did you mean {near[0]}?)" if near else written
+    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.8)
+    return f" (unknown; did you mean {near[0]}?)" if near else ""

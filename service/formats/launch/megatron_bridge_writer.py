@@ -204,7 +204,7 @@ def _placeholders(job: Job) -> dict[str, str]:
 
 def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        "Overrides of a recipe: scripts take them as they are, and Python as cfg.model.… = ….  The"
+        "Overrides of a recipe: scripts take them as they are, and Python as cfg.model.… = …. The"
         " recipes of NeMo 2 have the same names in trainer.strategy and model.config."
     )
     if any(name.startswith("comm_overlap.") for name in _switches(switches)):

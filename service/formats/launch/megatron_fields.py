@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -22,6 +22,8 @@ from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import require_defined, undefined_variables
 
 RELEASE = "0.19.2"
+_MOST_HINTS = 20
+"""Unknown flags for which a known one is looked up."""
 _FOLDER = files(__package__) / "fields"
 _TABLE = f"megatron_core_{RELEASE}.json"
 _EFFECTS = "megatron_effects.json"
@@ -116,6 +118,7 @@ def is_read(argument: str) -> bool:
     return argument in _effects()["read"]
 
 
+@lru_cache(maxsize=4096)
 def is_harmless(name: str) -> bool:
     """Whether a flag is known to change neither time nor memory."""
     return any(fnmatchcase(name, pattern) for pattern in _effects()["harmless"])
@@ -142,7 +145,8 @@ def parse(words: Sequence[str]) -> Typed:
     for name, given in _grouped(words):
         flag = flags().get(name)
         if flag is None:
-            unknown.append(_unknown(name, given))
+            hint = _nearest(name) if len(unknown) < _MOST_HINTS else ""
+            unknown.append(" ".join([name, *given]).strip() + hint)
             continue
         own, others = _own_values(flag, given)
         unknown += others
@@ -170,11 +174,10 @@ def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield name, given
 
 
-def _unknown(name: str, given: Sequence[str]) -> str:
-    """What was written of a flag that the parser does not have, and which may be meant."""
-    text = " ".join([name, *given]).strip()
-    near = difflib.get_close_matches(name.replace("_", "-"), flags(), n=1, cutoff=0.8)
-    return f"{text} (unknown; did you mean {near[0]}?)" if near else text
+def _nearest(name: str) -> str:
+    """Which flag may be meant by one that the parser does not have."""
+    near = difflib.get_close_matches(name[:80].replace("_", "-"), flags(), n=1, cutoff=0.8)
+    return f" (unknown; did you mean {near[0]}?)" if near else ""
 
 
 def _own_values(flag: Flag, given: list[str]) -> tuple[list[str], list[str]]:

@@ -86,26 +86,12 @@ def require_expressible(format_: str, job: Job) -> None:
     if layout.virtual_stages > 1 and layout.pp == 2 and not job.problem.stack.overlap_pipeline:
         cure = "two stages exchange several chunks only beside compute; ask with true, or pp 4"
         raise Inexpressible(format_, "stack.overlap_pipeline", False, cure)
-    if _overlaps_experts(job):
-        _require_overlap_of_experts(format_, job)
+    if _overlaps_experts(job) and workload.precision == "fp32":
+        cure = "all-to-alls of experts run beside compute in 16 bits only; ask with false"
+        raise Inexpressible(format_, "stack.overlap_expert", True, cure)
     if job.problem.stack.context not in _CONTEXT:
         cure = f"it has {', '.join(_CONTEXT)}"
         raise Inexpressible(format_, "stack.context", job.problem.stack.context, cure)
-
-
-def _require_overlap_of_experts(format_: str, job: Job) -> None:
-    """Raise Inexpressible where the all-to-alls of experts cannot run beside another micro-batch
-    (transformer_config.py)."""
-    problem = job.problem
-    reasons = {
-        "the allgather dispatcher": problem.stack.dispatcher == "allgather",
-        "fp32": problem.workload.precision == "fp32",
-        "more than one module of multi-token prediction": problem.architecture.mtp_layers > 1,
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            cure = f"it does not go with {reason}; ask with false"
-            raise Inexpressible(format_, "stack.overlap_expert", True, cure)
 
 
 def uses_fsdp(job: Job) -> bool:

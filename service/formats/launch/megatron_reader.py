@@ -20,12 +20,14 @@ from models.spec.switches import Condition, read_switches, releases, switches_of
 from service.formats.launch import megatron_fields
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.megatron_fields import flag_of_argument, flags
+from service.formats.launch.megatron_job import PIPELINE_INSIDE
 from service.formats.launch.megatron_refusals import refusals
 from service.formats.launch.megatron_stages import (
     has_odd_chunks,
     layers_per_chunk,
     virtual_stages,
 )
+from service.formats.launch.megatron_writer import FRAMEWORK, NAME
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import split_command
 from service.formats.logs.megatron_arguments import (
@@ -42,9 +44,6 @@ from service.formats.logs.megatron_arguments import (
 )
 from service.formats.logs.megatron_versions import in_todays_names
 
-NAME = "megatron"
-FRAMEWORK = "Megatron-LM (megatron-core)"
-
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _FEWEST_DUMPED = 3
 _YAML_LINE = re.compile(r"\s*-?\s*[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
@@ -57,8 +56,8 @@ _BALANCING = {
     "global_aux_loss": "global_batch_loss",
 }
 _CONTEXT = {"p2p": "ring", "a2a": "ulysses", "allgather": "allgather", "a2a+p2p": "ring"}
+_SAME_SWITCH = {"--fp4-param-gather": "--fp8-param-gather"}
 _FULL_DTYPES = ("fp32", "float32", "torch.float32")
-PIPELINE_INSIDE = ["tp", "cp", "pp", "dp_shard", "dp_replicate"]
 _DERIVED = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|params_dtype|padded_vocab_size|iteration"
     r"|consumed_\w+|skipped_\w+|virtual_pipeline_model_parallel_size|variable_seq_lengths"
@@ -340,7 +339,7 @@ def _layout(given: Arguments) -> dict[str, Any]:
     if layout["balanced"] and not has_odd_chunks(given):
         layout["layers_per_chunk"] = chunks
     if given.flag("use_tp_pp_dp_mapping"):
-        layout["placement"] = PIPELINE_INSIDE
+        layout["placement"] = list(PIPELINE_INSIDE)
     return layout
 
 
@@ -384,13 +383,14 @@ def _switch_arguments(given: Arguments, source: Source) -> dict[str, Any]:
         if flag.takes_value:
             found[name] = value
         elif value == str(flag.kind != "StoreFalse"):
-            found[name] = True
+            found[_SAME_SWITCH.get(name, name)] = True
     return found
 
 
 def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) -> bool:
     """Whether a condition of a switch holds, as far as arguments say."""
     is_sparse = given.word("num_experts") is not None
+    is_low = any(given.word(name) not in (None, "False") for name in ("fp8", "fp4"))
     known: dict[str, bool] = {
         "tp": layout["tp"] > 1,
         "sp": layout["sequence_parallel"],
@@ -403,6 +403,8 @@ def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) ->
         "dense": not is_sparse,
         "zero_1_2": layout["zero_stage"] in (1, 2),
         "zero_3": layout["zero_stage"] == 3,
+        "low_precision_zero": is_low and layout["zero_stage"] > 0,
+        "never": False,
     }
     return known.get(condition, True)
 

@@ -14,6 +14,8 @@ from service.formats.launch.megatron_fields import RELEASE, flag_of_argument
 NAME = "megatron"
 FRAMEWORK = "Megatron-LM (megatron-core)"
 
+_FP8_GATHER, _FP4_GATHER = "--fp8-param-gather", "--fp4-param-gather"
+"""One switch: parameters are gathered in the format of GEMMs, whichever that is."""
 _PLACEHOLDERS: Mapping[str, str] = {
     "--data-path": "the data set: prefixes of its .bin and .idx files, with weights between them",
     "--tokenizer-type": "the kind of tokenizer, such as HuggingFaceTokenizer",
@@ -46,7 +48,9 @@ def write(job: Job) -> LaunchConfiguration:
         **megatron_model.model_arguments(NAME, model, job.layout.tp),
         "max_position_embeddings": model.learned_positions or job.problem.workload.seq_len,
     }
-    switches = launch_arguments(job.problem, job.layout)
+    switches = dict(launch_arguments(job.problem, job.layout))
+    if job.problem.workload.precision == "nvfp4" and switches.pop(_FP8_GATHER, False):
+        switches[_FP4_GATHER] = True
     _require_flags(job, switches)
     return LaunchConfiguration(
         format=NAME,

@@ -27,6 +27,8 @@ _VARIABLE = re.compile(
     rf"(?:(:?[-=?+])([^}}]*)|([^}}]*))\}})",
     re.ASCII,
 )
+_PLAIN = re.compile(r"[\w./:=,+@%^~-]+", re.ASCII)
+"""Characters that mean nothing to a shell."""
 _SUM = re.compile(r"[\d\s()+*/%-]{1,200}", re.ASCII)
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -151,7 +153,10 @@ def _end_of_line(text: str, at: int) -> int:
 
 
 def _end_of_piece(text: str, at: int) -> int:
-    """Where the quoted piece, the expansion or the character ends that begins here."""
+    """Where the quoted piece, the expansion or the plain characters end that begin here."""
+    plain = _PLAIN.match(text, at)
+    if plain:
+        return plain.end()
     char = text[at]
     if char == "\\":
         return min(at + 2, len(text))

@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from models.errors import Invalid
 from service.formats.launch.shell_script import (
@@ -172,9 +171,13 @@ def _unwrapped(script: Script) -> list[Statement]:
 def _shell_text(words: Sequence[str]) -> str | None:
     """What stands behind `sh -c`."""
     for shell, option, text in zip(words, words[1:], words[2:], strict=False):
-        if PurePosixPath(shell).name in _SHELLS and re.fullmatch(r"-\w*c", option):
+        if _base_name(shell) in _SHELLS and re.fullmatch(r"-\w*c", option):
             return text
     return None
+
+
+def _base_name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _program_at(words: Sequence[str]) -> int | None:
@@ -182,7 +185,7 @@ def _program_at(words: Sequence[str]) -> int | None:
     script of the shell."""
     starts_module = False
     for at, word in enumerate(words):
-        name = PurePosixPath(word).name
+        name = _base_name(word)
         if _PYTHON.fullmatch(name) or name in _LAUNCHERS:
             starts_module = name not in _STARTS_ANYTHING
         elif word == "-m" and starts_module and at + 1 < len(words):
@@ -208,7 +211,7 @@ def _only(statements: list[Statement]) -> Statement:
 
 
 def _launchers(words: Sequence[str]) -> list[str]:
-    names = [PurePosixPath(word).name for word in words[: _program_at(words)]]
+    names = [_base_name(word) for word in words[: _program_at(words)]]
     return [name for name in names if name in _LAUNCHERS]
 
 
@@ -224,7 +227,7 @@ def _ranks(
     """The numbers of nodes, of ranks on a node and of ranks, as far as launchers or Slurm say."""
     said = {**slurm, **_options(before)}
     nodes = _first(said, _NODES)
-    launchers = [PurePosixPath(word).name for word in before]
+    launchers = [_base_name(word) for word in before]
     if _AGENTS & {*launchers}:
         # Slurm's tasks are not ranks here, but agents that start a node's ranks.
         per_node = _first(said, ("nproc_per_node", "num_gpus", "gpus_per_node"))

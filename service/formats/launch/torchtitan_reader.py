@@ -60,6 +60,8 @@ class _Reader:
         self.num_devices = num_devices
         self.given: dict[str, Any] = {}
         """Known settings of the text, by their names in 0.3.0."""
+        self.others: dict[str, Any] = {}
+        """Flags that 0.3.0 does not have."""
         self.unread: list[str] = []
         self.ignored: list[str] = []
 
@@ -70,8 +72,8 @@ class _Reader:
         else:
             command = split_command(text)
             self._read_command(command)
-            if any(map(earlier.is_earlier, self.given_earlier)):
-                older = earlier.Settings.of(self.given_earlier, self.table)
+            if any(map(earlier.is_earlier, self.others)):
+                older = earlier.Settings.of(self.others, self.table)
             else:
                 self._report_unknown()
             self.num_devices = _num_ranks(command) or self.num_devices
@@ -84,8 +86,6 @@ class _Reader:
     # -- words
 
     def _read_command(self, command: Command) -> None:
-        """Flags into `given`; those that 0.3.0 does not have into `given_earlier`."""
-        self.given_earlier: dict[str, Any] = {}
         for name in ("MODULE", "CONFIG"):  # of run_train.sh
             if name in command.environment and (command.program or "").endswith(".sh"):
                 self.given[name.lower()] = command.environment[name]
@@ -126,7 +126,7 @@ class _Reader:
             self.given[positive] = False
             return
         if name not in fields:
-            self.given_earlier[name] = " ".join(behind) or True
+            self.others[name] = " ".join(behind) or True
             _drop(words, behind, has_value)
             return
         field = fields[name]
@@ -146,7 +146,7 @@ class _Reader:
             _drop(words, behind[:1], has_value)
 
     def _report_unknown(self) -> None:
-        for name, value in self.given_earlier.items():
+        for name, value in self.others.items():
             written = f"--{name}" if value is True else f"--{name} {value}"
             if _GROUP_OPTION.fullmatch(name):
                 self.ignored.append(written)
@@ -203,6 +203,9 @@ class _Reader:
         layout: dict[str, Any] = {
             ours: _degree(f"parallelism.{name}", values) for ours, name in degrees.items()
         }
+        known = config.get("model")
+        if known and not catalogue.architecture(known).is_moe:
+            layout["ep"] = 1  # of a dense model it has no effect
         shard = values["parallelism.data_parallel_shard_degree"]
         if shard != -1:
             layout["dp_shard"] = _degree("parallelism.data_parallel_shard_degree", values)
@@ -347,14 +350,17 @@ class _Reader:
         version = self.version or (older.release if older else None)
         release = known_release(NAME, version, self.unread)
         said = {**config.get("sets", {}), **self.given}
-        if said.get("compile.enable"):
-            said.setdefault("compile.components", values["compile.components"])
+        components = values["compile.components"]
+        compiles = values["compile.enable"]
+        said["compile.enable"] = compiles and "model" in components
         may_capture = older is None and layout["pp"] == 1 and layout["ep"] == 1
         captures = may_capture and not values["training.disable_cuda_graphs"]
         said["training.disable_cuda_graphs"] = not captures
         stack = {"name": NAME, **switch_fields(NAME, said, release)}
         if captures:  # kernels that are not compiled too
             stack["launch"] = "graph"
+        if compiles and "model" not in components:
+            stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
             stack["sequence_parallel"] = [True, False]
         schedule = layout.get("schedule", "1f1b")

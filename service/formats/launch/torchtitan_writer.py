@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from models.spec import catalogue
@@ -132,10 +133,12 @@ def _recipe(job: Job) -> tuple[str, str] | None:
     optimizer = "muon" if workload.optimizer == "muon" else "adamw"
     for module, configs in field_table(TABLE).facts["configs"].items():
         for name, config in configs.items():
-            known = config["model"] and catalogue.architecture(config["model"])
+            if config["model"] is None:
+                continue
+            # No function trains multi-token prediction.
+            known = replace(catalogue.architecture(config["model"]), mtp_layers=0)
             if (
-                known
-                and not config.get("is_variant")
+                not config.get("is_variant")
                 and config.get("precision", "bf16") == precision
                 and config.get("optimizer", "adamw") == optimizer
                 and catalogue.matching_name(job.problem.architecture, [known])
@@ -199,12 +202,22 @@ def _software(job: Job) -> dict[str, Any]:
     works neither in a pipeline nor with all-to-alls of the standard dispatcher (trainer.py,
     _validate_cuda_graphs)."""
     layout = job.layout
+    stack = job.problem.stack
     settings = launch_arguments(job.problem, layout)
     captures = settings.setdefault("training.disable_cuda_graphs", True) is False
     if captures and (layout.pp > 1 or layout.ep > 1):
         cure = "CUDA graphs go with neither pp nor ep; ask with launch compiled"
-        raise Inexpressible(NAME, "stack.launch", job.problem.stack.launch, cure)
+        raise Inexpressible(NAME, "stack.launch", stack.launch, cure)
+    if stack.launch == "eager" or (captures and not stack.fused):
+        settings |= _uncompiled_model(compiles_loss=stack.loss == "compiled")
+        settings.pop("compile.enable_async_tensor_parallel", None)
     return settings
+
+
+def _uncompiled_model(*, compiles_loss: bool) -> dict[str, Any]:
+    """The loss may be compiled by itself."""
+    components = ["loss"] if compiles_loss else ["model", "loss"]
+    return {"compile.enable": compiles_loss, "compile.components": components}
 
 
 def _placeholders(job: Job, *, has_recipe: bool) -> dict[str, str]:

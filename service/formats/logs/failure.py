@@ -47,13 +47,24 @@ def tells_crash(text: str) -> bool:
     return _CRASHES.search(text) is not None
 
 
+def text_after_last_crash(text: str) -> str:
+    """What follows the last words of a process that failed; the whole text where there are
+    none."""
+    return _text_after_last(_CRASHES, text)
+
+
 def tells_out_of_memory(text: str) -> bool:
     return _MARKS.search(text) is not None
 
 
 def text_after_last_mark(text: str) -> str:
-    """What follows the last such message; the whole text where there is none."""
-    end = max((mark.end() for mark in _MARKS.finditer(text)), default=0)
+    """What follows the last message that a run ran out of memory; the whole text where there is
+    none."""
+    return _text_after_last(_MARKS, text)
+
+
+def _text_after_last(mark: re.Pattern[str], text: str) -> str:
+    end = max((match.end() for match in mark.finditer(text)), default=0)
     return text[end:]
 
 

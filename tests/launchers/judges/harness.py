@@ -29,23 +29,23 @@ def require(holds: bool, why: str) -> None:
 
 
 def main(judge: Callable[[dict[str, Any]], Mapping[str, Any]], *shims: str) -> None:
-    """Judge every line of standard input, with these of SHIMS in place."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # frameworks print to standard output
+    """Judge every line of standard input, with these of SHIMS in place. Answers go into the file
+    that is named, since frameworks print to standard output."""
     argparse.ArgumentParser.error = _refuse_arguments
     for name in shims:
         SHIMS[name].apply()
     given = dict(os.environ)
-    for line in sys.stdin:
-        configuration = json.loads(line)
-        os.environ.update(configuration["environment"])
-        try:
-            answer: dict[str, Any] = {"knobs": judge(configuration)}
-        except (Exception, SystemExit) as error:
-            answer = {"refused": _reason(error)}
-        os.environ.clear()
-        os.environ.update(given)
-        print(json.dumps(answer), file=answers, flush=True)
+    with open(sys.argv[1], "w") as answers:
+        for line in sys.stdin:
+            configuration = json.loads(line)
+            os.environ.update(configuration["environment"])
+            try:
+                answer: dict[str, Any] = {"knobs": judge(configuration)}
+            except (Exception, SystemExit) as error:
+                answer = {"refused": _reason(error)}
+            os.environ.clear()
+            os.environ.update(given)
+            print(json.dumps(answer), file=answers, flush=True)
 
 
 def _refuse_arguments(_: argparse.ArgumentParser, message: str) -> NoReturn:

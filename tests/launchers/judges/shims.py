@@ -10,11 +10,17 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
 
 CAPABILITY = {"ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0), "blackwell": (10, 0)}
 """The compute capability of the chips of a generation, as CUDA reports it."""
 TRANSFORMER_ENGINE = "2.14.0"
+ABSENT = ("transformer_engine", "nvidia_resiliency_ext", "megatron.energon", "modelopt", "peft")
+"""Libraries that Megatron-Bridge imports, and that are not installed."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,20 @@ class Shim:
     told: str
     """What it is told."""
     apply: Callable[[], None]
+
+
+class _Absent(ModuleType):
+    """A module of which anything can be imported, and nothing used."""
+
+    __path__: list[str] = []
+    __version__ = TRANSFORMER_ENGINE
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = type(name, (), {}) if name[:1].isupper() else MagicMock(name=name)
+        setattr(self, name, found)
+        return found
 
 
 def _device() -> None:
@@ -55,7 +75,7 @@ def _transformer_engine() -> None:
             if name.startswith("fused_") and getattr(module, name) is None:
                 setattr(module, name, object())
     for name in ("", ".pytorch", ".pytorch.optimizers"):
-        sys.modules[f"transformer_engine{name}"] = ModuleType(f"transformer_engine{name}")
+        sys.modules[f"transformer_engine{name}"] = _Absent(f"transformer_engine{name}")
     sys.modules["transformer_engine.pytorch.optimizers"].FusedAdam = _FusedAdam
 
 
@@ -73,6 +93,32 @@ class _FusedAdam:
 def _process_group() -> None:
     """Register the backend "fake", whose collectives do nothing."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401
+
+
+class _AbsentModules(MetaPathFinder, Loader):
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        if any(f"{name}.".startswith(f"{absent}.") for absent in ABSENT):
+            return ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Absent(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def _bridge() -> None:
+    """Megatron-Bridge imports the modules of all models with any of its own, and their libraries
+    with these."""
+    import megatron.core
+
+    sys.meta_path.insert(0, _AbsentModules())
+    folder = Path(megatron.core.__file__).parents[1]
+    for name in ("bridge", "bridge.models", "bridge.models.conversion", "bridge.recipes"):
+        module = ModuleType(f"megatron.{name}")
+        module.__path__ = [str(folder / name.replace(".", "/"))]
+        sys.modules[module.__name__] = module
 
 
 def _current_device() -> None:
@@ -96,6 +142,12 @@ SHIMS = {
         " rotary embeddings and permutation",
         f"{TRANSFORMER_ENGINE}, and yes",
         _transformer_engine,
+    ),
+    "bridge": Shim(
+        "Megatron-Bridge",
+        f"{', '.join(ABSENT)}, and the modules of every model",
+        "modules of which anything can be imported and nothing used, and no models",
+        _bridge,
     ),
     "current_device": Shim(
         "accelerate",

@@ -49,7 +49,12 @@ def judge(configuration: dict[str, Any]) -> dict[str, Any]:
         model = config.model_spec.model
         model.update_from_config(config=config)
         config._validate_cuda_graphs()
-    return {**degrees, **batch(config, dims), **pipeline(config, dims, model), **policy(config)}
+    knobs = {**degrees, **batch(config, dims), **pipeline(config, dims, model), **policy(config)}
+    if not stands_in:
+        knobs["is_low_precision"] = has_quantization(model)
+    elif "--optimizer.implementation" not in configuration["arguments"]:
+        knobs["optimizer"] = "muon"  # which the function is to name
+    return knobs
 
 
 @contextmanager
@@ -120,15 +125,21 @@ def policy(config: Trainer.Config) -> dict[str, Any]:
         "reshards": parallelism.fsdp_reshard_after_forward,
         "recompute": RECOMPUTE[recompute],
         "offload_optimizer": training.enable_cpu_offload,
-        "is_low_precision": has_quantization(config.model_spec.model),
         "parameters": training.mixed_precision_param,
-        "optimizer": OPTIMIZERS.get(config.optimizer.implementation),
+        "optimizer": optimizer(config),
         "compiles": config.compile.enable,
         "captures": not training.disable_cuda_graphs,
         "overlap_tensor": config.compile.enable_async_tensor_parallel,
         "balances": config.debug.moe_force_load_balance,
         "loss_chunks": getattr(config.loss, "num_chunks", 1),
     }
+
+
+def optimizer(config: Trainer.Config) -> str:
+    names = {group.optimizer_name for group in config.optimizer.param_groups}
+    if any("Muon" in name for name in names):
+        return "muon"
+    return OPTIMIZERS[config.optimizer.implementation]
 
 
 main(judge, "process_group")

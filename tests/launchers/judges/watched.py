@@ -23,7 +23,8 @@ class Watched(dict[str, Any]):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        self.asked.add(name)
+        return super().get(name, default)
 
     def pop(self, name: str, *default: Any) -> Any:
         self.asked.add(name)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.advice.layout_check import LEAST_GAIN
 from models.advice.recommendation import recommend
-from models.advice.remedies import Memory, Remedy, fit_probability_after, remedies
+from models.advice.remedies import MemoryShown, Remedy, fit_probability_after, remedies
 from models.advice.single_changes import single_changes
 from models.layouts.defaults import with_stack_defaults
 from models.prediction.prediction import Prediction, predict_layouts
@@ -20,19 +20,22 @@ from models.spec.problem import Problem
 from tests.benchmarks.problems import problem
 from tests.models.advice.problems import PROFILE, llama
 
+FITTED = MemoryShown("fitted")
+RAN_OUT = MemoryShown("ran_out")
+
 
 def tried(
-    asked: Problem, memory: Memory, best: Prediction | None = None, **knobs: Any
+    asked: Problem, shown: MemoryShown, best: Prediction | None = None, **knobs: Any
 ) -> tuple[Prediction, list[Remedy]]:
     layout = with_stack_defaults(asked, Layout(**knobs), knobs)
     (before,) = predict_layouts(asked, [layout], PROFILE)
-    return before, remedies(before, single_changes(asked, PROFILE, layout), best, memory)
+    return before, remedies(before, single_changes(asked, PROFILE, layout), best, shown)
 
 
 def test_what_gains_most_comes_first_and_what_gains_little_is_left_out() -> None:
     asked = llama(16, 64)
     best = recommend(asked, PROFILE).fastest.prediction
-    before, found = tried(asked, "fitted", best, tp=4, dp_shard=4, zero_stage=1, recompute="full")
+    before, found = tried(asked, FITTED, best, tp=4, dp_shard=4, zero_stage=1, recompute="full")
     gains = [one.gain for one in found if one.gain is not None]
     assert gains == sorted(gains, reverse=True)
     assert min(gains) >= LEAST_GAIN
@@ -47,12 +50,12 @@ def test_nothing_is_to_try_on_the_best_layout() -> None:
     asked = llama(16, 64)
     best = recommend(asked, PROFILE).fastest.prediction
     changes = single_changes(asked, PROFILE, best.layout)
-    assert remedies(best, changes, best, "fitted") == []
+    assert remedies(best, changes, best, FITTED) == []
 
 
 def test_after_it_ran_out_of_memory_only_what_needs_less_is_to_try() -> None:
     asked = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=64)
-    before, found = tried(asked, "ran_out", tp=4, dp_shard=16, zero_stage=1)
+    before, found = tried(asked, RAN_OUT, tp=4, dp_shard=16, zero_stage=1)
     assert found
     assert all(one.needed_gib < before.needed_gib for one in found)
     assert found[0].is_safe
@@ -61,7 +64,7 @@ def test_after_it_ran_out_of_memory_only_what_needs_less_is_to_try() -> None:
 def test_a_run_that_fitted_shows_that_what_needs_less_fits() -> None:
     asked = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=64)
     layout = {"tp": 4, "dp_shard": 16, "zero_stage": 1}
-    before, found = tried(asked, "fitted", **layout)
+    before, found = tried(asked, FITTED, **layout)
     assert before.fit_probability < 0.9
     assert all(one.is_safe for one in found if one.needed_gib < before.needed_gib)
 
@@ -71,13 +74,42 @@ LAYOUT = with_stack_defaults(ASKED, Layout(tp=4, dp_shard=4, zero_stage=1), {"tp
 (BEFORE,) = predict_layouts(ASKED, [LAYOUT], PROFILE)
 
 
-@given(st.floats(0, 1), st.floats(0.001, 0.999), st.sampled_from(["fitted", "ran_out"]))
-def test_what_a_run_showed_is_a_probability_and_moves_it_that_way(
-    probability: float, known: float, memory: Memory
+GIB = st.floats(5, 200)
+
+
+def fits_after(needed_gib: float, ran_gib: float, shown: MemoryShown) -> float:
+    """The probability that a layout fits after a run that was predicted to need `ran_gib`."""
+    context_gib = BEFORE.memory_gib["context_gib"]
+    factor = (ran_gib - context_gib) / BEFORE.reserved_gib
+    before = replace(
+        BEFORE,
+        needed_gib=ran_gib,
+        reserved_gib=ran_gib - context_gib,
+        needed_high_gib=context_gib + factor * (BEFORE.needed_high_gib - context_gib),
+    )
+    return fit_probability_after(0.5, needed_gib, before, shown)
+
+
+@given(GIB, GIB, GIB, st.sampled_from([FITTED, RAN_OUT, MemoryShown("fitted", 1.3)]))
+def test_what_a_run_showed_is_a_probability_and_keeps_the_order(
+    one: float, other: float, ran: float, shown: MemoryShown
 ) -> None:
-    before = replace(BEFORE, fit_probability=known)
-    after = fit_probability_after(probability, before, memory)
-    assert 0 <= after <= 1
-    slack = 1e-12
-    assert after >= probability - slack if memory == "fitted" else after <= probability + slack
-    assert fit_probability_after(probability, before, "not_known") == probability
+    more, less = (fits_after(gib, ran, shown) for gib in sorted((one, other)))
+    assert 0 <= less <= 1
+    assert less <= more + 0.05
+    assert fits_after(one, ran, MemoryShown("not_known")) == 0.5
+
+
+@given(st.floats(5, 300))
+def test_what_needs_as_much_as_the_run_fits_where_that_did(ran: float) -> None:
+    assert fits_after(ran, ran, FITTED) == pytest.approx(1, abs=0.01)
+    assert fits_after(0.7 * ran, ran, FITTED) > 0.99
+    assert fits_after(ran, ran, RAN_OUT) == pytest.approx(0, abs=0.01)
+    assert fits_after(1.5 * ran, ran, RAN_OUT) < 0.01
+
+
+def test_a_measured_peak_says_how_far_off_the_prediction_is() -> None:
+    tight = fits_after(76, 70, MemoryShown("fitted", peak_factor=1.05))
+    roomy = fits_after(76, 70, MemoryShown("fitted", peak_factor=0.8))
+    assert tight < 0.6 < 0.99 < roomy
+    assert fits_after(12, 10, MemoryShown("fitted", peak_factor=3.0)) > 0.99

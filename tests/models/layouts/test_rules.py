@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.errors import Invalid
-from models.layouts.rules import require_legal
+from models.layouts.rules import RULES_BY_NAME, require_legal
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from tests.benchmarks.problems import problem
@@ -104,18 +104,40 @@ def test_stacks_refuse_what_their_code_refuses(
 @pytest.mark.parametrize(
     ("layout", "rule"),
     [
-        (Layout(dp_shard=64, tp=4, ep=8, etp=4, sequence_parallel=True, zero_stage=3), None),
         (
-            Layout(dp_shard=64, tp=4, ep=8, sequence_parallel=True, zero_stage=3),
+            Layout(
+                dp_shard=64,
+                tp=4,
+                ep=8,
+                etp=4,
+                sequence_parallel=True,
+                zero_stage=3,
+                recompute="full",
+            ),
+            None,
+        ),
+        (
+            Layout(dp_shard=64, tp=4, ep=8, sequence_parallel=True, zero_stage=3, recompute="full"),
             "etp.1. must be tp.4.",
         ),
         (
             Layout(
-                dp_shard=4, dp_replicate=16, tp=4, ep=8, etp=4, sequence_parallel=True, zero_stage=3
+                dp_shard=4,
+                dp_replicate=16,
+                tp=4,
+                ep=8,
+                etp=4,
+                sequence_parallel=True,
+                zero_stage=3,
+                recompute="full",
             ),
             "divide dp_shard.4.",
         ),
-        (Layout(dp_shard=256, ep=8, zero_stage=3), None),
+        (
+            Layout(dp_shard=64, tp=4, ep=8, etp=4, sequence_parallel=True, zero_stage=1),
+            "need ZeRO 3, not 1",
+        ),
+        (Layout(dp_shard=256, ep=8, zero_stage=3, recompute="full"), None),
     ],
 )
 def test_maxtext_shards_experts_over_tensor_parallelism(layout: Layout, rule: str | None) -> None:
@@ -146,15 +168,20 @@ def test_a_plain_pipeline_needs_as_many_micro_batches_as_its_code_says(
 @pytest.mark.parametrize(
     ("stack", "workload", "layout", "rule"),
     [
-        ("maxtext", {"precision": "fp8"}, Layout(dp_shard=64, zero_stage=3, micro_batch=4), None),
         (
             "maxtext",
             {"precision": "fp8"},
-            Layout(dp_shard=64, zero_stage=3),
+            Layout(dp_shard=64, zero_stage=3, recompute="full", micro_batch=4),
+            None,
+        ),
+        (
+            "maxtext",
+            {"precision": "fp8"},
+            Layout(dp_shard=64, zero_stage=3, recompute="full"),
             "accumulates no gradients in fp8",
         ),
-        ("maxtext", {}, Layout(dp_shard=64, zero_stage=3), None),
-        ("maxtext", {}, Layout(dp_replicate=2, dp_shard=32, zero_stage=3), None),
+        ("maxtext", {}, Layout(dp_shard=64, zero_stage=3, recompute="full"), None),
+        ("maxtext", {}, Layout(dp_replicate=2, dp_shard=32, zero_stage=3, recompute="full"), None),
         ("maxtext", {}, Layout(dp_replicate=2, dp_shard=32, zero_stage=1), "beside replicas 3"),
         ("megatron", {"optimizer": "muon"}, Layout(dp_shard=64, zero_stage=1), None),
         (
@@ -363,3 +390,17 @@ def test_only_ends_that_are_dealt_out_in_rounds_may_be_without_layers() -> None:
     for layers in ((7, 7, 0, 7, 7, 4), (0, 8, 8, 8, 8, 0)):
         refusal = None if layers[2] else "but for the first and the last"
         _expect(asked, replace(layout, layers_per_chunk=layers), refusal)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "told"),
+    [(3, "micro_batch may be 2 or 4"), (100, "micro_batch may be 8"), (1, None)],
+)
+def test_a_micro_batch_that_does_not_divide_is_told_with_those_that_do(
+    micro_batch: int, told: str | None
+) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=512)
+    message = RULES_BY_NAME["batch_divides"].message(
+        asked, Layout(dp_shard=64 if told else 60, micro_batch=micro_batch)
+    )
+    assert message.endswith(told or "micro_batch(1)")

@@ -57,10 +57,13 @@ def test_how_far_it_holds_is_told_with_its_unit(shared_client) -> None:
     found = shared_client.post(
         "/v1/frontiers", json={**SMALL, "grid": {"layers": [0.5, 1], "num_chips": [8, 16]}}
     ).json()
-    assert found["reasons"][1:] == [
+    assert found["reasons"][1:3] == [
         "the largest of those has 16 chips",
         "the largest of those has 1 times the layers",
     ]
+    undecided = [point["pipeline_needed"] for point in found["points"]].count("undecided")
+    assert undecided
+    assert found["reasons"][3].startswith(f"at {undecided} points it is undecided")
 
 
 def test_the_place_as_it_is_agrees_with_the_recommendation(shared_client) -> None:

@@ -212,6 +212,18 @@ def test_memory_near_its_limit_is_told_and_memory_to_spare(
     answer = explained(shared_client, {**PREDICTION, "log": log})
     memory = {"memory_near_limit", "memory_to_spare"}
     assert codes(answer) & memory == ({code} if code else set())
+    assert ("memory_unexpected" in codes(answer)) == (code != "memory_to_spare")
+
+
+def test_a_measured_peak_says_what_else_fits(shared_client) -> None:
+    tight = {**USUAL, "memory": {"reserved_gib": 70.0}}
+    roomy = {**USUAL, "memory": {"reserved_gib": 17.0}}
+    knobs = [
+        {one["knob"] for one in explained(shared_client, body)["what_to_try"] if one["fits"]}
+        for body in (tight, roomy)
+    ]
+    assert "recompute" in knobs[1]
+    assert "micro_batch" in knobs[1] - knobs[0]
 
 
 def test_a_nemo_log_is_explained(shared_client) -> None:
@@ -293,6 +305,23 @@ def test_a_crash_of_a_legal_layout_that_fits_quotes_its_error(shared_client) -> 
     assert all(one["gain"] >= 0.01 for one in answer["what_to_try"])
 
 
+def test_a_crash_after_some_steps_is_seen_unless_the_run_went_on(shared_client) -> None:
+    trained = steps(9, *[1.95] * 20)
+    died = ARGUMENTS + trained + crash("RuntimeError: NCCL error: unhandled system error")
+    answer = explained(shared_client, {**CLUSTER, "log": died})
+    assert answer["outcome"] == "crashed"
+    assert answer["failure"]["kind"] == "not_of_the_layout"
+    assert answer["speed"]["within_interval"] is True
+    went_on = explained(shared_client, {**CLUSTER, "log": died + trained})
+    assert went_on["outcome"] == "ok"
+    assert went_on["failure"] is None
+
+
+def test_a_run_that_was_stopped_without_a_word_is_sent_to_its_log(shared_client) -> None:
+    answer = explained(shared_client, {**PREDICTION, "outcome": "aborted"})
+    assert answer["first_fix"].startswith("Start with the last lines of its log: neither memory")
+
+
 def test_quotes_have_no_control_characters(shared_client) -> None:
     log = crash("RuntimeError: \x1b[31mbad\x07 thing\x1b[0m " + "y" * 3000)
     body = {**PREDICTION, "log": log, "outcome": "crashed"}
@@ -329,6 +358,26 @@ def test_a_launch_configuration_says_what_ran(shared_client) -> None:
     assert answer["gap"]["switches"] == []  # the launch says them all
     died = explained(shared_client, {**LAUNCHED, "model": "llama-3-70b", "outcome": "crashed"})
     assert died["failure"]["kind"] == "memory_likely"
+
+
+def test_a_launch_configuration_and_a_log_go_together(shared_client) -> None:
+    arguments = (
+        "torchrun --nproc_per_node=8 --nnodes 8 -m torchtitan.train"
+        " --parallelism.data_parallel_shard_degree=64 --training.global_batch_size 128"
+        " --training.local_batch_size 1 --training.seq_len 8192 --activation_checkpoint.mode none"
+    )
+    body = {
+        "launch": {"format": "torchtitan", "arguments": arguments},
+        "model": "llama-3.1-8b",
+        "cluster": {"preset": "h100", "num_chips": 64},
+        "log": TITAN,
+    }
+    answer = explained(shared_client, body)
+    assert answer["layout"]["recompute"] == "none"
+    assert answer["log"]["framework"] == "torchtitan"
+    assert answer["speed"]["measured_step_time_s"] == pytest.approx(2.33, abs=0.01)
+    other = shared_client.post(ADDRESS, json={**body, "log": MEGATRON})
+    assert_problem(other, "invalid")
 
 
 # -- requests

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from models.errors import Invalid
 from models.spec import catalogue
@@ -13,8 +15,12 @@ from models.spec.architecture import Architecture, MoeShape
 from models.spec.layout import AXES, Layout
 from models.spec.problem import Problem
 from service.formats.launch import maxtext_reader, maxtext_writer
+from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchReading
 from service.formats.launch.maxtext_mesh import devices_per_slice
+from service.formats.launch.rendering import as_shell
+from service.schemas.layout import LayoutFields
+from service.schemas.workload import WorkloadFields
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 
 DENSE = problem_of("maxtext")
@@ -334,7 +340,7 @@ def test_degrees_that_are_the_rest_follow_from_devices_and_slices() -> None:
     assert reading.layout["tp"] == 4
     assert reading.layout["micro_batch"] == 8
     assert reading.workload["global_batch"] == 128
-    assert reading.layout["placement"][-1] == "dp_replicate"
+    assert reading.layout["placement"] == ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 
 
 def test_a_file_in_yaml_is_read_too() -> None:
@@ -464,6 +470,20 @@ def test_values_that_maxtext_would_refuse(text: str, named: str) -> None:
         read(f"{COMMAND} {text}{name}")
 
 
+def test_a_script_that_is_written_is_read_again() -> None:
+    job = job_of(SPARSE, dp_shard=16, ep=4, zero_stage=3, micro_batch=2, recompute="full")
+    reading = read(as_shell(maxtext_writer.write(job)))
+    assert layout_read(reading, SPARSE) == job.layout
+    assert reading.unread == ()
+    assert len(reading.ignored) == 6
+
+
+def test_the_axis_of_experts_is_one_more_of_fsdp_in_a_dense_model() -> None:
+    text = "model_name=llama3.1-8b ici_fsdp_parallelism=4 ici_expert_parallelism=2"
+    reading = read(f"{text} dcn_data_parallelism=1")
+    assert (reading.layout["dp_shard"], reading.layout["ep"]) == (8, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "setting"),
     [
@@ -489,3 +509,18 @@ def test_devices_must_be_those_of_the_mesh() -> None:
     text = f"{COMMAND} model_name=llama3.1-8b ici_fsdp_parallelism=8 dcn_data_parallelism=2"
     with pytest.raises(Invalid, match="multiply to 16, and the job has 64"):
         read(text, num_devices=64)
+
+
+_FIELDS = field_table(maxtext_writer.TABLE).fields
+_PAIRS = st.tuples(
+    st.sampled_from([name for name, field in _FIELDS.items() if field.use == "read"]),
+    st.sampled_from(["0", "1", "-1", "4", "nan", "1e400", "true", "", "custom", "device", "[]"]),
+)
+
+
+@given(st.lists(_PAIRS, max_size=6))
+def test_whatever_is_written_is_read_or_refused(pairs: list[tuple[str, str]]) -> None:
+    with suppress(Invalid):
+        reading = read(" ".join(f"{name}={value}" for name, value in [("steps", "1"), *pairs]))
+        LayoutFields.model_validate(reading.layout)
+        WorkloadFields.model_validate({"global_batch": 1, **reading.workload})

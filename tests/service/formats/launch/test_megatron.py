@@ -4,6 +4,7 @@ again."""
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -26,12 +27,19 @@ from service.formats.launch import (
     megatron_writer,
 )
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, LaunchReading
-from service.formats.launch.megatron_bridge_fields import is_field
+from service.formats.launch.megatron_bridge_fields import is_field, sections
 from service.formats.launch.megatron_job import PIPELINE_INSIDE
+from service.formats.launch.megatron_stages import (
+    layers_per_chunk,
+    stage_arguments,
+    virtual_stages,
+)
+from service.formats.logs.megatron_arguments import Arguments
 from service.schemas.architecture import ShapeFields
 from service.schemas.workload import WorkloadFields
 from tests.launchers.jobs import random_jobs
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
+from tests.service.formats.logs.dialects import DEEPSEEK, dump
 
 FORMATS = {
     "megatron": (megatron_writer, megatron_reader, "pretrain_gpt.py"),
@@ -221,6 +229,65 @@ def test_an_optimizer_without_words_is_named(
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("changes", "model", "workload", "knobs", "field"),
+    [
+        (
+            {},
+            "llama-3-8b",
+            {"optimizer": "sgd_momentum"},
+            {"dp_shard": 16, "offload_optimizer": True},
+            "layout.offload_optimizer",
+        ),
+        (
+            {"attention_kernel": "fused_softmax"},
+            "llama-3-8b",
+            {},
+            {"dp_shard": 16},
+            "stack.attention_kernel",
+        ),
+        (
+            {"overlap_pipeline": False},
+            "llama-3-8b",
+            {},
+            {"pp": 2, "dp_shard": 8, "schedule": "interleaved", "virtual_stages": 2},
+            "stack.overlap_pipeline",
+        ),
+        (
+            {"overlap_expert": True},
+            "mixtral-8x7b",
+            {"precision": "fp32"},
+            {"dp_shard": 16, "ep": 8},
+            "stack.overlap_expert",
+        ),
+        ({}, "gpt-oss-20b", {}, {"tp": 2, "dp_shard": 8, "etp": 2}, "layout.etp"),
+    ],
+)
+def test_what_megatron_would_stop_at_is_not_written(
+    changes: dict[str, Any],
+    model: str,
+    workload: dict[str, Any],
+    knobs: dict[str, Any],
+    field: str,
+) -> None:
+    problem = problem_of("megatron", model, **workload)
+    problem = replace(problem, stack=replace(problem.stack, **changes))
+    with pytest.raises(Inexpressible) as refused:
+        megatron_writer.write(job_of(problem, **knobs))
+    assert refused.value.field == field
+
+
+def test_parameters_in_fp4_have_a_flag_of_their_own() -> None:
+    problem = problem_of("megatron", precision="nvfp4")
+    cluster = catalogue.cluster("b200", 16)
+    stack = replace(problem.stack, keeps_operands=False)
+    job = job_of(replace(problem, cluster=cluster, stack=stack), dp_shard=16)
+    written_settings = megatron_writer.write(job).settings
+    assert written_settings["--fp4-param-gather"] is True
+    assert "--fp8-param-gather" not in written_settings
+    assert read_again("megatron", job).stack["keeps_operands"] is False
+
+
 def test_a_module_that_no_layer_has_needs_no_word() -> None:
     problem = problem_of("generic", "mixtral-8x7b")
     modules = ("mlp_act", "moe_act", "mla_up_proj")
@@ -290,6 +357,12 @@ def test_names_are_those_of_the_framework() -> None:
 
 
 # -- reading
+
+_WORDS = [
+    *megatron_fields.flags(), *(f"model.{name}=" for name in sections()["model"]), "-tp", "8", "-1",
+    "x", "None", "[1,2]", "(1,0)", "([0]*3+[1]*5)", "bf16", "$X", "'", '"', "Et|tL", "1e-3", "|",
+    "{", "9" * 30, "selective", "full",
+]  # fmt: skip
 
 
 LLAMA = (
@@ -472,6 +545,42 @@ def test_an_older_release_has_its_own_defaults() -> None:
         megatron_reader.read(LLAMA, "newest")
 
 
+def test_a_dump_says_the_same_as_flags() -> None:
+    reading = megatron_reader.read(dump(**DEEPSEEK))
+    assert reading.model is not None
+    assert reading.model["moe"]["first_k_dense"] == 3
+    assert reading.num_devices == 1024
+    assert (reading.layout["pp"], reading.layout["virtual_stages"]) == (8, 4)
+
+
+def test_multi_token_prediction_on_a_stage_of_its_own_is_listed() -> None:
+    arguments = (
+        "--mtp-num-layers 1 --pipeline-model-parallel-size 4"
+        " --pipeline-model-parallel-layout Et*40|t*40|m|L"
+    )
+    reading = megatron_reader.read(LLAMA + arguments)
+    assert reading.layout["balanced"]
+    assert "layers_per_chunk" not in reading.layout
+    assert reading.unread == ("--pipeline-model-parallel-layout Et*40|t*40|m|L",)
+
+
+@given(st.integers(2, 8), st.data())
+def test_any_split_over_stages_is_read_as_it_is_written(pp: int, data: st.DataObject) -> None:
+    virtual = data.draw(st.integers(1, 3))
+    inner = st.lists(st.integers(1, 6), min_size=pp * virtual - 2, max_size=pp * virtual - 2)
+    ends = st.integers(0 if virtual > 1 else 1, 6)
+    layers = [data.draw(ends), *data.draw(inner), data.draw(ends)]
+    arguments = {
+        "num_layers": sum(layers),
+        **stage_arguments(layers, pp, virtual, data.draw(st.integers(0, 2))),
+    }
+    values = {name: str(value) for name, value in arguments.items()}
+    typed = Arguments(values, {})
+    assert virtual_stages(typed, pp) == virtual
+    found = layers_per_chunk(typed, pp, virtual) or [layers[0]] * (pp * virtual)
+    assert found == layers
+
+
 def test_yaml_says_the_same_as_flags() -> None:
     flat = {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "bf16": True}
     lines = [f"{name}: {str(value).lower()}" for name, value in flat.items()]
@@ -484,105 +593,9 @@ def test_yaml_says_the_same_as_flags() -> None:
     assert reading.num_micro_batches == 1
 
 
-# -- overrides
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=8"
-        " train.global_batch_size=512 train.micro_batch_size=1 dataset.seq_length=8192",
-        "run.py --tensor_model_parallel_size 4 -pp 8 -gb 512 -mb 1 -sl 8192",
-        "python run.py -tp 2 -tp 4 -pp 8 -gb 512 --micro_batch_size=1 --seq_length 8192",
-        "trainer.strategy.tensor_model_parallel_size=4 data.seq_length=8192"
-        " trainer.strategy.pipeline_model_parallel_size=8 data.global_batch_size=512"
-        " data.micro_batch_size=1",
-        "cfg.model.tensor_model_parallel_size = 4\ncfg.model.pipeline_model_parallel_size = 8\n"
-        "cfg.train.global_batch_size = 512  # sequences\ncfg.train.micro_batch_size = 1\n"
-        "cfg.model.seq_length = 8192",
-        "model:\n  tensor_model_parallel_size: 4\n  pipeline_model_parallel_size: 8\n"
-        "train:\n  global_batch_size: 512\n  micro_batch_size: 1\ndataset:\n  seq_length: 8192\n",
-    ],
-)
-def test_overrides_have_many_forms(text: str) -> None:
-    reading = megatron_bridge_reader.read(text)
-    assert (reading.layout["tp"], reading.layout["pp"]) == (4, 8)
-    assert reading.layout["zero_stage"] == 1
-    assert reading.layout["sequence_parallel"]
-    assert reading.workload["global_batch"] == 512
-    assert reading.workload["seq_len"] == 8192
-    assert reading.model is None
-    assert reading.unread in ((), ("run.py",))
-
-
-def test_a_trainer_says_how_many_devices_there_are() -> None:
-    text = "trainer.num_nodes=32 trainer.devices=8 data.micro_batch_size=1"
-    assert megatron_bridge_reader.read(text).num_devices == 256
-    assert megatron_bridge_reader.read("run.py -ng 64 -mb 1").num_devices == 64
-
-
-def test_a_recipe_that_is_named_has_values_of_its_own() -> None:
-    reading = megatron_bridge_reader.read("python run.py --recipe llama3_70b -tp 2 -mb 1")
-    assert reading.unread == ("recipe llama3_70b (what the recipe sets itself is not known)",)
-
-
-@pytest.mark.parametrize(
-    ("name", "precision", "keeps"),
-    [
-        ("bf16_mixed", "bf16", True),
-        ("bf16-mixed", "bf16", True),
-        ("fp16_mixed", "fp16", True),
-        ("bf16_with_fp8_current_scaling_mixed", "fp8", False),
-        ("bf16_with_mxfp8_mixed", "mxfp8", False),
-        ("bf16_with_nvfp4_mixed", "nvfp4", False),
-    ],
-)
-def test_mixed_precisions_have_names(name: str, precision: str, keeps: bool) -> None:
-    text = f"mixed_precision={name} train.micro_batch_size=1"
-    reading = megatron_bridge_reader.read(text)
-    assert reading.workload["precision"] == precision
-    assert reading.stack["keeps_operands"] is keeps
-
-
-def test_a_mixed_precision_goes_before_what_is_said_elsewhere() -> None:
-    text = "ddp.grad_reduce_in_fp32=false train.micro_batch_size=1"
-    named = f"{text} mixed_precision=bf16_mixed"
-    assert megatron_bridge_reader.read(named).stack["gradient_bytes"] == 4
-    stated = f"{text} mixed_precision.grad_reduce_in_fp32=false"
-    assert megatron_bridge_reader.read(stated).stack["gradient_bytes"] == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "value", "rule"),
-    [
-        ("mixed_precision=bf16_mixd", "mixed_precision=bf16_mixd", "did you mean bf16_mixed?"),
-        (
-            "model.tensor_model_parallel_size=x",
-            "model.tensor_model_parallel_size x",
-            "whole number",
-        ),
-        ("run.py -c fp9", "compute_dtype fp9", "must be one of"),
-    ],
-)
-def test_a_wrong_override_is_named(text: str, value: str, rule: str) -> None:
-    with pytest.raises(Invalid) as refused:
-        megatron_bridge_reader.read(f"{text} train.micro_batch_size=1")
-    assert refused.value.value == value
-    assert rule in refused.value.rule
-
-
-def test_unknown_overrides_are_listed() -> None:
-    text = "model.tensor_model_paralel_size=4 train.micro_batch_size=1 logger.log_interval=1"
-    reading = megatron_bridge_reader.read(text)
-    assert reading.unread == (
-        "model.tensor_model_paralel_size=4 (unknown; did you mean"
-        " model.tensor_model_parallel_size?)",
-    )
-    assert reading.ignored == ("logger.log_interval=1",)
-
-
-def test_stops_are_told_in_fields() -> None:
-    text = "model.recompute_granularity=full train.micro_batch_size=1"
-    stops = megatron_bridge_reader.read(text).stops
-    assert [stop.setting for stop in stops] == ["model.recompute_granularity"]
-    assert "model.recompute_num_layers" in stops[0].rule
+@given(st.lists(st.sampled_from(_WORDS), max_size=8))
+def test_any_arguments_are_read_or_refused(words: list[str]) -> None:
+    with suppress(Invalid):
+        megatron_reader.read(" ".join(words))
+    with suppress(Invalid):
+        megatron_bridge_reader.read(" ".join(words))

@@ -1,20 +1,26 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from service.formats.launch import torchtitan_reader, torchtitan_writer
+from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchReading
+from service.formats.launch.rendering import as_shell
 from service.formats.launch.torchtitan_pipeline import generated_split, split_settings
 from service.schemas.architecture import ShapeFields
+from service.schemas.layout import LayoutFields
+from service.schemas.workload import WorkloadFields
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 
 DENSE = problem_of("torchtitan")
@@ -379,6 +385,49 @@ def test_experts_stop_graphs_unless_their_dispatcher_does_not_wait() -> None:
     assert read(f"{flags}_hybridep").stops == ()
 
 
+def test_a_script_that_is_written_is_read_again() -> None:
+    job = job_of(SPARSE, dp_shard=16, ep=4, zero_stage=3, micro_batch=2, recompute="full")
+    reading = read(as_shell(torchtitan_writer.write(job)))
+    assert layout_read(reading, SPARSE) == job.layout
+    assert reading.unread == ()
+    assert len(reading.ignored) == 5
+
+
+def test_experts_mean_nothing_in_a_dense_model() -> None:
+    reading = read("--module llama3 --config llama3_8b --parallelism.expert_parallel_degree 2")
+    assert reading.layout["ep"] == 1
+
+
+@pytest.mark.parametrize(
+    "software",
+    [
+        {"launch": "compiled", "fused": True, "loss": "compiled"},
+        {"launch": "compiled", "fused": True, "loss": "pytorch"},
+        {"launch": "graph", "fused": True, "loss": "compiled"},
+        {"launch": "graph", "fused": False, "loss": "pytorch"},
+        {"launch": "eager", "fused": False, "loss": "compiled"},
+        {"launch": "eager", "fused": False, "loss": "pytorch"},
+    ],
+)
+def test_what_is_compiled_and_captured(software: dict[str, Any]) -> None:
+    problem = replace(DENSE, stack=replace(DENSE.stack, **software))
+    job = job_of(problem, dp_shard=16, zero_stage=3)
+    reading = read(shlex.join(torchtitan_writer.words(torchtitan_writer.write(job).settings)))
+    assert software.items() <= reading.stack.items()
+
+
+def test_a_config_function_may_compile_the_loss_alone() -> None:
+    reading = read("--module deepseek_v3 --config deepseek_v3_671b")
+    stack = reading.stack
+    assert (stack["launch"], stack["fused"], stack["loss"]) == ("eager", False, "compiled")
+    problem = problem_of("torchtitan", "deepseek-v3")
+    plain = replace(problem.architecture, mtp_layers=0)
+    job = job_of(replace(problem, architecture=plain), dp_shard=16, zero_stage=3)
+    assert torchtitan_writer.write(job).settings["config"] == "deepseek_v3_671b"
+    predicting = torchtitan_writer.write(job_of(problem, dp_shard=16, zero_stage=3))
+    assert "num_mtp_layers=1" in predicting.placeholders["config"]
+
+
 # -- releases before 0.3.0
 
 
@@ -444,3 +493,19 @@ def test_flags_of_earlier_releases() -> None:
     assert reading.stack["launch"] == "compiled"
     assert reading.layout["dp_shard"] == 8
     assert reading.version == "0.2.2"
+
+
+_FIELDS = field_table(torchtitan_writer.TABLE).fields
+_FLAGS = st.tuples(
+    st.sampled_from([name for name, field in _FIELDS.items() if field.use == "read"]),
+    st.sampled_from(["", " 0", " 1", " -1", " 4", "=nan", " 1e400", " true", " full", " a,b c"]),
+)
+
+
+@given(st.lists(_FLAGS, max_size=6))
+def test_whatever_is_written_is_read_or_refused(flags: list[tuple[str, str]]) -> None:
+    with suppress(Invalid):
+        written_ = " ".join(f"--{name}{value}" for name, value in flags)
+        reading = read(f"--module llama3 --config llama3_8b {written_}")
+        LayoutFields.model_validate(reading.layout)
+        WorkloadFields.model_validate({"global_batch": 1, **reading.workload})

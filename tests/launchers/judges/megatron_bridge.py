@@ -1,0 +1,79 @@
+"""Megatron-Bridge's own reading of overrides, and its checks, on the values that its recipes for
+pre-training share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+from judges import megatron_core
+from judges.harness import main
+from judges.shims import SHIMS
+
+SHIMS["transformer_engine"].apply()
+SHIMS["bridge"].apply()
+
+from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.bridge.models.mla_provider import MLAModelProvider
+from megatron.bridge.models.t5_provider import T5ModelProvider
+
+models = sys.modules["megatron.bridge.models"]
+models.GPTModelProvider = GPTModelProvider
+models.T5ModelProvider = T5ModelProvider
+
+from megatron.bridge.recipes.common import _pretrain_common
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+from megatron.bridge.training.config import ConfigContainer, runtime_config_update
+from megatron.bridge.training.mixed_precision import bf16_mixed
+from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+
+def judge(configuration: dict[str, Any]) -> dict[str, Any]:
+    os.environ["JUDGED_GENERATION"] = configuration["generation"]
+    os.environ["WORLD_SIZE"] = str(configuration["devices"])
+    words = configuration["arguments"]
+    config = process_config_with_overrides(recipe(words), cli_overrides=words)
+    runtime_config_update(config)
+    model = config.model
+    of_rank = config.train.global_batch_size // config.data_parallel_size
+    megatron_core.require_trainable(model, of_rank // config.train.micro_batch_size)
+    mesh = megatron_core.mesh(
+        model,
+        configuration["devices"],
+        replicas=config.ddp.num_distributed_optimizer_instances,
+        pipeline_inside=config.dist.use_tp_pp_dp_mapping,
+    )
+    return {
+        **mesh,
+        **megatron_core.model(model, model.vocab_size),
+        **megatron_core.memory(model),
+        "seq_len": model.seq_length,
+        "global_batch": config.train.global_batch_size,
+        "micro_batch": config.train.micro_batch_size,
+        "zero_stage": zero_stage(config),
+        "offload_optimizer": config.optimizer.optimizer_cpu_offload,
+        "precision": megatron_core.precision(model),
+        "optimizer": megatron_core.optimizer(config.optimizer),
+    }
+
+
+def recipe(words: list[str]) -> ConfigContainer:
+    """A recipe of a small model, of the kind of attention that the overrides are for."""
+    has_latents = "model.multi_latent_attention=true" in words
+    provider = MLAModelProvider if has_latents else GPTModelProvider
+    config = _pretrain_common()
+    config.model = provider(num_layers=1, hidden_size=128, num_attention_heads=1)
+    config.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
+    config.mixed_precision = bf16_mixed()
+    return config
+
+
+def zero_stage(config: ConfigContainer) -> int:
+    if config.ddp.use_megatron_fsdp:
+        return megatron_core.ZERO_STAGES[config.ddp.data_parallel_sharding_strategy]
+    return int(config.ddp.use_distributed_optimizer)
+
+
+main(judge, "device", "process_group")

@@ -1,0 +1,110 @@
+"""Overrides of Megatron-Bridge and NeMo, in the forms in which people keep them."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.errors import Invalid
+from service.formats.launch import megatron_bridge_reader
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=8"
+        " train.global_batch_size=512 train.micro_batch_size=1 dataset.seq_length=8192",
+        "run.py --tensor_model_parallel_size 4 -pp 8 -gb 512 -mb 1 -sl 8192",
+        "python run.py -tp 2 -tp 4 -pp 8 -gb 512 --micro_batch_size=1 --seq_length 8192",
+        "trainer.strategy.tensor_model_parallel_size=4 data.seq_length=8192"
+        " trainer.strategy.pipeline_model_parallel_size=8 data.global_batch_size=512"
+        " data.micro_batch_size=1",
+        "cfg.model.tensor_model_parallel_size = 4\ncfg.model.pipeline_model_parallel_size = 8\n"
+        "cfg.train.global_batch_size = 512  # sequences\ncfg.train.micro_batch_size = 1\n"
+        "cfg.model.seq_length = 8192",
+        "model:\n  tensor_model_parallel_size: 4\n  pipeline_model_parallel_size: 8\n"
+        "train:\n  global_batch_size: 512\n  micro_batch_size: 1\ndataset:\n  seq_length: 8192\n",
+    ],
+)
+def test_overrides_have_many_forms(text: str) -> None:
+    reading = megatron_bridge_reader.read(text)
+    assert (reading.layout["tp"], reading.layout["pp"]) == (4, 8)
+    assert reading.layout["zero_stage"] == 1
+    assert reading.layout["sequence_parallel"]
+    assert reading.workload["global_batch"] == 512
+    assert reading.workload["seq_len"] == 8192
+    assert reading.model is None
+    assert reading.unread in ((), ("run.py",))
+
+
+def test_a_trainer_says_how_many_devices_there_are() -> None:
+    text = "trainer.num_nodes=32 trainer.devices=8 data.micro_batch_size=1"
+    assert megatron_bridge_reader.read(text).num_devices == 256
+    assert megatron_bridge_reader.read("run.py -ng 64 -mb 1").num_devices == 64
+
+
+def test_a_recipe_that_is_named_has_values_of_its_own() -> None:
+    reading = megatron_bridge_reader.read("python run.py --recipe llama3_70b -tp 2 -mb 1")
+    assert reading.unread == ("recipe llama3_70b (what the recipe sets itself is not known)",)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "keeps"),
+    [
+        ("bf16_mixed", "bf16", None),
+        ("bf16-mixed", "bf16", None),
+        ("fp16_mixed", "fp16", None),
+        ("bf16_with_fp8_subchannel_scaling_mixed", "fp8", True),
+        ("bf16_with_fp8_current_scaling_mixed", "fp8", False),
+        ("bf16_with_mxfp8_mixed", "mxfp8", False),
+        ("bf16_with_nvfp4_mixed", "nvfp4", False),
+    ],
+)
+def test_mixed_precisions_have_names(name: str, precision: str, keeps: bool | None) -> None:
+    text = f"mixed_precision={name} train.micro_batch_size=1"
+    reading = megatron_bridge_reader.read(text)
+    assert reading.workload["precision"] == precision
+    assert reading.stack.get("keeps_operands") is keeps
+
+
+def test_a_mixed_precision_goes_before_what_is_said_elsewhere() -> None:
+    text = "ddp.grad_reduce_in_fp32=false train.micro_batch_size=1"
+    named = f"{text} mixed_precision=bf16_mixed"
+    assert megatron_bridge_reader.read(named).stack["gradient_bytes"] == 4
+    stated = f"{text} mixed_precision.grad_reduce_in_fp32=false"
+    assert megatron_bridge_reader.read(stated).stack["gradient_bytes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "rule"),
+    [
+        ("mixed_precision=bf16_mixd", "mixed_precision=bf16_mixd", "did you mean bf16_mixed?"),
+        (
+            "model.tensor_model_parallel_size=x",
+            "model.tensor_model_parallel_size x",
+            "whole number",
+        ),
+        ("run.py -c fp9", "compute_dtype fp9", "must be one of"),
+    ],
+)
+def test_a_wrong_override_is_named(text: str, value: str, rule: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        megatron_bridge_reader.read(f"{text} train.micro_batch_size=1")
+    assert refused.value.value == value
+    assert rule in refused.value.rule
+
+
+def test_unknown_overrides_are_listed() -> None:
+    text = "model.tensor_model_paralel_size=4 train.micro_batch_size=1 logger.log_interval=1"
+    reading = megatron_bridge_reader.read(text)
+    assert reading.unread == (
+        "model.tensor_model_paralel_size=4 (unknown; did you mean"
+        " model.tensor_model_parallel_size?)",
+    )
+    assert reading.ignored == ("logger.log_interval=1",)
+
+
+def test_stops_are_told_in_fields() -> None:
+    text = "model.recompute_granularity=full train.micro_batch_size=1"
+    stops = megatron_bridge_reader.read(text).stops
+    assert [stop.setting for stop in stops] == ["model.recompute_granularity"]
+    assert "model.recompute_num_layers" in stops[0].rule
