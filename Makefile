@@ -29,7 +29,7 @@ test-long: .venv/developed  ## the tests that the default suite has no time for
 	$(BIN)/python -m pytest -m long
 
 test-launchers: .venv/developed .venv-launchers/installed  ## launch configurations, read by the real frameworks
-	$(BIN)/python -m pytest -m launchers
+	$(BIN)/python -m pytest -m launchers -n 2 --dist loadgroup -rP
 
 .venv-launchers/installed: tests/launchers/requirements.txt tests/launchers/requirements-no-deps.txt
 	@for python in $(PYTHON312) python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python; do \

@@ -231,8 +231,8 @@ def _degrees(problem: Problem, layout: Layout, name: str) -> list[Layout]:
         whole = problem.workload.global_batch
     given = getattr(layout, name)
     near = sorted(divisors(whole), key=lambda value: abs(math.log(value / given)))
-    changes: list[dict[str, Any]] = [{name: value} for value in near]
-    return [replace(layout, **change) for change in changes]
+    freed: dict[str, Any] = {"layers_per_chunk": ()} if name == "pp" else {}
+    return [replace(layout, **{**freed, name: value}) for value in near]
 
 
 def _others(problem: Problem, layout: Layout, name: str) -> list[Layout]:

@@ -15,6 +15,7 @@ from service.app import create_app
 from service.formats.launch.formats import FORMATS
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
+from tests.launchers.judges.shims import SHIMS
 
 
 @cache
@@ -90,6 +91,12 @@ def launch_formats() -> str:
     return _table(("format", "written for", "of stacks", "settings are"), rows)
 
 
+def launch_shims() -> str:
+    """What the real frameworks are told in the tests of launch formats."""
+    rows = [(shim.frameworks, shim.asks, shim.told) for shim in SHIMS.values()]
+    return _table(("framework", "asks for", "is told"), rows)
+
+
 def _setting(switch: Switch, value: object) -> str:
     words = setting_of(switch, value).words
     return f"`{words}`" if words != NOTHING else "not set"
@@ -116,6 +123,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "problem types": problem_types,
     "stacks": stacks,
     "launch formats": launch_formats,
+    "launch shims": launch_shims,
     "switches": switches,
     "rules": rules,
     "complexity terms": complexity_terms,

@@ -132,6 +132,7 @@ def _maxtext_sizes(model: Architecture) -> dict[str, int]:
     if experts:
         sizes["num_experts"] = experts[0].num_experts
         sizes["num_experts_per_tok"] = experts[0].experts_per_token
+        sizes["base_mlp_dim"] = experts[0].intermediate_size
         sizes["base_moe_mlp_dim"] = experts[0].intermediate_size
     return sizes
 

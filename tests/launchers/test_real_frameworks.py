@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -63,36 +63,37 @@ _SPARSE = {"tp": 2, "pp": 4, "dp_shard": 32, "ep": 8, "zero_stage": 1, "sequence
 _MIXTRAL = {"model": "mixtral-8x7b"}
 _FULLY_SHARDED = {"dp_shard": 256, "zero_stage": 3, "recompute": "full"}
 _ON_TPUS = {"cluster": ("tpu-v5p", 256), "model": "llama-2-70b"}
-_KNOWN: Mapping[str, Mapping[str, Case]] = {
+_KNOWN: Mapping[str, Mapping[str, Callable[[], Case]]] = {
     "megatron": {
-        "dense": _case("megatron", _DENSE),
-        "interleaved": _case("megatron", _INTERLEAVED),
-        "sparse": _case("megatron", _SPARSE, **_MIXTRAL),
-        "data": _case("megatron", {"dp_shard": 256, "zero_stage": 1}),
+        "dense": partial(_case, "megatron", _DENSE),
+        "interleaved": partial(_case, "megatron", _INTERLEAVED),
+        "sparse": partial(_case, "megatron", _SPARSE, **_MIXTRAL),
+        "data": partial(_case, "megatron", {"dp_shard": 256, "zero_stage": 1}),
     },
     "megatron-bridge": {
-        "dense": _case("megatron-bridge", _DENSE),
-        "sparse": _case("megatron-bridge", _SPARSE, **_MIXTRAL),
+        "dense": partial(_case, "megatron-bridge", _DENSE),
+        "sparse": partial(_case, "megatron-bridge", _SPARSE, **_MIXTRAL),
     },
     "torchtitan": {
-        "dense": _case("torchtitan", {**_DENSE, "schedule": "1f1b", "zero_stage": 3}),
-        "sharded": _case("torchtitan", {**_FULLY_SHARDED, "ep": 8}, model="qwen3-30b-a3b"),
+        "dense": partial(_case, "torchtitan", {**_DENSE, "schedule": "1f1b", "zero_stage": 3}),
+        "sharded": partial(_case, "torchtitan", {**_FULLY_SHARDED, "ep": 8}, model="qwen3-30b-a3b"),
     },
     "maxtext": {
-        "sharded": _case("maxtext", _FULLY_SHARDED, **_ON_TPUS),
-        "pipeline": _case(
+        "sharded": partial(_case, "maxtext", _FULLY_SHARDED, **_ON_TPUS),
+        "pipeline": partial(
+            _case,
             "maxtext",
             {"pp": 4, "dp_shard": 64, "zero_stage": 3, "recompute": "full", "schedule": "afab"},
             **_ON_TPUS,
         ),
     },
     "deepspeed": {
-        "offloaded": _case("deepspeed", {**_FULLY_SHARDED, "offload_optimizer": True}),
-        "pipeline": _case("deepspeed", {"pp": 8, "dp_shard": 32, "zero_stage": 1}),
+        "offloaded": partial(_case, "deepspeed", {**_FULLY_SHARDED, "offload_optimizer": True}),
+        "pipeline": partial(_case, "deepspeed", {"pp": 8, "dp_shard": 32, "zero_stage": 1}),
     },
     "accelerate": {
-        "sharded": _case("fsdp", _FULLY_SHARDED),
-        "hybrid": _case("fsdp", {**_FULLY_SHARDED, "dp_shard": 16, "dp_replicate": 16}),
+        "sharded": partial(_case, "fsdp", _FULLY_SHARDED),
+        "hybrid": partial(_case, "fsdp", {**_FULLY_SHARDED, "dp_shard": 16, "dp_replicate": 16}),
     },
 }
 """Layouts of models that people train, by the format and a name."""
@@ -164,7 +165,7 @@ def _random_cases(format_: str) -> list[Case]:
 def _answers(format_: str) -> tuple[list[tuple[Case, dict[str, Any]]], list[dict[str, Any]]]:
     """What the framework answers to the right configurations, and to the spoiled ones. It is
     started once, since that takes most of the time."""
-    known = _KNOWN[format_]
+    known = {name: make() for name, make in _KNOWN[format_].items()}
     right = [*known.values(), *_random_cases(format_)]
     spoiled = [_spoiled(known[name], changes) for name, changes in _SPOILED[format_]]
     answers = judged(format_, [*right, *spoiled])

@@ -7,21 +7,19 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
-from service.formats.launch import (
-    accelerate_reader,
-    accelerate_writer,
-    deepspeed_reader,
-    deepspeed_writer,
-    maxtext_reader,
-    maxtext_writer,
-    megatron_bridge_reader,
-    megatron_bridge_writer,
-    megatron_reader,
-    megatron_writer,
-    torchtitan_reader,
-    torchtitan_writer,
-)
+from service.formats.launch.accelerate import reader as accelerate_reader
+from service.formats.launch.accelerate import writer as accelerate_writer
+from service.formats.launch.deepspeed import reader as deepspeed_reader
+from service.formats.launch.deepspeed import writer as deepspeed_writer
 from service.formats.launch.job import Job, LaunchConfiguration, LaunchReading
+from service.formats.launch.maxtext import reader as maxtext_reader
+from service.formats.launch.maxtext import writer as maxtext_writer
+from service.formats.launch.megatron import reader as megatron_reader
+from service.formats.launch.megatron import writer as megatron_writer
+from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
+from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
+from service.formats.launch.torchtitan import reader as torchtitan_reader
+from service.formats.launch.torchtitan import writer as torchtitan_writer
 
 Starter = Literal["torchrun", "accelerate", "python"]
 """What starts the training program on a node: torchrun, a process a device; accelerate launch; or

@@ -5,7 +5,7 @@ Names and meanings are those of Megatron-Core 0.19; `megatron_versions` first pu
 versions into them. A dump is printed after Megatron has filled in what follows from other
 arguments, so what a script leaves out is there. An argument that the dump should have and does not
 have is refused: it may have been cut off, and is not the same as one that is off. Arguments as they
-are typed come here from `service.formats.launch.megatron_reader`, which fills them in.
+are typed come here from `service.formats.launch.megatron.reader`, which fills them in.
 """
 
 from __future__ import annotations

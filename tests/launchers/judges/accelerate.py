@@ -1,5 +1,5 @@
-"""What `accelerate launch` makes of a configuration file and the environment that it starts processes
-with, and what transformers makes of the arguments of the script."""
+"""What `accelerate launch` makes of a configuration file, and processes of the environment in which
+they start; and what transformers makes of the arguments of the script."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""DeepSpeed's own reading of a document, with the steps of `deepspeed.initialize` that come before a
-model is needed."""
+"""DeepSpeed's own reading of a document, with the steps of `deepspeed.initialize` before a model is
+needed."""
 
 from __future__ import annotations
 

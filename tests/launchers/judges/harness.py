@@ -41,7 +41,7 @@ def main(judge: Callable[[dict[str, Any]], Mapping[str, Any]], *shims: str) -> N
             os.environ.update(configuration["environment"])
             try:
                 answer: dict[str, Any] = {"knobs": judge(configuration)}
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a framework raises
                 answer = {"refused": _reason(error)}
             os.environ.clear()
             os.environ.update(given)

@@ -7,7 +7,6 @@ import os
 import sys
 from typing import Any
 
-import torch
 from judges import megatron_core
 from judges.harness import main
 from judges.shims import SHIMS

@@ -14,10 +14,12 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 CAPABILITY = {"ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0), "blackwell": (10, 0)}
 """The compute capability of the chips of a generation, as CUDA reports it."""
+NAMES = {8: "NVIDIA A100", 9: "NVIDIA H100", 10: "NVIDIA B200"}
 TRANSFORMER_ENGINE = "2.14.0"
 ABSENT = ("transformer_engine", "nvidia_resiliency_ext", "megatron.energon", "modelopt", "peft")
 """Libraries that Megatron-Bridge imports, and that are not installed."""
@@ -57,7 +59,7 @@ def _device() -> None:
 
     def properties(*_: object) -> SimpleNamespace:
         major, minor = capability()
-        return SimpleNamespace(major=major, minor=minor)
+        return SimpleNamespace(major=major, minor=minor, name=NAMES.get(major, "GPU"))
 
     torch.cuda.get_device_capability = capability
     torch.cuda.get_device_properties = properties
@@ -88,6 +90,22 @@ class _FusedAdam:
         use_decoupled_grad: bool,
     ) -> None:
         raise NotImplementedError
+
+
+JAX_DEVICES: list[Any] = []
+"""Of the job at hand."""
+
+
+def _jax_devices() -> None:
+    import jax
+
+    jax.devices = lambda *_: JAX_DEVICES
+
+
+def _mesh_device() -> None:
+    import torchtitan.distributed.parallel_dims
+
+    torchtitan.distributed.parallel_dims.device_type = "cpu"
 
 
 def _process_group() -> None:
@@ -132,8 +150,8 @@ def _current_device() -> None:
 SHIMS = {
     "device": Shim(
         "Megatron-LM",
-        "the compute capability of the GPU",
-        "that of the chip of the job: 8.0, 8.9, 9.0 or 10.0",
+        "the compute capability and the name of the GPU",
+        "those of the generation of the job's chip: 8.0, 8.9, 9.0 or 10.0",
         _device,
     ),
     "transformer_engine": Shim(
@@ -145,16 +163,23 @@ SHIMS = {
     ),
     "bridge": Shim(
         "Megatron-Bridge",
-        f"{', '.join(ABSENT)}, and the modules of every model",
-        "modules of which anything can be imported and nothing used, and no models",
+        f"{', '.join(f'`{name}`' for name in ABSENT)}, and the modules of every model",
+        "that they are there, with anything in them; no models",
         _bridge,
     ),
     "current_device": Shim(
         "accelerate",
         "a device to load parameters to",
-        "a GPU of the number 0",
+        "GPU 0",
         _current_device,
     ),
+    "jax_devices": Shim(
+        "MaxText",
+        "the devices, and the processes that hold them (`skip_jax_distributed_system`)",
+        "as many as the job has, at the coordinates of its slices; that this is all",
+        _jax_devices,
+    ),
+    "mesh_device": Shim("torchtitan", "the kind of device of its meshes", "`cpu`", _mesh_device),
     "process_group": Shim(
         "Megatron-LM, DeepSpeed, torchtitan",
         "a process group of all ranks",

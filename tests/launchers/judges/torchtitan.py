@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torchtitan.distributed.parallel_dims as parallel_dims
 from judges.harness import main, require
 from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -22,7 +21,6 @@ from torchtitan.distributed.pipeline_parallel import (
 )
 from torchtitan.trainer import Trainer
 
-parallel_dims.device_type = "cpu"  # of the meshes
 MANAGER = ConfigManager()
 SCHEDULES = {
     "Schedule1F1B": "1f1b",
@@ -119,6 +117,7 @@ def policy(config: Trainer.Config) -> dict[str, Any]:
     """Sharding, recompute, number formats, optimizer and switches."""
     parallelism = config.parallelism
     training = config.training
+    compiled = config.compile.components if config.compile.enable else []
     recompute = type(config.activation_checkpoint).__qualname__.partition(".")[0]
     return {
         "sequence_parallel": parallelism.enable_sequence_parallel,
@@ -127,7 +126,8 @@ def policy(config: Trainer.Config) -> dict[str, Any]:
         "offload_optimizer": training.enable_cpu_offload,
         "parameters": training.mixed_precision_param,
         "optimizer": optimizer(config),
-        "compiles": config.compile.enable,
+        "compiles_model": "model" in compiled,
+        "compiles_loss": "loss" in compiled,
         "captures": not training.disable_cuda_graphs,
         "overlap_tensor": config.compile.enable_async_tensor_parallel,
         "balances": config.debug.moe_force_load_balance,
@@ -142,4 +142,4 @@ def optimizer(config: Trainer.Config) -> str:
     return OPTIMIZERS[config.optimizer.implementation]
 
 
-main(judge, "process_group")
+main(judge, "mesh_device", "process_group")

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import Invalid
-from service.formats.launch import accelerate_reader, accelerate_writer
+from service.formats.launch.accelerate import reader as accelerate_reader
+from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.job import Inexpressible
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 

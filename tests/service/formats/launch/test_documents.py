@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import Invalid
-from service.formats.launch import accelerate_reader, deepspeed_reader
+from service.formats.launch.accelerate import reader as accelerate_reader
+from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.documents import (
     Settings,
     document_in_script,

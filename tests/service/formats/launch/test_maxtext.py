@@ -14,10 +14,11 @@ from models.spec import catalogue
 from models.spec.architecture import Architecture, MoeShape
 from models.spec.layout import AXES, Layout
 from models.spec.problem import Problem
-from service.formats.launch import maxtext_reader, maxtext_writer
 from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchReading
-from service.formats.launch.maxtext_mesh import devices_per_slice
+from service.formats.launch.maxtext import reader as maxtext_reader
+from service.formats.launch.maxtext import writer as maxtext_writer
+from service.formats.launch.maxtext.mesh import devices_per_slice
 from service.formats.launch.rendering import as_shell
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields

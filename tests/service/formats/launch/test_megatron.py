@@ -19,21 +19,19 @@ from models.spec import catalogue
 from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.switches import applies, switches_of
-from service.formats.launch import (
-    megatron_bridge_reader,
-    megatron_bridge_writer,
-    megatron_fields,
-    megatron_reader,
-    megatron_writer,
-)
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, LaunchReading
-from service.formats.launch.megatron_bridge_fields import is_field, sections
-from service.formats.launch.megatron_job import PIPELINE_INSIDE
-from service.formats.launch.megatron_stages import (
+from service.formats.launch.megatron import fields as megatron_fields
+from service.formats.launch.megatron import reader as megatron_reader
+from service.formats.launch.megatron import writer as megatron_writer
+from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
+from service.formats.launch.megatron.stages import (
     layers_per_chunk,
     stage_arguments,
     virtual_stages,
 )
+from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
+from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
+from service.formats.launch.megatron_bridge.fields import is_field, sections
 from service.formats.logs.megatron_arguments import Arguments
 from service.schemas.architecture import ShapeFields
 from service.schemas.workload import WorkloadFields

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.errors import Invalid
-from service.formats.launch import megatron_bridge_reader
+from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
 
 
 @pytest.mark.parametrize(

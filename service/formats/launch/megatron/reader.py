@@ -17,17 +17,17 @@ import yaml
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases, switches_of
-from service.formats.launch import megatron_fields
 from service.formats.launch.job import LaunchReading
-from service.formats.launch.megatron_fields import flag_of_argument, flags
-from service.formats.launch.megatron_job import PIPELINE_INSIDE
-from service.formats.launch.megatron_refusals import refusals
-from service.formats.launch.megatron_stages import (
+from service.formats.launch.megatron import fields as megatron_fields
+from service.formats.launch.megatron.fields import flag_of_argument, flags
+from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
+from service.formats.launch.megatron.refusals import refusals
+from service.formats.launch.megatron.stages import (
     has_odd_chunks,
     layers_per_chunk,
     virtual_stages,
 )
-from service.formats.launch.megatron_writer import FRAMEWORK, NAME
+from service.formats.launch.megatron.writer import FRAMEWORK, NAME
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import split_command
 from service.formats.logs.megatron_arguments import (

@@ -22,10 +22,10 @@ from service.formats.launch.field_table import (
     switch_fields,
 )
 from service.formats.launch.job import LaunchReading, Stop
-from service.formats.launch.maxtext_mesh import EXPERT_RULE, placement_of
-from service.formats.launch.maxtext_model import read_model, takes_muon
-from service.formats.launch.maxtext_remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
-from service.formats.launch.maxtext_writer import FRAMEWORK, NAME, RELEASE, TABLE
+from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
+from service.formats.launch.maxtext.model import read_model, takes_muon
+from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
+from service.formats.launch.maxtext.writer import FRAMEWORK, NAME, RELEASE, TABLE
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, require_defined, split_command
 

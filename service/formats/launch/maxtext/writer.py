@@ -15,9 +15,9 @@ from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_values
 from service.formats.launch.machines import slurm_options
-from service.formats.launch.maxtext_mesh import Mesh, mesh_of, splits_physical_axes
-from service.formats.launch.maxtext_model import model_settings, takes_muon
-from service.formats.launch.maxtext_remat import remat_settings
+from service.formats.launch.maxtext.mesh import Mesh, mesh_of, splits_physical_axes
+from service.formats.launch.maxtext.model import model_settings, takes_muon
+from service.formats.launch.maxtext.remat import remat_settings
 
 NAME = "maxtext"
 FRAMEWORK = "MaxText"

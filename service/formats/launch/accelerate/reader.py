@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from models.errors import Invalid
-from service.formats.launch.accelerate_writer import FRAMEWORK, NAME, OPTIMIZERS, RELEASE
+from service.formats.launch.accelerate.writer import FRAMEWORK, NAME, OPTIMIZERS, RELEASE
 from service.formats.launch.documents import (
     Settings,
     document_in_script,
@@ -96,7 +96,7 @@ def read(text: str, version: str | None) -> LaunchReading:
 @cache
 def _facts() -> dict[str, Any]:
     """The keys of the release, from its source (fields/accelerate.json)."""
-    return json.loads((files(__package__) / "fields" / "accelerate.json").read_text())
+    return json.loads((files("service.formats.launch") / "fields" / "accelerate.json").read_text())
 
 
 # -- the command line

@@ -16,24 +16,24 @@ from typing import Any
 import yaml
 
 from models.errors import Invalid
-from service.formats.launch import megatron_fields
 from service.formats.launch.job import LaunchReading
-from service.formats.launch.megatron_bridge_fields import (
-    PRECISIONS,
-    argument_of_field,
-    field_of_argument,
-    is_field,
-    sections,
-)
-from service.formats.launch.megatron_bridge_writer import FRAMEWORK, NAME
-from service.formats.launch.megatron_fields import flag_of_argument
-from service.formats.launch.megatron_reader import (
+from service.formats.launch.megatron import fields as megatron_fields
+from service.formats.launch.megatron.fields import flag_of_argument
+from service.formats.launch.megatron.reader import (
     filled_in,
     is_half_read,
     known_release,
     reading,
     switch_names,
 )
+from service.formats.launch.megatron_bridge.fields import (
+    PRECISIONS,
+    argument_of_field,
+    field_of_argument,
+    is_field,
+    sections,
+)
+from service.formats.launch.megatron_bridge.writer import FRAMEWORK, NAME
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import require_defined, split_command
 from service.formats.logs.megatron_arguments import Arguments

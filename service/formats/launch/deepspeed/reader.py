@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from models.errors import Invalid
-from service.formats.launch.deepspeed_writer import FRAMEWORK, NAME, RELEASE
+from service.formats.launch.deepspeed.writer import FRAMEWORK, NAME, RELEASE
 from service.formats.launch.documents import (
     Settings,
     document_in_script,
@@ -61,7 +61,7 @@ def read(text: str, version: str | None) -> LaunchReading:
 @cache
 def _facts() -> dict[str, Any]:
     """The keys of the release, from its source (fields/deepspeed.json)."""
-    return json.loads((files(__package__) / "fields" / "deepspeed.json").read_text())
+    return json.loads((files("service.formats.launch") / "fields" / "deepspeed.json").read_text())
 
 
 def _mesh(settings: Settings) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from models.spec.layout import AXES, TORUS_AXES
 from models.spec.recompute import MODULES
 from models.spec.switches import applies, switches_of
 from service.formats.launch.job import Inexpressible, Job
-from service.formats.launch.megatron_model import has_biases
-from service.formats.launch.megatron_stages import stage_arguments
+from service.formats.launch.megatron.model import has_biases
+from service.formats.launch.megatron.stages import stage_arguments
 
 PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 """The order of ranks with --use-tp-pp-dp-mapping."""

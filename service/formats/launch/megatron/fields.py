@@ -24,7 +24,7 @@ from service.formats.launch.shell_words import require_defined, undefined_variab
 RELEASE = "0.19.2"
 _MOST_HINTS = 20
 """Unknown flags for which a known one is looked up."""
-_FOLDER = files(__package__) / "fields"
+_FOLDER = files("service.formats.launch") / "fields"
 _TABLE = f"megatron_core_{RELEASE}.json"
 _EFFECTS = "megatron_effects.json"
 _WHOLE = re.compile(r"[-+]?\d{1,18}", re.ASCII)

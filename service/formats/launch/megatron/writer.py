@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.spec.switches import launch_arguments
-from service.formats.launch import megatron_job, megatron_model
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
-from service.formats.launch.megatron_fields import RELEASE, flag_of_argument
+from service.formats.launch.megatron import job_arguments
+from service.formats.launch.megatron import model as megatron_model
+from service.formats.launch.megatron.fields import RELEASE, flag_of_argument
 
 NAME = "megatron"
 FRAMEWORK = "Megatron-LM (megatron-core)"
@@ -38,13 +39,13 @@ _FOR_LOSS = {"--moe-aux-loss-coeff": "the weight of the auxiliary loss, such as 
 def write(job: Job) -> LaunchConfiguration:
     """The arguments that run a layout. Raises Inexpressible where none do."""
     model = job.problem.architecture
-    megatron_job.require_expressible(NAME, job)
+    job_arguments.require_expressible(NAME, job)
     arguments = {
-        **megatron_job.layout_arguments(NAME, job),
-        **megatron_job.recompute_arguments(NAME, job),
-        **megatron_job.PRECISIONS[job.problem.workload.precision],
-        **megatron_job.balancing_arguments(job),
-        **megatron_job.memory_arguments(job),
+        **job_arguments.layout_arguments(NAME, job),
+        **job_arguments.recompute_arguments(NAME, job),
+        **job_arguments.PRECISIONS[job.problem.workload.precision],
+        **job_arguments.balancing_arguments(job),
+        **job_arguments.memory_arguments(job),
         **megatron_model.model_arguments(NAME, model, job.layout.tp),
         "max_position_embeddings": model.learned_positions or job.problem.workload.seq_len,
     }
@@ -57,7 +58,7 @@ def write(job: Job) -> LaunchConfiguration:
         framework=FRAMEWORK,
         version=RELEASE,
         settings={**as_flags(arguments), **switches},
-        environment=megatron_job.environment(job),
+        environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
         slurm=slurm_options(job.problem.cluster),
         notes=tuple(_notes(job)),
@@ -114,4 +115,4 @@ def _placeholders(job: Job) -> dict[str, str]:
 def _notes(job: Job) -> Iterator[str]:
     yield "Arguments of pretrain_gpt.py of Megatron-LM; placeholders are yours to fill in."
     yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
-    yield from megatron_job.notes(job)
+    yield from job_arguments.notes(job)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from service.formats.launch.job import Stop
-from service.formats.launch.torchtitan_writer import RECOMPUTE
+from service.formats.launch.torchtitan.writer import RECOMPUTE
 
 _GRAPHS = "training.disable_cuda_graphs"
 _ASYNC = "compile.enable_async_tensor_parallel"

@@ -11,10 +11,11 @@ from typing import Any
 
 from models.spec.architecture import Architecture
 from models.spec.switches import launch_arguments
-from service.formats.launch import megatron_job, megatron_model
 from service.formats.launch.job import Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
-from service.formats.launch.megatron_bridge_fields import PRECISIONS, RELEASE, field_of_argument
+from service.formats.launch.megatron import job_arguments
+from service.formats.launch.megatron import model as megatron_model
+from service.formats.launch.megatron_bridge.fields import PRECISIONS, RELEASE, field_of_argument
 from service.formats.logs.layer_pattern import layer_switches
 
 NAME = "megatron-bridge"
@@ -74,13 +75,13 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 
 def write(job: Job) -> LaunchConfiguration:
     """The overrides that run a layout. Raises Inexpressible where none do."""
-    megatron_job.require_expressible(NAME, job)
+    job_arguments.require_expressible(NAME, job)
     switches = launch_arguments(job.problem, job.layout)
     arguments = {
-        **megatron_job.layout_arguments(NAME, job),
-        **megatron_job.recompute_arguments(NAME, job),
-        **megatron_job.balancing_arguments(job),
-        **megatron_job.memory_arguments(job),
+        **job_arguments.layout_arguments(NAME, job),
+        **job_arguments.recompute_arguments(NAME, job),
+        **job_arguments.balancing_arguments(job),
+        **job_arguments.memory_arguments(job),
     }
     return LaunchConfiguration(
         format=NAME,
@@ -94,7 +95,7 @@ def write(job: Job) -> LaunchConfiguration:
             **_model(job),
             **_switches(switches),
         },
-        environment=megatron_job.environment(job),
+        environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
         slurm=slurm_options(job.problem.cluster),
         notes=tuple(_notes(job, switches)),
@@ -160,7 +161,7 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     if _has_its_name(job, switches):
         return {"mixed_precision": name}
     gathers = switches.get(_PARAM_GATHER, PRECISIONS[name].get("fp8_param_gather") == "True")
-    formats = megatron_job.PRECISIONS[precision]
+    formats = job_arguments.PRECISIONS[precision]
     sixteen = {"bf16": False, "fp16": False}
     found = {f"mixed_precision.{field}": value for field, value in {**sixteen, **formats}.items()}
     found["mixed_precision.grad_reduce_in_fp32"] = switches.get(_GRADIENTS_IN_FP32, True)
@@ -218,4 +219,4 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
             " one, set cfg.mixed_precision = bf16_mixed() before overrides apply."
         )
     yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
-    yield from megatron_job.notes(job)
+    yield from job_arguments.notes(job)

@@ -13,10 +13,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from service.formats.launch.megatron_fields import flag_of_argument
+from service.formats.launch.megatron.fields import flag_of_argument
 
 RELEASE = "0.6.2"
-_TABLE = files(__package__) / "fields" / f"megatron_bridge_{RELEASE}.json"
+_TABLE = files("service.formats.launch") / "fields" / f"megatron_bridge_{RELEASE}.json"
 
 RENAMED: Mapping[str, str] = {
     "num_experts": "model.num_moe_experts",

@@ -11,7 +11,7 @@ from models.errors import Invalid
 from models.spec import catalogue
 from service.formats.launch.field_table import Field, FieldTable, field_table, shown, suggestion
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.torchtitan_writer import RECOMPUTE, TABLE
+from service.formats.launch.torchtitan.writer import RECOMPUTE, TABLE
 
 RELEASE = "0.2.2"
 _MODES = {

@@ -9,7 +9,6 @@ from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
-from service.formats.launch import torchtitan_earlier as earlier
 from service.formats.launch.documents import flat
 from service.formats.launch.field_table import (
     FieldTable,
@@ -23,9 +22,10 @@ from service.formats.launch.job import LaunchReading
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, split_command
-from service.formats.launch.torchtitan_pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
-from service.formats.launch.torchtitan_stops import stops
-from service.formats.launch.torchtitan_writer import (
+from service.formats.launch.torchtitan import earlier_releases as earlier
+from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
+from service.formats.launch.torchtitan.stops import stops
+from service.formats.launch.torchtitan.writer import (
     FRAMEWORK,
     IMPLEMENTATIONS,
     NAME,

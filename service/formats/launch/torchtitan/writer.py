@@ -13,7 +13,7 @@ from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
 from service.formats.launch.machines import slurm_options
-from service.formats.launch.torchtitan_pipeline import SCHEDULES, split_settings
+from service.formats.launch.torchtitan.pipeline import SCHEDULES, split_settings
 
 NAME = "torchtitan"
 FRAMEWORK = "torchtitan"

@@ -1,0 +1,1 @@
+"""Arguments of Megatron-LM."""

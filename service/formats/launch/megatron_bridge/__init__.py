@@ -1,0 +1,1 @@
+"""Overrides of Megatron-Bridge, and of NeMo."""
