@@ -166,11 +166,12 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
 def _switch_changes(
     problem: Problem, profile: Profile, layout: Layout, given: Outcome | None
 ) -> Iterator[SingleChange]:
-    """Every switch that means something for the layout, set otherwise."""
+    """Every switch that means something for the layout and leaves what is computed as it is, set
+    otherwise."""
     # No switch changes the stages. Those of an illegal layout may not be possible.
     stages = None if given is None else partitions(problem, Layouts.of([layout]))
     for switch in switches_of(problem.stack):
-        if not applies(switch, problem, layout):
+        if switch.numerics or not applies(switch, problem, layout):
             continue
         before = getattr(problem.stack, switch.field)
         for setting in _other_settings(switch, before):

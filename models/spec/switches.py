@@ -98,6 +98,8 @@ class Switch:
     """What tuned recipes set, oldest first: what predictions and recommendations take unless the
     request says otherwise."""
     source: str
+    numerics: bool = False
+    """Whether it changes what is computed: who trains decides about it, whatever it would gain."""
 
     def default_at(self, year: float | None = None) -> Dated:
         """What the framework did that year when it was told nothing; now, where none is given."""
@@ -352,6 +354,7 @@ def _switch_from(entry: Mapping[str, Any], stack: Stack, known: Mapping[str, flo
         defaults=_dated(entry.get("defaults", own), known),
         taken=_dated(entry.get("taken", own), known),
         source=entry["source"],
+        numerics=entry.get("numerics", False),
     )
 
 

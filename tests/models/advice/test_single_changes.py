@@ -131,4 +131,10 @@ def test_a_change_is_told_with_what_follows_it() -> None:
     assert "recompute from none to full" in words
     assert "dp_replicate from 1 to 2 and dp_shard from 4 to 2" in words
     assert "leave out --tp-comm-overlap (overlap_tensor from on to off)" in words
-    assert "set --grad-reduce-in-bf16 (gradient_bytes from 4 to 2)" in words
+
+
+def test_what_is_computed_is_not_for_a_change_to_decide() -> None:
+    _, found = changes_of(llama(16, 64), {"dp_shard": 16, "zero_stage": 1})
+    switches = {one.switch.name for one in found if one.switch}
+    assert "--overlap-grad-reduce" in switches
+    assert "--grad-reduce-in-bf16" not in switches
