@@ -50,6 +50,8 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
         is_sharded or layout.offload_optimizer or 0 not in stack.zero_stages
     ):
         defaults["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
+    if stack.shards_over_context_and_experts and (layout.cp > 1 or layout.ep > 1):
+        defaults["zero_stage"] = 3
     if stack.reshard == (False,):
         defaults["reshard"] = False
     if "recompute" not in given and not layout.recompute_layers:
