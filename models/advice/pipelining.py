@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Literal
 
 from models.advice.candidate import Candidate
@@ -18,6 +19,7 @@ from models.spec.profile import Z80
 _WORTH_NAMING = 0.1  # of the largest term
 _LEAST_REST = 0.005  # of the largest term
 _WORTH_SAYING = 0.02  # of a step
+_LEAST_SPREAD = 1e-9
 
 Need = Literal["yes", "no", "undecided", "unknown"]
 """Whether a pipeline is needed. It is "undecided" where what it is worth is not known well enough,
@@ -80,13 +82,22 @@ def need_by_gap(gap: float, spread: float, tolerance: float) -> Need:
     return "yes" if is_above(gap, tolerance) else "no"
 
 
+def probability_above(gap: float, spread: float, tolerance: float) -> float:
+    """Return how likely the gap is above the tolerance."""
+    if math.isinf(gap) or gap == -1:
+        return float(gap > 0)
+    beyond = math.log1p(gap) - math.log1p(tolerance)
+    return NormalDist().cdf(beyond / max(spread, _LEAST_SPREAD))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelining:
     """The best layouts without and with a pipeline, and what follows.
 
     `gap` is time without / time with - 1, with `gap_low` and `gap_high` a central 80% interval, and
     `split` says by term of the step where it comes from: seconds without minus seconds with.
-    `lifted_by` are values nearby of the chips or the batch with which no pipeline is needed, where
+    `needed_probability` is that of the gap being above the tolerance; None where `needed` is
+    "unknown". `lifted_by` are values nearby of the chips or the batch with which no pipeline is needed, where
     only their divisibility asks for one. `forbidden` are the schedules of the stack that the
     training recipe rules out when there is more than one micro-batch.
     """
@@ -97,6 +108,7 @@ class Pipelining:
     gap_low: float | None
     gap_high: float | None
     needed: Need
+    needed_probability: float | None
     split: dict[str, float]
     verdict: str
     lifted_by: tuple[Lift, ...] = ()
@@ -179,6 +191,7 @@ def judge_pipelining(
     """
     gap = None
     interval: tuple[float | None, float | None] = (None, None)
+    probability: float | None = None
     split: dict[str, float] = {}
     if without is None or with_pp is None or gap_spread is None:
         whatever_the_constraints, why = missing or (
@@ -188,6 +201,7 @@ def judge_pipelining(
         needed: Need = "unknown"
         if whatever_the_constraints:
             needed = "yes" if without is None else "no"
+            probability = float(without is None)
         side = "without" if without is None else "with"
         verdict = f"{_WORDS[needed]}: of layouts {side} a pipeline {why}"
     else:
@@ -198,9 +212,13 @@ def judge_pipelining(
         gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
         interval = gap_interval(gap, gap_spread)
         needed = need_by_gap(gap, gap_spread, tolerance) if exact else "unknown"
+        probability = probability_above(gap, gap_spread, tolerance) if exact else None
         so_far = ":" if exact else ", for the search was stopped; so far"
+        odds = ""
+        if needed == "undecided" and probability is not None:
+            odds = f", needed with a probability of {probability:.0%}"
         worth = _worth_of_pipeline(gap, interval, tolerance, split)
-        verdict = f"{_WORDS[needed]}{so_far} {worth}"
+        verdict = f"{_WORDS[needed]}{odds}{so_far} {worth}"
     schedules, ruled_out = forbidden
     if ruled_out:
         verdict = f"{verdict}; {ruled_out}"
@@ -211,6 +229,7 @@ def judge_pipelining(
         gap_low=interval[0],
         gap_high=interval[1],
         needed=needed,
+        needed_probability=probability,
         split=split,
         verdict=verdict,
         forbidden=schedules,

@@ -226,6 +226,8 @@ class PipeliningAnswer(Document):
     one. "undecided": the tolerance lies in the interval, or only the divisibility of chips and
     batch asks for a pipeline (`lifted_by`). "unknown": the search was stopped, or there is no
     layout on one side and the constraints may be why. Frontiers mean the same."""
+    needed_probability: float | None
+    """How likely the gap is above the tolerance; null where `needed` is "unknown"."""
     lifted_by: list[LiftAnswer] = []
     """Where only divisibility asks for a pipeline: the nearest number of chips and the nearest
     global batch, within an eighth, with which none is needed."""
@@ -248,6 +250,7 @@ class PipeliningAnswer(Document):
             gap_low=pipelining.gap_low,
             gap_high=pipelining.gap_high,
             needed=pipelining.needed,
+            needed_probability=pipelining.needed_probability,
             lifted_by=[LiftAnswer.of(lift) for lift in pipelining.lifted_by],
             split=pipelining.split,
             verdict=pipelining.verdict,

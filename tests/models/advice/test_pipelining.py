@@ -39,10 +39,13 @@ def test_verdicts_thresholds_and_frontiers_mean_the_same_by_needed(
     if low > 0.01:
         tolerances[low - 0.01] = "yes"
     tolerances = {tolerance: need for tolerance, need in tolerances.items() if 0 <= tolerance <= 1}
-    words = {"yes": "needed: worth", "no": "not needed: ", "undecided": "undecided: "}
+    words = {"yes": "needed: worth", "no": "not needed: ", "undecided": "undecided, needed with"}
     for tolerance, needed in tolerances.items():
         found = recommend(question, PROFILE, tolerance=tolerance).pipelining
         assert found.needed == needed
+        assert found.needed_probability is not None
+        low_odds, high_odds = {"no": (0, 0.1), "undecided": (0.1, 0.9), "yes": (0.9, 1)}[needed]
+        assert low_odds <= found.needed_probability <= high_odds
         assert found.verdict.startswith(words[needed])
         terms = re.findall(r"([+-][\d.e-]+) s\b", found.verdict) if gap > 0 else []
         assert not terms or float(terms[0]) == pytest.approx(

@@ -67,7 +67,7 @@ def test_a_schedule_that_is_left_open_is_one_that_the_recipe_allows_where_the_st
             require_legal(problem, found)
 
 
-@pytest.mark.parametrize(("stack", "stage"), [("fsdp", 2), ("torchtitan", 2), ("megatron", 0)])
+@pytest.mark.parametrize(("stack", "stage"), [("fsdp", 3), ("torchtitan", 2), ("megatron", 0)])
 def test_fsdp_shards_over_context_parallelism_too(stack: str, stage: int) -> None:
     problem = on_stack(stack, question(model="llama-3-8b", chips=8))
     assert with_stack_defaults(problem, Layout(cp=8), {"cp"}).zero_stage == stage
