@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.stack import Stack
+from models.spec.switches import NOTHING, switches_of
 
 _WORTH_NAMING = 0.005  # of a step
 _WORTH_NAMING_GIB = 0.05
@@ -77,7 +79,7 @@ def compare(
     one, other = found
     time = _difference(one.prediction.time, other.prediction.time)
     memory_gib = _difference(one.prediction.memory_gib, other.prediction.memory_gib)
-    software = _differences(problems["first"].stack, problems["second"].stack)
+    software = _software_differences(problems["first"].stack, problems["second"].stack)
     reasons = _reasons(one, other, time, memory_gib, software)
     if stopped:
         names = " and the ".join(stopped)
@@ -210,15 +212,43 @@ def _complexity_reasons(name: str, one: Candidate, other: Candidate) -> list[str
     return [f"only the {name} has {', '.join(TERM_WORDS[term] for term in only)}"]
 
 
-def _differences(one: Layout | Stack, other: Layout | Stack) -> list[str]:
-    """The fields in which two layouts or two stacks differ, with both values."""
+def _differences(one: Layout, other: Layout) -> list[str]:
+    """The knobs in which two layouts differ, with both values."""
+    return [
+        f"{name} {_format_value(mine)}, not {_format_value(theirs)}"
+        for name, mine, theirs in _different_fields(one, other)
+    ]
+
+
+def _software_differences(one: Stack, other: Stack) -> list[str]:
+    """The fields in which two stacks differ, with both values, and how the framework is told those
+    that it has words for."""
     differences = []
+    for name, mine, theirs in _different_fields(one, other):
+        told = [_with_words(one, name, mine), _with_words(other, name, theirs)]
+        differences.append(f"{name} {', not '.join(told)}")
+    return differences
+
+
+def _different_fields(
+    one: Layout | Stack, other: Layout | Stack
+) -> Iterator[tuple[str, object, object]]:
     for field in fields(one):
         mine = getattr(one, field.name)
         theirs = getattr(other, field.name)
         if mine != theirs:
-            differences.append(f"{field.name} {_format_value(mine)}, not {_format_value(theirs)}")
-    return differences
+            yield field.name, mine, theirs
+
+
+def _with_words(stack: Stack, field: str, value: object) -> str:
+    """A value of a stack, with the framework's own words for it where there are any."""
+    shown = _format_value(value)
+    for switch in switches_of(stack):
+        if switch.field == field:
+            words = next((one.words for one in switch.settings if one.value == value), None)
+            if words is not None:
+                return f"{shown} ({words if words != NOTHING else f'{switch.name} not set'})"
+    return shown
 
 
 def _format_value(value: object) -> str:

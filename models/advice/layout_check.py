@@ -18,12 +18,12 @@ from models.cost.memory_uncertainty import percent
 from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.neighbours import KNOBS
-from models.layouts.rules import Rule, broken_rules
+from models.layouts.rules import BATCH_FIELD, Rule, broken_rules, nearest_batches
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, predict_layouts
 from models.search.branch_and_bound import search
 from models.search.infeasibility import blame, in_the_way
-from models.search.result import Goal, ShouldContinue, run_to_completion
+from models.search.result import Answer, Goal, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.layout import DEGREES, Layout, Layouts
@@ -33,6 +33,8 @@ from models.spec.profile import Z80, Profile
 LEAST_GAIN = 0.01
 """A change that makes a step shorter by less is not worth naming."""
 _LOW_MFU_GAIN = 0.2  # MFU counts as low where the best layout makes so many more steps an hour
+_MANY = Goal(tolerance=1.0, top=32, both_sides=True)
+"""What is searched for where the fastest layout is not accepted: others up to twice as slow."""
 _MOST_CURES = 3
 _MOST_VALUES = 4  # that the cure of a broken rule names
 
@@ -40,10 +42,12 @@ _MOST_VALUES = 4  # that the cure of a broken rule names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenRule:
     """A rule that a layout breaks. `knob` is the field of the layout to blame, None where it is no
-    single one; `cure` says which values of what obey the rule."""
+    single one, or where the global batch is to blame (`is_of_batch`); `cure` says which values of
+    what obey the rule."""
 
     rule: Rule
     knob: str | None
+    is_of_batch: bool
     message: str
     cure: str
 
@@ -93,29 +97,29 @@ class LayoutCheck:
 def check_layout(
     problem: Problem,
     profile: Profile,
-    layout: Layout,
+    layout: Layout | None,
     constraints: Constraints | None = None,
     should_continue: ShouldContinue = run_to_completion,
     oom_gib: float = math.inf,
-    accepts: Callable[[SingleChange], bool] = lambda change: True,
+    accepts: Callable[[Problem, Layout], bool] | None = None,
 ) -> LayoutCheck:
     """Return the check of a layout whose knobs are all settled (models.layouts.defaults), legal or
-    not.
+    not. Of None, which stands for one that cannot be told, there is a best layout alone.
 
     `constraints` are those of the layouts that it is held against; these also need less memory than
-    `oom_gib`, with which a run like these ran out. Only changes that `accepts` takes are named.
+    `oom_gib`, with which a run like these ran out. Only layouts that `accepts` takes are named.
     """
-    wanted = _Wanted(constraints or Constraints(), oom_gib)
-    broken = tuple(_broken(problem, layout, rule) for rule in broken_rules(problem, layout))
+    wanted = _Wanted(constraints or Constraints(), oom_gib, accepts)
+    broken = _all_broken(problem, layout)
     changes = [
         change
-        for change in single_changes(problem, profile, layout)
+        for change in ([] if layout is None else single_changes(problem, profile, layout))
         if wanted.takes(change.layout, change.outcome.needed_gib)
     ]
     sure = [change for change in changes if wanted.is_sure(change.outcome.fit_probability)]
     sure.sort(key=lambda change: change.outcome.step_time_s)
     found = _fastest(problem, profile, wanted, should_continue)
-    rivals = [change.layout for change in sure if change.switch is None][:1] + found.layouts
+    rivals = [*_first_of(sure, problem, wanted), *found.layouts]
     prediction, best = _predicted(problem, profile, wanted, None if broken else layout, rivals)
     fits_surely = prediction is not None and wanted.is_sure(prediction.fit_probability)
     worth = [change for change in sure if not fits_surely or (change.gain or 0) >= LEAST_GAIN]
@@ -128,8 +132,8 @@ def check_layout(
         best=best,
         best_is_exact=found.is_exact,
         no_best=found.reason if best is None else None,
-        first_change=next(filter(accepts, worth), None),
-        fitting=tuple(_of_different_knobs(filter(accepts, sure))) if must_fit else (),
+        first_change=next(filter(wanted.accepts_change, worth), None),
+        fitting=tuple(_of_different_knobs(filter(wanted.accepts_change, sure))) if must_fit else (),
         warnings=tuple(_warnings(problem, profile, wanted, prediction, best)),
     )
 
@@ -140,6 +144,10 @@ class _Wanted:
 
     constraints: Constraints
     oom_gib: float
+    accepts: Callable[[Problem, Layout], bool] | None
+
+    def accepts_change(self, change: SingleChange) -> bool:
+        return self.accepts is None or self.accepts(change.problem, change.layout)
 
     def takes(self, layout: Layout, needed_gib: float) -> bool:
         """Whether a layout has only values that the constraints allow, and needs less memory than
@@ -181,17 +189,36 @@ def _predicted(
     return prediction, best
 
 
+def _first_of(changes: Iterable[SingleChange], problem: Problem, wanted: _Wanted) -> list[Layout]:
+    """The layout of the first change that is one of the layout, as a list."""
+    of_layout = (change for change in changes if change.switch is None)
+    first = next(filter(wanted.accepts_change, of_layout), None)
+    return [] if first is None else [first.layout]
+
+
 # -- rules
 # --------------------------------------------------------------------------------------------------
 
 
+def _all_broken(problem: Problem, layout: Layout | None) -> tuple[BrokenRule, ...]:
+    rules = () if layout is None else broken_rules(problem, layout)
+    return tuple(_broken(problem, layout, rule) for rule in rules if layout is not None)
+
+
 def _broken(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
-    knob = rule.field.removeprefix("layout").lstrip(".") or None
+    field = rule.blamed_field(problem, layout)
+    is_of_batch = field == BATCH_FIELD
+    knob = None if is_of_batch else field.removeprefix("layout").lstrip(".") or None
+    cure = _cure(problem, layout, rule, knob)
+    if is_of_batch:
+        near = nearest_batches(problem.workload.global_batch, layout)
+        cure = f"{_in_words('global_batch', near)}, or {cure}"
     return BrokenRule(
         rule=rule,
         knob=knob,
+        is_of_batch=is_of_batch,
         message=rule.message(problem, layout),
-        cure=_cure(problem, layout, rule, knob),
+        cure=cure,
     )
 
 
@@ -279,13 +306,20 @@ class _Found:
 def _fastest(
     problem: Problem, profile: Profile, wanted: _Wanted, should_continue: ShouldContinue
 ) -> _Found:
-    try:
-        answer = solve_avoiding_oom(
+    def solved(goal: Goal) -> Answer:
+        return solve_avoiding_oom(
             wanted.oom_gib,
             problem,
             wanted.constraints,
-            lambda tighter: search(Space(problem, tighter), profile, Goal(), should_continue),
+            lambda tighter: search(Space(problem, tighter), profile, goal, should_continue),
         )
+
+    try:
+        answer = solved(Goal())
+        accepts = wanted.accepts
+        if accepts is None or accepts(problem, answer.layouts[0]):
+            return _Found([answer.layouts[0]], is_exact=answer.certificate.exact)
+        ranked = _ranked(solved(_MANY))
     except NoLegalLayout:
         contradicted = in_the_way(Space(problem, wanted.constraints))
         reason = contradicted.brief if contradicted else str(Infeasible(*blame(problem)))
@@ -294,7 +328,17 @@ def _fastest(
         return _Found([], is_exact=False, reason=str(error))
     except Infeasible as error:
         return _Found([], is_exact=error.constraint != "time_limit_s", reason=error.brief)
-    return _Found([answer.layouts[0]], is_exact=answer.certificate.exact)
+    accepted = next((layout for layout in ranked if accepts(problem, layout)), None)
+    if accepted is not None:
+        return _Found([accepted], is_exact=False)
+    reason = f"the framework has no words for any of the {len(ranked)} fastest layouts found"
+    return _Found([], is_exact=False, reason=reason)
+
+
+def _ranked(answer: Answer) -> list[Layout]:
+    """The fastest layouts of an answer, and the fastest without a pipeline."""
+    positions = answer.ranked if answer.without is None else [*answer.ranked, answer.without]
+    return [answer.layouts[position] for position in dict.fromkeys(positions)]
 
 
 def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> list[SingleChange]:

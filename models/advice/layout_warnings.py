@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from models.advice.single_changes import Outcome, outcomes
+from models.advice.single_changes import Outcome, outcomes, value_in_words
 from models.calibration.residual_diagnosis import COMMUNICATION
 from models.cost.memory_uncertainty import percent
 from models.cost.step import TIME_TERMS
 from models.layouts.complexity import complexity_terms
+from models.layouts.neighbours import neighbours
 from models.layouts.rules import first_broken
 from models.prediction.prediction import Prediction
 from models.spec.layout import Layout, Layouts
@@ -65,21 +67,70 @@ def layout_warnings(
 
 def _axes_across_domains(it: _Reviewed) -> Iterator[LayoutWarning]:
     """Tensor and expert parallelism that leave the scale-up domain."""
-    points = complexity_terms(it.problem, Layouts.of([it.layout]))
     domain = it.problem.cluster.scale_up_domain
     for axis, words, term in (("tp", "tensor", "tensor_s"), ("ep", "expert", "expert_s")):
-        if not points[f"{words}_across_domains"][0]:
+        if not _crosses(it.problem, it.layout, words):
             continue
-        degree = getattr(it.layout, axis)
+        factors = {axis: getattr(it.layout, axis), **_degrees_inside(it.layout, axis)}
         yield LayoutWarning(
             code=f"{words}_across_domains",
-            numbers={axis: degree, "scale_up_domain": domain, "share": it.share(term)},
+            numbers={**factors, "scale_up_domain": domain, "share": it.share(term)},
             message=(
-                f"{axis}({degree}) reaches beyond the scale-up domain (NVLink or the like) of"
-                f" {domain} devices: {words}-parallel traffic crosses the network between domains,"
-                f" and what of it is not hidden takes {it.share(term):.0%} of the step"
+                f"{_beyond(factors, domain)}: {words}-parallel traffic crosses the network between"
+                f" domains, and what of it is not hidden takes {it.share(term):.0%} of the step"
+                f"{_change_that_stays_inside(it, axis, words)}"
             ),
         )
+
+
+def _crosses(problem: Problem, layout: Layout, words: str) -> bool:
+    points = complexity_terms(problem, Layouts.of([layout]))
+    return bool(points[f"{words}_across_domains"][0])
+
+
+def _degrees_inside(layout: Layout, axis: str) -> dict[str, int]:
+    """The degrees above 1 of the axes inside one: its members are so many devices apart."""
+    placement = [*layout.placement]
+    inside = placement[: placement.index("tp")] if axis == "tp" else ["etp"]
+    degrees = {name: getattr(layout, name) for name in inside}
+    return {name: degree for name, degree in degrees.items() if degree > 1}
+
+
+def _beyond(factors: Mapping[str, int], domain: int) -> str:
+    """How the devices that an axis spans lie across domains: "ep(8) * etp(2) = 16 devices reach
+    beyond the scale-up domain of 8 devices"."""
+    span = math.prod(factors.values())
+    product = " * ".join(f"{name}({degree})" for name, degree in factors.items())
+    is_single = len(factors) == 1
+    whole = product if is_single else f"{product} = {span} devices"
+    if span > domain:
+        verb = "reaches beyond" if is_single else "reach beyond"
+    else:
+        verb = "does not divide" if is_single else "do not divide"
+    return f"{whole} {verb} the scale-up domain (NVLink or the like) of {domain} devices"
+
+
+def _change_that_stays_inside(it: _Reviewed, axis: str, words: str) -> str:
+    """The change of one knob that keeps the axis inside a domain and surely fits: of what lies
+    inside the axis, of the placement or else of its own degree. Empty where there is none."""
+    variants = neighbours(it.problem, it.layout)
+    for knob in (*_degrees_inside(it.layout, axis), "placement", axis):
+        inside = [
+            layout
+            for name, layout in variants
+            if name == knob and not _crosses(it.problem, layout, words)
+        ]
+        found = [*zip(outcomes(it.problem, it.profile, inside), inside, strict=True)]
+        safe = [(outcome.step_time_s, layout) for outcome, layout in found if outcome.is_safe]
+        if not safe:
+            continue
+        step_time_s, layout = min(safe, key=lambda one: one[0])
+        saved_s = it.prediction.step_time_s - step_time_s
+        return (
+            f"; {knob} {value_in_words(getattr(layout, knob))} keeps it inside a domain, and a step"
+            f" takes {abs(saved_s):.2g} s {'less' if saved_s > 0 else 'longer'}"
+        )
+    return ""
 
 
 def _few_micro_batches(it: _Reviewed) -> Iterator[LayoutWarning]:

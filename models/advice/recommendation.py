@@ -45,6 +45,11 @@ from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
+FASTEST = "fastest: "
+RECOMMENDED = "recommended: "
+RECOMMENDED_IS_FASTEST = f"{RECOMMENDED}the same"
+MEMORY = "memory: "
+"""How the reasons begin that every recommendation has."""
 _MAX_NEAR_FASTEST = 20_000  # layouts whose free memory is predicted for the front
 _MUCH_FOR_SURETY = 0.1  # of a step: what surety costs is told where it is more
 _LEAST_EXPOSED_SHARE = 0.005  # of a step: smaller terms are not named
@@ -367,17 +372,17 @@ def _reasons(
 ) -> list[str]:
     certificate = solved.answer.certificate
     fastest = shortlist.fastest
-    best = fastest.prediction
+    recommended = shortlist.simplest.prediction
     reasons = [solved.fewer_chips.message] if solved.fewer_chips else []
-    reasons.append(_step_time_reason(best))
-    reasons += _interleaving_reasons(best)
+    reasons.append(_step_time_reason(fastest.prediction))
     reasons.append(_simplest_reason(fastest, shortlist.simplest, tolerance))
+    reasons += _interleaving_reasons(recommended)
     reasons.append(f"pipelining: {pipelining.verdict}")
     reasons += exposed_traffic_reasons(pipelining)
-    reasons.append(_memory_reason(best))
-    reasons += _unsafe_fit_reasons(best)
+    reasons.append(_memory_reason(recommended, fastest.prediction))
+    reasons += _unsafe_fit_reasons(recommended)
     reasons += _cost_of_surety_reasons(shortlist)
-    reasons += _unsupported_reasons(best)
+    reasons += _unsupported_reasons(recommended)
     if not solved.tried_fewer:
         reasons.append(
             "time ran out before it was known whether the job is faster on fewer of the chips"
@@ -404,18 +409,18 @@ def _step_time_reason(best: Prediction) -> str:
         f" {best.step_time_high_s:.3g})"
     )
     return (
-        f"fastest: {best.layout.summary()}: {step}; compute is {compute:.0%} of it; the rest:"
+        f"{FASTEST}{best.layout.summary()}: {step}; compute is {compute:.0%} of it; the rest:"
         f" {rest or 'little'}"
     )
 
 
-def _interleaving_reasons(best: Prediction) -> list[str]:
+def _interleaving_reasons(recommended: Prediction) -> list[str]:
     """Say so where the group of an interleaved schedule is not pp, which frameworks assume."""
-    if best.micro_batch_group in (None, best.layout.pp):
+    if recommended.micro_batch_group in (None, recommended.layout.pp):
         return []
     return [
-        f"its {best.num_micro_batches} micro-batches pass each chunk in groups of"
-        f" {best.micro_batch_group}, not of pp: a size to be set"
+        f"the {recommended.num_micro_batches} micro-batches of the recommended layout pass each"
+        f" chunk in groups of {recommended.micro_batch_group}, not of pp: a size to be set"
         " (microbatch_group_size_per_vp_stage of Megatron-Core)"
     ]
 
@@ -423,17 +428,14 @@ def _interleaving_reasons(best: Prediction) -> list[str]:
 def _simplest_reason(fastest: Candidate, simplest: Candidate, tolerance: float) -> str:
     layout = simplest.prediction.layout
     if layout == fastest.prediction.layout:
-        return f"recommended: the same, which is the simplest of the layouts within {tolerance:.0%}"
+        return f"{RECOMMENDED_IS_FASTEST}, which is the simplest of those within {tolerance:.0%}"
     reason = (
-        f"recommended: the simplest within {tolerance:.0%}: {layout.summary()},"
+        f"{RECOMMENDED}the simplest within {tolerance:.0%}: {layout.summary()},"
         f" {_slower_by(fastest, simplest):.2%} slower"
     )
     dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
     if dropped:
         reason += f", without {', '.join(TERM_WORDS[name] for name in dropped)}"
-    probability = simplest.prediction.fit_probability
-    if probability < SAFE_FIT_PROBABILITY:
-        reason += f"; it fits with a probability of {percent(probability)}"
     return reason
 
 
@@ -442,27 +444,35 @@ def _slower_by(fastest: Candidate, other: Candidate) -> float:
     return other.prediction.step_time_s / fastest.prediction.step_time_s - 1
 
 
-def _memory_reason(best: Prediction) -> str:
+def _memory_reason(recommended: Prediction, fastest: Prediction) -> str:
+    reason = (
+        f"{MEMORY}the recommended layout needs {recommended.needed_gib:.1f}"
+        f" ({recommended.needed_low_gib:.1f} to {recommended.needed_high_gib:.1f}) of"
+        f" {recommended.usable_gib:.1f} GiB on stage {recommended.memory_stage}"
+        f"{host_memory_note(recommended)}: it fits with a probability of"
+        f" {percent(recommended.fit_probability)}"
+    )
+    if fastest.layout == recommended.layout:
+        return reason
     return (
-        f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f})"
-        f" of {best.usable_gib:.1f} GiB on stage {best.memory_stage}{host_memory_note(best)}: it"
-        f" fits with a probability of {percent(best.fit_probability)}"
+        f"{reason}; the fastest needs {fastest.needed_gib:.1f} GiB:"
+        f" {percent(fastest.fit_probability)}"
     )
 
 
-def _unsafe_fit_reasons(best: Prediction) -> list[str]:
-    """Say what to ask for where the fastest may not fit, as the request allowed."""
-    if best.fit_probability >= SAFE_FIT_PROBABILITY:
+def _unsafe_fit_reasons(recommended: Prediction) -> list[str]:
+    """Say what to ask for where the recommended layout may not fit, as the request allowed."""
+    if recommended.fit_probability >= SAFE_FIT_PROBABILITY:
         return []
-    if best.needed_high_gib <= best.usable_gib:  # so it is the host that may be too small
-        knobs = " and ".join(f"constraints.{knob} = false" for knob in offload_knobs(best))
+    if recommended.needed_high_gib <= recommended.usable_gib:  # so the host may be too small
+        knobs = " and ".join(f"constraints.{knob} = false" for knob in offload_knobs(recommended))
         return [
-            f"its host may be too small for what it offloads: {knobs} asks for the fastest layout"
-            " without"
+            f"hosts may be too small for what the recommended layout offloads: {knobs} asks for the"
+            " fastest layout without"
         ]
     return [
-        f"it may not fit: constraints.min_fit_probability = {SAFE_FIT_PROBABILITY:g}, the default,"
-        " asks for the fastest layout that is surer to"
+        "the recommended layout may not fit: constraints.min_fit_probability ="
+        f" {SAFE_FIT_PROBABILITY:g}, the default, asks for layouts that are surer to"
     ]
 
 
@@ -481,19 +491,19 @@ def _cost_of_surety_reasons(shortlist: _Shortlist) -> list[str]:
     if gain <= _MUCH_FOR_SURETY:
         return []
     return [
-        f"surety costs {gain:.0%}: {best.step_time_s:.3g} s a step at"
-        f" {percent(best.fit_probability)} against {bolder.step_time_s:.3g} s at"
-        f" {percent(bolder.fit_probability)} (bolder: {bolder.layout.summary()})"
+        f"surety costs {gain:.0%}: the fastest takes {best.step_time_s:.3g} s a step and fits with"
+        f" a probability of {percent(best.fit_probability)}; {bolder.layout.summary()} would take"
+        f" {bolder.step_time_s:.3g} s and fit with {percent(bolder.fit_probability)} (bolder)"
     ]
 
 
-def _unsupported_reasons(best: Prediction) -> list[str]:
-    """Name the terms that decide the step and that no run supports."""
-    evidence = best.provenance.terms
-    least_s = DECISIVE_SHARE * best.step_time_s
+def _unsupported_reasons(recommended: Prediction) -> list[str]:
+    """Name the terms that decide the step of the recommended layout and that no run supports."""
+    evidence = recommended.provenance.terms
+    least_s = DECISIVE_SHARE * recommended.step_time_s
     unsupported = [
         name
-        for name, seconds in best.time.items()
+        for name, seconds in recommended.time.items()
         if seconds >= least_s and evidence[name].ground == "data_sheet"
     ]
     if not unsupported:

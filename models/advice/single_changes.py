@@ -196,7 +196,8 @@ def _other_settings(switch: Switch, value: Any) -> list[Setting]:
     """The settings for other values of a switch, one for each value."""
     by_value: dict[Any, Setting] = {}
     for setting in switch.settings:
-        by_value.setdefault(setting.value, setting)
+        if not setting.only_read:
+            by_value.setdefault(setting.value, setting)
     return [setting for other, setting in by_value.items() if other != value]
 
 

@@ -96,6 +96,6 @@ def _effect(
 
 def _others(switch: Switch, value: Any, default: Dated, taken: Dated) -> Iterator[Any]:
     """The values that a switch could have instead, the most telling first."""
-    settable = [setting.value for setting in switch.settings]
+    settable = [setting.value for setting in switch.settings if not setting.only_read]
     candidates = (default.value, taken.value, *settable)
     return (one for one in dict.fromkeys(candidates) if one != value and one in settable)

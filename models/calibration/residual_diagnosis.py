@@ -1,14 +1,23 @@
 """Why a run was slower or faster than predicted: first the parts of its step that were measured,
 then the term that is the likeliest to make up the rest.
 
-A measured part accounts for as much of the gap as it differs from its prediction. For the rest, the
-profile's coefficients are drawn from what is known of them (importance sampling): each draw is
-weighted by how close the terms that were not measured come to what is left of the step, and the
-answer is the term whose weighted mean lies farthest from its prediction, on the side of the rest.
+A measured part accounts for as much of the gap as it differs from its prediction. The rest has one
+of these causes, whose probabilities follow from how well each explains it:
+
+- The coefficients of the profile are off by as much as they are known to be. They are drawn from
+  what is known of them (importance sampling), each draw weighted by how close the terms that were
+  not measured come to what is left of the step; the cause is the term that differs most.
+- Something is broken: one term takes longer than any coefficient says. A fault is as likely in
+  each, and how many times longer it makes the term has a wide distribution.
+- Something that no term describes: another job than was said, an error of the measurement.
+
+The spreads of coefficients say which term varies most from run to run. They say nothing of faults,
+so that a gap which they hardly explain is no evidence for the term that varies most.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -25,6 +34,12 @@ COMMUNICATION = ("tensor_s", "context_s", "expert_s", "data_s", "pipeline_s")
 _DRAWS = 400
 # Of log time: the bandwidth of the kernel that weights draws around the measured time.
 _BANDWIDTH = 0.05
+# Of the runs that are looked at: so many have a fault, or are not what they were said to be.
+_FAULT_SHARE = 0.1
+# The mean of the logarithm of how many times longer a fault makes a term (exponential), and the
+# mean of the absolute one of the step where no term describes what happened (Laplace).
+_FAULT_LOG_MEAN = 1.0
+_LEAST_DENSITY = 1e-300  # keeps quotients finite
 # A time is likely enough for a suspect within these quantiles of the draws, or up to this factor
 # beyond them.
 _LIKELY_QUANTILES = (0.01, 0.99)
@@ -38,11 +53,18 @@ _SMALL_REST = 0.1
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """A term of the breakdown, by how many seconds of a step it probably differs from its
-    prediction, and the probability that no other differs more."""
+    prediction, and the probability that it is this term that makes the difference. `undescribed` is
+    the probability that it is none."""
 
     term: str
     excess_s: float
     probability: float
+    undescribed: float
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the term is likelier than something that no term describes."""
+        return self.probability > self.undescribed
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +162,84 @@ def _is_likely(terms: Mapping[str, Array], excess_s: float) -> bool:
 
 
 def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
-    """Which of these terms, that together take so much more than predicted, differs most from its
-    prediction, on the side of the excess."""
-    together = np.asarray(total(terms.values()))
-    took = max(float(together[0]) + excess_s, _LEAST_S)
-    distance = np.abs(np.log(np.maximum(together, _LEAST_S) / took)) / _BANDWIDTH
+    """Which of these terms, that together take so much more than predicted, is likeliest to make
+    the difference."""
+    usual = _by_spread(terms, excess_s)
+    faults = _by_fault(terms, excess_s)
+    undescribed = _undescribed(terms, excess_s)
+    prior = _FAULT_SHARE / (len(faults) + 1)
+    evidence = (1 - _FAULT_SHARE) * usual.density + prior * (sum(faults.values()) + undescribed)
+
+    def shares(term: str) -> tuple[float, float]:
+        """The probabilities that the term is off as coefficients are, and that it has a fault."""
+        spread = (1 - _FAULT_SHARE) * usual.density * usual.differs_most[term]
+        return spread / evidence, prior * faults.get(term, 0.0) / evidence
+
+    term = max(terms, key=lambda name: sum(shares(name)))
+    spread, fault = shares(term)
+    return Suspect(
+        term=term,
+        excess_s=(spread * usual.excess_s[term] + fault * excess_s) / (spread + fault),
+        probability=spread + fault,
+        undescribed=prior * undescribed / evidence,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _BySpread:
+    """How well the known spreads of the coefficients explain a time: its `density` by its
+    logarithm; and by term the probability that it `differs_most`, and its mean excess in
+    seconds."""
+
+    density: float
+    differs_most: Mapping[str, float]
+    excess_s: Mapping[str, float]
+
+
+def _by_spread(terms: Mapping[str, Array], excess_s: float) -> _BySpread:
+    together = np.maximum(total(terms.values()), _LEAST_S)
+    distance = np.log(together / _took_s(terms, excess_s)) / _BANDWIDTH
     # Less the nearest, as all draws may be so far off that each weight would be 0.
-    weight = np.exp(-0.5 * (distance**2 - (distance**2).min()))
+    nearest = float((distance**2).min())
+    weight = np.exp(-0.5 * (distance**2 - nearest))
+    height = math.exp(-0.5 * nearest) / (_BANDWIDTH * math.sqrt(2 * math.pi))
+    density = height * float(weight.mean())
     weight /= weight.sum()
-    excess = {name: float(weight @ seconds - seconds[0]) for name, seconds in terms.items()}
     side = 1 if excess_s > 0 else -1
-    term = max(excess, key=lambda name: side * excess[name])
     by_draw = np.array([side * (seconds - seconds[0]) for seconds in terms.values()])
-    differs_most = by_draw.argmax(axis=0) == [*terms].index(term)
-    return Suspect(term, excess[term], float(weight @ differs_most))
+    most = by_draw.argmax(axis=0)
+    return _BySpread(
+        density=max(density, _LEAST_DENSITY),
+        differs_most={name: float(weight @ (most == row)) for row, name in enumerate(terms)},
+        excess_s={name: float(weight @ seconds - seconds[0]) for name, seconds in terms.items()},
+    )
+
+
+def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
+    """How well a fault in each term that takes any time explains the time of all: its density by
+    its logarithm. No fault makes a term faster."""
+    predicted = {name: float(seconds[0]) for name, seconds in terms.items() if seconds[0] > 0}
+    if excess_s <= 0:
+        return dict.fromkeys(predicted, 0.0)
+    took_s = _took_s(terms, excess_s)
+    densities = {}
+    for name, seconds in predicted.items():
+        log_longer = math.log1p(excess_s / seconds)
+        slope = took_s / (seconds + excess_s)  # d log(time of the term) / d log(time of all)
+        densities[name] = slope * math.exp(-log_longer / _FAULT_LOG_MEAN) / _FAULT_LOG_MEAN
+    return densities
+
+
+def _undescribed(terms: Mapping[str, Array], excess_s: float) -> float:
+    """The density of the logarithm of the time of all terms where none describes what happened."""
+    together = max(float(total(terms.values())[0]), _LEAST_S)
+    distance = abs(math.log(_took_s(terms, excess_s) / together))
+    return math.exp(-distance / _FAULT_LOG_MEAN) / (2 * _FAULT_LOG_MEAN)
+
+
+def _took_s(terms: Mapping[str, Array], excess_s: float) -> float:
+    """The seconds that terms took which took so much more than predicted."""
+    return max(float(total(terms.values())[0]) + excess_s, _LEAST_S)
 
 
 def imbalance_excess_s(

@@ -37,7 +37,8 @@ from models.spec.recompute import FULL, MODULES, NONE, RECOMPUTE, STACK_SELECTIV
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of legality; `field` is the dotted path of the value that an error blames.
+    """One rule of legality; `field` is the dotted path of the value that an error blames, unless
+    `blame` names another for a layout.
 
     `test` gives an array of truth values, one for each of n layouts: true where the layout obeys.
     The first paragraph of its docstring says what the rule asks, as the documentation shows it.
@@ -48,7 +49,15 @@ class Rule:
     field: str
     test: Callable[[Problem, Layouts], Array]
     message: Callable[[Problem, Layout], str]
+    blame: Callable[[Problem, Layout], str] | None = None
 
+    def blamed_field(self, problem: Problem, layout: Layout) -> str:
+        """The dotted path of the value to blame for a layout that breaks the rule."""
+        return self.field if self.blame is None else self.blame(problem, layout)
+
+
+BATCH_FIELD = "workload.global_batch"
+"""The one field that rules blame outside the layout."""
 
 # Below, `p` is the problem and `x` the layout, or layouts, to be judged.
 
@@ -257,13 +266,26 @@ def _batch_message(p: Problem, x: Layout) -> str:
     message = (
         f"global_batch({batch}) must be a multiple of dp({x.dp}) * micro_batch({x.micro_batch})"
     )
-    sequences, rest = divmod(batch, x.dp)
-    if rest or not sequences or x.micro_batch == 1:
-        return message
-    sizes = divisors(sequences)
-    near = [*[size for size in sizes if size < x.micro_batch][-1:]]
-    near += [size for size in sizes if size > x.micro_batch][:1]
-    return f"{message}: with that dp micro_batch may be {' or '.join(map(str, near))}"
+    if _batch_blame(p, x) == BATCH_FIELD:
+        near = nearest_batches(batch, x)
+        such = "such batch is" if len(near) == 1 else "such batches are"
+        return f"{message}: the nearest {such} {' and '.join(map(str, near))}"
+    sizes = divisors(batch // x.dp)
+    below = [size for size in sizes if size < x.micro_batch][-1:]
+    above = [size for size in sizes if size > x.micro_batch][:1]
+    return f"{message}: with that dp micro_batch may be {' or '.join(map(str, below + above))}"
+
+
+def _batch_blame(p: Problem, x: Layout) -> str:
+    """The batch, where the data-parallel ranks do not divide it, and else the micro-batch."""
+    return BATCH_FIELD if p.workload.global_batch % x.dp else "layout.micro_batch"
+
+
+def nearest_batches(batch: int, layout: Layout) -> tuple[int, ...]:
+    """The global batches just below and above one that the micro-batches of a layout divide."""
+    unit = layout.dp * layout.micro_batch
+    below = batch // unit * unit
+    return tuple(near for near in (below, below + unit) if near)
 
 
 # -- the pipeline
@@ -835,7 +857,7 @@ RULES: tuple[Rule, ...] = (
     Rule("sequence_divides", "layout.cp", _sequence_divides_into_chunks, _sequence_message),
     Rule("sequence_divides_over_tensor", "layout.tp", _chunks_divide_over_tensor, _chunks_message),
     Rule("context_divides_heads", "layout.cp", _context_divides_heads, _context_message),
-    Rule("batch_divides", "layout.micro_batch", _batch_divides, _batch_message),
+    Rule("batch_divides", "layout.micro_batch", _batch_divides, _batch_message, _batch_blame),
     Rule("schedule_offered", "layout.schedule", _schedule_offered, _schedule_message),
     Rule("schedule_shape", "layout.schedule", _schedule_has_its_shape, _shape_message),
     Rule(
@@ -914,4 +936,5 @@ def require_legal(problem: Problem, layout: Layout) -> None:
     index = int(first_broken(problem, Layouts.of([layout]))[0])
     if index >= 0:
         rule = RULES[index]
-        raise Invalid(rule.field, rule.name, rule.message(problem, layout))
+        field = rule.blamed_field(problem, layout)
+        raise Invalid(field, rule.name, rule.message(problem, layout))

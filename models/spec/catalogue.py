@@ -122,6 +122,18 @@ def architectures() -> Mapping[str, Architecture]:
     return index
 
 
+@cache
+def families() -> Mapping[str, str]:
+    """The model_type of Hugging Face, by the id and the aliases of a shipped architecture; without
+    those that have none."""
+    return {
+        name: entry["family"]
+        for entry in _load("architectures")
+        if "family" in entry
+        for name in (entry["id"], *entry["aliases"])
+    }
+
+
 def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | None:
     """The name of the first of other models that is the same as this one; it may differ in its name
     and in the padding of its vocabulary. None where no other is the same."""

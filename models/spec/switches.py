@@ -68,6 +68,8 @@ class Setting:
     """Further arguments that go with these where a ZeRO stage shards something."""
     also: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the stack that the same arguments decide."""
+    only_read: bool = False
+    """The framework stops at these arguments, so that nothing offers or writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +190,10 @@ def launch_arguments(problem: Problem, layout: Layout) -> dict[str, Any]:
     for switch in switches_of(problem.stack):
         if not switch.settings or not applies(switch, problem, layout):
             continue
-        setting = setting_of(switch, getattr(problem.stack, switch.field))
+        value = getattr(problem.stack, switch.field)
+        setting = setting_of(switch, value)
+        if setting.only_read:
+            raise Invalid(f"stack.{switch.field}", value, f"the framework stops at {setting.words}")
         arguments |= setting.arguments
         if layout.zero_stage:
             arguments |= setting.with_zero
@@ -371,6 +376,7 @@ def _setting_from(entry: Mapping[str, Any]) -> Setting:
         words=entry.get("words") or _words(arguments),
         with_zero=with_zero,
         also=entry.get("also", {}),
+        only_read=entry.get("only_read", False),
     )
 
 

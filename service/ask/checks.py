@@ -70,8 +70,13 @@ class _ResolvedRequest:
         return {} if self.format is None else KNOB_SETTINGS[self.format.name]
 
     @property
-    def layout(self) -> Layout:
-        return self.completed.build()
+    def layout(self) -> Layout | None:
+        """None where the framework stops at what the layout follows from."""
+        return None if self.shown_layout is None else self.shown_layout.build()
+
+    @property
+    def shown_layout(self) -> LayoutFields | None:
+        return None if any(stop.hides_layout for stop in self.stops) else self.completed
 
 
 class Checks:
@@ -139,9 +144,10 @@ def _explain(
         asked.profile,
         None if check.broken_rules else asked.layout,
     )
-    basis["assumptions"] += layout_assumptions(
-        asked.place, asked.given, asked.completed, asked.resolved.problem
-    )
+    if asked.layout is not None:
+        basis["assumptions"] += layout_assumptions(
+            asked.place, asked.given, asked.completed, asked.resolved.problem
+        )
     broken = [_broken_rule(asked, broken) for broken in check.broken_rules]
     broken += [_stop(asked, stop) for stop in asked.stops]
     prediction = check.prediction
@@ -154,7 +160,7 @@ def _explain(
         summary=summary_of(check, broken),
         legal=not broken,
         broken_rules=broken,
-        layout=asked.completed,
+        layout=asked.shown_layout,
         prediction=prediction and CheckedPrediction.of(prediction),
         fits=prediction
         and FitAnswer.of(prediction, [_change(asked, change) for change in check.fitting]),
@@ -165,30 +171,34 @@ def _explain(
     )
 
 
-def _expressible(asked: _ResolvedRequest) -> Callable[[SingleChange], bool]:
-    """Whether a change can be said in the framework's words. It need not be where the request does
-    not use these, or where they do not say its own layout."""
+def _expressible(asked: _ResolvedRequest) -> Callable[[Problem, Layout], bool] | None:
+    """Whether a layout can be said in the framework's words. None where it need not be: the request
+    does not use these, or they do not say its own layout."""
 
-    def settings(problem: Problem, layout: Layout) -> Mapping[str, Any]:
-        return written_settings(asked.format, problem, asked.profile, layout)
+    def is_said(problem: Problem, layout: Layout) -> bool:
+        return bool(written_settings(asked.format, problem, asked.profile, layout))
 
-    if asked.read is None or (
-        not broken_rules(asked.resolved.problem, asked.layout)
-        and not settings(asked.resolved.problem, asked.layout)
-    ):
-        return lambda change: True
-    return lambda change: bool(settings(change.problem, change.layout))
+    problem, own = asked.resolved.problem, asked.layout
+    if asked.read is None:
+        return None
+    if own is not None and not broken_rules(problem, own) and not is_said(problem, own):
+        return None
+    return is_said
 
 
 def _broken_rule(asked: _ResolvedRequest, broken: BrokenRule) -> BrokenRuleAnswer:
     """A broken rule, with the field of the request to blame and what the framework calls it."""
-    setting = asked.settings.get(broken.knob or "")
+    workload = asked.question.workload
+    setting = asked.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
+    if broken.is_of_batch and asked.read is None:
+        return BrokenRuleAnswer.of_batch(broken, workload, setting)
     step = broken.knob if asked.read is None else setting or broken.knob
+    value = workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
         name=broken.rule.name,
         field=asked.place if step is None else f"{asked.place}.{step}",
         setting=setting,
-        value=None if broken.knob is None else getattr(asked.completed, broken.knob),
+        value=value if broken.knob is None else getattr(asked.completed, broken.knob),
         rule=broken.message,
         cure=_in_settings(asked, broken.cure),
     )
@@ -198,7 +208,8 @@ def _in_settings(asked: _ResolvedRequest, cure: str) -> str:
     """A cure such as "tp = 1 or 2" as the framework writes it, where the request is in its
     words."""
     knob, equals, values = cure.partition(" = ")
-    if asked.read is None or not equals or knob not in asked.settings:
+    is_own = knob != "schedule" or asked.settings.get(knob) != asked.settings.get("virtual_stages")
+    if asked.read is None or not equals or knob not in asked.settings or not is_own:
         return cure
     return f"{asked.settings[knob]} {values}"
 
@@ -211,7 +222,7 @@ def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
         setting=stop.setting,
         value=stop.value,
         rule=stop.rule,
-        cure=stop.rule,
+        cure=stop.cure or stop.rule,
     )
 
 
@@ -219,7 +230,7 @@ def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
     """A change, with the settings of the framework that it changes. As an illegal layout has no
     settings that are written, a change of it names the one of its knob."""
     after = written_settings(asked.format, change.problem, asked.profile, change.layout)
-    if change.given is None:
+    if change.given is None or asked.layout is None:
         own = asked.settings.get(change.knob)
         before = after if own is None or own not in after else {**after, own: change.before}
     else:

@@ -98,6 +98,7 @@ class Comparisons:
                 resolved.problem_of(name),
                 {place: layout.build()},
                 {place: given[name]},
+                asked.workload,
                 None if side is None else side.settings,
             )
         return replace(resolved, completed=completed)

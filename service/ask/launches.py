@@ -9,7 +9,12 @@ from service.resolve.answered_layout import (
     layout_of_prediction,
     layout_of_recommendation,
 )
-from service.resolve.launch_jobs import Kind, launch_configuration, launch_format
+from service.resolve.launch_jobs import (
+    AnswerLaunched,
+    launch_configuration,
+    launch_format,
+    ranks_by_node,
+)
 from service.resolve.resolution import Resolver
 from service.schemas.layout_query import LayoutQuery, RecommendedLayoutQuery
 from service.store import Rows, Store
@@ -22,20 +27,30 @@ class Launches:
     def of_prediction(self, id_: str, format_: str, query: LayoutQuery) -> LaunchConfiguration:
         with self._store.reading() as rows:
             answered = layout_of_prediction(rows, id_, query.rank)
-            return _configuration(rows, answered, format_, "prediction", id_)
+            answer = AnswerLaunched(kind="prediction", id=id_, rank=answered.rank)
+            return _configuration(rows, answered, format_, answer)
 
     def of_recommendation(
         self, id_: str, format_: str, query: RecommendedLayoutQuery
     ) -> LaunchConfiguration:
         with self._store.reading() as rows:
             answered = layout_of_recommendation(rows, id_, query.rank, query.choice)
-            return _configuration(rows, answered, format_, "recommendation", id_)
+            allocation = rows.answers.recommendation(id_).document.get("allocation")
+            answer = AnswerLaunched(
+                kind="recommendation",
+                id=id_,
+                choice=query.choice,
+                rank=query.rank,
+                ranks_by_node=ranks_by_node(allocation["hosts"]) if allocation else {},
+            )
+            return _configuration(rows, answered, format_, answer)
 
 
 def _configuration(
-    rows: Rows, answered: StoredLayout, format_: str, kind: Kind, id_: str
+    rows: Rows, answered: StoredLayout, format_: str, answer: AnswerLaunched
 ) -> LaunchConfiguration:
-    problem = Resolver(rows).resolve(answered.question).problem
+    question = answered.question
+    problem = Resolver(rows).resolve(question).problem
     layout = answered.layout.build()
     require_legal(problem, layout)  # an answer may be older than a rule
-    return launch_configuration(launch_format(format_, problem), problem, layout, kind, id_)
+    return launch_configuration(launch_format(format_, problem), problem, layout, question, answer)

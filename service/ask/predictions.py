@@ -8,7 +8,7 @@ from typing import Any
 
 from models.advice.slips import slips
 from models.errors import Invalid
-from models.layouts.rules import RULES, first_broken
+from models.layouts.rules import BATCH_FIELD, RULES, Rule, first_broken, nearest_batches
 from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
@@ -18,7 +18,7 @@ from service.ask.oom_history import oom_warnings, out_of_memory_runs
 from service.errors import Refused
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
-from service.resolve.launch_jobs import launch_block
+from service.resolve.launch_jobs import AnswerLaunched, launch_block
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
@@ -29,6 +29,7 @@ from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
 from service.schemas.question import PinnedQuestion
+from service.schemas.workload import WorkloadFields
 from service.store import Store
 from service.store.tables import PredictionRow
 
@@ -95,7 +96,12 @@ class Predictions:
             layouts=[*predicted.values()],
             out_of_memory=failed,
             warnings=[*slips(problem, fastest_s), *oom_warnings(predicted, failed)],
-            launch=launch_block(problem, first, "prediction", grounds["id"]),
+            launch=launch_block(
+                problem,
+                first,
+                resolved.asked,
+                AnswerLaunched(kind="prediction", id=grounds["id"], rank=1),
+            ),
             launch_read=resolved.launch_read,
             **grounds,
         )
@@ -121,7 +127,7 @@ def _with_stack_defaults(
     }
     layouts = {name: fields.build() for name, fields in completed.items()}
     settings = None if launched is None else launched.settings
-    require_all_legal(question.problem, layouts, given, settings)
+    require_all_legal(question.problem, layouts, given, asked.workload, settings)
     read = None if launched is None else launched.read
     return _ResolvedRequest(asked, question, profile, given, completed, read)
 
@@ -138,19 +144,22 @@ def require_all_legal(
     problem: Problem,
     layouts: Mapping[str, Layout],
     given: Mapping[str, LayoutFields],
+    workload: WorkloadFields,
     settings: Mapping[str, str] | None = None,
 ) -> None:
     """Raise Refused with an error for every layout that breaks a rule.
 
     Layouts are named by where they stand in the request; `given` has them as they are there, so
-    that an error about a knob that was left out shows no value for it. `settings` are the names of
-    knobs in the words of the request, where these are not its fields.
+    that an error about a knob that was left out shows no value for it, and so has `workload`.
+    `settings` are the names of knobs in the words of the request, where these are not its fields.
     """
     if not layouts:
         return
     broken = first_broken(problem, Layouts.of(layouts.values()))
     errors = [
-        _broken_rule(problem, layout, name, given[name], int(index), settings or {})
+        _broken_rule(problem, layout, name, given[name], RULES[index], settings or {})
+        if RULES[index].blamed_field(problem, layout) != BATCH_FIELD
+        else _undivided_batch(problem, layout, name, workload, RULES[index], settings)
         for (name, layout), index in zip(layouts.items(), broken, strict=True)
         if index >= 0
     ]
@@ -167,14 +176,34 @@ def _broken_rule(
     layout: Layout,
     name: str,
     given: LayoutFields,
-    index: int,
+    rule: Rule,
     settings: Mapping[str, str],
 ) -> Invalid:
-    rule = RULES[index]
-    knob = rule.field.removeprefix("layout").lstrip(".")
+    knob = rule.blamed_field(problem, layout).removeprefix("layout").lstrip(".")
     other = _OTHER_CULPRIT.get(knob)
     if knob not in given.given and other in given.given:
         knob = other
     field = f"{name}.{settings.get(knob, knob)}" if knob else name
     value = getattr(given, knob) if knob in given.given else None
     return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
+
+
+def _undivided_batch(
+    problem: Problem,
+    layout: Layout,
+    name: str,
+    workload: WorkloadFields,
+    rule: Rule,
+    settings: Mapping[str, str] | None,
+) -> Invalid:
+    """The error for a batch that the layout does not divide, in tokens where it was given so."""
+    message = f"{rule.name}: {rule.message(problem, layout)}"
+    if settings is not None:
+        setting = settings.get("global_batch")
+        return Invalid(f"{name}.{setting}" if setting else name, workload.global_batch, message)
+    if workload.global_batch_tokens is not None:
+        near = nearest_batches(workload.global_batch, layout)
+        tokens = " and ".join(str(batch * workload.seq_len) for batch in near)
+        message += f" sequences: {tokens} tokens"
+    field = f"workload.{workload.batch_field}"
+    return Invalid(field, getattr(workload, workload.batch_field), message)

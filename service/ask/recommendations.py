@@ -43,7 +43,7 @@ from service.ask.recommendation_reasons import (
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import leaf_switch_assumptions
 from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters, resolve_candidates
-from service.resolve.launch_jobs import launch_block
+from service.resolve.launch_jobs import AnswerLaunched, launch_block, ranks_by_node
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, no_client
@@ -250,10 +250,15 @@ class Recommendations:
         grounds["request"] |= _request_members(asked, target.allocation)
         grounds["assumptions"] += _assumptions(asked, target.allocation, advised)
         allocation = None if target.allocation is None else AllocationAnswer.of(target.allocation)
+        answer = AnswerLaunched(
+            kind="recommendation",
+            id=grounds["id"],
+            ranks_by_node=ranks_by_node(allocation.model_dump()["hosts"]) if allocation else {},
+        )
         pinned_forms = asked.candidates.pinned_forms
         return RecommendationAnswer(
             **members,
-            launch=launch_block(found.problem, launched, "recommendation", grounds["id"]),
+            launch=launch_block(found.problem, launched, question, answer),
             allocation=allocation,
             choices=[
                 ChoiceAnswer.of(choice, pinned_forms[choice.name]) for choice in target.choices

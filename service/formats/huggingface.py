@@ -151,6 +151,22 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     return read_family(text.named(name or default))
 
 
+def family(config: Mapping[str, object]) -> str:
+    """The model_type of the language model. Raises as `read` does."""
+    return _text_tower(config).model_type
+
+
+def rope_theta(config: Mapping[str, object]) -> float | None:
+    """The base of rotary positions, where a config has one for all layers: `rope_theta`, which
+    since transformers 5 is in `rope_parameters`."""
+    values = _text_tower(config).values
+    parameters = values.get("rope_parameters")
+    inner = parameters if isinstance(parameters, Mapping) else {}
+    theta = inner.get("rope_theta", values.get("rope_theta"))
+    is_number = isinstance(theta, (int, float)) and not isinstance(theta, bool)
+    return float(theta) if is_number else None
+
+
 def is_quantized(config: Mapping[str, object]) -> bool:
     """Whether the file describes weights in a format for inference."""
     towers = (config.get(key) for key in _TEXT_TOWERS)

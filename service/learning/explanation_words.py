@@ -11,11 +11,14 @@ from models.advice.single_changes import value_in_words
 from models.cost.memory_uncertainty import percent
 from models.cost.step import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.prediction.prediction import Prediction
+from service.learning.residual_attribution import NOT_DESCRIBED
 from service.schemas.explanation import (
     FailureExplained,
     FailureKind,
     GapExplained,
+    LogExplained,
     Observation,
+    ObservationCode,
     SpeedExplained,
 )
 
@@ -60,6 +63,23 @@ LOOK_AT: dict[str, str] = {
 }
 """Where to look first where a term takes longer than predicted."""
 
+
+BROKEN_DEVICES: tuple[ObservationCode, ...] = ("device_faults",)
+"""Faults to be told of a run that is as fast as predicted, too."""
+FAULTS: tuple[ObservationCode, ...] = (
+    *BROKEN_DEVICES,
+    "network_faults",
+    "collective_timeouts",
+    "throttling",
+    "stragglers",
+    "data_waits",
+    "sockets",
+    "allocator_retries",
+    "profiling",
+    "network_warnings",
+)
+"""What a log may show that makes a run slow, or ends it, whatever its layout: the likeliest cause
+first."""
 
 CAVEATS: dict[str, str] = {
     "gradient_bytes": "gradients are summed in other precision: compare the loss",
@@ -134,12 +154,16 @@ def _largest_terms(prediction: Prediction) -> str:
 
 
 def first_fix_of_failure(
-    failure: FailureExplained, check: LayoutCheck, found: Sequence[Remedy]
+    failure: FailureExplained,
+    check: LayoutCheck,
+    found: Sequence[Remedy],
+    log: LogExplained | None,
 ) -> str:
     """What to do first about a run that died."""
     if failure.kind == "not_of_the_layout":
         where = "the error itself" if failure.error_line else "the last lines of its log"
-        return f"Start with {where}: {failure.summary}."
+        words = f"Start with {where}: {failure.summary}."
+        return "".join(f"{fault} " for fault in _faults_in_log(log)[:1]) + words
     if failure.kind == "unlikely_out_of_memory":
         return _first_fix_of_surprise(failure.summary, found)
     if check.prediction is None:
@@ -194,14 +218,20 @@ def first_fix_of_speed(
     speed: SpeedExplained,
     gap: GapExplained | None,
     found: Sequence[Remedy],
-    observations: Sequence[Observation],
+    log: LogExplained | None,
 ) -> str:
-    """What to do first about a run that trains: what promises most, if anything does."""
+    """What to do first about a run that trains: about the fault that its log shows where it is
+    slower than predicted, and else what promises most, if anything does."""
     candidates = [
         *_fixes_of_gap(speed, gap),
         *_fixes_of_layout(speed, _simplest_first(found)),
-        *_fixes_of_log(observations),
+        *_fixes_of_log(log.observations if log else []),
     ]
+    is_slow = gap is not None and gap.gap_s > 0
+    faults = _faults_in_log(log) if is_slow else _faults_in_log(log, only=BROKEN_DEVICES)
+    if faults:
+        slower = f" (it is {speed.slower_by:.0%} slower than predicted)" if is_slow else ""
+        return " ".join([f"Start with what the log says{slower}.", *faults])
     if not candidates:
         return (
             f"Nothing to fix: {speed.summary}, and no change that surely fits gains"
@@ -210,12 +240,28 @@ def first_fix_of_speed(
     return max(candidates, key=lambda fix: fix.gain).words
 
 
+def _faults_in_log(log: LogExplained | None, only: Sequence[ObservationCode] = FAULTS) -> list[str]:
+    """What the log says of faults, as sentences, the likeliest cause first."""
+    observations = log.observations if log else []
+    found = [one for code in only for one in observations if one.code == code]
+    return [f"{_capitalised(one.message)}." for one in found]
+
+
 def _fixes_of_gap(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix]:
     if gap is None or gap.gap_s <= 0 or speed.slower_by is None:
         return
     words = f"Find out why it is {speed.slower_by:.0%} slower than predicted"
+    undescribed = gap.undescribed_probability or 0.0
     if gap.term is not None and gap.probability is not None:
-        words += f", most likely in {TIME_TERMS[gap.term]} (probability {percent(gap.probability)})"
+        if gap.probability > undescribed:
+            words += f", most likely in {TIME_TERMS[gap.term]}"
+            words += f" (probability {percent(gap.probability)})"
+        else:
+            words += (
+                f". Most likely nothing that a prediction describes is the cause (probability"
+                f" {percent(undescribed)}): {NOT_DESCRIBED}. Of the terms,"
+                f" {TIME_TERMS[gap.term]} come first"
+            )
     if gap.look_at is not None:
         words += f": look at {gap.look_at}"
     words += "."

@@ -191,10 +191,10 @@ def _first_fix(
     log: LogExplained | None,
 ) -> str:
     if failure is not None:
-        return first_fix_of_failure(failure, it.check, it.remedies)
+        return first_fix_of_failure(failure, it.check, it.remedies, log)
     if speed is None:
         return first_fix_of_illegal(it.check)
-    return first_fix_of_speed(speed, gap, it.remedies, log.observations if log else [])
+    return first_fix_of_speed(speed, gap, it.remedies, log)
 
 
 def _speed(it: _Explained) -> SpeedExplained | None:
@@ -249,6 +249,7 @@ def _gap(it: _Explained) -> GapExplained | None:
         term=suspect.term if suspect else None,
         excess_s=suspect.excess_s if suspect else None,
         probability=suspect.probability if suspect else None,
+        undescribed_probability=suspect.undescribed if suspect else None,
         summary=attribution.sentence(prediction, step_time_s, run.report.parts),
         look_at=LOOK_AT[suspect.term] if suspect and is_slower else None,
         switches=_suspected_switches(it, prediction, step_time_s) if is_slower else [],
@@ -315,6 +316,8 @@ def _failure(it: _Explained) -> FailureExplained:
 
 
 def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
+    if broken.is_of_batch:
+        return BrokenRuleAnswer.of_batch(broken, run.question.workload)
     return BrokenRuleAnswer(
         name=broken.rule.name,
         field=run.place if broken.knob is None else f"{run.place}.{broken.knob}",

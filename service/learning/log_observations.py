@@ -49,6 +49,10 @@ _SYMPTOMS: dict[SymptomKind, str] = {
         "NCCL sends between nodes through sockets, not through InfiniBand, RoCE or a plugin of the"
         " cloud: check NCCL_IB_HCA, NCCL_NET and that the container has the drivers"
     ),
+    "network_faults": (
+        "the network between nodes fails and is tried again, which holds up every rank: look at the"
+        " links and the adapters of the nodes in these lines, and leave such nodes out"
+    ),
     "network_warnings": "NCCL warns: read these lines first where communication is slow",
     "collective_timeouts": (
         "a collective never ended: one rank had stopped, or was far behind the others"
@@ -56,6 +60,9 @@ _SYMPTOMS: dict[SymptomKind, str] = {
     "device_faults": "the driver reports a fault of a device: take its node out and start again",
     "throttling": "a device lowers its clock for heat or power: every other device waits for it",
     "stragglers": "the log itself names ranks that are slower than the others",
+    "data_waits": (
+        "steps wait for data: give the loader more workers, or put the data on faster storage"
+    ),
     "profiling": "a profiler or a mode for debugging is on, which makes every step slower",
 }
 
@@ -175,7 +182,7 @@ def _of_memory(run: ExplainedRun, prediction: Prediction | None) -> Iterator[Obs
                 " asks for it again, which halts the device"
             ),
         )
-    elif share < _TO_SPARE:
+    elif share < _TO_SPARE and not run.has_died:
         yield Observation(
             code="memory_to_spare",
             message=(

@@ -112,7 +112,12 @@ class _Ingestion:
             run = runs.pop(i)
             field = run.subject.field
             with _refusal_as_outcome(outcomes, i):
-                require_all_legal(run.problem, {field: run.layout}, {field: run.given_layout})
+                require_all_legal(
+                    run.problem,
+                    {field: run.layout},
+                    {field: run.given_layout},
+                    run.subject.question.workload,
+                )
         self._predict(runs)
         for i, run in runs.items():
             with _refusal_as_outcome(outcomes, i):

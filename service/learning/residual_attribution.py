@@ -17,10 +17,10 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.schemas.report import MeasuredParts
 
-_NO_EXPLANATION = (
-    "no coefficient explains so large a gap; check the measurement, and that this layout is"
-    " what ran"
+NOT_DESCRIBED = (
+    "check the measurement, and that this model, layout and software are what ran on these chips"
 )
+_NO_EXPLANATION = f"no coefficient explains so large a gap; {NOT_DESCRIBED}"
 
 
 class ResidualAttribution:
@@ -69,11 +69,13 @@ def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
         yield _NO_EXPLANATION
         return
     term = TIME_TERMS[suspect.term]
+    what = "the rest" if diagnosis.parts else "the gap"
+    if not suspect.is_likely:
+        yield f"{what} looks like nothing that a prediction describes; {NOT_DESCRIBED}"
+        return
     excess = _more_or_less(suspect.excess_s)
-    if diagnosis.parts:
-        yield f"the rest looks like {term} ({excess})"
-    else:
-        yield f"the gap looks like {term} ({excess} of the {_seconds(gap_s)})"
+    of_gap = "" if diagnosis.parts else f" of the {_seconds(gap_s)}"
+    yield f"{what} looks like {term} ({excess}{of_gap})"
 
 
 def _account(part: MeasuredPart, gap_s: float) -> str:

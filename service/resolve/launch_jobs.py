@@ -2,26 +2,99 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from models.cost.combine import layers_of_chunks
 from models.errors import Invalid, UnknownName
+from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
-from service.formats.launch.formats import FORMATS, LaunchFormat, format_of_stack
+from service.formats import huggingface
+from service.formats.launch.formats import (
+    FORMATS,
+    LaunchFormat,
+    format_named,
+    format_of_stack,
+)
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.schemas.architecture import HuggingFaceConfig
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
+from service.schemas.question import Question
 
 Kind = Literal["recommendation", "prediction"]
+_HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+_MOST_NAMED = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerLaunched:
+    """Which layout of which answer is launched, and on which nodes."""
+
+    kind: Kind
+    id: str
+    choice: str | None = None
+    """The name of the layout in a recommendation; None where it is the recommended one, or that of
+    a rank."""
+    rank: int | None = None
+    """Of the layout in the answer, where a report of it must say that."""
+    ranks_by_node: Mapping[str, int] = field(default_factory=dict)
+    """How many ranks each node of an allocation has, in the order of ranks."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which a report of the run finds the layout again."""
+        named = {"CHOICE": self.choice, "RANK": self.rank}
+        said = {f"SHARDWRIGHT_{name}": str(each) for name, each in named.items() if each}
+        return {f"SHARDWRIGHT_{self.kind.upper()}_ID": self.id, **said}
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes, where Slurm can be told them; they then have equally many ranks."""
+        is_even = len(set(self.ranks_by_node.values())) == 1
+        can_say = all(map(_HOST.fullmatch, self.ranks_by_node))
+        return tuple(self.ranks_by_node) if is_even and can_say else ()
+
+    def notes(self) -> Iterator[str]:
+        """Where ranks must run."""
+        if not self.ranks_by_node:
+            return
+        shown = [f"{name} ({ranks})" for name, ranks in self.ranks_by_node.items()]
+        named = ", ".join(shown[:_MOST_NAMED])
+        more = len(shown) - _MOST_NAMED
+        where = f"{named}, and {more} more, as `allocation` of the answer has them"
+        yield (
+            "Ranks count through the nodes of the allocation in this order, with so many on each:"
+            f" {where if more > 0 else named}."
+        )
+        if self.nodes:
+            yield (
+                "Slurm keeps the order where srun has --distribution=arbitrary and SLURM_HOSTFILE"
+                " names a file of the nodes, one a line; the node of a task is then SLURM_PROCID."
+            )
+        else:
+            yield "Slurm is not told these nodes: start as many ranks on each by other means."
+
+
+def ranks_by_node(hosts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many ranks each node has, in the order of ranks, from the `hosts` of an allocation."""
+    found: dict[str, int] = {}
+    for host in sorted(hosts, key=lambda host: host["first_rank"]):
+        found[host["node"]] = found.get(host["node"], 0) + host["ranks"]
+    return found
 
 
 def launch_format(name: str, problem: Problem) -> LaunchFormat:
-    """The format of a name. Raises Invalid where there is none, or where it is of a framework other
-    than the stack of the problem."""
-    if name not in FORMATS:
+    """The format of a name, which is its own or that of a stack. Raises Invalid where there is
+    none, or where it is of a framework other than the stack of the problem."""
+    format_ = format_named(name)
+    if format_ is None and name in catalogue.stacks():
+        stacks = ", ".join(stack for each in FORMATS.values() for stack in each.stacks)
+        raise Invalid("format", name, f"has no launch format; stacks that have one: {stacks}")
+    if format_ is None:
         raise UnknownName("format", name, FORMATS)
-    format_ = FORMATS[name]
     stack = problem.stack.id
     if stack not in format_.stacks:
         own = format_of_stack(stack)
@@ -32,24 +105,41 @@ def launch_format(name: str, problem: Problem) -> LaunchFormat:
 
 
 def launch_configuration(
-    format_: LaunchFormat, problem: Problem, layout: Layout, kind: Kind, id_: str
+    format_: LaunchFormat,
+    problem: Problem,
+    layout: Layout,
+    question: Question,
+    answer: AnswerLaunched,
 ) -> LaunchConfiguration:
-    """What launches a settled layout of an answer, whose id every process then has in its
-    environment. Raises Invalid where the format has no words for something."""
+    """What launches a settled layout of an answer, which every process then has in its environment.
+    Raises Invalid where the format has no words for something."""
     chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]
-    job = Job(problem=problem, layout=layout, layers_per_chunk=tuple(map(len, chunks)))
+    model = question.model
+    config = model.root if isinstance(model, HuggingFaceConfig) else None
+    known = catalogue.families().get(problem.architecture.name)
+    job = Job(
+        problem=problem,
+        layout=layout,
+        layers_per_chunk=tuple(map(len, chunks)),
+        family=known if config is None else huggingface.family(config),
+        rope_theta=None if config is None else huggingface.rope_theta(config),
+        nodes=answer.nodes,
+    )
     try:
         written = format_.write(job)
     except Inexpressible:
         raise
     except Invalid as error:
         raise Inexpressible(format_.name, error.field, error.value, error.rule) from None
-    variable = f"SHARDWRIGHT_{kind.upper()}_ID"
-    return replace(written, environment={**written.environment, variable: id_})
+    return replace(
+        written,
+        environment={**written.environment, **answer.environment},
+        notes=(*written.notes, *answer.notes()),
+    )
 
 
 def launch_block(
-    problem: Problem, layout: Layout, kind: Kind, id_: str
+    problem: Problem, layout: Layout, question: Question, answer: AnswerLaunched
 ) -> LaunchAnswer | LaunchUnsaid | None:
     """What an answer says of launching one of its layouts: the configuration in the format of its
     stack, or why there is none; None for stacks without a format."""
@@ -57,6 +147,6 @@ def launch_block(
     if format_ is None:
         return None
     try:
-        return LaunchAnswer.of(launch_configuration(format_, problem, layout, kind, id_))
+        return LaunchAnswer.of(launch_configuration(format_, problem, layout, question, answer))
     except Invalid as error:
         return LaunchUnsaid(format=format_.name, error=str(error))

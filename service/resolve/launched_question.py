@@ -22,7 +22,9 @@ from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_o
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import LaunchReading, Stop
 from service.formats.launch.knob_settings import KNOB_SETTINGS
+from service.formats.launch.recognition import other_format
 from service.json_pointers import relocate_errors
+from service.resolve.launch_assumptions import batch_values, unwritten_values
 from service.resolve.model_values import model_values
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.architecture import HuggingFaceConfig, ShapeFields
@@ -36,8 +38,10 @@ from service.schemas.workload import WorkloadFields
 
 Form = TypeVar("Form", bound=BaseModel)
 Joined = TypeVar("Joined")
-_NOT_SAID = "is required: the launch does not say it"
 _MOST_UNREAD = 20
+_MOST_HINTS = 3
+_MOST_PADDING = 1024
+"""Entries that pad a vocabulary to a multiple for each rank of tensor parallelism, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,10 @@ def launched_question(
     reading = _read(launch, field)
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
-    joining = _Joining(resolver, parts, launch, reading, field, other)
+    stops = list(reading.stops)
+    joining = _Joining(
+        resolver, parts, launch, reading, field, other, stops if allow_stops else None
+    )
     question, layout, assumed = joining.joined()
     with joining.blaming_launch():
         resolved = resolver.resolve(question)
@@ -89,10 +96,14 @@ def launched_question(
         ignored_count=len(reading.ignored),
         assumed=[*_version_assumed(launch, reading), *assumed],
     )
-    return LaunchedQuestion(question, resolved, layout, read, f"{field}.arguments", reading.stops)
+    return LaunchedQuestion(question, resolved, layout, read, f"{field}.arguments", tuple(stops))
 
 
 def _read(launch: LaunchForm, field: str) -> LaunchReading:
+    likely = other_format(launch.format, launch.text)
+    if likely is not None:
+        rule = f"is not the format of these arguments, which look like {likely}: give {likely}"
+        raise Invalid(f"{field}.format", launch.format, rule)
     try:
         with relocate_errors("launch", field):
             return FORMATS[launch.format].read(launch.text, launch.version)
@@ -130,6 +141,8 @@ class _Joining:
     """Where the launch stands in the request."""
     other: str
     """What says the parts that the launch does not say, in words."""
+    stops: list[Stop] | None
+    """What the framework stops at, for more of it; None where it must stop at nothing."""
 
     def joined(self) -> tuple[PinnedQuestion, LayoutFields, list[str]]:
         """The plain question, the layout, and what was assumed of it. Raises Refused for all that
@@ -153,8 +166,20 @@ class _Joining:
         if faults:
             raise Refused(faults)
         question = PinnedQuestion.model_validate(members)
-        said |= self._micro_batch(said, question.workload.global_batch)
-        return question, self._validated("layout", LayoutFields, {}, said), assumed
+        global_batch = question.workload.global_batch
+        said |= self._micro_batch(said, global_batch)
+        if any(stop.hides_layout for stop in self.stops or ()):
+            return question, LayoutFields(), []
+        layout = self._validated("layout", LayoutFields, {}, said)
+        ranks = _data_parallel(said)
+        assumed += unwritten_values(self.reading, self._given())
+        assumed += batch_values(self.reading, layout.micro_batch, global_batch, ranks)
+        return question, layout, assumed
+
+    def _given(self) -> dict[str, Mapping[str, Any]]:
+        """The fields that the request has of its own, by part."""
+        model = self.parts.model
+        return {"model": model if isinstance(model, dict) else {}, "workload": self.parts.workload}
 
     @contextmanager
     def blaming_launch(self) -> Iterator[None]:
@@ -177,15 +202,20 @@ class _Joining:
         name = said["name"] if said.keys() == {"name"} else None
         if given is None:
             if name is None and not said.keys() & {"num_layers", "hidden_size"}:
-                raise Invalid("model", None, _NOT_SAID)
+                raise self._missing("model")
             return self._validated("model", ShapeFields, {}, said) if name is None else str(name)
-        known = _flat(said) if name is None else model_values(self._architecture(name))
+        known = _flat(said) if name is None else self._counts(name)
         if isinstance(given, dict):
-            # Megatron pads a vocabulary, so that what a launch says may be more.
-            self._require_same("model", {**known, "vocab_size": None}, _flat(given))
+            self._require_same("model", known, _flat(given))
             return self._validated("model", ShapeFields, given, said if name is None else {})
-        self._require_same("model", known, model_values(self._architecture(given)))
+        self._require_same("model", known, self._counts(given))
         return given
+
+    def _counts(self, form: str | HuggingFaceConfig) -> dict[str, object]:
+        """The values of a model that a launch may say too."""
+        model = self._architecture(form)
+        counts = {"vocab_size": model.vocab_size, "mtp_layers": model.mtp_layers}
+        return {**model_values(model), **counts}
 
     def _architecture(self, form: str | HuggingFaceConfig) -> Architecture:
         return self.resolver.architecture(form).value
@@ -198,12 +228,18 @@ class _Joining:
         devices = self.reading.num_devices
         if size.num_chips is None and size.torus_shape is None:
             if devices is None:
-                raise Invalid("cluster.num_chips", None, _NOT_SAID)
+                raise self._missing("cluster.num_chips")
             return form.model_copy(update={"num_chips": devices // chip.value.devices_per_chip})
         asked = self.resolver.cluster(form).cluster.num_devices
         if devices not in (None, asked):
             rule = f"runs on {devices} devices where the request has {asked}: leave num_chips out"
-            raise Invalid(f"{self.field}.arguments", f"{devices} devices", rule)
+            error = Invalid(f"{self.field}.arguments", f"{devices} devices", rule)
+            self._stop_or(
+                error,
+                self.reading.devices_setting,
+                f"makes {devices} devices with the settings beside it, and the job has {asked}",
+                cure=f"values that make {asked} devices",
+            )
         return form
 
     def _workload(self, layout: Mapping[str, Any]) -> WorkloadFields:
@@ -228,8 +264,15 @@ class _Joining:
                 f"has {steps} micro-batches on each of {ranks} data-parallel ranks, of which the"
                 f" global batch of {global_batch} must be a multiple"
             )
-            raise Invalid(f"{self.field}.arguments", steps, rule)
-        return {"micro_batch": micro_batch}
+            error = Invalid(f"{self.field}.arguments", steps, rule)
+            self._stop_or(
+                error,
+                self.reading.micro_batches_setting,
+                rule,
+                cure=f"a global batch of {max(micro_batch, 1) * steps * ranks}",
+                hides_layout=True,
+            )
+        return {"micro_batch": max(micro_batch, 1)}
 
     def _stack(self) -> str | StackFields:
         """The stack of the request, or else of the format, with the switches of the launch that are
@@ -283,6 +326,29 @@ class _Joining:
 
     # -- errors
 
+    def _stop_or(
+        self,
+        error: Invalid,
+        setting: str | None,
+        rule: str,
+        cure: str,
+        *,
+        hides_layout: bool = False,
+    ) -> None:
+        """Remember that the framework stops at a setting; raise the error where stops are not
+        allowed, or no setting is to blame."""
+        if setting is None or self.stops is None:
+            raise error
+        self.stops.append(
+            Stop(
+                setting=setting,
+                value=error.value,
+                rule=rule,
+                cure=cure,
+                hides_layout=hides_layout,
+            )
+        )
+
     def _said(self, name: str, value: object, rule: str) -> Invalid:
         return Invalid(f"{self.field}.arguments", f"{name} = {value}", rule)
 
@@ -291,17 +357,50 @@ class _Joining:
     ) -> None:
         """Refuse values of the launch that are not those of the request, where both have them."""
         faults = [
-            Invalid(
-                f"{self.field}.arguments",
-                f"{part}.{name} = {value}",
-                f"contradicts {part}.{name} = {asked[name]} of {self.other}: leave it to the"
-                " launch",
-            )
+            self._contradiction(f"{part}.{name}", value, asked[name])
             for name, value in ran.items()
-            if value is not None and name in asked and value != asked[name]
+            if value is not None and name in asked and not self._is_same(name, value, asked[name])
         ]
         if faults:
             raise Refused(faults)
+
+    def _is_same(self, name: str, ran: Any, asked: Any) -> bool:
+        """Whether two values are the same, or a vocabulary and the same one padded: Megatron makes
+        it a multiple of the tensor-parallel ranks."""
+        if name != "vocab_size" or not isinstance(asked, int):
+            return bool(ran == asked)
+        padding = _MOST_PADDING * self.reading.layout.get("tp", 1)
+        return "model.vocab_size" in self.reading.unwritten or asked <= ran < asked + padding
+
+    def _contradiction(self, name: str, ran: object, asked: object) -> Invalid:
+        rule = f"contradicts {name} = {asked} of {self.other}"
+        key = "num_micro_batches" if self._counts_batch(name) else name
+        origin = self.reading.unwritten.get(key)
+        if origin is None:
+            return self._said(name, ran, f"{rule}: leave it to the launch")
+        cure = f"write it in the launch, or leave it out of {self.other}{self._hint()}"
+        return self._said(name, ran, f"{rule}, and nobody wrote it ({origin}): {cure}")
+
+    def _counts_batch(self, name: str) -> bool:
+        """Whether a value is a global batch that follows from the number of micro-batches."""
+        return name == "workload.global_batch" and "global_batch" not in self.reading.workload
+
+    def _missing(self, name: str) -> Invalid:
+        """What neither the launch nor the request says, and where to write it."""
+        part, *steps = name.split(".")
+        beside = "…"
+        for step in reversed(steps):
+            beside = f'{{"{step}": {beside}}}'
+        rule = f'is required: the launch does not say it; write it there, or "{part}": {beside}'
+        return Invalid(name, None, f"{rule} beside it{self._hint()}")
+
+    def _hint(self) -> str:
+        """What of the launch is not understood and may have been meant: the misspelt first."""
+        reading = self.reading
+        found = [*reading.unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
+        near = [one for one in found if "did you mean" in one] or list(reading.unread)
+        listed = "; ".join(truncate(one, MAX_VALUE_CHARACTERS) for one in near[:_MOST_HINTS])
+        return f". Not understood in the launch: {listed}" if listed else ""
 
     def _validated(
         self, part: str, form: type[Form], given: Mapping[str, Any], said: Mapping[str, Any]
@@ -320,7 +419,7 @@ class _Joining:
     ) -> Invalid:
         violation = violation_of_pydantic(item, form, item["loc"], root=[part], in_body=True)
         if item["type"] == "missing":
-            return Invalid(violation.field, None, _NOT_SAID)
+            return self._missing(violation.field)
         if item["loc"] and item["loc"][0] in given:
             return Invalid(violation.field, violation.value, violation.rule)
         return self._said(violation.field, violation.value, violation.rule)
@@ -351,8 +450,10 @@ def _data_parallel(layout: Mapping[str, Any]) -> int:
 
 
 def _flat(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a shape, with those of its experts among them."""
-    return {**model, **(model.get("moe") or {})}
+    """The fields of a shape, with those of its experts and of its attention among them. A whole
+    shape without experts has none."""
+    dense = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
+    return {**dense, **model, **(model.get("mla") or {}), **(model.get("moe") or {})}
 
 
 def _open_degree(said: Mapping[str, Any]) -> str | None:

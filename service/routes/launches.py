@@ -16,9 +16,8 @@ from service.web.accept import preferred_media_type
 from service.web.etags import content_response
 
 _JSON = "application/json"
-FormatName = Annotated[
-    str, Path(alias="format", max_length=64, description=f"One of {', '.join(FORMATS)}.")
-]
+_NAMES = f"One of {', '.join(FORMATS)}; or the name of a stack that has one, such as fsdp or nemo."
+FormatName = Annotated[str, Path(alias="format", max_length=64, description=_NAMES)]
 RESPONSES: responses.Responses = {
     **responses.CONDITIONAL_GET,
     **responses.problem_responses(406),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from models.advice.layout_check import LayoutCheck
+from models.advice.layout_check import BrokenRule, LayoutCheck
 from models.advice.layout_warnings import LayoutWarning
 from models.advice.single_changes import SingleChange
 from models.cost.memory_uncertainty import percent
@@ -22,6 +22,7 @@ from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import ByConvention, Grounds, MemoryTerms, TimeTerms
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document
+from service.schemas.workload import WorkloadFields
 
 CHECK_TIME_S = 0.5
 
@@ -68,6 +69,20 @@ class BrokenRuleAnswer(Document):
     rule: str
     cure: str
     """Values that obey the rule."""
+
+    @classmethod
+    def of_batch(
+        cls, broken: BrokenRule, workload: WorkloadFields, setting: str | None = None
+    ) -> BrokenRuleAnswer:
+        """A rule that blames the global batch of a question, as it was given."""
+        return cls(
+            name=broken.rule.name,
+            field=f"workload.{workload.batch_field}",
+            setting=setting,
+            value=getattr(workload, workload.batch_field),
+            rule=broken.message,
+            cure=broken.cure,
+        )
 
 
 class SettingChange(Document):
@@ -194,7 +209,8 @@ class CheckedPrediction(Document):
 
 class BestAnswer(Document):
     """The fastest layout on the same chips and with the same switches that fits surely, as the
-    constraints ask. It is the checked layout itself where none is faster."""
+    constraints ask, and that the framework has words for where a launch is checked. It is the
+    checked layout itself where none is faster."""
 
     layout: LayoutFields
     summary: str
@@ -249,13 +265,14 @@ class CheckAnswer(Grounds):
     broken_rules: list[BrokenRuleAnswer]
     """Every rule that the layout breaks, and of a launch whatever else the framework stops at
     (`framework_stops`)."""
-    layout: LayoutFields
-    """As it was checked, with what was left open as the stack has it."""
+    layout: LayoutFields | None
+    """As it was checked, with what was left open as the stack has it. Null where the framework
+    stops at a setting that decides the layout, so that there is none."""
     prediction: CheckedPrediction | None
-    """With `fits`: null where the layout breaks a rule."""
+    """With `fits`: null where the layout breaks a rule, or there is none."""
     fits: FitAnswer | None
     best: BestAnswer | None
-    """Null where no layout was found that fits, which `warnings` explain."""
+    """Null where no such layout was found, which the warning `no_best` explains."""
     first_change: ChangeAnswer | None
     """The single setting to change first: the cheapest change that makes the layout legal or fit,
     or else the one that gains most. Null where none gains 1%."""

@@ -151,7 +151,10 @@ class GapExplained(Document):
     excess_s: float | None
     """By how much the term probably differs from its prediction."""
     probability: float | None
-    """That no other term differs more."""
+    """That it is this term which makes the difference, rather than another or none."""
+    undescribed_probability: float | None
+    """That no term of a prediction describes what makes it: another job than was said, an error of
+    the measurement."""
     summary: str
     look_at: str | None
     """Where to look first, for a run that was slower."""
@@ -178,11 +181,13 @@ ObservationCode = Literal[
     "allocated",
     "allocator_retries",
     "sockets",
+    "network_faults",
     "network_warnings",
     "collective_timeouts",
     "device_faults",
     "throttling",
     "stragglers",
+    "data_waits",
     "profiling",
     "other_switches",
 ]

@@ -22,11 +22,14 @@ class LaunchAnswer(Document):
     """The words behind the training program on its command line. Where the settings are a document,
     only what that does not say."""
     environment: dict[str, str]
-    """Variables of every process; the last one names this answer, for a report of the run."""
+    """Variables of every process. Those that begin with SHARDWRIGHT_ name this layout for a report
+    of the run: the id of the answer, and `choice` or `rank` where that is another than the
+    recommended one."""
     placeholders: dict[str, str]
     """Settings that no layout decides, such as data, and what to put there."""
-    slurm: dict[str, int | str]
-    """Options of sbatch, without dashes."""
+    slurm: dict[str, bool | int | str]
+    """Options of sbatch, without dashes; true has no value. Time, account and partition are yours
+    to add."""
     notes: list[str]
     """What to know or do besides."""
 

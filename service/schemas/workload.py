@@ -72,5 +72,10 @@ class WorkloadFields(Wire):
             raise Invalid("workload.global_batch_tokens", tokens, rule)
         return {**given, "global_batch": sequences}
 
+    @property
+    def batch_field(self) -> str:
+        """The field in which the batch was given."""
+        return "global_batch" if self.global_batch_tokens is None else "global_batch_tokens"
+
     def build(self) -> Workload:
         return Workload(**self.model_dump())

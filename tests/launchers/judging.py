@@ -67,6 +67,7 @@ _FILLED: Mapping[str, Mapping[str, Any]] = {
         "tokenizer_path": "tokenizer",
         "steps": 1000,
         "learning_rate": 3e-4,
+        "max_segments_per_seq": 32,
         "model_name": "default",
     },
     "deepspeed": {"optimizer.params.lr": 3e-4},

@@ -6,6 +6,7 @@ value that is endless to walk through.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -22,6 +23,9 @@ _MOST_CHARACTERS = 2**16
 _MOST_SHOWN = 80
 _LARGEST = 10**9
 _DEEPEST = 32
+_MOST_HINTS = 20
+_LIKENESS = 0.85
+"""Of names that are spelt alike, from 0 to 1."""
 _WRITES_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w{0,40})", re.ASCII)
 _SHELL_VARIABLE = re.compile(r"(?<!\\)\$\{?(\w+)\}?", re.ASCII)
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -42,7 +46,8 @@ def read_document(text: str) -> dict[str, Any]:
         place = "" if mark is None else f" in line {mark.line + 1}"
         raise Invalid(PATH, shown, f"is neither JSON nor YAML: {problem}{place}") from None
     if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
-        raise Invalid(PATH, shown, "must be a mapping of names to values")
+        rule = "must be a mapping of names to values, as the text of a JSON or YAML file is"
+        raise Invalid(PATH, shown, rule)
     return document
 
 
@@ -105,6 +110,19 @@ def document_in_script(text: str) -> str | None:
     return re.sub(r"\\([\\$`])", r"\1", named)
 
 
+def sent_document(text: str, setting: str) -> str:
+    """The document that a script writes, of which a setting names the file. Raises Invalid where
+    it writes none."""
+    written = document_in_script(text)
+    if written is None:
+        rule = (
+            "has settings that were not sent: send the text of that file, alone or in the script"
+            " that writes it (cat > FILE <<END)"
+        )
+        raise Invalid(PATH, setting, rule)
+    return written
+
+
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with dotted names as a document: "bf16.enabled" is `enabled` of the object
     `bf16`."""
@@ -144,16 +162,23 @@ class Settings:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._left = dict(flat(document))
+        self._asked: set[str] = set()
         self.unread: list[str] = []
         """Settings that are known and whose values are not understood, with what to do."""
 
     def __contains__(self, name: str) -> bool:
         """Whether a setting, or some of an object, is left."""
+        self._asked.add(name)
         return name in self._left or any(left.startswith(f"{name}.") for left in self._left)
+
+    def is_auto(self, name: str) -> bool:
+        """Whether a setting that is left is filled in by another program."""
+        return self._left.get(name) == "auto"
 
     def take(self, name: str) -> Any:
         """A value, which is not left then; None where nothing is said. A value of "auto" is unread:
         another program fills it in."""
+        self._asked.add(name)
         value = self._left.pop(name, None)
         if value == "auto":
             self.unread.append(f"{shown(name, value)} (filled in elsewhere: write the value)")
@@ -200,10 +225,29 @@ class Settings:
         """
         unread = list(self.unread)
         passed = list[str]()
+        known = {*self._asked, *ignored, *defaults}
         for name, value in self._left.items():
             steps = name.split(".")
             heads = {".".join(steps[: index + 1]) for index in range(len(steps))}
             is_default = name in defaults and defaults[name] == value
             changes_nothing = is_default or value in ({}, None) or heads & set(ignored)
-            (passed if changes_nothing else unread).append(shown(name, value))
+            if changes_nothing:
+                passed.append(shown(name, value))
+            else:
+                hint = _suggestion(name, known) if len(unread) < _MOST_HINTS else ""
+                unread.append(shown(name, value) + hint)
         return unread, passed
+
+
+def _suggestion(name: str, known: Collection[str]) -> str:
+    """The known name that is spelt like one that is not known; empty where none is. The first step
+    of the name that no known one has is held against the steps in its place."""
+    steps = name.split(".")
+    paths = [one.split(".") for one in known]
+    for at, step in enumerate(steps):
+        beside = {path[at] for path in paths if path[:at] == steps[:at] and len(path) > at}
+        if step not in beside:
+            near = difflib.get_close_matches(step, beside, n=1, cutoff=_LIKENESS)
+            meant = ".".join([*steps[:at], *near])
+            return f" (unknown; did you mean {meant}?)" if near else ""
+    return ""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from models.errors import Invalid
 from models.spec.switches import Condition, read_switches, releases
+from service.formats.launch.job import Stop
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import require_defined, undefined_variables
 
@@ -23,6 +24,8 @@ _FALSE = ("false", "no", "off")
 _NONE = ("none", "null", "~", "")
 _MOST_SHOWN = 60
 _LARGEST = 10**15
+_LIKENESS = 0.75
+"""Of names that are spelt alike, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +197,22 @@ def shown(name: str, value: object) -> str:
     return f"{name}={text if len(text) <= _MOST_SHOWN else f'{text[:_MOST_SHOWN]}…'}"
 
 
+def unknown_setting(written: str, value: object, known: Iterable[str], framework: str) -> Stop:
+    """A setting that a release does not have, at which its parser stops. `written` may have dashes
+    in front, as its cure then has."""
+    dashes = "--" * written.startswith("--")
+    near = difflib.get_close_matches(written.removeprefix("--"), list(known), n=2, cutoff=_LIKENESS)
+    meant = " or ".join(f"{dashes}{name}" for name in near)
+    rule = f"is no setting of {framework}, which stops at it"
+    return Stop(
+        setting=written,
+        value=value,
+        rule=f"{rule}: did you mean {meant}?" if meant else f"{rule}: leave it out",
+        cure=meant or "leave it out",
+    )
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Which known names are spelt like one that is not known; empty where none is."""
-    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.75)
+    near = difflib.get_close_matches(name, list(known), n=2, cutoff=_LIKENESS)
     return f" (unknown; did you mean {' or '.join(near)}?)" if near else " (unknown)"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
+from models.spec import catalogue
 from service.formats.launch.accelerate import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.deepspeed import reader as deepspeed_reader
@@ -47,6 +48,8 @@ class LaunchFormat:
     """Placeholders that are options of that program, --name value, and no settings."""
     configures: str | None
     """What settings are attributes of in Python; None where they are arguments or a document."""
+    last: str | None
+    """The setting that stands behind all other arguments, if any."""
 
 
 def _format(
@@ -57,6 +60,7 @@ def _format(
     program: tuple[str, ...] = (),
     options: tuple[str, ...] = (),
     configures: str | None = None,
+    last: str | None = None,
 ) -> LaunchFormat:
     return LaunchFormat(
         name=writer.NAME,
@@ -70,6 +74,7 @@ def _format(
         program=program,
         options=options,
         configures=configures,
+        last=last,
     )
 
 
@@ -81,7 +86,11 @@ _ALL = (
         program=("pretrain_gpt.py",),
     ),
     _format(
-        torchtitan_writer, torchtitan_reader, ("torchtitan",), program=("-m", "torchtitan.train")
+        torchtitan_writer,
+        torchtitan_reader,
+        ("torchtitan",),
+        program=("-m", "torchtitan.train"),
+        last=torchtitan_writer.RECOMPUTE,
     ),
     _format(
         megatron_bridge_writer,
@@ -102,6 +111,15 @@ _ALL = (
     _format(accelerate_writer, accelerate_reader, ("fsdp",), "accelerate"),
 )
 FORMATS: Mapping[str, LaunchFormat] = {format_.name: format_ for format_ in _ALL}
+
+
+def format_named(name: str) -> LaunchFormat | None:
+    """The format of a name: its own, or that of a stack, which may be an alias; None where there is
+    none."""
+    if name in FORMATS:
+        return FORMATS[name]
+    stack = catalogue.stacks().get(name)
+    return None if stack is None else format_of_stack(stack.id)
 
 
 def format_of_stack(stack_id: str) -> LaunchFormat | None:

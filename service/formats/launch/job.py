@@ -3,13 +3,16 @@ configuration itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from models.errors import Invalid
 from models.spec.layout import Layout
 from models.spec.problem import Problem
+from service.formats.launch.machines import Machines
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,20 @@ class Job:
     """With every knob settled."""
     layers_per_chunk: tuple[int, ...]
     """How the layers are split over pp * virtual_stages chunks, in the order of the model."""
+    family: str | None = None
+    """The model_type of Hugging Face, where it is known."""
+    rope_theta: float | None = None
+    """The base of rotary positions, where the question says it."""
+    nodes: tuple[str, ...] = ()
+    """The names of equally large nodes that the job is to run on, in the order of ranks."""
+
+    @property
+    def machines(self) -> Machines:
+        """What the job runs on: the nodes that it is given, or those that such clusters have."""
+        devices = self.layout.num_devices
+        if self.nodes:
+            return Machines(len(self.nodes), devices // len(self.nodes), 1, names=self.nodes)
+        return Machines.of(self.problem.cluster)
 
     @property
     def num_micro_batches(self) -> int:
@@ -59,8 +76,12 @@ class LaunchConfiguration:
     placeholders: Mapping[str, str] = field(default_factory=dict)
     """For every setting that the layout cannot decide (data, tokenizer, learning rate, checkpoints
     and resuming), by its name: what to put there."""
-    slurm: Mapping[str, int | str] = field(default_factory=dict)
-    """Options of sbatch, without dashes: nodes, ntasks-per-node, segment."""
+    list_placeholders: tuple[str, ...] = ()
+    """Those of which a value is any number of words."""
+    placeholder_defaults: Mapping[str, str] = field(default_factory=dict)
+    """Placeholders that have the value of another one unless they are given."""
+    slurm: Mapping[str, bool | int | str] = field(default_factory=dict)
+    """Options of sbatch, without dashes: nodes, ntasks-per-node, segment. True has no value."""
     notes: tuple[str, ...] = ()
     """What a person must know or do besides, a sentence each."""
 
@@ -73,6 +94,41 @@ class Stop:
     """As the framework writes it."""
     value: object
     rule: str
+    cure: str = ""
+    """What to write instead; empty where the rule says it."""
+    hides_layout: bool = False
+    """The layout that would run cannot be told, and the one that is read is another."""
+
+
+class Stopped(Invalid):
+    """A framework's parser takes a setting, and what comes behind it refuses to start."""
+
+    def __init__(self, setting: str, value: object, rule: str, cure: str = "") -> None:
+        shown = setting if value is None else f"{setting} {value}"
+        super().__init__("launch.arguments", shown, rule)
+        self.stop = Stop(setting=setting, value=value, rule=rule, cure=cure, hides_layout=True)
+
+
+class Stops:
+    """Collects the reasons to stop, so that the rest of a configuration can be read."""
+
+    def __init__(self) -> None:
+        self.found: list[Stop] = []
+
+    def attempt(self, read: Callable[[], Value], instead: Value) -> Value:
+        """What is read; or, where the framework stops at it, what stands in for it."""
+        try:
+            return read()
+        except Stopped as stopped:
+            if stopped.stop not in self.found:
+                self.found.append(stopped.stop)
+            return instead
+
+
+def in_words(values: Iterable[int]) -> str:
+    """Values of which each is a cure, such as "1, 2 or 4"."""
+    *others, last = map(str, values)
+    return f"{', '.join(others)}{' or ' if others else ''}{last}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +152,17 @@ class LaunchReading:
     layout: Mapping[str, Any]
     """Fields of LayoutFields."""
     num_devices: int | None
-    """How many devices the job has, where that is said."""
+    """How many devices the job has, where that is said or follows."""
+    devices_setting: str | None = None
+    """The setting of which the number of devices follows; None where it is said itself."""
     num_micro_batches: int | None = None
     """Of one data-parallel rank in a step (gradient accumulation), where that is said. Of the
     global batch and the micro-batch the one that is not said follows from it and the devices."""
+    micro_batches_setting: str | None = None
+    """The setting that says it."""
+    unwritten: Mapping[str, str] = field(default_factory=dict)
+    """Of values that are here and that nobody wrote, by their field, such as workload.seq_len or
+    num_micro_batches: where they come from, in words."""
     stops: tuple[Stop, ...] = ()
     """What is read, but the framework refuses, beyond the rules of layouts."""
     unread: tuple[str, ...] = ()

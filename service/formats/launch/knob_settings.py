@@ -1,4 +1,5 @@
-"""What each framework calls the knobs of a layout: the setting that a person would change first."""
+"""What each framework calls the knobs of a layout, and the global batch: the setting that a person
+would change first."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ KNOB_SETTINGS: Mapping[str, Mapping[str, str]] = {
     "megatron": {
         **{knob: _flag(name) for knob, name in _MEGATRON.items()},
         "micro_batch": "--micro-batch-size",
+        "global_batch": "--global-batch-size",
         "schedule": "--num-virtual-stages-per-pipeline-rank",
         "virtual_stages": "--num-virtual-stages-per-pipeline-rank",
         "zero_stage": "--use-distributed-optimizer",
@@ -40,6 +42,7 @@ KNOB_SETTINGS: Mapping[str, Mapping[str, str]] = {
         **{knob: f"model.{name}" for knob, name in _MEGATRON.items()},
         "placement": "dist.use_tp_pp_dp_mapping",
         "micro_batch": "train.micro_batch_size",
+        "global_batch": "train.global_batch_size",
         "schedule": "model.virtual_pipeline_model_parallel_size",
         "virtual_stages": "model.virtual_pipeline_model_parallel_size",
         "zero_stage": "ddp.use_distributed_optimizer",
@@ -55,6 +58,7 @@ KNOB_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "dp_shard": "parallelism.data_parallel_shard_degree",
         "dp_replicate": "parallelism.data_parallel_replicate_degree",
         "micro_batch": "training.local_batch_size",
+        "global_batch": "training.global_batch_size",
         "schedule": "parallelism.pipeline_parallel_schedule",
         "virtual_stages": "parallelism.pipeline_parallel_layers_per_stage",
         "zero_stage": "parallelism.fsdp_reshard_after_forward",
@@ -83,6 +87,7 @@ KNOB_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "cp": "sequence_parallel_size",
         "ep": "expert_parallel.autoep_size",
         "micro_batch": "train_micro_batch_size_per_gpu",
+        "global_batch": "train_batch_size",
         "zero_stage": "zero_optimization.stage",
         "recompute": "activation_checkpointing",
         "offload_activations": "activation_checkpointing.cpu_checkpointing",

@@ -19,6 +19,10 @@ class Machines:
     devices_per_node: int
     segment: int
     """How many machines share scale-up links; 1 where these end at the machine."""
+    is_whole: bool = True
+    """All devices of each machine are of the job."""
+    names: tuple[str, ...] = ()
+    """Of the machines, in the order of ranks, where they are known."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> Machines:
@@ -31,21 +35,26 @@ class Machines:
         held = math.gcd(chips, cluster.num_chips)
         devices = held * cluster.chip.devices_per_chip
         joined, rest = divmod(cluster.scale_up_domain, devices)
-        is_whole = held == chips and not rest
-        return cls(cluster.num_devices // devices, devices, joined if is_whole else 1)
+        is_whole = held == chips
+        segment = joined if is_whole and not rest else 1
+        return cls(cluster.num_devices // devices, devices, segment, is_whole)
 
 
-def slurm_options(cluster: Cluster) -> dict[str, int | str]:
+def slurm_options(machines: Machines) -> dict[str, bool | int | str]:
     """Options of sbatch, without dashes, for one task a node, which starts a process a device.
 
+    `exclusive` leaves the task all cores of a node: without it sites give one task one core.
     `segment` keeps as many nodes together as share scale-up links (Slurm topology/block).
     """
-    machines = Machines.of(cluster)
-    options: dict[str, int | str] = {
+    options: dict[str, bool | int | str] = {
         "nodes": machines.nodes,
         "ntasks-per-node": 1,
         "gpus-per-node": machines.devices_per_node,
     }
-    if 1 < machines.segment < machines.nodes:
+    if machines.is_whole:
+        options["exclusive"] = True
+    if machines.names:
+        options["nodelist"] = ",".join(machines.names)
+    elif 1 < machines.segment < machines.nodes:
         options["segment"] = machines.segment
     return options

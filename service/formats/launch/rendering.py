@@ -25,7 +25,16 @@ _BEGINS_ARGUMENT = re.compile(r"--|[A-Za-z_][\w.]*=", re.ASCII)
 _FILES = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}
 """The files that documents are written to."""
 _OF_THE_SHELL = {"PATH", "HOME", "USER", "SHELL", "PWD", "IFS", "LANG", "TMPDIR", "SCRIPT"}
-_SCRIPT = {"SCRIPT": "the training script"}
+_TOKEN_OF = ":::{}:::"
+_OF_THE_SITE = (
+    "Time, account and partition are the site's: give them to sbatch, or add lines #SBATCH."
+)
+_PART_OF_NODES = (
+    "The job takes a part of each node: give sbatch --cpus-per-task too, or all processes of a"
+    " node may share one core."
+)
+_EMPTY = "A variable that is set and empty leaves its argument out."
+_FURTHER = "What follows the name of this script goes to the program as further arguments."
 
 
 def command_words(configuration: LaunchConfiguration) -> list[str]:
@@ -112,23 +121,26 @@ def as_shell(configuration: LaunchConfiguration) -> str:
     """
     format_ = FORMATS[configuration.format]
     variables = _variables([*configuration.placeholders])
-    wanted = {variables[name]: what for name, what in configuration.placeholders.items()}
-    if not format_.program:
-        wanted |= _SCRIPT
     parts = [
         "#!/bin/bash",
-        *(f"#SBATCH --{name}={value}" for name, value in configuration.slurm.items()),
-        *_shell_notes(configuration),
+        *_sbatch_lines(configuration.slurm),
+        *_shell_notes(format_, configuration),
         "set -euo pipefail",
-        *(_requirement(name, what) for name, what in wanted.items()),
+        *_requirements(format_, configuration, variables),
         *(
             f"export {name}={shlex.quote(value)}"
             for name, value in configuration.environment.items()
         ),
         *_document(format_, configuration, variables),
+        *_meeting(format_, configuration.slurm),
         _command(format_, configuration, variables),
     ]
     return "\n".join(parts) + "\n"
+
+
+def _sbatch_lines(slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
+    for name, value in slurm.items():
+        yield f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={value}"
 
 
 def _variables(settings: Sequence[str]) -> dict[str, str]:
@@ -145,16 +157,39 @@ def _variable(name: str) -> str:
     return f"VALUE_{variable}" if is_taken else variable
 
 
-def _shell_notes(configuration: LaunchConfiguration) -> Iterator[str]:
+def _shell_notes(format_: LaunchFormat, configuration: LaunchConfiguration) -> Iterator[str]:
     yield from _comment(f"{configuration.framework} {configuration.version}")
+    if configuration.slurm:
+        yield from _comment(_OF_THE_SITE)
+        if "exclusive" not in configuration.slurm:
+            yield from _comment(_PART_OF_NODES)
+    if format_.words is not None:
+        yield from _comment(_EMPTY)
+    yield from _comment(_FURTHER)
     for note in configuration.notes:
         yield from _comment(note)
 
 
-def _requirement(variable: str, what: str) -> str:
-    """A line that stops the script where a variable is not set."""
+def _requirements(
+    format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
+) -> Iterator[str]:
+    """Lines that stop the script where a variable is not set. An argument may be left out by an
+    empty one; a value of a document may not."""
+    unset = ":?" if format_.words is None else "?"
+    defaults = configuration.placeholder_defaults
+    for name, what in configuration.placeholders.items():
+        if name in defaults:
+            continue
+        yield _requirement(variables[name], unset, what)
+    for name, other in defaults.items():
+        yield f': "${{{variables[name]}=${variables[other]}}}"'
+    if not format_.program:
+        yield _requirement("SCRIPT", ":?", "the training script")
+
+
+def _requirement(variable: str, unset: str, what: str) -> str:
     plain = re.sub(r"[\\\"$`{}!]", "", what.replace("'", "’"))
-    return f': "${{{variable}:?{plain}}}"'
+    return f': "${{{variable}{unset}{plain}}}"'
 
 
 def _document(
@@ -177,7 +212,7 @@ def _document(
 
 def _tokens(variables: Mapping[str, str]) -> dict[str, str]:
     """By setting, what stands for the value of its variable until words are quoted."""
-    return {name: f":::{variable}:::" for name, variable in variables.items()}
+    return {name: _TOKEN_OF.format(variable) for name, variable in variables.items()}
 
 
 def _merged(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,69 +230,114 @@ def _command(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> str:
     """The command that starts the job, an argument a line."""
-    words = [*_started(format_, configuration), *_program(format_)]
+    lines = [" ".join([*_started(format_, configuration), *_program(format_)])]
+    settings = dict(configuration.settings)
+    behind = {name: settings.pop(name) for name in [format_.last] if name in settings}
     if format_.words is None:
-        arguments = command_words(configuration)
+        words = command_words(configuration)
         if format_.starter != "accelerate":
-            arguments += ["--deepspeed_config", _FILES[format_.name]]
+            words += ["--deepspeed_config", _FILES[format_.name]]
+        lines += _grouped(words)
     else:
-        tokens = _tokens(variables)
-        options = {name: tokens.pop(name) for name in format_.options if name in tokens}
-        arguments = [*_flags(options), *format_.words({**configuration.settings, **tokens})]
-    return " ".join(words) + "".join(
-        f" \\\n  {group}" for group in _grouped([*map(_quoted, arguments)])
-    )
+        lines += _placeholders(format_, configuration, variables, are_options=True)
+        lines += _grouped(format_.words(settings))
+        lines += _placeholders(format_, configuration, variables, are_options=False)
+    lines.append('"$@"')
+    if format_.words is not None:
+        lines += _grouped(format_.words(behind))
+    return " \\\n  ".join(lines)
 
 
-def _quoted(word: str) -> str:
-    """A word for the shell, in which a token is the value of its variable."""
-    quoted = [
-        f'"${{{piece}}}"' if index % 2 else shlex.quote(piece) if piece else ""
-        for index, piece in enumerate(_TOKEN.split(word))
-    ]
-    return "".join(quoted) or "''"
+def _placeholders(
+    format_: LaunchFormat,
+    configuration: LaunchConfiguration,
+    variables: Mapping[str, str],
+    *,
+    are_options: bool,
+) -> Iterator[str]:
+    """The arguments that are to be filled in, each of which an empty variable leaves out."""
+    for name, variable in variables.items():
+        if (name in format_.options) != are_options or format_.words is None:
+            continue
+        token = {name: _TOKEN_OF.format(variable)}
+        words = [*_flags(token)] if are_options else format_.words(token)
+        is_list = name in configuration.list_placeholders
+        quoted = " ".join(_with_variable(word, is_list=is_list) for word in words)
+        yield f"${{{variable}:+{quoted}}}"
 
 
-def _grouped(arguments: list[str]) -> Iterator[str]:
+def _with_variable(word: str, *, is_list: bool) -> str:
+    """A word for the shell, in which a token is the value of its variable, in as many words as it
+    has where it is a list. Inside of ${...} it is written without brackets."""
+    return _TOKEN.sub(r"$\1" if is_list else r'"$\1"', word)
+
+
+def _grouped(words: Sequence[str]) -> Iterator[str]:
     """Each flag with its values, and each pair."""
     group: list[str] = []
-    for word in arguments:
+    for word in words:
         if group and _BEGINS_ARGUMENT.match(word):
-            yield " ".join(group)
+            yield shlex.join(group)
             group = []
         group.append(word)
     if group:
-        yield " ".join(group)
+        yield shlex.join(group)
 
 
 def _program(format_: LaunchFormat) -> list[str]:
     return [*format_.program] or ['"${SCRIPT}"']
 
 
+def _meeting(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
+    """The lines that say where the ranks of several nodes meet and, where nodes are named, that
+    these have ranks in the order of their names."""
+    if int(slurm.get("nodes", 1)) == 1:
+        return
+    if "nodelist" in slurm:
+        names = str(slurm["nodelist"]).split(",")
+        yield f"export MASTER_ADDR={names[0]}"
+        yield 'SLURM_HOSTFILE="$(mktemp)"'
+        yield "export SLURM_HOSTFILE"
+        yield f"printf '%s\\n' {' '.join(names)} > \"${{SLURM_HOSTFILE}}\""
+    else:
+        yield 'MASTER_ADDR="$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | sed -n 1p)"'
+        yield "export MASTER_ADDR"
+    if format_.starter == "python":  # maxtext/utils/max_utils.py, initialize_jax_for_gpu
+        yield 'export JAX_COORDINATOR_IP="${MASTER_ADDR}"'
+        yield f"export JAX_COORDINATOR_PORT={_PORT}"
+        yield f"export NNODES={slurm['nodes']}"
+
+
 def _started(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
-    """The words in front of the program."""
+    """The words in front of the program. On several nodes each is told its rank: that of Slurm's
+    task there, which only the shell of that task knows."""
     nodes = int(configuration.slurm.get("nodes", 1))
     devices = configuration.slurm.get("gpus-per-node", 1)
-    srun = ["srun"] if nodes > 1 else []
-    if format_.starter == "python":
-        return [*srun, "python3"]
-    head = '"$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | head -n 1)'
-    if format_.starter == "accelerate":
-        meeting = ["--rdzv_backend", "c10d", "--main_process_ip", f'{head}"']
-        meeting += ["--main_process_port", str(_PORT)]
-        file = ["--config_file", _FILES[format_.name]]
-        return [*srun, "accelerate", "launch", *file, *(meeting if nodes > 1 else [])]
+    config = f"--config_file {_FILES[format_.name]}" if format_.starter == "accelerate" else ""
     if nodes == 1:
-        return ["torchrun", "--standalone", f"--nproc-per-node={devices}"]
-    return [
-        *srun,
-        "torchrun",
-        f"--nnodes={nodes}",
-        f"--nproc-per-node={devices}",
-        "--rdzv-backend=c10d",
-        '--rdzv-id="${SLURM_JOB_ID}"',
-        f'--rdzv-endpoint={head}:{_PORT}"',
-    ]
+        alone = {
+            "python": "python3",
+            "accelerate": f"accelerate launch {config}",
+            "torchrun": f"torchrun --standalone --nproc-per-node={devices}",
+        }
+        return [alone[format_.starter]]
+    rank = '"${SLURM_PROCID}"'
+    place = '"${MASTER_ADDR}"'
+    together = {
+        "python": f"NODE_RANK={rank} exec python3",
+        "accelerate": (
+            f"exec accelerate launch {config} --machine_rank {rank}"
+            f" --main_process_ip {place} --main_process_port {_PORT}"
+        ),
+        "torchrun": (
+            f"exec torchrun --nnodes={nodes} --nproc-per-node={devices} --node-rank={rank}"
+            f" --master-addr={place} --master-port={_PORT}"
+        ),
+    }
+    ordered = [f"--ntasks={nodes}", "--distribution=arbitrary"]
+    options = ["--cpu-bind=none", *(ordered if "nodelist" in configuration.slurm else [])]
+    inner = f'{together[format_.starter]} "$@"'
+    return ["srun", *options, f"bash -c '{inner}'", format_.starter]
 
 
 RENDERINGS: Mapping[str, Callable[[LaunchConfiguration], str]] = {

@@ -27,6 +27,8 @@ _VARIABLE = re.compile(
     rf"(?:(:?[-=?+])([^}}]*)|([^}}]*))\}})",
     re.ASCII,
 )
+_LIST = re.compile(rf'"?(?:\$\{{({_NAME})\[[@*]\]\}}|\$@|\$\{{@\}})"?', re.ASCII)
+"""A word that is all elements of an array, or all arguments."""
 _PLAIN = re.compile(r"[\w./:=,+@%^~-]+", re.ASCII)
 """Characters that mean nothing to a shell."""
 _SUM = re.compile(r"[\d\s()+*/%-]{1,200}", re.ASCII)
@@ -345,9 +347,10 @@ class _Reader:
     def _words(self, written: str) -> list[str]:
         """What a written word becomes: unquoted variables are split at spaces, quoted lists at
         their elements."""
-        whole = re.fullmatch(rf'"?\$\{{({_NAME})\[[@*]\]\}}"?', written, re.ASCII)
-        if whole and whole.group(1) in self.script.variables:
-            listed = self.script.variables[whole.group(1)]
+        whole = _LIST.fullmatch(written)
+        name = whole and (whole.group(1) or "@")
+        if name in self.script.variables:
+            listed = self.script.variables[name]
             self._count(sum(map(len, listed)))
             if written.startswith('"'):
                 return list(listed)
@@ -416,6 +419,8 @@ class _Reader:
         otherwise, default, other = match.group(6), match.group(7), match.group(8)
         if match.group(3) or other or match.group(5) not in (None, "[@]", "[*]", "[0]"):
             return written
+        if otherwise in (":+", "+"):
+            return self._inside(default.replace('"', "")) if value else ""
         if value is None and otherwise in (":-", "-", ":=", "=") and self.takes_defaults:
             return self._inside(default.strip("\"'"))
         if value is None:

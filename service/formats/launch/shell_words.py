@@ -65,7 +65,8 @@ def split_command(text: str) -> Command:
     if words:
         return Command(words=words, program=None)
     slurm = _options(sbatch_words(text))
-    variables = _slurm_variables(slurm)
+    # Arguments of the script itself are not in its text.
+    variables = {**_slurm_variables(slurm), "@": list[str]()}
     script = read_script(text, variables)
     found, before = _found(script)
     # A number of nodes that is taken only where nobody sets a variable is not one that is said.
@@ -137,7 +138,7 @@ def _slurm_variables(slurm: Mapping[str, str]) -> dict[str, list[str]]:
 def _found(script: Script) -> tuple[Statement, list[str]]:
     """The statement that starts the program, with what is exported in its environment, and its
     words in front of the program. Of a list of arguments, all of it."""
-    statements = _unwrapped(script)
+    statements = unwrapped(script)
     starting = [each for each in statements if _program_at(each.words) is not None]
     if starting:
         found = _only(starting)
@@ -152,7 +153,7 @@ def _found(script: Script) -> tuple[Statement, list[str]]:
     return Statement(words, {**script.exported, **environment}, in_branch=False), before
 
 
-def _unwrapped(script: Script) -> list[Statement]:
+def unwrapped(script: Script) -> list[Statement]:
     """The statements, with the text behind `sh -c` read in its place."""
     found = []
     for statement in script.statements:
@@ -161,7 +162,8 @@ def _unwrapped(script: Script) -> list[Statement]:
             found.append(statement)
             continue
         at = statement.words.index(inner)
-        for each in read_script(inner, script.variables).statements:
+        arguments = {"@": statement.words[at + 2 :]}
+        for each in read_script(inner, {**script.variables, **arguments}).statements:
             environment = {**statement.environment, **each.environment}
             words = [*statement.words[: at - 2], *each.words]
             found.append(Statement(words, environment, statement.in_branch or each.in_branch))

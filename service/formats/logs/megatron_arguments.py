@@ -18,6 +18,7 @@ from typing import Any
 
 from models.errors import Invalid, Unsupported
 from models.spec.recompute import MODULES
+from service.formats.launch.job import Stopped
 from service.formats.logs.layer_pattern import layer_switches
 from service.formats.logs.megatron_versions import in_todays_names, is_of_gpt_neox
 
@@ -119,9 +120,16 @@ class Arguments:
         value = self.word(name)
         if value is None:
             return None
-        if not _WHOLE.fullmatch(value) or int(value) < least:
-            raise self.invalid(name, f"must be a whole number of at least {least}")
+        rule = f"must be a whole number of at least {least}"
+        if not _WHOLE.fullmatch(value):
+            raise self.invalid(name, rule)
+        if int(value) < least:
+            raise self.stopped(name, rule, f"{self.called(name)} {least}")
         return int(value)
+
+    def replaced(self, **values: str) -> Arguments:
+        """The arguments with other values of some."""
+        return Arguments({**self.values, **values}, self.flags)
 
     def require_any(self, *names: str, part: str) -> None:
         """Raises Invalid unless the dump has one of the arguments, be it None."""
@@ -140,6 +148,13 @@ class Arguments:
         if self.flags is None:
             return Invalid(f"{_PATH}.{name}", self.shown(name), rule)
         return Invalid(_TYPED_PATH, self._as_typed(name), rule)
+
+    def stopped(self, name: str, rule: str, cure: str = "") -> Invalid:
+        """An error of a value that the parser takes and Megatron stops at. No run that printed a
+        dump has one, so that of a dump it is as invalid as any."""
+        if self.flags is None:
+            return self.invalid(name, rule)
+        return Stopped(self.called(name), self.shown(name), rule, cure)
 
     def unsupported(self, name: str, missing: str) -> Unsupported:
         if self.flags is None:
@@ -387,6 +402,11 @@ def _sparse_layers(given: Arguments, layers: int) -> tuple[int, int]:
     return 0, period
 
 
+def require_layer_pattern(given: Arguments, name: str, layers: int) -> bool:
+    """Raises Stopped where an argument that is given has no switch for each layer."""
+    return given.word(name) is None or bool(_layer_pattern(given, name, layers, lambda *_: True))
+
+
 def _layer_pattern(
     given: Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]
 ) -> list[bool]:
@@ -397,9 +417,8 @@ def _layer_pattern(
         return [of_period(int(text), index) for index in range(layers)]
     switches = layer_switches(text, layers)
     if len(switches) != layers:
-        raise given.invalid(
-            name, f"must be a whole number, or a list of 0 and 1 for each of the {layers} layers"
-        )
+        rule = f"must be a whole number, or a list of 0 and 1 for each of the {layers} layers"
+        raise given.stopped(name, rule)
     return switches
 
 
@@ -477,9 +496,8 @@ def data_parallel_axes(given: Arguments, dp: int | None) -> dict[str, int]:
     if dp is None:
         return {"dp_replicate": replicas, **axes}
     if dp % replicas:
-        raise given.invalid(
-            "num_distributed_optimizer_instances", f"must divide the data-parallel size = {dp}"
-        )
+        rule = f"must divide the data-parallel size = {dp}"
+        raise given.stopped("num_distributed_optimizer_instances", rule)
     return {"dp_shard": dp // replicas, "dp_replicate": replicas, **axes}
 
 
@@ -589,7 +607,7 @@ def read_recompute(given: Arguments, layers: int, chunks: int) -> dict[str, Any]
     if granularity == "selective":
         modules = re.findall(r"\w{1,40}", given.word("recompute_modules") or "", re.ASCII)
         if not set(modules) <= set(MODULES):
-            raise given.invalid("recompute_modules", f"must be among {', '.join(MODULES)}")
+            raise given.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
         found["recompute_modules"] = modules
     elif granularity == "full" and given.word("recompute_method") == "block":
         first = given.count("recompute_num_layers")

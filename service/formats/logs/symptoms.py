@@ -13,11 +13,13 @@ from service.formats.logs.lines import Log, printable
 SymptomKind = Literal[
     "allocator_retries",
     "sockets",
+    "network_faults",
     "network_warnings",
     "collective_timeouts",
     "device_faults",
     "throttling",
     "stragglers",
+    "data_waits",
     "profiling",
 ]
 _MARKS: dict[SymptomKind, tuple[str, ...]] = {
@@ -28,13 +30,41 @@ _MARKS: dict[SymptomKind, tuple[str, ...]] = {
     ),
     # NCCL init.cc, transport/net_socket.cc
     "sockets": (r"NCCL INFO Using network Socket", r"NCCL INFO NET/Socket : Using"),
-    "network_warnings": (r"NCCL WARN",),
+    # NCCL transport/net_ib.cc, net_socket.cc: work requests that failed, links that are down
+    "network_faults": (
+        r"NCCL WARN NET/",
+        r"NET/IB : Got async event",
+        r"NET/IB : Got completion from peer",
+        r"NET/Socket : .{0,80} connection .{0,40}(?:failed|closed)",
+    ),
+    "network_warnings": (r"NCCL WARN(?! NET/)",),
     # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
     "collective_timeouts": (r"Watchdog caught collective operation timeout",),
-    "device_faults": (r"NVRM: Xid", r"ncorrectable ECC error encountered", r"ouble Bit ECC Error"),
+    "device_faults": (
+        r"NVRM: Xid",
+        r"ncorrectable ECC error",
+        r"ouble Bit ECC Error",
+        r"GPU has fallen off the bus",
+    ),
     # of nvidia-smi -q -d PERFORMANCE
-    "throttling": (r"Slowdown\s{1,80}: Active", r"hermal throttling", r"locks throttled"),
-    "stragglers": (r"STRAGGLER DETECTION WARNING", r"traggler detected", r"tragglers detected"),
+    "throttling": (
+        r"Slowdown\s{0,80}: Active",
+        r"hermal throttl",
+        r"ower throttl",
+        r"locks? throttl",
+    ),
+    "stragglers": (
+        r"STRAGGLER DETECTION WARNING",
+        r"tragglers? detected",
+        r"low (?:node|rank|host)s?\b",
+    ),
+    # Lightning trainer/connectors/data_connector.py; torch/utils/data/dataloader.py
+    "data_waits": (
+        r"dataloader' does not have many workers",
+        r"might make DataLoader running slow",
+        r"ata ?[Ll]oader[^\n]{0,60}(?:waited|waiting|stall|timed out|bottleneck|too slow)",
+        r"aiting for data",
+    ),
     "profiling": (
         r"Device-side CUDA Event completion trace is currently enabled",
         r"CUDA_LAUNCH_BLOCKING=1",

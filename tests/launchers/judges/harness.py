@@ -39,6 +39,7 @@ def main(judge: Callable[[dict[str, Any]], Mapping[str, Any]], *shims: str) -> N
         for line in sys.stdin:
             configuration = json.loads(line)
             os.environ.update(configuration["environment"])
+            os.environ["JUDGED_GENERATION"] = configuration["generation"]
             try:
                 answer: dict[str, Any] = {"knobs": judge(configuration)}
             except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a framework raises

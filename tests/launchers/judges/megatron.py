@@ -21,7 +21,6 @@ TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.uint8: "fp8"}
 
 def judge(configuration: dict[str, Any]) -> dict[str, Any]:
     words = configuration["arguments"]
-    os.environ["JUDGED_GENERATION"] = configuration["generation"]
     os.environ["WORLD_SIZE"] = str(configuration["devices"])
     os.environ["RANK"] = "0"
     sys.argv = ["pretrain_gpt.py", *words]

@@ -30,7 +30,6 @@ from megatron.bridge.training.utils.omegaconf_utils import process_config_with_o
 
 
 def judge(configuration: dict[str, Any]) -> dict[str, Any]:
-    os.environ["JUDGED_GENERATION"] = configuration["generation"]
     os.environ["WORLD_SIZE"] = str(configuration["devices"])
     words = configuration["arguments"]
     config = process_config_with_overrides(recipe(words), cli_overrides=words)

@@ -20,6 +20,7 @@ from unittest.mock import MagicMock
 CAPABILITY = {"ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0), "blackwell": (10, 0)}
 """The compute capability of the chips of a generation, as CUDA reports it."""
 NAMES = {8: "NVIDIA A100", 9: "NVIDIA H100", 10: "NVIDIA B200"}
+"""What CUDA calls chips of a major capability."""
 TRANSFORMER_ENGINE = "2.14.0"
 ABSENT = ("transformer_engine", "nvidia_resiliency_ext", "megatron.energon", "modelopt", "peft")
 """Libraries that Megatron-Bridge imports, and that are not installed."""
@@ -51,17 +52,18 @@ class _Absent(ModuleType):
         return found
 
 
+def _capability(*_: object) -> tuple[int, int]:
+    return CAPABILITY.get(os.environ["JUDGED_GENERATION"], CAPABILITY["hopper"])
+
+
 def _device() -> None:
     import torch
 
-    def capability(*_: object) -> tuple[int, int]:
-        return CAPABILITY.get(os.environ.get("JUDGED_GENERATION", ""), CAPABILITY["hopper"])
-
     def properties(*_: object) -> SimpleNamespace:
-        major, minor = capability()
-        return SimpleNamespace(major=major, minor=minor, name=NAMES.get(major, "GPU"))
+        major, minor = _capability()
+        return SimpleNamespace(major=major, minor=minor, name=NAMES[major])
 
-    torch.cuda.get_device_capability = capability
+    torch.cuda.get_device_capability = _capability
     torch.cuda.get_device_properties = properties
 
 
@@ -102,10 +104,13 @@ def _jax_devices() -> None:
     jax.devices = lambda *_: JAX_DEVICES
 
 
-def _mesh_device() -> None:
+def _torchtitan() -> None:
     import torchtitan.distributed.parallel_dims
+    from torchtitan.components.quantization import float8, mx, nvfp4
 
     torchtitan.distributed.parallel_dims.device_type = "cpu"
+    for module in (float8, mx, nvfp4):
+        module.has_cuda_capability = lambda major, minor: _capability() >= (major, minor)
 
 
 def _process_group() -> None:
@@ -149,13 +154,13 @@ def _current_device() -> None:
 
 SHIMS = {
     "device": Shim(
-        "Megatron-LM",
+        "Megatron-LM, Megatron-Bridge",
         "the compute capability and the name of the GPU",
         "those of the generation of the job's chip: 8.0, 8.9, 9.0 or 10.0",
         _device,
     ),
     "transformer_engine": Shim(
-        "Megatron-LM",
+        "Megatron-LM, Megatron-Bridge",
         "the version of Transformer Engine, and whether it has FusedAdam and fused kernels for"
         " rotary embeddings and permutation",
         f"{TRANSFORMER_ENGINE}, and yes",
@@ -179,9 +184,14 @@ SHIMS = {
         "as many as the job has, at the coordinates of its slices; that this is all",
         _jax_devices,
     ),
-    "mesh_device": Shim("torchtitan", "the kind of device of its meshes", "`cpu`", _mesh_device),
+    "torchtitan": Shim(
+        "torchtitan",
+        "the kind of device of its meshes, and the compute capability for low precision",
+        "`cpu`, and that of the generation of the job's chip",
+        _torchtitan,
+    ),
     "process_group": Shim(
-        "Megatron-LM, DeepSpeed, torchtitan",
+        "Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed",
         "a process group of all ranks",
         "PyTorch's `fake` backend, as rank 0 of a world of the job's size",
         _process_group,

@@ -142,4 +142,4 @@ def optimizer(config: Trainer.Config) -> str:
     return OPTIMIZERS[config.optimizer.implementation]
 
 
-main(judge, "mesh_device", "process_group")
+main(judge, "torchtitan", "process_group")

@@ -190,11 +190,33 @@ def test_a_layout_that_may_not_fit_is_warned_of(probability: float, codes: set[s
     assert {warning.code for warning in found.warnings} & {"may_not_fit"} == codes
 
 
-def test_only_changes_that_are_accepted_are_named() -> None:
+def test_only_layouts_that_are_accepted_are_named() -> None:
     layout = Layout(dp_shard=2, tp=8, zero_stage=1, sequence_parallel=True)
     usual = check_layout(llama(16, 64), PROFILE, layout)
     assert usual.first_change is not None
-    knob = usual.first_change.knob
-    other = check_layout(llama(16, 64), PROFILE, layout, accepts=lambda change: change.knob != knob)
+    assert usual.best is not None
+    taken = [usual.first_change.layout, usual.best.layout]
+    other = check_layout(
+        llama(16, 64), PROFILE, layout, accepts=lambda problem, layout: layout not in taken
+    )
     assert other.first_change is not None
-    assert other.first_change.knob != knob
+    assert other.best is not None
+    assert other.first_change.layout not in taken
+    assert other.best.layout not in taken
+    assert other.best.step_time_s >= usual.best.step_time_s
+    assert not other.best_is_exact
+
+
+def test_where_no_layout_is_accepted_the_reason_is_said() -> None:
+    found = check_layout(llama(16, 64), PROFILE, None, accepts=lambda problem, layout: False)
+    assert found.best is found.first_change is None
+    assert found.no_best is not None
+    assert "no words" in found.no_best
+
+
+def test_of_a_layout_that_cannot_be_told_there_is_a_best_alone() -> None:
+    found = check_layout(llama(16, 64), PROFILE, None)
+    assert found.prediction is found.first_change is None
+    assert found.broken_rules == found.fitting == ()
+    assert found.best is not None
+    assert found.best.fits

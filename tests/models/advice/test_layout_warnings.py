@@ -42,6 +42,17 @@ def test_expert_parallelism_beyond_a_node_is_named() -> None:
     assert "expert_across_domains" not in warned(rack, dp_shard=32, ep=16, zero_stage=1)
 
 
+def test_axes_that_reach_beyond_a_node_together_are_named_with_the_cure() -> None:
+    asked = problem("qwen3-30b-a3b", ("h100", 32), "megatron", seq_len=4096, global_batch=64)
+    beyond = warned(asked, dp_shard=16, tp=2, ep=8, etp=2, zero_stage=1)["expert_across_domains"]
+    assert beyond.message.startswith("ep(8) * etp(2) = 16 devices reach beyond")
+    assert beyond.numbers["etp"] == 2
+    assert "; etp 1 keeps it inside a domain" in beyond.message
+    alone = warned(asked, dp_shard=32, ep=16, zero_stage=1)["expert_across_domains"]
+    assert alone.message.startswith("ep(16) reaches beyond")
+    assert "; ep 8 keeps it inside a domain" in alone.message
+
+
 def test_a_pipeline_that_is_starved_is_named_with_its_bubble() -> None:
     asked = llama(16, 8)
     found = warned(asked, pp=8, dp_shard=2, zero_stage=1)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from models.advice.recommendation import recommend
+from models.advice.recommendation import MEMORY, recommend
+from models.cost.memory_uncertainty import percent
 from models.errors import Infeasible
 from models.layouts.complexity import TERM_WORDS
 from models.prediction.prediction import predict_layouts
-from models.spec.constraints import Constraints
+from models.spec.constraints import SAFE_FIT_PROBABILITY, Constraints
 from models.spec.layout import Layout
 from tests.benchmarks.problems import NAMED, problem
 from tests.models.advice.problems import PROFILE, llama
@@ -97,6 +98,25 @@ def test_what_simplicity_costs_is_a_number() -> None:
     for name in dropped:
         assert TERM_WORDS[name] in named
     assert "_" not in named.split("without ")[1].split(";")[0]
+
+
+def test_memory_is_told_of_the_layout_to_launch() -> None:
+    found = recommend(NAMED["gpt3-175b 1600"](), PROFILE)
+    recommended = found.recommended.prediction
+    assert recommended.layout != found.fastest.prediction.layout
+    (told,) = [reason for reason in found.reasons if reason.startswith(MEMORY)]
+    whose, _, fastest = told.partition("; the fastest needs ")
+    assert f"the recommended layout needs {recommended.needed_gib:.1f} " in whose
+    assert whose.endswith(percent(recommended.fit_probability))
+    assert fastest.startswith(f"{found.fastest.prediction.needed_gib:.1f} GiB: ")
+
+
+def test_that_the_layout_to_launch_may_not_fit_is_told_of_that_layout() -> None:
+    """Whether it is the fastest one or a simpler one."""
+    for chips in (8, 16, 24):
+        found = recommend(llama(chips, 96), PROFILE, Constraints(min_fit_probability=0.5))
+        told = any("the recommended layout may not fit" in reason for reason in found.reasons)
+        assert told == (found.recommended.prediction.fit_probability < SAFE_FIT_PROBABILITY)
 
 
 def test_of_layouts_that_differ_by_rounding_the_plain_schedule_is_taken() -> None:

@@ -393,14 +393,21 @@ def test_only_ends_that_are_dealt_out_in_rounds_may_be_without_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("micro_batch", "told"),
-    [(3, "micro_batch may be 2 or 4"), (100, "micro_batch may be 8"), (1, None)],
+    ("dp_shard", "micro_batch", "field", "told"),
+    [
+        (64, 3, "layout.micro_batch", "micro_batch may be 2 or 4"),
+        (64, 100, "layout.micro_batch", "micro_batch may be 8"),
+        (60, 1, "workload.global_batch", "the nearest such batches are 480 and 540"),
+        (60, 2, "workload.global_batch", "the nearest such batches are 480 and 600"),
+        (1024, 1, "workload.global_batch", "the nearest such batch is 1024"),
+    ],
 )
-def test_a_micro_batch_that_does_not_divide_is_told_with_those_that_do(
-    micro_batch: int, told: str | None
+def test_a_batch_that_does_not_divide_is_told_with_what_does(
+    dp_shard: int, micro_batch: int, field: str, told: str
 ) -> None:
+    """The batch is to blame where the data-parallel ranks do not divide it."""
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=512)
-    message = RULES_BY_NAME["batch_divides"].message(
-        asked, Layout(dp_shard=64 if told else 60, micro_batch=micro_batch)
-    )
-    assert message.endswith(told or "micro_batch(1)")
+    layout = Layout(dp_shard=dp_shard, micro_batch=micro_batch)
+    rule = RULES_BY_NAME["batch_divides"]
+    assert rule.message(asked, layout).endswith(told)
+    assert rule.blamed_field(asked, layout) == field

@@ -162,7 +162,6 @@ def test_a_broken_rule_of_a_launch_is_in_its_words(shared_client) -> None:
         (changed(LAUNCHED, "launch.arguments", "[" * 60_000), "/launch/arguments"),
         (changed(LAUNCHED, "launch.arguments", "x" * 70_000), "/launch/arguments"),
         (changed(LAUNCHED, "launch.arguments", ["x" * 1000] * 70), "/launch/arguments"),
-        (changed(LAUNCHED, "cluster.num_chips", 32), "/launch/arguments"),
         (changed(LAUNCHED, "workload.seq_len", 0), "/workload/seq_len"),
         ({**QUESTION, "layout": SLOW, "time_limit_s": 0}, "/time_limit_s"),
         ({**QUESTION, "layout": SLOW, "constraints": {"tp": 0}}, "/constraints/tp"),
@@ -228,6 +227,12 @@ def test_a_job_script_says_all_but_the_chips(shared_client) -> None:
             "--micro-batch-size",
         ),
         (
+            "--global-batch-size 512",
+            "--global-batch-size 513",
+            "batch_divides",
+            "--global-batch-size",
+        ),
+        (
             "parallel-size 8",
             "parallel-size 5",
             "tensor_divides_heads",
@@ -260,6 +265,103 @@ def test_what_megatron_refuses_is_illegal_and_named_by_its_flag(
     assert name in answer["summary"]
     refused = shared_client.post("/v1/predictions", json=without(typed(old, new), "time_limit_s"))
     assert refused.status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("format_", "arguments", "setting"),
+    [
+        (
+            "megatron",
+            SBATCH.replace("--bf16", "--bf16 --num-layers-per-virtual-pipeline-stage 3"),
+            "--num-layers-per-virtual-pipeline-stage",
+        ),
+        (
+            "megatron",
+            SBATCH.replace("--bf16", "--bf16 --pipeline-model-parallel-layout Et*20|t*20|t*40L"),
+            "--pipeline-model-parallel-layout",
+        ),
+        ("deepspeed", {**DEEPSPEED, "train_batch_size": 127}, "train_batch_size"),
+        ("deepspeed", {**DEEPSPEED, "train_batch_size": 64}, "train_batch_size"),
+        (
+            "deepspeed",
+            {**without(DEEPSPEED, "train_batch_size"), "data_parallel_size": 48},
+            "data_parallel_size",
+        ),
+        (
+            "torchtitan",
+            "--module llama3 --config llama3_8b --parallelism.data_parallel_shard_degree 48",
+            "--parallelism.data_parallel_shard_degree",
+        ),
+        (
+            "maxtext",
+            "model_name=llama3.1-8b max_target_length=8192 ici_fsdp_parallelism=16"
+            " ici_pipeline_parallelism=4 num_layers_per_pipeline_stage=3"
+            " per_device_batch_size=4",
+            "num_layers_per_pipeline_stage",
+        ),
+    ],
+)
+def test_what_parses_and_is_refused_gets_a_verdict(
+    shared_client, format_: str, arguments: Any, setting: str
+) -> None:
+    body = {"launch": {"format": format_, "arguments": arguments}, "cluster": LAUNCHED["cluster"]}
+    if format_ == "megatron":
+        body["cluster"] = {"preset": "h100"}
+    if format_ == "deepspeed":
+        body |= {"model": "llama-3.1-8b", "workload": {"seq_len": 8192}}
+    answer = check(shared_client, body | PATIENT)
+    assert answer["verdict"] == "illegal"
+    broken = {rule["setting"]: rule for rule in answer["broken_rules"]}
+    assert broken[setting]["name"] == "framework_stops"
+    assert broken[setting]["cure"]
+    assert answer["prediction"] is answer["fits"] is None
+    assert answer["best"]["fit_probability"] >= 0.9
+    assert shared_client.post("/v1/predictions", json=body).status_code == 422
+
+
+def test_what_the_parser_refuses_is_no_check(shared_client) -> None:
+    odd = typed("--bf16", "--bf16 --moe-token-dispatcher-type puzzle")
+    answer = shared_client.post("/v1/checks", json=odd)
+    assert_problem(answer, "invalid", "/launch/arguments")
+    (error,) = answer.json()["errors"]
+    assert error["value"] == "--moe-token-dispatcher-type puzzle"
+    assert "allgather, alltoall, flex" in error["rule"]
+
+
+def test_the_best_of_a_launch_is_a_layout_that_it_can_say(shared_client) -> None:
+    """torchtitan's graphs go without a pipeline, which the fastest layout here has."""
+    body = {
+        "launch": {
+            "format": "torchtitan",
+            "arguments": "--module llama3 --config llama3_8b"
+            " --parallelism.data_parallel_shard_degree 8 --parallelism.tensor_parallel_degree 8",
+        },
+        "cluster": {"preset": "h100", "num_chips": 64},
+        **PATIENT,
+    }
+    answer = check(shared_client, body)
+    assert answer["best"]["layout"]["pp"] == 1
+    assert not answer["best"]["exact"]
+
+
+def test_batches_that_divide_are_offered_first_and_in_the_words_of_the_request(
+    shared_client,
+) -> None:
+    answer = check(shared_client, typed("--global-batch-size 512", "--global-batch-size 513"))
+    (broken,) = answer["broken_rules"]
+    assert broken["value"] == 513
+    assert broken["cure"].startswith("--global-batch-size 512 or 516, or dp_shard = ")
+    asked = {**QUESTION, "workload": {"seq_len": 8192, "global_batch_tokens": 8192 * 1000}}
+    asked["layout"] = {"dp_shard": 32, "tp": 2, "zero_stage": 3}
+    (plain,) = check(shared_client, asked)["broken_rules"]
+    assert (plain["field"], plain["value"]) == ("workload.global_batch_tokens", 8192 * 1000)
+    assert plain["cure"].startswith("global_batch = 992 or 1024, or ")
+    refused = shared_client.post("/v1/predictions", json=asked).json()
+    (error,) = refused["errors"]
+    assert error["pointer"] == "/workload/global_batch_tokens"
+    assert error["rule"].endswith(
+        "the nearest such batches are 992 and 1024 sequences: 8126464 and 8388608 tokens"
+    )
 
 
 def test_the_change_that_makes_a_launch_legal_is_in_its_words(shared_client) -> None:

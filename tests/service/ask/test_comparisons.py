@@ -143,7 +143,9 @@ def test_switches_that_differ_are_compared_too(shared_client) -> None:
     sides = {"first": wide, "second": narrow}
     body = shared_client.post("/v1/comparisons", json={**LAUNCHED, **sides}).json()
     assert body["memory_gib"]["gradients_gib"] > 0
-    reason = "the stack of the first has gradient_bytes 4, not 2"
+    reason = (
+        "the stack of the first has gradient_bytes 4 (data_types.grad_accum_dtype=fp32), not 2 ("
+    )
     assert any(line.startswith(reason) for line in body["reasons"])
     stacks = [body["request"].get("stack"), body["request"]["second"].get("stack")]
     assert stacks[0] != stacks[1]

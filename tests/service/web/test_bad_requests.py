@@ -110,7 +110,7 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
         for n in (0, -1, 10**9, 1000.5, None)
     ],
     *[
-        (changed(PREDICTION, "workload.global_batch", n), "invalid", "/layout/micro_batch")
+        (changed(PREDICTION, "workload.global_batch", n), "invalid", "/workload/global_batch")
         for n in (1, 63, 100)
     ],
     (changed(PREDICTION, "workload.global_batch", 10**8), "invalid", "/workload/global_batch"),

@@ -18,14 +18,15 @@ from models.errors import Invalid
 from service.formats.launch.accelerate.writer import FRAMEWORK, NAME, OPTIMIZERS, RELEASE
 from service.formats.launch.documents import (
     Settings,
-    document_in_script,
     flat,
     nested,
     read_document,
+    sent_document,
     shown,
 )
-from service.formats.launch.job import LaunchReading
+from service.formats.launch.job import LaunchReading, Stopped, Stops
 from service.formats.launch.shell_script import PATH, read_script
+from service.formats.launch.shell_words import unwrapped
 from service.formats.launch.switch_settings import known_release, take_switches
 
 _COMMAND = re.compile(r"\baccelerate(?:[\w.-]*launch\b|\s+launch\b)", re.ASCII)
@@ -67,11 +68,16 @@ def read(text: str, version: str | None) -> LaunchReading:
     settings = Settings(_with_prefixes(document))
     ranks = settings.whole("num_processes", least=-1)
     num_devices = ranks if ranks is not None and ranks > 0 else None
-    stack, layout = _parallelism(settings, num_devices)
-    workload = _precision(settings)
+    stops = Stops()
+    stack, layout = _parallelism(settings, num_devices, stops)
+    unwritten: dict[str, str] = {}
+    workload = _precision(settings, unwritten)
     workload |= _optimizer(settings)
     steps = _accumulation_steps(settings)
     workload |= _batch(settings, layout)
+    if steps is None and "micro_batch" in layout:
+        steps = 1
+        unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
     release, switches = RELEASE, {}
     if stack == "fsdp":
         release = known_release(settings, stack, version, RELEASE)
@@ -88,6 +94,9 @@ def read(text: str, version: str | None) -> LaunchReading:
         layout=layout,
         num_devices=num_devices,
         num_micro_batches=steps,
+        micro_batches_setting="gradient_accumulation_steps",
+        unwritten=unwritten,
+        stops=tuple(stops.found),
         unread=tuple(unread),
         ignored=tuple(ignored),
     )
@@ -109,15 +118,12 @@ def _of_command(text: str) -> dict[str, Any]:
     file = said.pop("config_file", None)
     if file is None:
         return nested(said)
-    written = document_in_script(text)
-    if written is None:
-        rule = "has settings that were not sent: send the text of that file"
-        raise Invalid(PATH, f"--config_file {file}", rule)
+    written = sent_document(text, f"--config_file {file}")
     return nested(dict(flat(read_document(written))) | said)
 
 
 def _command_settings(text: str) -> Iterator[tuple[str, str]]:
-    for statement in read_script(text, {}).statements:
+    for statement in unwrapped(read_script(text, {"@": []})):
         words = statement.words
         for at, word in enumerate(words):
             if word.endswith(("accelerate", "accelerate-launch", "accelerate.commands.launch")):
@@ -187,18 +193,20 @@ def _with_prefixes(document: Mapping[str, Any]) -> dict[str, Any]:
 # -- what they say
 
 
-def _parallelism(settings: Settings, num_devices: int | None) -> tuple[str, dict[str, Any]]:
+def _parallelism(
+    settings: Settings, num_devices: int | None, stops: Stops
+) -> tuple[str, dict[str, Any]]:
     """The stack that a kind of distributed training is, and the layout."""
     kind = str(settings.take("distributed_type") or "NO").upper()
     settings.take("use_parallelism_config")
     checkpoints = settings.truth("activation_checkpointing") or False
     checkpoints |= settings.truth("gradient_checkpointing") or False  # the old name
     if kind == "FSDP":
-        return "fsdp", _fsdp(settings, num_devices, checkpoints=checkpoints)
+        return "fsdp", _fsdp(settings, num_devices, stops, checkpoints=checkpoints)
     if kind == "DEEPSPEED":
-        return "deepspeed", _deepspeed(settings, num_devices, checkpoints=checkpoints)
+        return "deepspeed", _deepspeed(settings, num_devices, stops, checkpoints=checkpoints)
     if kind == "MEGATRON_LM":
-        return "megatron", _megatron(settings, num_devices)
+        return "megatron", _megatron(settings, num_devices, stops)
     if kind != "NO" and not kind.startswith("MULTI_"):
         rule = "must be FSDP, DEEPSPEED, MEGATRON_LM, NO or one of MULTI_…"
         raise Invalid(PATH, shown("distributed_type", kind), rule)
@@ -210,7 +218,9 @@ def _recompute_form(checkpoints: bool) -> dict[str, Any]:
     return {"recompute": "full" if checkpoints else "none"}
 
 
-def _fsdp(settings: Settings, num_devices: int | None, *, checkpoints: bool) -> dict[str, Any]:
+def _fsdp(
+    settings: Settings, num_devices: int | None, stops: Stops, *, checkpoints: bool
+) -> dict[str, Any]:
     version = settings.whole("fsdp_config.fsdp_version") or 1
     checkpoints |= settings.truth("fsdp_config.fsdp_activation_checkpointing") or False
     offloads = settings.truth("fsdp_config.fsdp_activation_checkpointing_offload")
@@ -220,17 +230,17 @@ def _fsdp(settings: Settings, num_devices: int | None, *, checkpoints: bool) -> 
         "offload_optimizer": settings.truth("fsdp_config.fsdp_offload_params") or False,
     }
     if version == 1:
-        return layout | _fsdp1_sharding(settings, num_devices)
+        return layout | _fsdp1_sharding(settings, num_devices, stops)
     reshard = settings.truth("fsdp_config.fsdp_reshard_after_forward")
     return {
         **layout,
         "zero_stage": 3,
         "reshard": True if reshard is None else reshard,
-        **_mesh(settings, num_devices),
+        **stops.attempt(lambda: _mesh(settings, num_devices), {}),
     }
 
 
-def _fsdp1_sharding(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
     """The sharding of FSDP1, which takes fsdp_sharding_strategy whatever else is said (FSDP_
     SHARDING_STRATEGY is always set by utils/launch.py)."""
     reshard_name = "fsdp_config.fsdp_reshard_after_forward"
@@ -247,10 +257,18 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None) -> dict[str, An
         return layout
     machines = settings.whole("num_machines") or 1
     replicas = machines if strategy.startswith("hybrid") else 1
-    if num_devices % replicas:
-        rule = f"must be a multiple of num_machines({machines})"
-        raise Invalid(PATH, shown("num_processes", num_devices), rule)
-    return layout | {"dp_shard": num_devices // replicas, "dp_replicate": replicas}
+    rule = f"must be a multiple of num_machines({machines})"
+    shards = stops.attempt(lambda: _quotient(num_devices, replicas, rule), num_devices)
+    return layout | {"dp_shard": shards, "dp_replicate": replicas}
+
+
+def _quotient(num_devices: int, divisor: int, rule: str) -> int:
+    """The processes over a number that must divide them."""
+    if num_devices % divisor:
+        below = num_devices // divisor * divisor
+        cure = f"num_processes {below or divisor} or {below + divisor}"
+        raise Stopped("num_processes", num_devices, rule, cure)
+    return num_devices // divisor
 
 
 def _strategy(written: object) -> str:
@@ -276,12 +294,14 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     devices = mesh["dp_replicate"] * mesh["dp_shard"] * mesh["tp"] * mesh["cp"]
     if num_devices is not None and devices != num_devices:
         product = " * ".join(f"{axis}({degree})" for axis, degree in mesh.items())
-        rule = f"must be num_processes({num_devices}), as ParallelismConfig asks"
-        raise Invalid(PATH, f"{product} = {devices}", rule)
+        rule = f"must be {product} = {devices}, as ParallelismConfig asks"
+        raise Stopped("num_processes", num_devices, rule, f"num_processes {devices}")
     return mesh
 
 
-def _deepspeed(settings: Settings, num_devices: int | None, *, checkpoints: bool) -> dict[str, Any]:
+def _deepspeed(
+    settings: Settings, num_devices: int | None, stops: Stops, *, checkpoints: bool
+) -> dict[str, Any]:
     prefix = "deepspeed_config"
     stage = settings.whole(f"{prefix}.zero_stage", least=0)
     device = settings.word(f"{prefix}.offload_optimizer_device")
@@ -302,13 +322,12 @@ def _deepspeed(settings: Settings, num_devices: int | None, *, checkpoints: bool
     }
     if num_devices is None:
         return layout
-    if num_devices % cp:
-        rule = f"must be a multiple of parallelism_config_sp_size({cp})"
-        raise Invalid(PATH, shown("num_processes", num_devices), rule)
-    return layout | {"dp_shard" if stage else "dp_replicate": num_devices // cp}
+    rule = f"must be a multiple of parallelism_config_sp_size({cp})"
+    ranks = stops.attempt(lambda: _quotient(num_devices, cp, rule), num_devices)
+    return layout | {"dp_shard" if stage else "dp_replicate": ranks}
 
 
-def _megatron(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+def _megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
     prefix = "megatron_lm_config.megatron_lm"
     names = {
         "tp": "tp_degree",
@@ -330,15 +349,16 @@ def _megatron(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     if num_devices is None:
         return layout
     others = layout["tp"] * layout["pp"] * layout["cp"]
-    if num_devices % others:
-        rule = f"must be a multiple of tp * pp * cp = {others}"
-        raise Invalid(PATH, shown("num_processes", num_devices), rule)
+    rule = f"must be a multiple of tp * pp * cp = {others}"
+    ranks = stops.attempt(lambda: _quotient(num_devices, others, rule), num_devices)
     shard = "dp_shard" if layout["zero_stage"] else "dp_replicate"
-    return layout | {shard: num_devices // others}
+    return layout | {shard: ranks}
 
 
-def _precision(settings: Settings) -> dict[str, Any]:
+def _precision(settings: Settings, unwritten: dict[str, str]) -> dict[str, Any]:
     """The precision of TrainingArguments, or else of the launcher."""
+    if not any(name in settings for name in ("mixed_precision", "bf16", "fp16")):
+        unwritten["workload.precision"] = "the default of mixed_precision"
     precision = settings.word("mixed_precision") or "no"
     for name in ("bf16", "fp16"):
         if settings.truth(name):
@@ -373,12 +393,12 @@ def _batch(settings: Settings, layout: dict[str, Any]) -> dict[str, Any]:
     return workload
 
 
-def _accumulation_steps(settings: Settings) -> int:
-    """Micro-batches of a step, 1 where nothing is said."""
+def _accumulation_steps(settings: Settings) -> int | None:
+    """Micro-batches of a step; None where nothing is said."""
     names = (
         "gradient_accumulation_steps",
         "deepspeed_config.gradient_accumulation_steps",
         "megatron_lm_config.megatron_lm_num_micro_batches",
     )
     said = [settings.whole(name) for name in names]
-    return next(filter(None, said), 1)
+    return next(filter(None, said), None)

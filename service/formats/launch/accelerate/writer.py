@@ -8,7 +8,10 @@ _should_free_in_backward). Without ZeRO, DistributedDataParallel replicates the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from models.spec.layout import AXES, Layout
@@ -16,7 +19,7 @@ from models.spec.switches import launch_arguments
 from service.formats.launch.documents import nested
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
-from service.formats.launch.machines import Machines, slurm_options
+from service.formats.launch.machines import slurm_options
 
 NAME = "accelerate"
 FRAMEWORK = "accelerate"
@@ -43,7 +46,7 @@ def write(job: Job) -> LaunchConfiguration:
     """The configuration that runs a layout. Raises Inexpressible where none does."""
     layout = job.layout
     _require_expressible(job)
-    machines = Machines.of(job.problem.cluster)
+    machines = job.machines
     settings: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": _distributed_type(job),
@@ -58,7 +61,11 @@ def write(job: Job) -> LaunchConfiguration:
     if layout.zero_stage:
         settings |= {f"fsdp_config.{key}": value for key, value in _fsdp(layout).items()}
         name = "fsdp_config.fsdp_transformer_layer_cls_to_wrap"
-        placeholders[name] = "the class of a layer, such as LlamaDecoderLayer"
+        layer = _layer_class(job)
+        if layer is None:
+            placeholders[name] = "the class of a layer in the model's own code"
+        else:
+            settings[name] = layer
     if layout.zero_stage == 3:
         settings |= _parallelism(layout)
     settings |= launch_arguments(job.problem, layout)
@@ -69,9 +76,21 @@ def write(job: Job) -> LaunchConfiguration:
         settings=nested(settings),
         script_arguments=_training_arguments(job),
         placeholders=placeholders,
-        slurm=slurm_options(job.problem.cluster),
+        slurm=slurm_options(job.machines),
         notes=tuple(_notes(job)),
     )
+
+
+@cache
+def _layer_classes() -> dict[str, str]:
+    """The class of a layer, which no split goes through, by family (transformers 5.24.0,
+    _no_split_modules)."""
+    facts = (files("service.formats.launch") / "fields" / "accelerate.json").read_text()
+    return dict(json.loads(facts)["layer_classes"])
+
+
+def _layer_class(job: Job) -> str | None:
+    return None if job.family is None else _layer_classes().get(job.family)
 
 
 def _require_expressible(job: Job) -> None:
@@ -116,7 +135,7 @@ def _require_expressible_sharding(job: Job) -> None:
         cure = "replicas beside cp need dp_shard 2 or more (ParallelismConfig); ask with that"
         raise Inexpressible(NAME, "layout.dp_replicate", layout.dp_replicate, cure)
     if layout.zero_stage == 2 and layout.dp_replicate > 1:
-        devices = Machines.of(job.problem.cluster).devices_per_node
+        devices = job.machines.devices_per_node
         if layout.dp_shard != devices:
             cure = f"HYBRID_SHARD_ZERO2 shards over a machine; ask with dp_shard {devices}"
             raise Inexpressible(NAME, "layout.dp_shard", layout.dp_shard, cure)
@@ -187,6 +206,11 @@ def _notes(job: Job) -> Iterator[str]:
         " training script's; per_device_train_batch_size and gradient_accumulation_steps are"
         " TrainingArguments of transformers."
     )
+    if layout.zero_stage == 2:
+        yield (
+            "fsdp_version is 1 on purpose: ZeRO 2 keeps parameters from one micro-batch to the next"
+            " (SHARD_GRAD_OP), and FSDP2 drops them after every backward, which is ZeRO 3."
+        )
     if workload.optimizer not in OPTIMIZERS:
         yield f"Pass the optimizer ({workload.optimizer}) to the Trainer."
     if layout.zero_stage and problem.gradient_bytes > problem.parameter_bytes:

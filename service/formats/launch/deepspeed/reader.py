@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
 from models.errors import Invalid
+from models.layouts.factors import divisors
 from service.formats.launch.deepspeed.writer import FRAMEWORK, NAME, RELEASE
 from service.formats.launch.documents import (
     Settings,
     document_in_script,
     read_document,
+    sent_document,
     shown,
 )
-from service.formats.launch.job import LaunchReading
+from service.formats.launch.job import LaunchReading, Stop, Stopped, Stops, in_words
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.switch_settings import known_release, take_switches
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
+_MOST_VALUES = 4  # that a cure names
+_BATCH_KEYS = (
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+)  # fmt: skip
+_NAMES_FILE = re.compile(r"(?<![\w-])(--deepspeed(?:[_-]config)?)[ =]+([^\s'\"-][^\s'\"]*)")
+"""A flag that says where the document is."""
 _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
@@ -30,14 +39,21 @@ def read(text: str, version: str | None) -> LaunchReading:
     The model, the sequence length and the devices are not in it, except for the number of devices
     that follows from a batch of which all three numbers are given.
     """
-    settings = Settings(read_document(document_in_script(text) or text))
+    settings = Settings(read_document(_document(text)))
+    says_ranks = "data_parallel_size" in settings
     layout = _mesh(settings)
-    workload = _precision(settings)
+    stops = Stops()
+    unwritten: dict[str, str] = {}
+    workload = _precision(settings, stops, unwritten)
     workload |= _optimizer(settings)
     layout |= _sharding(settings)
     layout |= _recompute(settings, pp=layout["pp"])
+    takes_one = sum(name in settings for name in _BATCH_KEYS) == 1
     steps = settings.whole("gradient_accumulation_steps")
-    workload |= _batch(settings, layout, steps)
+    workload |= _batch(settings, layout, steps, stops)
+    if takes_one and ("global_batch" in workload or "micro_batch" in layout):
+        steps = 1
+        unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
     release = known_release(settings, NAME, version, RELEASE)
     switches = take_switches(settings, NAME, release, layout)
     _check_reduction(settings, switches)
@@ -52,10 +68,22 @@ def read(text: str, version: str | None) -> LaunchReading:
         stack={"name": NAME, **switches},
         layout=layout,
         num_devices=_num_devices(layout),
+        devices_setting="data_parallel_size" if says_ranks else "train_batch_size",
         num_micro_batches=steps,
+        micro_batches_setting="gradient_accumulation_steps",
+        unwritten=unwritten,
+        stops=tuple(stops.found),
         unread=tuple(unread),
         ignored=tuple(ignored),
     )
+
+
+def _document(text: str) -> str:
+    """The text of the document: all of it, or what a script writes. Raises Invalid for a command
+    line that only names its file."""
+    if not text.lstrip().startswith("{") and (match := _NAMES_FILE.search(text)):
+        return sent_document(text, f"{match.group(1)} {match.group(2)}")
+    return document_in_script(text) or text
 
 
 @cache
@@ -83,12 +111,20 @@ def _mesh(settings: Settings) -> dict[str, Any]:
     return mesh
 
 
-def _precision(settings: Settings) -> dict[str, Any]:
-    bf16 = [settings.truth(f"{name}.enabled") for name in ("bf16", "bfloat16")]
+def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> dict[str, Any]:
+    names = [f"{name}.enabled" for name in ("bf16", "bfloat16", "fp16")]
+    is_open = any(map(settings.is_auto, names))
+    if not any(name in settings for name in names):
+        unwritten["workload.precision"] = "what DeepSpeed trains in without bf16 and fp16"
+    said = [settings.truth(f"{name}.enabled") for name in ("bf16", "bfloat16")]
+    bf16 = any(said)
     fp16 = settings.truth("fp16.enabled")
-    if fp16 and any(bf16):
-        raise Invalid(PATH, "bf16.enabled and fp16.enabled", "cannot both be true; drop one")
-    return {"precision": "bf16" if any(bf16) else "fp16" if fp16 else "fp32"}
+    if fp16 and bf16:
+        rule = "does not go with bf16.enabled: DeepSpeed stops where both are true"
+        stops.found.append(Stop(setting="fp16.enabled", value=True, rule=rule, cure="drop one"))
+    if is_open and not (bf16 or fp16):
+        return {}
+    return {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
 
 
 def _optimizer(settings: Settings) -> dict[str, Any]:
@@ -142,46 +178,67 @@ def _check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
         settings.unread.append(shown(name, written))
 
 
-def _batch(settings: Settings, layout: dict[str, Any], steps: int | None) -> dict[str, Any]:
+def _batch(
+    settings: Settings, layout: dict[str, Any], steps: int | None, stops: Stops
+) -> dict[str, Any]:
     """The batch of a step, from the equation train_batch_size = train_micro_batch_size_per_gpu *
     gradient_accumulation_steps * ranks (runtime/config.py, _batch_assertion), whose ranks are those
     of data parallelism and of AutoTP. The data-parallel degree goes into the layout where it
     follows."""
     batch = settings.whole("train_batch_size")
     micro = settings.whole("train_micro_batch_size_per_gpu")
-    ranks = settings.whole("data_parallel_size")
+    said = settings.whole("data_parallel_size")
+    ranks = said
+    tp = layout["tp"]
     if batch and micro and steps:
-        ranks = _ranks(batch, micro, steps, ranks)
+        ranks = stops.attempt(partial(_ranks, batch, micro, steps, said), None)
     elif batch and steps and ranks:
-        micro = max(batch // (steps * ranks), 1)
+        micro = stops.attempt(partial(_micro_batch, batch, steps, ranks), None)
     elif micro and ranks:
         batch = batch or micro * (steps or 1) * ranks
     if micro:
         layout["micro_batch"] = micro
     if ranks:
+        alone = stops.attempt(partial(_without_tensor, "ranks", ranks, tp), None)
         shard = "dp_shard" if layout["zero_stage"] else "dp_replicate"
-        layout[shard] = _without_tensor("ranks", ranks, layout["tp"])
-    return (
-        {"global_batch": _without_tensor("train_batch_size", batch, layout["tp"])} if batch else {}
-    )
+        layout |= {shard: alone} if alone else {}
+    if not batch:
+        return {}
+    if stops.found:  # then the batch is what the other numbers make of all ranks
+        return {} if micro and steps else {"global_batch": batch}
+    of_data = stops.attempt(partial(_without_tensor, "train_batch_size", batch, tp), batch)
+    return {"global_batch": of_data}
 
 
 def _ranks(batch: int, micro: int, steps: int, ranks: int | None) -> int:
-    equation = f"train_batch_size({batch}) = micro({micro}) * accumulation({steps}) * ranks"
+    equation = f"must be micro({micro}) * accumulation({steps}) * ranks"
+    near = batch // (micro * steps) or 1
     if batch % (micro * steps):
-        raise Invalid(PATH, equation, "has no whole number of ranks; change one of the three")
-    follows = batch // (micro * steps)
-    if ranks is not None and ranks != follows:
-        rule = f"gives {follows} data-parallel ranks, and data_parallel_size says {ranks}"
-        raise Invalid(PATH, equation, rule)
-    return follows
+        cure = f"train_batch_size {near * micro * steps} or {(near + 1) * micro * steps}"
+        rule = f"{equation}, which has no whole number of ranks; change one of the three"
+        raise Stopped("train_batch_size", batch, rule, cure)
+    if ranks is not None and ranks != near:
+        rule = f"{equation}: gives {near} data-parallel ranks, and data_parallel_size says {ranks}"
+        raise Stopped("train_batch_size", batch, rule, f"train_batch_size {micro * steps * ranks}")
+    return near
+
+
+def _micro_batch(batch: int, steps: int, ranks: int) -> int:
+    """The micro-batch that is not said. DeepSpeed rounds it down, and then its equation fails."""
+    if batch % (steps * ranks):
+        near = batch // (steps * ranks) or 1
+        rule = f"must be micro * accumulation({steps}) * ranks({ranks})"
+        cure = f"train_batch_size {near * steps * ranks} or {(near + 1) * steps * ranks}"
+        raise Stopped("train_batch_size", batch, rule, cure)
+    return batch // (steps * ranks)
 
 
 def _without_tensor(name: str, value: int, tp: int) -> int:
     """A number that counts every rank of AutoTP, without those."""
     if value % tp:
-        rule = f"must be a multiple of autotp_size({tp}), whose ranks DeepSpeed counts"
-        raise Invalid(PATH, f"{name} = {value}", rule)
+        rule = f"must divide {name}({value}), in which DeepSpeed counts its ranks"
+        cure = f"tensor_parallel.autotp_size {in_words(divisors(value)[:_MOST_VALUES])}"
+        raise Stopped("tensor_parallel.autotp_size", tp, rule, cure)
     return value // tp
 
 

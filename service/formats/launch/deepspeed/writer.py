@@ -61,7 +61,7 @@ def write(job: Job) -> LaunchConfiguration:
         version=RELEASE,
         settings=nested(settings),
         placeholders=_placeholders(job),
-        slurm=slurm_options(job.problem.cluster),
+        slurm=slurm_options(job.machines),
         notes=tuple(_notes(job)),
     )
 
@@ -147,9 +147,10 @@ def _recompute(layout: Layout) -> dict[str, Any]:
 
 
 def _placeholders(job: Job) -> dict[str, str]:
+    clipping = {"gradient_clipping": "the norm that gradients are cut to, such as 1.0; 0 cuts none"}
     if job.problem.workload.optimizer not in OPTIMIZERS:
-        return {}
-    return {"optimizer.params.lr": "the learning rate, such as 3e-4"}
+        return clipping
+    return {"optimizer.params.lr": "the learning rate, such as 3e-4", **clipping}
 
 
 def _notes(job: Job) -> Iterator[str]:
@@ -157,6 +158,13 @@ def _notes(job: Job) -> Iterator[str]:
     layout = job.layout
     workload = job.problem.workload
     yield f"Sequences of {workload.seq_len} tokens are cut by the training script."
+    yield (
+        "A script with the Trainer of transformers takes the document as --deepspeed"
+        " deepspeed.json, in place of --deepspeed_config, and wants the same numbers in its own"
+        f" arguments: --per_device_train_batch_size {layout.micro_batch}"
+        f" --gradient_accumulation_steps {job.num_micro_batches}, the learning rate and, as"
+        " --max_grad_norm, gradient_clipping."
+    )
     if layout.recompute == "full" and layout.pp == 1:
         yield (
             "Switch checkpointing of every layer on in the model, as gradient_checkpointing_enable"

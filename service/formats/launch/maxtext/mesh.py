@@ -31,6 +31,11 @@ class Mesh:
     degrees: Mapping[str, tuple[int, int]]
     rule: str = ""
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether experts are divided over devices by an axis of their own."""
+        return math.prod(self.degrees["expert"]) > 1
+
     def settings(self) -> dict[str, int | str]:
         settings: dict[str, int | str] = {}
         for side, kind in enumerate(("ici", "dcn")):
@@ -118,27 +123,33 @@ def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
 
 
 def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
-    """Whether some axis is no product of whole dims of the torus, which JAX refuses unless it may
-    split them (jax experimental/mesh_utils.py, create_device_mesh)."""
+    """Whether some axis is no product of whole dims of the torus that are left for it, which JAX
+    refuses unless it may split them. JAX takes the axes one after the other, the innermost first,
+    and gives each as many dims as it can (jax/_src/mesh_utils.py,
+    _create_device_mesh_for_nd_torus)."""
     if not cluster.is_torus:
         return False
-    dims = [*cluster.slice_shape, cluster.chip.devices_per_chip]
-    inside = sorted((degree for degree, _ in mesh.degrees.values() if degree > 1), reverse=True)
-    return not _covers(inside, [dim for dim in dims if dim > 1])
-
-
-def _covers(degrees: Sequence[int], dims: Sequence[int]) -> bool:
-    """Whether each degree is the product of some dims, none used twice."""
-    if not degrees:
-        return True
-    first, *rest = degrees
-    for count in range(1, len(dims) + 1):
-        for chosen in combinations(range(len(dims)), count):
-            if math.prod(dims[index] for index in chosen) == first:
-                left = [dim for index, dim in enumerate(dims) if index not in chosen]
-                if _covers(rest, left):
-                    return True
+    cores = cluster.chip.devices_per_chip
+    left = [*([cores] if cores > 1 else []), *reversed(cluster.slice_shape)]
+    outermost_first = sorted(MESH_AXES, key=lambda axis: axis != "pipeline")
+    for axis in reversed(outermost_first):
+        degree = mesh.degrees[axis][0]
+        if degree > 1:
+            chosen = _first_dims(left, degree)
+            if chosen is None:
+                return True
+            left = [0 if index in chosen else dim for index, dim in enumerate(left)]
     return False
+
+
+def _first_dims(left: Sequence[int], degree: int) -> tuple[int, ...] | None:
+    """The places of the dims whose product is a degree, the most dims first; None where there are
+    none."""
+    for count in range(len(left), 0, -1):
+        for chosen in combinations(range(len(left)), count):
+            if math.prod(left[index] for index in chosen) == degree:
+                return chosen
+    return None
 
 
 def placement_of(split: Mapping[str, tuple[int, int]]) -> tuple[list[str], bool]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import yaml
 
 from models.errors import Invalid
+from models.layouts.factors import divisors
 from models.spec.architecture import Architecture
 from models.spec.switches import Condition
-from service.formats.launch.documents import read_document
+from service.formats.launch.documents import read_document, sent_document
 from service.formats.launch.field_table import (
     FieldTable,
     field_table,
@@ -20,8 +22,9 @@ from service.formats.launch.field_table import (
     shown,
     suggestion,
     switch_fields,
+    unknown_setting,
 )
-from service.formats.launch.job import LaunchReading, Stop
+from service.formats.launch.job import LaunchReading, Stop, Stopped, Stops, in_words
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
@@ -90,29 +93,32 @@ class _Reader:
         self.given: dict[str, Any] = {}
         self.unread: list[str] = []
         self.ignored: list[str] = []
+        self.stops = Stops()
+        self.devices_setting: str | None = None
 
     def read(self, text: str) -> LaunchReading:
         if _DOCUMENT.match(text):
             for name, value in read_document(text).items():
                 self._take(name, value)
         else:
-            self._read_command(split_command(text))
+            self._read_command(split_command(text), text)
         values = {**self.table.defaults(), **self.given}
         return self._reading(values)
 
     # -- settings
 
-    def _read_command(self, command: Command) -> None:
+    def _read_command(self, command: Command, text: str) -> None:
         words = list(command.words)
         if command.program and command.program.endswith((".yml", ".yaml")):
             words.insert(0, command.program)
         for word in words:
+            if word.endswith((".yml", ".yaml")) and not word.endswith("base.yml"):
+                for name, value in read_document(sent_document(text, word)).items():
+                    self._take(name, value)
+        for word in words:
             if match := _PAIR.fullmatch(word):
                 self._take(match.group(1), self._typed(match.group(1), match.group(2)))
-            elif word.endswith((".yml", ".yaml")):
-                if not word.endswith("base.yml"):
-                    self.unread.append(f"{word} (its settings are not in the text: send them too)")
-            else:
+            elif not word.endswith((".yml", ".yaml")):
                 rule = "is no key=value, nor a file of settings"
                 raise Invalid(PATH, word, rule)
         self._read_environment(command.environment)
@@ -141,8 +147,11 @@ class _Reader:
 
     def _take(self, name: str, value: Any) -> None:
         field = self.table.fields.get(name)
-        if field is None:
+        if field is None and self.version not in (None, RELEASE):
             self.unread.append(shown(name, value) + suggestion(name, self.table.fields))
+        elif field is None:
+            framework = f"{FRAMEWORK} {RELEASE}"
+            self.stops.found.append(unknown_setting(name, value, self.table.fields, framework))
         elif value == "" and field.is_optional:
             self.given[name] = None
         else:
@@ -154,7 +163,9 @@ class _Reader:
         release = known_release(NAME, self.version, self.unread)
         model, architecture, unread = read_model(values, self.given, self.table)
         self.unread += unread
-        ici, dcn = self._degrees(values)
+        ones = dict.fromkeys(_AXES, 1)
+        of_all = {**ones, "fsdp": 0}  # what is read where there is no mesh
+        ici, dcn = self.stops.attempt(lambda: self._degrees(values), (of_all, ones))
         layout = self._mesh(values, ici, dcn)
         if architecture is not None and not architecture.is_moe:
             layout["ep"] = 1  # the axis is one more of fsdp then
@@ -174,11 +185,27 @@ class _Reader:
             stack=stack,
             layout=layout,
             num_devices=self.num_devices,
+            devices_setting=self.devices_setting,
             num_micro_batches=micro_batches,
-            stops=tuple(_stops(values, layout, ici["fsdp"] * dcn["fsdp"])),
+            unwritten=self._unwritten(),
+            stops=(*self.stops.found, *_stops(values, layout, ici["fsdp"] * dcn["fsdp"])),
             unread=(*self.unread, *unread),
             ignored=(*self.ignored, *ignored),
         )
+
+    def _unwritten(self) -> dict[str, str]:
+        """Where lengths and batches come from that nobody wrote."""
+        fields = {
+            "workload.seq_len": "max_target_length",
+            "workload.global_batch": "per_device_batch_size",
+            "layout.micro_batch": "per_device_batch_size",
+        }
+        return {
+            field: f"the default of {name}, which is {self.table.fields[name].default:g} in"
+            f" {FRAMEWORK} {RELEASE}"
+            for field, name in fields.items()
+            if name not in self.given
+        }
 
     def _degrees(self, values: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
         """Degrees within a slice and across slices, by the words of `_AXES`; 0 where one is the
@@ -190,13 +217,14 @@ class _Reader:
                 setting = f"{kind}_{name}_parallelism"
                 degree = values[setting]
                 if degree < 1 and degree != -1:
-                    raise Invalid(PATH, shown(setting, degree), "must be at least 1, or -1")
+                    raise Stopped(setting, degree, "must be at least 1, or -1", f"{setting}=1")
                 if degree != 1 and name in (*_FOREIGN, *_NEAREST):
                     self.unread.append(shown(setting, degree))
                 side[name] = degree
-            if list(side.values()).count(-1) > 1:
-                rule = "of several axes are -1, and one may be"
-                raise Invalid(PATH, f"{kind}_…_parallelism", rule)
+            open_axes = [f"{kind}_{name}_parallelism" for name in side if side[name] == -1]
+            if len(open_axes) > 1:
+                rule = f"goes with a number for {', '.join(open_axes[1:])}: one axis may be -1"
+                raise Stopped(open_axes[0], -1, rule)
             sides.append(side)
         self._fill(*sides)
         return (self._grouped(sides[0]), self._grouped(sides[1]))
@@ -208,17 +236,21 @@ class _Reader:
             slices = _product(dcn)
         devices = self.num_devices
         if slices is None and devices and -1 not in ici.values():
-            slices = _quotient(devices, _product(ici), "devices", "degrees within a slice")
+            slices = _quotient(devices, ici, "ici", "devices")
         if slices is not None:
-            _put_in(dcn, slices, "slices")
+            _put_in(dcn, slices, "dcn", "slices")
             if devices:
-                _put_in(ici, _quotient(devices, slices, "devices", "slices"), "devices of a slice")
+                of_slice = _quotient(devices, dcn, "dcn", "devices")
+                _put_in(ici, of_slice, "ici", "devices of a slice")
         degrees = [*ici.values(), *dcn.values()]
         if -1 not in degrees:
             found = _product(ici) * _product(dcn)
+            self.devices_setting = _blamed(ici, "ici")
             if devices not in (None, found):
-                rule = f"multiply to {found}, and the job has {devices} devices"
-                raise Invalid(PATH, "the degrees of the mesh", rule)
+                rule = (
+                    f"and the other degrees multiply to {found}, and the job has {devices} devices"
+                )
+                raise Stopped(self.devices_setting, None, rule)
             self.num_devices = found
 
     def _known_slices(self) -> int | None:
@@ -337,10 +369,15 @@ class _Reader:
                 f"gives a data-parallel rank of {devices_of_rank} devices {float(micro_batch):g}"
                 f" sequences in each of {at_once} micro-batches: both must be whole numbers"
             )
-            raise Invalid(
-                PATH, shown("per_device_batch_size", values["per_device_batch_size"]), rule
+            written = values["per_device_batch_size"]
+            if at_once <= 1 or steps < 1:
+                raise Invalid(PATH, shown("per_device_batch_size", written), rule)
+            least = float(Fraction(at_once * max(round(micro_batch), 1), devices_of_rank))
+            cure = f"per_device_batch_size={least:g}"
+            self.stops.attempt(
+                partial(_stop_at, "per_device_batch_size", written, rule, cure), None
             )
-        layout["micro_batch"] = int(micro_batch)
+        layout["micro_batch"] = max(int(micro_batch), 1)
         batch = per_device * steps * self.num_devices if self.num_devices else None
         return (None if batch is None else int(batch)), steps * at_once
 
@@ -354,17 +391,18 @@ class _Reader:
         piped = values["pipeline_parallel_layers"]
         if layers < 1 or repeats < -1 or repeats == 0:
             name = "num_pipeline_repeats" if layers >= 1 else "num_layers_per_pipeline_stage"
-            raise Invalid(PATH, shown(name, values[name]), "must be at least 1")
+            cure = f"{name}=1"
+            self.stops.attempt(
+                partial(_stop_at, name, values[name], "must be at least 1", cure), None
+            )
+            layers, repeats = max(layers, 1), repeats or -1
         if piped != -1:
             self.unread.append(f"pipeline_parallel_layers={piped} (read as all layers)")
         if architecture is not None and repeats == -1:
             repeats, rest = divmod(architecture.num_layers, pp * layers)
             if rest and piped == -1:
-                rule = (
-                    f"times {pp} stages must divide the {architecture.num_layers} layers of the"
-                    " model"
-                )
-                raise Invalid(PATH, f"num_layers_per_pipeline_stage={layers}", rule)
+                self.stops.attempt(partial(_stop_at_stages, layers, pp, architecture), None)
+                repeats = max(repeats, 1)
         if repeats != 1:
             written = "as many as layers need" if repeats == -1 else repeats
             self.unread.append(
@@ -466,6 +504,27 @@ def _stops(values: Mapping[str, Any], layout: Mapping[str, Any], fsdp: int) -> I
         yield Stop(setting="opt_type", value="muon", rule=rule)
 
 
+def _stop_at(setting: str, value: object, rule: str, cure: str = "") -> None:
+    raise Stopped(setting, value, rule, cure)
+
+
+def _stop_at_stages(layers: int, pp: int, architecture: Architecture) -> None:
+    """Raises Stopped for layers of a stage that, with the stages, do not divide those of the
+    model."""
+    whole = architecture.num_layers
+    even = [each for each in divisors(whole) if whole % (each * pp) == 0]
+    name = "num_layers_per_pipeline_stage"
+    cure = f"{name}={in_words(even)}" if even else f"a number of stages that divides {whole}"
+    rule = f"times {pp} stages must divide the {whole} layers of the model"
+    raise Stopped(name, layers, rule, cure)
+
+
+def _blamed(side: Mapping[str, int], kind: str) -> str:
+    """The setting of the axis that is the rest, or else has the largest degree."""
+    axis = min(side, key=lambda name: (side[name] != -1, -side[name]))
+    return f"{kind}_{axis}_parallelism"
+
+
 def _product(side: Mapping[str, int]) -> int:
     """The product of the degrees that are said."""
     product = 1
@@ -474,15 +533,20 @@ def _product(side: Mapping[str, int]) -> int:
     return product
 
 
-def _quotient(number: int, divisor: int, what: str, by: str) -> int:
-    if number % divisor:
-        raise Invalid(PATH, f"{number} {what}", f"must be a multiple of the {divisor} of the {by}")
-    return number // divisor
+def _quotient(number: int, side: Mapping[str, int], kind: str, what: str) -> int:
+    """What the degrees of an axis within slices or across them leave of a number."""
+    product = _product(side)
+    if number % product:
+        name = _blamed(side, kind)
+        axis = name.removeprefix(f"{kind}_").removesuffix("_parallelism")
+        rule = f"and the other {kind} degrees multiply to {product}, of which {number} {what} must"
+        raise Stopped(name, side[axis], f"{rule} be a multiple")
+    return number // product
 
 
-def _put_in(side: dict[str, int], number: int, what: str) -> None:
+def _put_in(side: dict[str, int], number: int, kind: str, what: str) -> None:
     """Give the axis of -1 what the others leave of a number of devices or slices."""
-    rest = _quotient(number, _product(side), what, "other axes")
+    rest = _quotient(number, side, kind, what)
     for axis, degree in side.items():
         if degree == -1:
             side[axis] = rest

@@ -50,6 +50,13 @@ def write(job: Job) -> LaunchConfiguration:
     if problem.workload.optimizer == "muon" and not takes_muon(model):
         cure = f"MaxText has no Muon for layers of {problem.architecture.name}; ask with adamw"
         raise Inexpressible(NAME, "workload.optimizer", "muon", cure)
+    if (
+        problem.workload.routing == "balanced"
+        and problem.architecture.is_moe
+        and not mesh.has_experts
+    ):
+        cure = "it routes at random only over an expert axis (use_random_routing); ask with ep 2"
+        raise Inexpressible(NAME, "workload.routing", "balanced", cure)
     settings = {
         **model,
         "hardware": "tpu" if problem.cluster.chip.vendor == "google" else "gpu",
@@ -70,7 +77,7 @@ def write(job: Job) -> LaunchConfiguration:
         version=RELEASE,
         settings=settings,
         placeholders=_placeholders(job, has_model=bool(model)),
-        slurm={} if is_tpu else slurm_options(problem.cluster),
+        slurm={} if is_tpu else slurm_options(job.machines),
         notes=tuple(_notes(job, has_model=bool(model))),
     )
 
@@ -212,6 +219,9 @@ def _placeholders(job: Job, *, has_model: bool) -> dict[str, str]:
         "steps": "how many steps to train",
         "learning_rate": "the learning rate, such as 3e-4",
     }
+    is_on_gpus = not job.problem.cluster.is_torus
+    if is_on_gpus and job.problem.stack.attention_kernel == "cudnn":
+        named["max_segments_per_seq"] = "how many documents a sequence has at most, such as 32"
     if has_model:
         return named
     name = job.problem.architecture.name
@@ -228,12 +238,27 @@ def _notes(job: Job, *, has_model: bool) -> Iterator[str]:
         )
     if problem.workload.load_balancing != "none" and problem.architecture.is_moe:
         yield "Balancing of experts is part of the model: load_balance_loss_weight, or routed_bias."
+    if problem.cluster.is_torus:
+        yield _hosts_note(job)
     if problem.cluster.is_torus and not _is_placed_by_default(job, layout):
         yield (
             f"JAX lays the mesh over the slice by itself; the layout fills it along"
             f" {', '.join(layout.torus_axes)} in blocks of {layout.torus_block}, which only"
             " device coordinates in the log of MaxText can confirm."
         )
+
+
+def _hosts_note(job: Job) -> str:
+    """How a job on TPUs is started."""
+    hosts = job.machines.nodes
+    chips = job.problem.cluster.num_chips // hosts
+    slices = job.problem.cluster.num_chips // math.prod(job.problem.cluster.slice_shape)
+    place = "the slice" if slices == 1 else f"the {slices} slices"
+    return (
+        f"The command starts one process, and every host of {place} must run it at the same time:"
+        f" {hosts} hosts, where a host has {chips} chips. `gcloud compute tpus tpu-vm ssh NAME"
+        " --worker=all --command=…` does so, and so does XPK, which starts several slices too."
+    )
 
 
 def _is_placed_by_default(job: Job, layout: Layout) -> bool:

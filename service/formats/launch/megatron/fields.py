@@ -104,8 +104,10 @@ def flag_of_argument() -> Mapping[str, str]:
 
 @cache
 def defaults() -> Mapping[str, str]:
-    """The text of every argument that is not given."""
-    return {flag.argument: text_of(flag.default) for flag in flags().values()}
+    """The text of every argument that is not given. The auxiliary loss that balances experts by
+    default has a weight of 0 then, which is as good as none."""
+    values = {flag.argument: text_of(flag.default) for flag in flags().values()}
+    return {**values, "moe_router_load_balancing_type": "none"}
 
 
 def text_of(value: object) -> str:

@@ -36,7 +36,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "nvfp4": {"bf16": True, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
 }
 BALANCING: dict[str, dict[str, Any]] = {
-    "none": {"moe_router_load_balancing_type": ["none"]},
+    "none": {},  # nothing is said of it: the loss is the framework's, its weight the caller's
     "micro_batch_loss": {"moe_router_load_balancing_type": ["aux_loss"]},
     "global_batch_loss": {"moe_router_load_balancing_type": ["global_aux_loss"]},
     "bias": {
@@ -73,6 +73,10 @@ def require_expressible(format_: str, job: Job) -> None:
     if layout.offload_optimizer and OPTIMIZERS[workload.optimizer] != "adam":
         cure = f"it keeps on the host what adam has, not {workload.optimizer}; ask with false"
         raise Inexpressible(format_, "layout.offload_optimizer", True, cure)
+    gathers_fp8 = "fp8" in PRECISIONS[workload.precision] and not job.problem.stack.keeps_operands
+    if layout.offload_optimizer and layout.zero_stage and gathers_fp8:
+        cure = "parameters on the host are gathered in 16 bits; ask with keeps_operands true"
+        raise Inexpressible(format_, "stack.keeps_operands", False, cure)
     if workload.optimizer == "muon" and layout.zero_stage > 1:
         cure = "Megatron-FSDP has adam and sgd; ask with zero_stage 1"
         raise Inexpressible(format_, "layout.zero_stage", layout.zero_stage, cure)
@@ -275,6 +279,11 @@ def notes(job: Job) -> Iterator[str]:
         job.problem.architecture.is_moe
     ):
         yield "The coefficient of the auxiliary loss is 0 unless it is set, and balances nothing."
+    if job.problem.workload.load_balancing == "none" and job.problem.architecture.is_moe:
+        yield (
+            "The request says nothing of how experts are kept busy (workload.load_balancing): that"
+            " is left to the framework, or to the recipe."
+        )
     if job.problem.workload.precision == "fp8":
         yield (
             "fp8 is scaled by tensor, from the values at hand; the recipe blockwise of Hopper takes"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import yaml
@@ -17,19 +19,21 @@ import yaml
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases, switches_of
-from service.formats.launch.job import LaunchReading
+from service.formats.launch.job import LaunchReading, Stops
 from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
 from service.formats.launch.megatron.refusals import refusals
 from service.formats.launch.megatron.stages import (
-    has_odd_chunks,
+    has_early_prediction,
+    has_empty_chunks,
     layers_per_chunk,
     virtual_stages,
 )
 from service.formats.launch.megatron.writer import FRAMEWORK, NAME
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import split_command
+from service.formats.logs.layer_pattern import layer_switches
 from service.formats.logs.megatron_arguments import (
     HALF_DTYPES,
     Arguments,
@@ -41,6 +45,7 @@ from service.formats.logs.megatron_arguments import (
     read_recompute,
     read_workload,
     require_known_version,
+    require_layer_pattern,
 )
 from service.formats.logs.megatron_versions import in_todays_names
 
@@ -57,6 +62,21 @@ _BALANCING = {
 }
 _CONTEXT = {"p2p": "ring", "a2a": "ulysses", "allgather": "allgather", "a2a+p2p": "ring"}
 _SAME_SWITCH = {"--fp4-param-gather": "--fp8-param-gather"}
+_COUNTS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank",
+    "num_distributed_optimizer_instances",
+    "recompute_num_layers",
+    "micro_batch_size",
+)
+"""Arguments that must be at least 1."""
+_LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq")
+_MOST_SWITCHES = 1024
 _FULL_DTYPES = ("fp32", "float32", "torch.float32")
 _DERIVED = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|params_dtype|padded_vocab_size|iteration"
@@ -84,10 +104,14 @@ def read(text: str, version: str | None = None) -> LaunchReading:
     """What the arguments of Megatron say. Raises Invalid for what its parser refuses."""
     release = known_release(NAME, version)
     source = _source(text)
-    given = Arguments(in_todays_names(filled_in(source.values)), flag_of_argument())
+    stops = Stops()
+    given = without_refused(
+        Arguments(in_todays_names(filled_in(source.values)), flag_of_argument()), stops
+    )
     unread, ignored = _unread(given, source)
     return reading(
         given,
+        stops,
         stack_id=NAME,
         framework=FRAMEWORK,
         release=release,
@@ -117,8 +141,28 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, match.group(1).split("."))) if match else ()
 
 
+def without_refused(given: Arguments, stops: Stops) -> Arguments:
+    """The arguments with other values for those that Megatron stops at whatever the others are."""
+    for name in _COUNTS:
+        count = stops.attempt(partial(given.optional, name), None)
+        if count is None and given.word(name) is not None:
+            given = given.replaced(**{name: "1"})
+    layers = given.optional("num_layers")
+    if layers is None:
+        return given
+    for name in _LAYER_PATTERNS:
+        is_full = stops.attempt(partial(require_layer_pattern, given, name, layers), False)
+        if not is_full:
+            pattern = _cut_pattern(given.word(name) or "", layers)
+            cure = f"{given.called(name)} {pattern}, as the model is read here"
+            stops.found[-1] = replace(stops.found[-1], cure=cure)
+            given = given.replaced(**{name: pattern})
+    return given
+
+
 def reading(
     given: Arguments,
+    stops: Stops,
     *,
     stack_id: str,
     framework: str,
@@ -130,15 +174,14 @@ def reading(
 ) -> LaunchReading:
     """The reading of arguments that are filled in. `switches` are the arguments that are given, as
     models.spec.switches calls them."""
-    virtual = virtual_stages(given, given.count("pipeline_model_parallel_size", 1))
-    stages = {"virtual_pipeline_model_parallel_size": str(virtual)}
-    given = Arguments({**given.values, **stages}, given.flags)
-    is_newest = stack_id == NAME and release is None
-    stops = refusals(given, environment, is_newest=is_newest)
+    pp = given.count("pipeline_model_parallel_size", 1)
+    virtual = stops.attempt(lambda: virtual_stages(given, pp), 1)
+    given = given.replaced(virtual_pipeline_model_parallel_size=str(virtual))
     for part in ("model", "layout"):
         require_known_version(given, part)
-    layout = _layout(given)
+    layout = _layout(given, pp, virtual, stops)
     workload = _workload(given)
+    is_newest = stack_id == NAME and release is None
     # Megatron-LM takes one micro-batch of each rank where it is told no global batch.
     takes_one = stack_id == NAME and "global_batch" not in workload
     return LaunchReading(
@@ -151,7 +194,7 @@ def reading(
         layout=layout,
         num_devices=given.optional("world_size"),
         num_micro_batches=1 if takes_one else None,
-        stops=stops,
+        stops=(*stops.found, *refusals(given, environment, is_newest=is_newest)),
         unread=unread,
         ignored=ignored,
     )
@@ -306,37 +349,50 @@ def _load_balancing(given: Arguments) -> str:
     if given.flag("moe_router_enable_expert_bias"):
         return "bias"
     types = re.findall(r"\w{1,40}", given.word("moe_router_load_balancing_type") or "", re.ASCII)
+    has_weight = re.search(r"[1-9]", given.word("moe_aux_loss_coeff") or "") is not None
+    if types == ["none"] and has_weight:
+        types = ["aux_loss"]  # the default, of which the weight alone was given
     return next((_BALANCING[name] for name in types if name in _BALANCING), "none")
 
 
-def _layout(given: Arguments) -> dict[str, Any]:
+def _cut_pattern(text: str, layers: int) -> str:
+    """A pattern for as many layers: cut where it has more, and going on like its last layer."""
+    switches = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
+    switches += switches[-1:] * (layers - len(switches))
+    runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(switches)]
+    return f"({'+'.join(runs)})" if runs else "1"
+
+
+def _layout(given: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, Any]:
     tp = given.count("tensor_model_parallel_size", 1)
-    pp = given.count("pipeline_model_parallel_size", 1)
     cp = given.count("context_parallel_size", 1)
     dp = None
     is_divided = given.count("world_size", 0, least=0) % (tp * pp * cp) == 0
     if is_divided and (given.word("world_size") or given.word("data_parallel_size")):
         dp = data_parallel(given, tp * pp * cp)
-    virtual = virtual_stages(given, pp)
-    chunks = layers_per_chunk(given, pp, virtual)
+    no_chunks: list[int] = []
+    chunks = stops.attempt(lambda: layers_per_chunk(given, pp, virtual), no_chunks)
     layers = given.optional("num_layers") or given.count("num_layers", 10**4)
+    undivided = given.replaced(num_distributed_optimizer_instances="1")
     layout: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        **data_parallel_axes(given, dp),
+        **stops.attempt(lambda: data_parallel_axes(given, dp), data_parallel_axes(undivided, dp)),
         **expert_axes(given, tp),
         "micro_batch": given.count("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
         "balanced": len(set(chunks)) > 1,
-        **read_recompute(given, layers, pp * virtual),
+        **stops.attempt(
+            lambda: read_recompute(given, layers, pp * virtual), {"recompute": "selective"}
+        ),
         "sequence_parallel": tp > 1 and given.flag("sequence_parallel"),
         **read_memory_knobs(given),
     }
     if layout["balanced"]:
         layout["recompute_layers"] = 0
-    if layout["balanced"] and not has_odd_chunks(given):
+    if layout["balanced"] and all(chunks[1:-1]) and len(chunks) == pp * virtual:
         layout["layers_per_chunk"] = chunks
     if given.flag("use_tp_pp_dp_mapping"):
         layout["placement"] = list(PIPELINE_INSIDE)
@@ -421,7 +477,7 @@ def _unread(given: Arguments, source: Source) -> tuple[tuple[str, ...], tuple[st
         argument = flags()[name].argument
         text = given.values.get(argument, "None")
         if megatron_fields.is_read(argument) or name in switches:
-            unread += [written] if is_half_read(argument, given) else []
+            unread += half_read(written, argument, given)
         elif megatron_fields.is_harmless(name) or megatron_fields.is_as_predicted(name, text):
             ignored.append(written)
         else:
@@ -435,8 +491,15 @@ def switch_names(stack_id: str) -> frozenset[str]:
     return frozenset(name for names in found for name in names)
 
 
-def is_half_read(argument: str, given: Arguments) -> bool:
-    """Whether a value of an argument that is read means more than what is read of it."""
+def half_read(written: str, argument: str, given: Arguments) -> list[str]:
+    """An argument that is read, as it was written, where its value means more than what is read
+    of it."""
+    if argument == "pipeline_model_parallel_layout" and has_early_prediction(given):
+        return [f"{written} (multi-token prediction is read as on the last stage)"]
+    return [written] if _is_half_read(argument, given) else []
+
+
+def _is_half_read(argument: str, given: Arguments) -> bool:
     if argument == "cp_comm_type":
         types = set(re.findall(r"[\w+]{1,40}", given.word(argument) or "", re.ASCII))
         return len(types) > 1 or "a2a+p2p" in types
@@ -444,7 +507,7 @@ def is_half_read(argument: str, given: Arguments) -> bool:
         both = {given.word("exp_avg_dtype"), given.word("exp_avg_sq_dtype")}
         return not any(map(both.issubset, ({*_FULL_DTYPES}, {*HALF_DTYPES})))
     if argument == "pipeline_model_parallel_layout":
-        return has_odd_chunks(given)
+        return has_empty_chunks(given)
     if argument == "recompute_num_layers":
         return given.word("recompute_method") == "uniform" and given.count(argument, 1) > 1
     return False

@@ -18,13 +18,15 @@ FRAMEWORK = "Megatron-LM (megatron-core)"
 _FP8_GATHER, _FP4_GATHER = "--fp8-param-gather", "--fp4-param-gather"
 """One switch: parameters are gathered in the format of GEMMs, whichever that is."""
 _PLACEHOLDERS: Mapping[str, str] = {
-    "--data-path": "the data set: prefixes of its .bin and .idx files, with weights between them",
+    "--data-path": "the data set: prefixes of its .bin and .idx files, each behind its weight where"
+    " there are several, such as 0.3 /data/a 0.7 /data/b",
     "--tokenizer-type": "the kind of tokenizer, such as HuggingFaceTokenizer",
     "--tokenizer-model": "the tokenizer: its file, or its name on the hub",
-    "--train-iters": "steps of the training, or --train-samples in its place",
+    "--train-iters": "steps of the training; empty where --train-samples is given in its place",
     "--lr": "the learning rate, such as 3e-4",
     "--min-lr": "what the learning rate decays to, such as 3e-5",
-    "--lr-decay-style": "how it decays, such as cosine, with --lr-decay-iters",
+    "--lr-decay-style": "how it decays, such as cosine, over all steps unless --lr-decay-iters is"
+    " given too",
     "--lr-warmup-iters": "steps of warm-up",
     "--weight-decay": "such as 0.1",
     "--save": "the folder for checkpoints",
@@ -48,6 +50,7 @@ def write(job: Job) -> LaunchConfiguration:
         **job_arguments.memory_arguments(job),
         **megatron_model.model_arguments(NAME, model, job.layout.tp),
         "max_position_embeddings": model.learned_positions or job.problem.workload.seq_len,
+        **_rotary_base(job),
     }
     switches = dict(launch_arguments(job.problem, job.layout))
     if job.problem.workload.precision == "nvfp4" and switches.pop(_FP8_GATHER, False):
@@ -60,7 +63,9 @@ def write(job: Job) -> LaunchConfiguration:
         settings={**as_flags(arguments), **switches},
         environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
-        slurm=slurm_options(job.problem.cluster),
+        list_placeholders=("--data-path",),
+        placeholder_defaults={"--load": "--save"},
+        slurm=slurm_options(job.machines),
         notes=tuple(_notes(job)),
     )
 
@@ -102,12 +107,20 @@ def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _rotary_base(job: Job) -> dict[str, int]:
+    """The base of rotary positions, which Megatron takes as a whole number."""
+    theta = job.rope_theta
+    if job.problem.architecture.learned_positions or theta is None or not theta.is_integer():
+        return {}
+    return {"rotary_base": int(theta)}
+
+
 def _placeholders(job: Job) -> dict[str, str]:
     model = job.problem.architecture
-    has_loss = model.is_moe and job.problem.workload.load_balancing.endswith("_loss")
+    has_loss = model.is_moe and job.problem.workload.load_balancing != "bias"
     return {
         **_PLACEHOLDERS,
-        **({} if model.learned_positions else _FOR_ROTARY),
+        **({} if model.learned_positions or _rotary_base(job) else _FOR_ROTARY),
         **(_FOR_LOSS if has_loss else {}),
     }
 

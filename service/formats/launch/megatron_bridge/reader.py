@@ -16,15 +16,16 @@ from typing import Any
 import yaml
 
 from models.errors import Invalid
-from service.formats.launch.job import LaunchReading
+from service.formats.launch.job import LaunchReading, Stops
 from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron.fields import flag_of_argument
 from service.formats.launch.megatron.reader import (
     filled_in,
-    is_half_read,
+    half_read,
     known_release,
     reading,
     switch_names,
+    without_refused,
 )
 from service.formats.launch.megatron_bridge.fields import (
     PRECISIONS,
@@ -153,10 +154,12 @@ def read(text: str, version: str | None = None) -> LaunchReading:
     release = known_release(NAME, version)
     found = _overrides(text)
     values = _values(found)
-    given = Arguments(in_todays_names(filled_in(values)), _names())
+    stops = Stops()
+    given = without_refused(Arguments(in_todays_names(filled_in(values)), _names()), stops)
     unread, ignored = _unread(given, found)
     read_as_flags = reading(
         _without_part_of_model(given),
+        stops,
         stack_id=NAME,
         framework=FRAMEWORK,
         release=release,
@@ -165,8 +168,11 @@ def read(text: str, version: str | None = None) -> LaunchReading:
         unread=unread,
         ignored=ignored,
     )
-    stops = [replace(stop, rule=_in_fields(stop.rule)) for stop in read_as_flags.stops]
-    return replace(read_as_flags, stops=tuple(stops))
+    in_fields = [
+        replace(stop, rule=_in_fields(stop.rule), cure=_in_fields(stop.cure))
+        for stop in read_as_flags.stops
+    ]
+    return replace(read_as_flags, stops=tuple(in_fields))
 
 
 def _names() -> Mapping[str, str]:
@@ -439,7 +445,7 @@ def _unread(given: Arguments, found: _Overrides) -> tuple[tuple[str, ...], tuple
         argument = arguments.get(name, "")
         if name in switches or _is_read(name, argument):
             is_part = not has_model and argument in _MODEL
-            unread += [written] if is_part or is_half_read(argument, given) else []
+            unread += [written] if is_part else half_read(written, argument, given)
         elif _is_harmless(name, argument, value):
             ignored.append(written)
         else:
@@ -453,6 +459,8 @@ def _is_read(name: str, argument: str) -> bool:
         "mixed_precision", "dataset.seq_length", "model.seq_length", "dist.use_megatron_fsdp",
         "model.share_embeddings_and_output_weights", "model.cpu_offloading",
         "mixed_precision.grad_reduce_in_fp32", "mixed_precision.fp4_param_gather",
+        "optimizer.use_distributed_optimizer", "optimizer.bf16", "optimizer.fp16",
+        "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
         *(f"comm_overlap.{overlap}" for overlap in _OVERLAPS),
     }  # fmt: skip
     formats = name.removeprefix("mixed_precision.") in ("bf16", "fp16", "fp8", "fp8_recipe", "fp4")

@@ -11,7 +11,7 @@ from typing import Any
 
 from models.spec.architecture import Architecture
 from models.spec.switches import launch_arguments
-from service.formats.launch.job import Job, LaunchConfiguration
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
 from service.formats.launch.megatron import model as megatron_model
@@ -39,6 +39,7 @@ _OFF: Mapping[str, Any] = {
     "ddp.use_megatron_fsdp": False,
     "ddp.num_distributed_optimizer_instances": 1,
     "dist.use_tp_pp_dp_mapping": False,
+    "optimizer.use_distributed_optimizer": False,
     "optimizer.use_precision_aware_optimizer": False,
     "optimizer.optimizer_cpu_offload": False,
 }
@@ -51,13 +52,14 @@ _PRECISION_NAMES = {
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
 _PARAM_GATHER = "mixed_precision.fp8_param_gather"
+_REUSES_GRADIENTS = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
+"""What gathered parameters in mxfp8 need (training/config.py, validate)."""
 _GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 _SINGLE = ("cp_comm_type", "moe_router_load_balancing_type")
 """Arguments that are lists of one on the command line, and a word here."""
 _DTYPES = {"bf16": "bfloat16"}
 _PLACEHOLDERS: Mapping[str, str] = {
-    "recipe": "a recipe of the model, such as llama3_70b_pretrain_config, which these override",
     "dataset": "the data set: dataset.blend, or the recipe's mock data",
     "tokenizer.tokenizer_model": "the tokenizer: its name on the hub, or its folder",
     "train.train_iters": "steps of the training",
@@ -83,6 +85,9 @@ def write(job: Job) -> LaunchConfiguration:
         **job_arguments.balancing_arguments(job),
         **job_arguments.memory_arguments(job),
     }
+    if arguments.get("use_megatron_fsdp") and arguments.get("use_tp_pp_dp_mapping"):
+        cure = "with Megatron-FSDP the pipeline is outermost; ask with pp last, or zero_stage 1"
+        raise Inexpressible(NAME, "layout.placement", list(job.layout.placement), cure)
     return LaunchConfiguration(
         format=NAME,
         framework=FRAMEWORK,
@@ -97,7 +102,8 @@ def write(job: Job) -> LaunchConfiguration:
         },
         environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
-        slurm=slurm_options(job.problem.cluster),
+        placeholder_defaults={"checkpoint.load": "checkpoint.save"},
+        slurm=slurm_options(job.machines),
         notes=tuple(_notes(job, switches)),
     )
 
@@ -127,6 +133,8 @@ def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield field_of_argument(argument), value
         if argument == "cpu_offloading_num_layers":
             yield "model.cpu_offloading", True
+        if argument == "use_distributed_optimizer":
+            yield "optimizer.use_distributed_optimizer", value
         if argument == "optimizer_cpu_offload":
             yield "optimizer.optimizer_offload_fraction", 1.0
 
@@ -156,7 +164,7 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     field."""
     precision = job.problem.workload.precision
     if precision == "fp32":
-        return {"mixed_precision": None}
+        return {"mixed_precision": None, "optimizer.bf16": False, "optimizer.fp16": False}
     name = _PRECISION_NAMES[precision]
     if _has_its_name(job, switches):
         return {"mixed_precision": name}
@@ -171,6 +179,8 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
         found["mixed_precision.fp4_param_gather"] = gathers
     elif formats.get("fp8"):
         found[_PARAM_GATHER] = gathers
+        if precision == "mxfp8":
+            found[_REUSES_GRADIENTS] = gathers
     return found
 
 
@@ -200,7 +210,8 @@ def _switches(switches: Mapping[str, Any]) -> dict[str, Any]:
 def _placeholders(job: Job) -> dict[str, str]:
     model: Architecture = job.problem.architecture
     has_loss = model.is_moe and job.problem.workload.load_balancing.endswith("_loss")
-    return {**_PLACEHOLDERS, **(_FOR_LOSS if has_loss else {})}
+    recipe = f"the recipe that trains {model.name} (megatron.bridge.recipes), which these override"
+    return {"recipe": recipe, **_PLACEHOLDERS, **(_FOR_LOSS if has_loss else {})}
 
 
 def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:

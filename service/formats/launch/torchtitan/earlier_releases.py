@@ -29,6 +29,14 @@ def is_earlier(name: str) -> bool:
     return name in facts["renamed"] or name in facts["read"] or name.startswith("job.")
 
 
+def words_of_today(name: str, value: Any) -> str:
+    """What 0.3.0 is told instead of a flag; empty where it has no such flag."""
+    now = field_table(TABLE).facts["earlier"]["renamed"].get(name, "")
+    if now == RECOMPUTE:
+        return f"{now.replace('_', '-')}:{_mode(value)}"
+    return f"--{now} {value}" if now else ""
+
+
 @dataclass(slots=True)
 class Settings:
     """The settings of a file, by their names in 0.3.0."""

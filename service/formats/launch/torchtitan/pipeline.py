@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from models.errors import Invalid
-from service.formats.launch.shell_script import PATH
+from service.formats.launch.job import Stopped
 
 SCHEDULES: Mapping[str, str] = {"1f1b": "1F1B", "afab": "GPipe", "interleaved": "Interleaved1F1B"}
 """PyTorch's names of the schedules that layouts of torchtitan may have."""
@@ -99,7 +98,8 @@ def read_split(
         return default_chunks, None
     for name, least in ((FIRST, 0), (LAST, 0), (PER_STAGE, 1)):
         if settings[name] is not None and settings[name] < least:
-            raise Invalid(PATH, f"{name}={settings[name]}", f"must be at least {least}")
+            rule = f"must be at least {least}"
+            raise Stopped(f"--{name}", settings[name], rule, f"--{name} {least}")
     first, last = settings[FIRST], settings[LAST]
     chunks = pp * default_chunks
     per_stage = settings[PER_STAGE]
@@ -112,12 +112,12 @@ def read_split(
             f"{num_layers} layers with the embedding as {first} and the head as {last} leave too"
             f" few for each of {chunks} chunks: use fewer chunks or smaller weights"
         )
-        raise Invalid(PATH, f"{FIRST}={first} {LAST}={last}", rule)
+        raise Stopped(f"--{LAST if last > first else FIRST}", max(first, last), rule)
     return of_rank, split
 
 
 def _chunks_of_rank(chunks: int, pp: int, name: str) -> int:
     if chunks % pp:
         rule = f"gives {chunks} chunks, which must be a multiple of the {pp} pipeline ranks"
-        raise Invalid(PATH, name, rule)
+        raise Stopped(f"--{name}", None, rule)
     return chunks // pp

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
-from service.formats.launch.documents import flat
+from service.formats.launch.documents import document_in_script, flat, sent_document
 from service.formats.launch.field_table import (
     FieldTable,
     field_table,
@@ -17,8 +18,9 @@ from service.formats.launch.field_table import (
     shown,
     suggestion,
     switch_fields,
+    unknown_setting,
 )
-from service.formats.launch.job import LaunchReading
+from service.formats.launch.job import LaunchReading, Stop, Stopped, Stops, in_words
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, split_command
@@ -38,7 +40,26 @@ _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
 _GROUP_OPTION = re.compile(
     r"optimizer\.param_groups\.\d+\.(optimizer_kwargs\.\w+|pattern)", re.ASCII
 )
+_OPEN_SECTIONS = ("optimizer.", "loss.", "dataloader.", "validator.")
+"""Whose options are those of the classes that a config function names."""
+_FILE = "job.config_file"
 _TOML_SECTION = re.compile(r"^\s*\[[\w.]+\]\s*(#.*)?$", re.ASCII | re.MULTILINE)
+_OF_PIPELINE = "the micro-batch of the pipeline"
+_OF_STEP = "local_batch_size * data-parallel ranks"
+_SHARDS = "parallelism.data_parallel_shard_degree"
+_DEGREES = {
+    "pp": "parallelism.pipeline_parallel_degree",
+    "dp_replicate": "parallelism.data_parallel_replicate_degree",
+    "cp": "parallelism.context_parallel_degree",
+    "tp": "parallelism.tensor_parallel_degree",
+    "ep": "parallelism.expert_parallel_degree",
+}
+_COUNTS = (
+    _SHARDS,
+    "parallelism.pipeline_parallel_microbatch_size",
+    "training.local_batch_size",
+    "training.seq_len",
+)
 _IMPLEMENTATIONS = {implementation: name for name, implementation in IMPLEMENTATIONS.items()}
 
 
@@ -64,17 +85,21 @@ class _Reader:
         """Flags that 0.3.0 does not have."""
         self.unread: list[str] = []
         self.ignored: list[str] = []
+        self.stops = Stops()
 
     def read(self, text: str) -> LaunchReading:
         older: earlier.Settings | None = None
-        if _TOML_SECTION.search(text):
+        if _TOML_SECTION.search(text) and document_in_script(text) is None:
             older = earlier.Settings.of(_toml(text), self.table)
         else:
             command = split_command(text)
             self._read_command(command)
-            if any(map(earlier.is_earlier, self.others)):
-                older = earlier.Settings.of(self.others, self.table)
-            else:
+            marks = self._marks_of_release()
+            if marks:
+                self._refuse_earlier(marks[0])
+            elif any(map(earlier.is_earlier, self.others)):
+                older = earlier.Settings.of(self._with_file(text), self.table)
+            if older is None:
                 self._report_unknown()
             self.num_devices = _num_ranks(command) or self.num_devices
         if older is not None:
@@ -86,9 +111,12 @@ class _Reader:
     # -- words
 
     def _read_command(self, command: Command) -> None:
-        for name in ("MODULE", "CONFIG"):  # of run_train.sh
-            if name in command.environment and (command.program or "").endswith(".sh"):
-                self.given[name.lower()] = command.environment[name]
+        if (command.program or "").endswith(".sh"):  # run_train.sh
+            variables = {"MODULE": "module", "CONFIG": "config"}
+            said = {name: command.environment.get(each) for each, name in variables.items()}
+            self.given |= {name: value for name, value in said.items() if value is not None}
+            if "CONFIG_FILE" in command.environment:
+                self.others[_FILE] = command.environment["CONFIG_FILE"]
         words = list(command.words)
         subcommand: str | None = None
         while words:
@@ -145,11 +173,47 @@ class _Reader:
             self.given[name] = field.parse(behind[0])
             _drop(words, behind[:1], has_value)
 
+    def _marks_of_release(self) -> list[str]:
+        """What was written that only 0.3.0 has."""
+        marks = [f"--{name}" for name in ("module", "config") if name in self.given]
+        policy = self.given.get(RECOMPUTE)
+        return marks if policy is None else [*marks, f"activation-checkpoint:{policy}"]
+
+    def _refuse_earlier(self, mark: str) -> None:
+        """Flags of earlier releases, at which 0.3.0 stops: they are read as what they were."""
+        written = {
+            name: self.others.pop(name) for name in [*self.others] if earlier.is_earlier(name)
+        }
+        for name, value in written.items():
+            rule = (
+                f"is a flag of torchtitan before 0.3.0, and {mark} is one of 0.3.0: write the flags"
+                " of one release"
+            )
+            cure = earlier.words_of_today(name, value)
+            self.stops.found.append(Stop(setting=f"--{name}", value=value, rule=rule, cure=cure))
+        older = earlier.Settings.of(written, self.table)
+        self.given = {**older.given, **self.given}
+
+    def _with_file(self, text: str) -> dict[str, Any]:
+        """The flags of an earlier release, and the settings of the file that one of them names."""
+        if _FILE not in self.others:
+            return self.others
+        file = self.others.pop(_FILE)
+        return {**_toml(sent_document(text, f"--{_FILE} {file}")), **self.others}
+
     def _report_unknown(self) -> None:
+        """Flags that 0.3.0 does not have. It stops at them, unless they are of another release or
+        of a config function that is not known."""
+        name = self.given.get("config")
+        configs = self.table.facts["configs"].get(self.given.get("module"), {})
+        is_known = self.version in (None, RELEASE) and (name is None or name in configs)
         for name, value in self.others.items():
             written = f"--{name}" if value is True else f"--{name} {value}"
             if _GROUP_OPTION.fullmatch(name):
                 self.ignored.append(written)
+            elif is_known and not name.startswith(_OPEN_SECTIONS):
+                fields, framework = self.table.fields, f"{FRAMEWORK} {RELEASE}"
+                self.stops.found.append(unknown_setting(f"--{name}", value, fields, framework))
             else:
                 self.unread.append(written + suggestion(name, self.table.fields))
 
@@ -158,6 +222,7 @@ class _Reader:
     def _reading(self, older: earlier.Settings | None) -> LaunchReading:
         config = older.config if older else self._config()
         values = {**self.table.defaults(), **config.get("sets", {}), **self.given}
+        self._replace_degrees(values)
         layout = self._layout(values, config)
         if older:
             layout |= older.layout(values, self.unread)
@@ -174,11 +239,42 @@ class _Reader:
             stack=stack,
             layout=layout,
             num_devices=self.num_devices,
+            devices_setting=f"--{_SHARDS}",
             num_micro_batches=_num_micro_batches(values, layout, workload),
-            stops=() if older else stops(values, layout, config),
+            unwritten=self._unwritten(values, layout, config, older),
+            stops=(*self.stops.found, *(() if older else stops(values, layout, config))),
             unread=(*self.unread, *unread),
             ignored=(*self.ignored, *ignored),
         )
+
+    def _unwritten(
+        self,
+        values: Mapping[str, Any],
+        layout: Mapping[str, Any],
+        config: Mapping[str, Any],
+        older: earlier.Settings | None,
+    ) -> dict[str, str]:
+        """Where lengths and batches come from that nobody wrote."""
+        local = "training.local_batch_size"
+        of_pipeline = "parallelism.pipeline_parallel_microbatch_size"
+        fields = {
+            "workload.seq_len": "training.seq_len",
+            "layout.micro_batch": of_pipeline if layout["pp"] > 1 else local,
+        }
+        release = self.version or (older.release if older else RELEASE)
+        found = {}
+        for field, name in fields.items():
+            if name in config.get("sets", {}):
+                found[field] = f"what --config {self.given['config']} sets for {name}"
+            else:
+                found[field] = f"the default of {name} in {FRAMEWORK} {release}"
+        found = {field: found[field] for field, name in fields.items() if name not in self.given}
+        if values["training.global_batch_size"] < 0:
+            found["workload.global_batch"] = (
+                f"{local}, {values[local]}, of every data-parallel rank, as"
+                " training.global_batch_size is not set"
+            )
+        return found
 
     def _config(self) -> Mapping[str, Any]:
         """What the config function sets; nothing where it is none of the release."""
@@ -192,32 +288,31 @@ class _Reader:
             self.unread.append(f"{written}: what this function sets is not known here")
         return dict(configs.get(name, {}))
 
+    def _replace_degrees(self, values: dict[str, Any]) -> None:
+        """Put 1, or -1 where that is the rest, for numbers at which torchtitan stops whatever the
+        others are."""
+        for name in (*_DEGREES.values(), *_COUNTS):
+            is_ours = values[name] >= 1 or (name == _SHARDS and values[name] == -1)
+            if not is_ours:
+                self.stops.attempt(partial(_refuse_degree, name, values[name]), None)
+                values[name] = -1 if name == _SHARDS else 1
+
     def _layout(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        degrees = {
-            "pp": "pipeline_parallel_degree",
-            "dp_replicate": "data_parallel_replicate_degree",
-            "cp": "context_parallel_degree",
-            "tp": "tensor_parallel_degree",
-            "ep": "expert_parallel_degree",
-        }
-        layout: dict[str, Any] = {
-            ours: _degree(f"parallelism.{name}", values) for ours, name in degrees.items()
-        }
+        layout: dict[str, Any] = {ours: values[name] for ours, name in _DEGREES.items()}
         known = config.get("model")
         if known and not catalogue.architecture(known).is_moe:
             layout["ep"] = 1  # of a dense model it has no effect
-        shard = values["parallelism.data_parallel_shard_degree"]
-        if shard != -1:
-            layout["dp_shard"] = _degree("parallelism.data_parallel_shard_degree", values)
+        if values[_SHARDS] != -1:
+            layout["dp_shard"] = values[_SHARDS]
         sequence_parallel = values["parallelism.enable_sequence_parallel"] and layout["tp"] > 1
         layout["sequence_parallel"] = sequence_parallel
         layout["offload_optimizer"] = values["training.enable_cpu_offload"]
         layout |= self._recompute(values[RECOMPUTE], values)
         if layout["pp"] > 1:
             layout |= self._pipeline(values, layout["pp"], config)
-            layout["micro_batch"] = _degree("parallelism.pipeline_parallel_microbatch_size", values)
+            layout["micro_batch"] = values["parallelism.pipeline_parallel_microbatch_size"]
         else:
-            layout["micro_batch"] = _degree("training.local_batch_size", values)
+            layout["micro_batch"] = values["training.local_batch_size"]
         return layout
 
     def _recompute(self, policy: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,15 +329,15 @@ class _Reader:
     ) -> dict[str, Any]:
         name = "parallelism.pipeline_parallel_schedule"
         written = values[name]
-        if written.lower() not in READ_SCHEDULES:
-            known = "1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble"
-            raise Invalid(PATH, shown(name, written), f"must be a schedule such as {known}")
-        schedule, is_same = READ_SCHEDULES[written.lower()]
+        schedule, is_same = self.stops.attempt(partial(_schedule, written), ("1f1b", True))
         if not is_same:
             self.unread.append(f"{shown(name, written)} (read as {schedule}, the nearest)")
         default_chunks = 1 if schedule in ("1f1b", "afab") else 2
         num_layers = config.get("layers")
-        of_rank, split = read_split(values, num_layers, pp, default_chunks)
+        unknown: tuple[int, tuple[int, ...] | None] = (default_chunks, None)
+        of_rank, split = self.stops.attempt(
+            lambda: read_split(values, num_layers, pp, default_chunks), unknown
+        )
         if split is None and (PER_STAGE in self.given or NAMES in self.given):
             self.unread.append(f"{shown(PER_STAGE, values[PER_STAGE])} (layers are not known)")
         layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": of_rank}
@@ -257,23 +352,14 @@ class _Reader:
         sharded. FSDP shards over context parallelism too."""
         others = layout["pp"] * layout["dp_replicate"] * layout["cp"] * layout["tp"]
         if "dp_shard" not in layout and self.num_devices is not None:
-            if self.num_devices % others:
-                rule = f"the other degrees multiply to {others}, which does not divide the"
-                raise Invalid(
-                    PATH,
-                    "parallelism.data_parallel_shard_degree=-1",
-                    f"{rule} {self.num_devices} devices",
-                )
-            layout["dp_shard"] = self.num_devices // others
-        if "dp_shard" in layout:
-            self._require_devices(others * layout["dp_shard"])
-            self.num_devices = others * layout["dp_shard"]
+            layout["dp_shard"] = self.stops.attempt(
+                partial(_remaining, self.num_devices, others), max(self.num_devices // others, 1)
+            )
+        elif "dp_shard" in layout:
+            degrees = others * layout["dp_shard"]
+            self.stops.attempt(partial(_require_devices, self.num_devices, degrees, others), None)
+            self.num_devices = self.num_devices or degrees
         layout |= self._sharding(layout, values)
-
-    def _require_devices(self, degrees: int) -> None:
-        if self.num_devices not in (None, degrees):
-            rule = f"multiply to {degrees}, and the job has {self.num_devices} devices"
-            raise Invalid(PATH, "the degrees of parallelism", rule)
 
     def _sharding(self, layout: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         name = "parallelism.fsdp_reshard_after_forward"
@@ -309,7 +395,7 @@ class _Reader:
         if optimizer is None:
             optimizer = _IMPLEMENTATIONS.get(values["optimizer.implementation"], "adamw")
         workload = {
-            "seq_len": _degree("training.seq_len", values),
+            "seq_len": values["training.seq_len"],
             "precision": precision,
             "optimizer": optimizer,
         }
@@ -319,20 +405,19 @@ class _Reader:
         return workload if batch is None else {**workload, "global_batch": batch}
 
     def _global_batch(self, values: Mapping[str, Any], layout: Mapping[str, Any]) -> int | None:
-        local: int = _degree("training.local_batch_size", values)
+        local: int = values["training.local_batch_size"]
         batch: int = values["training.global_batch_size"]
         micro_batch: int = layout["micro_batch"]
-        if local % micro_batch:
-            rule = f"must be a multiple of the micro-batch of the pipeline, {micro_batch}"
-            raise Invalid(PATH, f"training.local_batch_size={local}", rule)
+        name = "training.local_batch_size"
+        self.stops.attempt(partial(_require_multiple, name, local, micro_batch, _OF_PIPELINE), None)
         if "dp_shard" not in layout:
             return batch if batch > 0 else None
         step = local * layout["dp_replicate"] * layout["dp_shard"]
         if batch < 0:
             return step
-        if batch == 0 or batch % step:
-            rule = f"must be a multiple of local_batch_size * data-parallel ranks = {step}"
-            raise Invalid(PATH, f"training.global_batch_size={batch}", rule)
+        name = "training.global_batch_size"
+        self.stops.attempt(partial(_require_multiple, name, batch, step, _OF_STEP), None)
+        batch = batch or step
         if layout["pp"] > 1 and batch > step:
             self.unread.append(
                 f"training.local_batch_size={local} (the pipeline fills and drains {batch // step}"
@@ -399,12 +484,42 @@ def _drop(words: list[str], values: Sequence[str], has_value: bool) -> None:
         del words[: len(values)]
 
 
-def _degree(name: str, values: Mapping[str, Any]) -> int:
-    value = values[name]
-    if value < 1:
-        rest = ", or -1 for what the others leave" if name.endswith("shard_degree") else ""
-        raise Invalid(PATH, shown(name, value), f"must be at least 1{rest}")
-    return int(value)
+def _schedule(written: str) -> tuple[str, bool]:
+    """The schedule of a name of PyTorch's, and whether it is the same."""
+    if written.lower() not in READ_SCHEDULES:
+        known = "1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble"
+        rule = f"must be a schedule such as {known}"
+        raise Stopped("--parallelism.pipeline_parallel_schedule", written, rule)
+    return READ_SCHEDULES[written.lower()]
+
+
+def _require_multiple(name: str, value: int, divisor: int, what: str) -> None:
+    if value % divisor or not value:
+        below = value // divisor * divisor
+        cure = f"--{name} {in_words(each for each in (below, below + divisor) if each)}"
+        raise Stopped(f"--{name}", value, f"must be a multiple of {what} = {divisor}", cure)
+
+
+def _remaining(num_devices: int, others: int) -> int:
+    """The devices over the other degrees."""
+    if num_devices % others:
+        rule = f"is what the other degrees, {others} in all, leave of {num_devices} devices"
+        cure = f"degrees whose product divides {num_devices}"
+        raise Stopped(f"--{_SHARDS}", -1, f"{rule}, which they must divide", cure)
+    return num_devices // others
+
+
+def _require_devices(num_devices: int | None, degrees: int, others: int) -> None:
+    if num_devices not in (None, degrees):
+        rule = (
+            f"with the other degrees multiply to {degrees}, and the job has {num_devices} devices"
+        )
+        raise Stopped(f"--{_SHARDS}", degrees // others, rule, f"--{_SHARDS} -1")
+
+
+def _refuse_degree(name: str, value: int) -> None:
+    rest = ", or -1 for what the others leave" if name == _SHARDS else ""
+    raise Stopped(f"--{name}", value, f"must be at least 1{rest}", f"--{name} {-1 if rest else 1}")
 
 
 def _num_micro_batches(
@@ -413,11 +528,11 @@ def _num_micro_batches(
     """The micro-batches of a data-parallel rank in a step. Unless a global batch is given, they are
     those of the local one."""
     if values["training.global_batch_size"] < 0:
-        return int(values["training.local_batch_size"] // layout["micro_batch"])
+        return max(values["training.local_batch_size"] // layout["micro_batch"], 1)
     if "dp_shard" not in layout:
         return None
     ranks = layout["dp_replicate"] * layout["dp_shard"]
-    return int(workload["global_batch"] // (ranks * layout["micro_batch"]))
+    return max(workload["global_batch"] // (ranks * layout["micro_batch"]), 1)
 
 
 def _model(config: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -52,6 +52,7 @@ def write(job: Job) -> LaunchConfiguration:
         **_degrees(job.layout),
         **_pipeline(job),
         **_software(job),
+        "checkpoint.enable": True,
         RECOMPUTE: job.layout.recompute,
     }
     return LaunchConfiguration(
@@ -60,7 +61,7 @@ def write(job: Job) -> LaunchConfiguration:
         version=RELEASE,
         settings=settings,
         placeholders=_placeholders(job, has_recipe=recipe is not None),
-        slurm=slurm_options(job.problem.cluster),
+        slurm=slurm_options(job.machines),
         notes=tuple(_notes(job, has_recipe=recipe is not None)),
     )
 
@@ -226,7 +227,11 @@ def _placeholders(job: Job, *, has_recipe: bool) -> dict[str, str]:
         "dataloader.dataset": "the data set",
         "training.steps": "how many steps to train",
         "optimizer.param_groups.0.optimizer_kwargs.lr": "the learning rate, such as 3e-4",
-        "checkpoint.folder": "where checkpoints are written, with checkpoint.enable",
+        "lr_scheduler.warmup_steps": "steps of warm-up, such as 200",
+        "lr_scheduler.decay_ratio": "the part of the steps, at the end, in which the learning rate"
+        " decays, such as 0.8",
+        "checkpoint.folder": "where checkpoints are written, below dump_folder",
+        "checkpoint.interval": "steps between checkpoints",
     }
     if has_recipe:
         return named

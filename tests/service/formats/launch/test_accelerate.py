@@ -255,11 +255,6 @@ def test_what_could_matter_and_is_not_understood_is_listed(
         ({"distributed_type": "XLA"}, "must be FSDP"),
         ({**FSDP2, "mixed_precision": "int4"}, "must be no, bf16"),
         (fsdp1(fsdp_sharding_strategy="SOME"), "must be one of FULL_SHARD"),
-        (
-            {**FSDP2, "parallelism_config": {"parallelism_config_dp_shard_size": 4}},
-            r"must be num_processes\(16\)",
-        ),
-        ({**fsdp1(fsdp_sharding_strategy=4), "num_machines": 3}, "multiple of num_machines"),
         ({**FSDP2, "dynamo_config": {"dynamo_backend": "TVM"}}, "must be one of"),
         ({**FSDP2, "num_processes": "many"}, "whole number"),
     ],
@@ -268,6 +263,27 @@ def test_what_cannot_be_is_refused(document: dict[str, Any], message: str) -> No
     with pytest.raises(Invalid, match=message) as caught:
         read(document)
     assert caught.value.field == "launch.arguments"
+
+
+@pytest.mark.parametrize(
+    ("document", "rule", "cure"),
+    [
+        (
+            {**FSDP2, "parallelism_config": {"parallelism_config_dp_shard_size": 4}},
+            "dp_shard(4) * tp(1) * cp(1) = 4",
+            "num_processes 4",
+        ),
+        (
+            {**fsdp1(fsdp_sharding_strategy=4), "num_machines": 3},
+            "multiple of num_machines",
+            "num_processes 15 or 18",
+        ),
+    ],
+)
+def test_what_accelerate_stops_at(document: dict[str, Any], rule: str, cure: str) -> None:
+    (stop,) = read(document).stops
+    assert (stop.setting, stop.cure) == ("num_processes", cure)
+    assert rule in stop.rule
 
 
 KEYS = ["distributed_type", "fsdp_config", "fsdp_version", "num_processes", "parallelism_config"]

@@ -126,8 +126,6 @@ def test_ranks_of_tensor_parallelism_count_in_the_batch() -> None:
         2,
     )
     assert any("2 times the 64 sequences" in note for note in configuration.notes)
-    with pytest.raises(Invalid, match="multiple of autotp_size"):
-        read({**BATCH, "tensor_parallel": {"autotp_size": 3}})
 
 
 def test_a_precision_that_it_lacks_is_named() -> None:
@@ -218,11 +216,8 @@ def test_what_does_not_matter_is_passed_over() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({**BATCH, "train_batch_size": 66}, "no whole number of ranks"),
-        ({**BATCH, "data_parallel_size": 4}, "gives 16 data-parallel ranks"),
         ({**BATCH, "zero_optimization": {"stage": 4}}, "must be 0, 1, 2 or 3"),
         ({**BATCH, "zero_optimization": {"stage": "x"}}, "whole number"),
-        ({**BATCH, "bf16": {"enabled": True}, "fp16": {"enabled": True}}, "cannot both be true"),
         ({**BATCH, "bf16": {"enabled": "perhaps"}}, "true or false"),
     ],
 )
@@ -230,6 +225,50 @@ def test_what_cannot_be_is_refused(document: dict[str, Any], message: str) -> No
     with pytest.raises(Invalid, match=message) as caught:
         read(document)
     assert caught.value.field == "launch.arguments"
+
+
+@pytest.mark.parametrize(
+    ("document", "setting", "rule", "cure"),
+    [
+        (
+            {"train_batch_size": 66},
+            "train_batch_size",
+            "no whole number of ranks",
+            "train_batch_size 64 or 68",
+        ),
+        (
+            {"data_parallel_size": 4},
+            "train_batch_size",
+            "gives 16 data-parallel ranks",
+            "train_batch_size 16",
+        ),
+        (
+            {"train_micro_batch_size_per_gpu": None, "data_parallel_size": 5},
+            "train_batch_size",
+            "micro * accumulation(2) * ranks(5)",
+            "train_batch_size 60 or 70",
+        ),
+        (
+            {"bf16": {"enabled": True}, "fp16": {"enabled": True}},
+            "fp16.enabled",
+            "does not go with bf16",
+            "drop one",
+        ),
+        (
+            {"tensor_parallel": {"autotp_size": 3}},
+            "tensor_parallel.autotp_size",
+            "must divide ranks(16)",
+            "1, 2, 4 or 8",
+        ),
+    ],
+)
+def test_what_deepspeed_stops_at(
+    document: dict[str, Any], setting: str, rule: str, cure: str
+) -> None:
+    (stop,) = read({**BATCH, **document}).stops
+    assert stop.setting == setting
+    assert rule in stop.rule
+    assert cure in stop.cure
 
 
 @pytest.mark.parametrize(

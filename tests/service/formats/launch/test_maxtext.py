@@ -446,8 +446,6 @@ def test_models_that_the_catalogue_lacks_are_to_be_described() -> None:
     ("text", "named"),
     [
         ("ici_tensor_parallelism=four", "must be a whole number"),
-        ("ici_tensor_parallelism=0", "at least 1, or -1"),
-        ("ici_tensor_parallelism=-1", "one may be"),
         ("ici_tensor_parallelism=-1 ici_fsdp_parallelism=1", "the axis of tp"),
         ("remat_policy=some", "minimal_with_context"),
         ("opt_type=lion", "adamw, adam_pax, sgd, muon"),
@@ -457,7 +455,6 @@ def test_models_that_the_catalogue_lacks_are_to_be_described() -> None:
         ("dtype=bfloat", "must be one of"),
         ("scan_layers=maybe", "true or false"),
         ("ici_tensor_parallelism=$TP", "TP is not defined"),
-        ("num_layers_per_pipeline_stage=5 ici_pipeline_parallelism=2", "must divide the 32"),
         (
             "ici_fsdp_parallelism=6 dcn_data_parallelism=1 attention=fast",
             "attention",
@@ -508,8 +505,51 @@ def test_muon_is_not_made_for_every_model() -> None:
 
 def test_devices_must_be_those_of_the_mesh() -> None:
     text = f"{COMMAND} model_name=llama3.1-8b ici_fsdp_parallelism=8 dcn_data_parallelism=2"
-    with pytest.raises(Invalid, match="multiply to 16, and the job has 64"):
-        read(text, num_devices=64)
+    (stop,) = read(text, num_devices=64).stops
+    assert stop.setting == "ici_fsdp_parallelism"
+    assert "16" in stop.rule
+    assert "64 devices" in stop.rule
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "rule", "cure"),
+    [
+        (
+            "ici_tensor_parallelism=0",
+            "ici_tensor_parallelism",
+            "at least 1, or -1",
+            "ici_tensor_parallelism=1",
+        ),
+        ("ici_tensor_parallelism=-1", "ici_tensor_parallelism", "one axis may be -1", ""),
+        (
+            "num_layers_per_pipeline_stage=5 ici_pipeline_parallelism=2",
+            "num_layers_per_pipeline_stage",
+            "must divide the 32",
+            "=1, 2, 4, 8 or 16",
+        ),
+        (
+            "num_pipeline_microbatches=3 ici_pipeline_parallelism=2 per_device_batch_size=2"
+            " num_layers_per_pipeline_stage=16",
+            "per_device_batch_size",
+            "in each of 3 micro-batches",
+            "per_device_batch_size=1.5",
+        ),
+        (
+            "ici_tensor_parallelism=3 ici_fsdp_parallelism=-1 num_slices=1",
+            "ici_fsdp_parallelism",
+            "multiply to 3, of which 64",
+            "",
+        ),
+    ],
+)
+def test_what_parses_and_stops_hides_the_layout(
+    text: str, setting: str, rule: str, cure: str
+) -> None:
+    reading = read(f"{COMMAND} model_name=llama3.1-8b {text}", num_devices=64)
+    (stop,) = (each for each in reading.stops if each.hides_layout)
+    assert stop.setting == setting
+    assert rule in stop.rule
+    assert cure in stop.cure
 
 
 _FIELDS = field_table(maxtext_writer.TABLE).fields

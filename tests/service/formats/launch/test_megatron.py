@@ -384,7 +384,7 @@ def test_defaults_are_those_of_the_release_and_not_the_newest_tuned_ones() -> No
     assert reading.stack["sequence_parallel"] == [True, False]
     assert reading.stack["dispatcher"] == "allgather"
     assert not reading.stack["overlap_data"]
-    assert reading.workload["load_balancing"] == "micro_batch_loss"
+    assert reading.workload["load_balancing"] == "none"  # the weight of the loss is 0
     assert reading.model["num_key_value_heads"] == 64
     assert reading.num_devices is None
     assert "dp_replicate" not in reading.layout
@@ -405,10 +405,10 @@ def test_the_vocabulary_is_padded() -> None:
 
 
 def test_what_crashes_is_not_made_to_fit() -> None:
-    text = LLAMA + "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 3"
-    reading = megatron_reader.read(f"torchrun --nproc-per-node 4 pretrain_gpt.py {text}")
+    text = LLAMA + "--pipeline-model-parallel-size 3 --num-virtual-stages-per-pipeline-rank 3"
+    reading = megatron_reader.read(f"torchrun --nproc-per-node 3 pretrain_gpt.py {text}")
     assert (reading.layout["virtual_stages"], reading.layout["balanced"]) == (3, False)
-    problem = problem_of("megatron", "llama-3-70b", 4, seq_len=8192, global_batch=1024)
+    problem = problem_of("megatron", "llama-3-70b", 3, seq_len=8192, global_batch=1024)
     layout = layout_read(reading, problem)
     broken = int(first_broken(problem, Layouts.of([layout]))[0])
     assert broken >= 0
@@ -477,6 +477,71 @@ def test_reasons_to_stop_are_listed(arguments: str, setting: str, rule: str) -> 
     assert any(rule in stop.rule for stop in stops)
 
 
+VIRTUAL = "--num-virtual-stages-per-pipeline-rank"
+SPLIT = "--pipeline-model-parallel-layout"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting", "rule", "cure"),
+    [
+        (
+            "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3",
+            "--num-layers-per-virtual-pipeline-stage",
+            "must divide 80 layers",
+            "1, 2, 4, 5, 10 or 20",
+        ),
+        (
+            f"--pipeline-model-parallel-size 4 {VIRTUAL} 3",
+            VIRTUAL,
+            "must divide the 20 layers of a stage",
+            f"{VIRTUAL} 1, 2, 4, 5, 10 or 20",
+        ),
+        (
+            f"{VIRTUAL} 2 --num-layers-per-virtual-pipeline-stage 3",
+            VIRTUAL,
+            "does not go with --num-layers",
+            "drop it",
+        ),
+        (f"{VIRTUAL} 2", VIRTUAL, "needs pipeline stages", "of 2 or more"),
+        (f"--pipeline-model-parallel-size 4 {SPLIT} Et|t|t|tL", SPLIT, "has 4 layers", "80"),
+        (
+            f"--pipeline-model-parallel-size 4 {SPLIT} Et*20|t*20|t*40L",
+            SPLIT,
+            "has 3 chunks",
+            "of 4",
+        ),
+        (f"--pipeline-model-parallel-size 4 {SPLIT} Et|t|x|tL", SPLIT, "has x", ""),
+        (
+            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 19",
+            "--decoder-first-pipeline-num-layers",
+            "leaves 61 layers for 3 other stages",
+            "14, 17, 20 or 23",
+        ),
+        ("--pipeline-model-parallel-size 0", "--pipeline-model-parallel-size", "at least 1", "1"),
+        ("--micro-batch-size -2", "--micro-batch-size", "at least 1", "1"),
+        (
+            "--recompute-granularity selective --recompute-modules core_attn puzzle",
+            "--recompute-modules",
+            "must be among",
+            "",
+        ),
+        (
+            "--num-experts 8 --moe-router-topk 2 --moe-layer-freq ([0]*3+[1]*58)",
+            "--moe-layer-freq",
+            "for each of the 80 layers",
+            "([0]*3+[1]*77)",
+        ),
+    ],
+)
+def test_what_parses_and_crashes_is_a_stop_that_hides_the_layout(
+    arguments: str, setting: str, rule: str, cure: str
+) -> None:
+    (stop,) = (each for each in megatron_reader.read(LLAMA + arguments).stops if each.hides_layout)
+    assert stop.setting == setting
+    assert rule in stop.rule
+    assert cure in stop.cure
+
+
 def test_an_environment_that_stops_megatron_fsdp_is_found() -> None:
     text = f"{LLAMA} --use-megatron-fsdp --ckpt-format fsdp_dtensor"
     assert megatron_reader.read(text).stops == ()
@@ -496,21 +561,6 @@ def test_an_environment_that_stops_megatron_fsdp_is_found() -> None:
         ("--recompute-granularity some", "--recompute-granularity some", "one of full, selective"),
         ("--moe-layer-freq __import__('os')", "--moe-layer-freq", "a list such as"),
         ("--pipeline-model-parallel-size $PP", "--pipeline-model-parallel-size $PP", "not defined"),
-        (
-            "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3",
-            "--num-layers-per-virtual-pipeline-stage 3",
-            "must divide 80 layers",
-        ),
-        (
-            "--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 3",
-            "--num-virtual-stages-per-pipeline-rank 2",
-            "does not go with --num-layers",
-        ),
-        (
-            "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|t|tL",
-            "--pipeline-model-parallel-layout Et|t|t|tL",
-            "has 4 layers",
-        ),
     ],
 )
 def test_a_wrong_value_is_named_with_its_flag(arguments: str, value: str, rule: str) -> None:
@@ -559,7 +609,28 @@ def test_multi_token_prediction_on_a_stage_of_its_own_is_listed() -> None:
     reading = megatron_reader.read(LLAMA + arguments)
     assert reading.layout["balanced"]
     assert "layers_per_chunk" not in reading.layout
-    assert reading.unread == ("--pipeline-model-parallel-layout Et*40|t*40|m|L",)
+    (unread,) = reading.unread
+    assert unread.startswith("--pipeline-model-parallel-layout Et*40|t*40|m|L (multi-token")
+
+
+@pytest.mark.parametrize(
+    ("layout", "pp", "chunks"),
+    [
+        # With a layer of the last stage in its place, every stage does as much as before.
+        ("Et*6|(tt|)*37m|L", 8, [6, *[2] * 6, 1, *[2] * 30, 1, 0]),
+        ("Et*10|t*30|t*20|t*20mL", 4, [10, 30, 20, 20]),
+    ],
+)
+def test_multi_token_prediction_may_stand_in_front_of_the_loss(
+    layout: str, pp: int, chunks: list[int]
+) -> None:
+    arguments = (
+        f"--mtp-num-layers 1 --pipeline-model-parallel-size {pp}"
+        f" --pipeline-model-parallel-layout {layout}"
+    )
+    reading = megatron_reader.read(LLAMA + arguments)
+    assert reading.layout["layers_per_chunk"] == chunks
+    assert bool(reading.unread) == ("m|" in layout)
 
 
 @given(st.integers(2, 8), st.data())

@@ -341,25 +341,69 @@ def test_schedules(schedule: str, read_as: str, chunks: int, is_same: bool) -> N
         ("--training.dtype float16", "bfloat16, float32"),
         ("--parallelism.enable_sequence_parallel=False", "no_enable_sequence_parallel"),
         ("--parallelism.tensor_parallel_degree", "needs a value"),
-        ("--parallelism.tensor_parallel_degree 0", "at least 1"),
         ("--parallelism.tensor_parallel_degree $TP", "TP is not defined"),
         ("activation-checkpoint:full --training.seq_len 4096", "put it in front"),
         ("activation-checkpoint:some", "selective, full, memory-budget, none"),
         ("llama3.toml", "neither a flag nor its value"),
-        (
-            "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_schedule X",
-            "a schedule such as 1F1B",
-        ),
-        (
-            "--training.global_batch_size 3 --training.local_batch_size 2"
-            " --parallelism.data_parallel_shard_degree 1",
-            "multiple of local_batch_size",
-        ),
     ],
 )
 def test_values_that_torchtitan_would_refuse(flags: str, named: str) -> None:
     with pytest.raises(Invalid, match=named):
         read(f"--module llama3 --config llama3_8b {flags}")
+
+
+PP = "--parallelism.pipeline_parallel_degree"
+SHARDS = "--parallelism.data_parallel_shard_degree"
+
+
+@pytest.mark.parametrize(
+    ("flags", "setting", "rule", "cure"),
+    [
+        (
+            "--parallelism.tensor_parallel_degree 0",
+            "--parallelism.tensor_parallel_degree",
+            "at least 1",
+            "1",
+        ),
+        (f"{SHARDS} 0", SHARDS, "or -1 for", f"{SHARDS} -1"),
+        (
+            f"{PP} 2 --parallelism.pipeline_parallel_schedule X",
+            "--parallelism.pipeline_parallel_schedule",
+            "a schedule such as 1F1B",
+            "",
+        ),
+        (
+            f"--training.global_batch_size 3 --training.local_batch_size 2 {SHARDS} 64",
+            "--training.global_batch_size",
+            "multiple of local_batch_size",
+            "--training.global_batch_size 128",
+        ),
+        (
+            f"{PP} 2 --parallelism.pipeline_parallel_microbatch_size 3"
+            " --training.local_batch_size 8",
+            "--training.local_batch_size",
+            "micro-batch of the pipeline = 3",
+            "6 or 9",
+        ),
+        (
+            f"{PP} 4 --parallelism.pipeline_parallel_layers_per_stage 7",
+            "--parallelism.pipeline_parallel_layers_per_stage",
+            "gives 5 chunks, which must be a multiple of the 4",
+            "",
+        ),
+        (f"{SHARDS} 8 {PP} 4", SHARDS, "multiply to 32, and the job has 64", f"{SHARDS} -1"),
+        (f"{PP} 3", SHARDS, "3 in all, leave of 64 devices", "divides 64"),
+    ],
+)
+def test_what_parses_and_stops_hides_the_layout(
+    flags: str, setting: str, rule: str, cure: str
+) -> None:
+    launcher = "torchrun --nproc_per_node 8 --nnodes 8 -m torchtitan.train"
+    reading = read(f"{launcher} --module llama3 --config llama3_8b {flags}")
+    (stop,) = (each for each in reading.stops if each.hides_layout)
+    assert stop.setting == setting
+    assert rule in stop.rule
+    assert cure in stop.cure
 
 
 @pytest.mark.parametrize(

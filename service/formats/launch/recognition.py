@@ -1,0 +1,85 @@
+"""Which format a text of launch settings is in, told by the names of its settings."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+
+from models.spec import catalogue
+from models.spec.switches import switches_of
+from service.formats.launch.documents import flat
+from service.formats.launch.field_table import field_table
+from service.formats.launch.knob_settings import KNOB_SETTINGS
+from service.formats.launch.maxtext.writer import TABLE as MAXTEXT_TABLE
+from service.formats.launch.megatron.fields import flag_of_argument, flags
+from service.formats.launch.megatron_bridge.fields import sections
+from service.formats.launch.torchtitan.writer import TABLE as TORCHTITAN_TABLE
+
+_FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})", re.ASCII)
+_PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
+_KEY = re.compile(
+    r"(?:^|[{,])[ \t]{0,99}[\"']?([A-Za-z_][\w-]{0,99})[\"']?[ \t]?:", re.ASCII | re.M
+)
+_DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} ", re.ASCII)
+_ACCELERATE = re.compile(r"\baccelerate(?:-launch|[\w.]{0,40}launch|\s+launch)\b", re.ASCII)
+_FEWEST = 2
+"""Settings of another format, of a text that has so many, that tell of it."""
+
+
+def other_format(format_: str, text: str) -> str | None:
+    """The format whose settings a text has where they are not those of `format_`: more than twice
+    as many. None where the text may be of that format, or is of none."""
+    names = _names(text)
+    found = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
+    if _FLAG.search(text) and not _ACCELERATE.search(text):
+        found["accelerate"] = 0  # whose flags are those of any script of transformers
+    likely = max(found, key=lambda name: found[name])
+    is_other = found[likely] > 2 * found[format_] and found[likely] >= min(_FEWEST, len(names))
+    return likely if is_other else None
+
+
+def _names(text: str) -> set[str]:
+    """The names of settings in a text of any format, with underscores."""
+    with suppress(tomllib.TOMLDecodeError, RecursionError):
+        return {name for name, _ in flat(tomllib.loads(text))}
+    found = (pattern.findall(text) for pattern in (_FLAG, _PAIR, _KEY, _DUMPED))
+    return {name.replace("-", "_") for names in found for name in names}
+
+
+@cache
+def _known(format_: str) -> frozenset[str]:
+    """The names that the settings of a format have."""
+    if format_ == "megatron":
+        spelt = (name.removeprefix("--").replace("-", "_") for name in flags())
+        return frozenset((*spelt, *flag_of_argument()))
+    if format_ == "megatron-bridge":
+        return frozenset(
+            f"{section}.{name}" for section, names in sections().items() for name in names
+        )
+    if format_ == "torchtitan":
+        table = field_table(TORCHTITAN_TABLE)
+        earlier = table.facts["earlier"]
+        return frozenset((*table.fields, *earlier["renamed"], *earlier["read"]))
+    if format_ == "maxtext":
+        return frozenset(field_table(MAXTEXT_TABLE).fields)
+    return frozenset(_of_document(format_))
+
+
+def _of_document(format_: str) -> Iterable[str]:
+    """The keys of a document, at any level."""
+    table = files("service.formats.launch") / "fields" / f"{format_}.json"
+    facts = json.loads(table.read_text())
+    stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
+    settings = [argument for switch in switches_of(stack) for argument in switch.arguments]
+    for name in (
+        *facts["ignored"],
+        *facts["defaults"],
+        *settings,
+        *KNOB_SETTINGS[format_].values(),
+    ):
+        yield from name.split(".")

@@ -1,0 +1,57 @@
+"""What a launch leaves open and what is taken for it, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from service.formats.launch.job import LaunchReading
+from service.formats.launch.knob_settings import KNOB_SETTINGS
+
+
+def unwritten_values(
+    reading: LaunchReading, given: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Values that nobody wrote and where they come from, but for those that the request, `given` by
+    part, has itself."""
+    parts: Mapping[str, Mapping[str, Any]] = {
+        "model": reading.model or {},
+        "workload": reading.workload,
+        "layout": reading.layout,
+    }
+    for field, origin in reading.unwritten.items():
+        part, _, name = field.partition(".")
+        value = parts.get(part, {}).get(name)
+        if value is not None and name not in given.get(part, {}):
+            yield f"{field} is {value}: {origin}"
+
+
+def batch_values(
+    reading: LaunchReading, micro_batch: int, global_batch: int, ranks: int
+) -> Iterator[str]:
+    """How micro-batch, accumulation and global batch, of which a launch says two at most, follow
+    from each other on so many data-parallel ranks."""
+    steps = reading.num_micro_batches
+    said_micro_batch = reading.layout.get("micro_batch")
+    says_batch = "global_batch" in reading.workload
+    on_ranks = f"on each of {ranks} data-parallel ranks"
+    if steps is None and said_micro_batch is None:
+        settings = [KNOB_SETTINGS[reading.format].get("micro_batch"), reading.micro_batches_setting]
+        named = " and ".join(filter(None, settings)) or "the script"
+        owner = " of TrainingArguments" if reading.format == "accelerate" else ""
+        taken = f"layout.micro_batch is {micro_batch}, {global_batch // (ranks * micro_batch)} of"
+        yield f"{taken} them a step {on_ranks}: the launch does not say so; {named}{owner} would"
+    elif steps is None and not says_batch and reading.micro_batches_setting:
+        found = global_batch // (ranks * micro_batch)
+        yield (
+            f"{reading.micro_batches_setting} is {found}: a global batch of {global_batch} in"
+            f" micro-batches of {micro_batch} {on_ranks}"
+        )
+    elif steps is not None and (said_micro_batch is None or not says_batch):
+        origin = reading.unwritten.get("num_micro_batches")
+        number = f"{steps} micro-batch{'es' * (steps > 1)}{f' ({origin})' if origin else ''}"
+        if said_micro_batch is None:
+            taken = f"layout.micro_batch is {micro_batch}: a global batch of {global_batch} in"
+        else:
+            taken = f"workload.global_batch is {global_batch}: micro-batches of {micro_batch},"
+        yield f"{taken} {number} {on_ranks}"
