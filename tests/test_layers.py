@@ -25,7 +25,7 @@ LAYERS = (
     "models.prediction",
     "models.search models.calibration",
     "models.advice",
-    "service.settings service.identifiers service.json_pointers",
+    "service.settings service.identifiers service.json_pointers service.secrets",
     "service.errors service.known_fields",
     "service.field_violations",
     "service.formats",

@@ -4,8 +4,9 @@ first."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import NormalDist
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from models.advice.layout_warnings import LayoutWarning, layout_warnings
 from models.advice.safe_fit import solve_avoiding_oom
-from models.advice.single_changes import SingleChange, single_changes
+from models.advice.single_changes import SingleChange, single_changes, whole_change
 from models.cost.memory_uncertainty import percent
 from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
@@ -35,21 +36,61 @@ LEAST_GAIN = 0.01
 _LOW_MFU_GAIN = 0.2  # MFU counts as low where the best layout makes so many more steps an hour
 _MANY = Goal(tolerance=1.0, top=32, both_sides=True)
 """What is searched for where the fastest layout is not accepted: others up to twice as slow."""
+BATCH = "global_batch"
 _MOST_CURES = 3
+_MOST_TRIED = 12  # changes that are tried for one that the framework has words for
+_SLOW = (
+    0.25  # a single change counts as slow where the best layout makes so many more steps an hour
+)
 _MOST_VALUES = 4  # that the cure of a broken rule names
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """Values of a knob, or of the global batch, that obey a rule."""
+
+    name: str
+    values: tuple[Any, ...]
+    note: str = ""
+
+    @property
+    def is_of_batch(self) -> bool:
+        return self.name == BATCH
+
+    @property
+    def words(self) -> str:
+        """Such as "tp = 1, 2 or 4"."""
+        return f"{self.name} = {alternatives(self.values)}{self.note}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenRule:
     """A rule that a layout breaks. `knob` is the field of the layout to blame, None where it is no
-    single one, or where the global batch is to blame (`is_of_batch`); `cure` says which values of
-    what obey the rule."""
+    single one, or where the global batch is to blame (`is_of_batch`); of `cures` each is enough, and
+    the first is the nearest."""
 
     rule: Rule
     knob: str | None
     is_of_batch: bool
     message: str
-    cure: str
+    cures: tuple[Cure, ...]
+
+    @property
+    def cure(self) -> str:
+        """Which values of what obey the rule."""
+        return cure_in_words([cure.words for cure in nearest_cures(self.cures)])
+
+
+def nearest_cures(cures: Sequence[Cure]) -> list[Cure]:
+    """The first cure of a knob, and the one of the batch, in their order."""
+    of_knob = next((cure for cure in cures if not cure.is_of_batch), None)
+    return [cure for cure in cures if cure.is_of_batch or cure is of_knob]
+
+
+def cure_in_words(said: Sequence[str]) -> str:
+    return (
+        ", or ".join(said) or "no other value of one knob obeys it: take those of the best layout"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +101,11 @@ class LayoutCheck:
     that fits as surely as the constraints ask, the checked one itself where none is faster; None
     where none was found, for which `no_best` is the reason. `best_is_exact` says that its search
     came to its end. `fitting` are the single changes that make a layout fit which does not surely
-    fit, the one with the shortest step first. `first_change` is the single change to make first:
-    one that makes the layout legal or fit, or else the one that gains most; None where none gains
-    LEAST_GAIN.
+    fit: `first_change` where it is one of them, then the one with the shortest step first.
+    `first_change` is the change to make first: the single one that makes the layout legal and fit
+    at least cost or, where none does or only slowly, all that the best layout has otherwise. Where
+    no layout surely fits, it is the single change that is likeliest to. Of a layout that fits it is
+    the one that gains most; None where none gains LEAST_GAIN.
     """
 
     broken_rules: tuple[BrokenRule, ...]
@@ -102,14 +145,17 @@ def check_layout(
     should_continue: ShouldContinue = run_to_completion,
     oom_gib: float = math.inf,
     accepts: Callable[[Problem, Layout], bool] | None = None,
+    said: Callable[[SingleChange], SingleChange | None] | None = None,
 ) -> LayoutCheck:
     """Return the check of a layout whose knobs are all settled (models.layouts.defaults), legal or
     not. Of None, which stands for one that cannot be told, there is a best layout alone.
 
     `constraints` are those of the layouts that it is held against; these also need less memory than
     `oom_gib`, with which a run like these ran out. Only layouts that `accepts` takes are named.
+    `said` gives a change as the framework can be told it, with what is predicted of just that; None
+    where it has no words for it.
     """
-    wanted = _Wanted(constraints or Constraints(), oom_gib, accepts)
+    wanted = _Wanted(constraints or Constraints(), oom_gib, accepts, said)
     broken = _all_broken(problem, layout)
     changes = [
         change
@@ -122,9 +168,15 @@ def check_layout(
     rivals = [*_first_of(sure, problem, wanted), *found.layouts]
     prediction, best = _predicted(problem, profile, wanted, None if broken else layout, rivals)
     fits_surely = prediction is not None and wanted.is_sure(prediction.fit_probability)
-    worth = [change for change in sure if not fits_surely or (change.gain or 0) >= LEAST_GAIN]
-    if not fits_surely:
-        worth += _surer(changes, prediction)
+    if fits_surely:
+        first = _cheapest(filter(_gains, sure), wanted, _gains)
+    else:
+        first = _cheapest(sure, wanted)
+        if layout is not None and best is not None and _is_slow(first, best):
+            first = (
+                _said_surely(whole_change(problem, profile, layout, best.layout), wanted) or first
+            )
+        first = first or wanted.first_said(_surer(changes, prediction))
     must_fit = prediction is not None and not fits_surely
     return LayoutCheck(
         broken_rules=broken,
@@ -132,8 +184,8 @@ def check_layout(
         best=best,
         best_is_exact=found.is_exact,
         no_best=found.reason if best is None else None,
-        first_change=next(filter(wanted.accepts_change, worth), None),
-        fitting=tuple(_of_different_knobs(filter(wanted.accepts_change, sure))) if must_fit else (),
+        first_change=first,
+        fitting=tuple(_of_different_knobs(first, sure, wanted)) if must_fit else (),
         warnings=tuple(_warnings(problem, profile, wanted, prediction, best)),
     )
 
@@ -145,9 +197,19 @@ class _Wanted:
     constraints: Constraints
     oom_gib: float
     accepts: Callable[[Problem, Layout], bool] | None
+    said: Callable[[SingleChange], SingleChange | None] | None
 
     def accepts_change(self, change: SingleChange) -> bool:
         return self.accepts is None or self.accepts(change.problem, change.layout)
+
+    def as_said(self, change: SingleChange) -> SingleChange | None:
+        """A change as the framework can be told it; None where it cannot."""
+        if not self.accepts_change(change):
+            return None
+        return change if self.said is None else self.said(change)
+
+    def first_said(self, changes: Iterable[SingleChange]) -> SingleChange | None:
+        return next(filter(None, map(self.as_said, islice(changes, _MOST_TRIED))), None)
 
     def takes(self, layout: Layout, needed_gib: float) -> bool:
         """Whether a layout has only values that the constraints allow, and needs less memory than
@@ -209,37 +271,53 @@ def _broken(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
     field = rule.blamed_field(problem, layout)
     is_of_batch = field == BATCH_FIELD
     knob = None if is_of_batch else field.removeprefix("layout").lstrip(".") or None
-    cure = _cure(problem, layout, rule, knob)
-    if is_of_batch:
-        near = nearest_batches(problem.workload.global_batch, layout)
-        cure = f"{_in_words('global_batch', near)}, or {cure}"
+    of_batch = [] if knob == "micro_batch" else _cures_of_batch(problem, layout, rule)
+    of_knobs = [*_cures_of_knobs(problem, layout, rule, knob)]
     return BrokenRule(
         rule=rule,
         knob=knob,
         is_of_batch=is_of_batch,
         message=rule.message(problem, layout),
-        cure=cure,
+        cures=tuple([*of_batch, *of_knobs] if is_of_batch else [*of_knobs, *of_batch]),
     )
 
 
-def _cure(problem: Problem, layout: Layout, rule: Rule, blamed: str | None) -> str:
-    """Which values obey a rule: of the knob that it blames or, where none does, of another."""
+def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
+    """The nearest global batches that the micro-batches divide and that obey a rule."""
+    batch = problem.workload.global_batch
+    near = {
+        nearest for rounds in (1, layout.pp) for nearest in nearest_batches(batch, layout, rounds)
+    }
+
+    def obeys(other: int) -> bool:
+        workload = replace(problem.workload, global_batch=other)
+        return bool(np.all(rule.test(replace(problem, workload=workload), Layouts.of([layout]))))
+
+    obeying = [other for other in sorted(near) if other != batch and obeys(other)]
+    below = [other for other in obeying if other < batch][-1:]
+    values = (*below, *[other for other in obeying if other > batch][:1])
+    return [Cure(BATCH, values)] if values else []
+
+
+def _cures_of_knobs(
+    problem: Problem, layout: Layout, rule: Rule, blamed: str | None
+) -> Iterator[Cure]:
+    """Which values obey a rule: of the knob that it blames first, then of others."""
     for name in sorted(_CURES, key=lambda name: name != blamed):
         variants = [layout, *_CURES[name](problem, layout, name)]
         values = _obeying(problem, layout, rule, name, variants)
         if values:
-            return _in_words(name, values)
+            yield Cure(name, values)
     for name in ("tp", "pp", "cp"):
         variants = [layout, *KNOBS[name].variants(problem, layout)]
         values = _obeying(problem, layout, rule, name, variants)
         if values:
-            return f"{_in_words(name, values)}, with data parallelism over the other devices"
-    return "no other value of one knob obeys it: take the degrees of the best layout"
+            yield Cure(name, values, ", with data parallelism over the other devices")
 
 
 def _obeying(
     problem: Problem, layout: Layout, rule: Rule, name: str, variants: Sequence[Layout]
-) -> list[Any]:
+) -> tuple[Any, ...]:
     """The first values of a knob, other than the layout's, of the variants that obey a rule."""
     obeys = np.broadcast_to(rule.test(problem, Layouts.of(variants)), len(variants))
     values = dict.fromkeys(
@@ -247,7 +325,7 @@ def _obeying(
         for variant, is_obeying in zip(variants, obeys, strict=True)
         if is_obeying and getattr(variant, name) != getattr(layout, name)
     )
-    return [*values][:_MOST_VALUES]
+    return (*values,)[:_MOST_VALUES]
 
 
 def _degrees(problem: Problem, layout: Layout, name: str) -> list[Layout]:
@@ -277,11 +355,11 @@ _CURES = {
 """By knob: layouts that differ from a given one in it, with those values that may obey a rule."""
 
 
-def _in_words(name: str, values: Sequence[Any]) -> str:
-    """The values of a knob, such as "tp = 1, 2 or 4"."""
+def alternatives(values: Sequence[Any]) -> str:
+    """Values of a knob of which each will do, such as "1, 2 or 4"."""
     in_order = sorted(values) if all(isinstance(value, int) for value in values) else values
     *others, last = map(_shown, in_order)
-    return f"{name} = {', '.join(others)}{' or ' if others else ''}{last}"
+    return f"{', '.join(others)}{' or ' if others else ''}{last}"
 
 
 def _shown(value: object) -> str:
@@ -341,6 +419,38 @@ def _ranked(answer: Answer) -> list[Layout]:
     return [answer.layouts[position] for position in dict.fromkeys(positions)]
 
 
+def _gains(change: SingleChange) -> bool:
+    return (change.gain or 0) >= LEAST_GAIN
+
+
+def _is_slow(change: SingleChange | None, best: Prediction) -> bool:
+    """Whether the best layout is much faster than a change, or there is none."""
+    return change is None or change.outcome.step_time_s > (1 + _SLOW) * best.step_time_s
+
+
+def _said_surely(change: SingleChange, wanted: _Wanted) -> SingleChange | None:
+    """A change as it can be told, if it surely fits so."""
+    said = wanted.as_said(change)
+    return said if said and wanted.is_sure(said.outcome.fit_probability) else None
+
+
+def _cheapest(
+    changes: Iterable[SingleChange],
+    wanted: _Wanted,
+    is_worth: Callable[[SingleChange], bool] = lambda change: True,
+) -> SingleChange | None:
+    """The change with the shortest step, of changes in that order; of those that are as good but
+    for LEAST_GAIN, the one with the fewest settings."""
+    found = list[SingleChange]()
+    for change in islice(changes, _MOST_TRIED):
+        if found and change.outcome.step_time_s > (1 + LEAST_GAIN) * found[0].outcome.step_time_s:
+            break
+        said = _said_surely(change, wanted)
+        if said and is_worth(said):
+            found.append(said)
+    return min(found, key=lambda one: one.num_settings, default=None)
+
+
 def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> list[SingleChange]:
     """The changes with which a layout is likelier to fit, the likeliest first."""
     probability = 0.0 if prediction is None else prediction.fit_probability
@@ -348,13 +458,21 @@ def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> li
     return sorted(surer, key=lambda change: -change.outcome.fit_probability)
 
 
-def _of_different_knobs(changes: Iterable[SingleChange]) -> list[SingleChange]:
-    """The first change of each knob, up to a number."""
+def _of_different_knobs(
+    first: SingleChange | None, changes: Iterable[SingleChange], wanted: _Wanted
+) -> list[SingleChange]:
+    """The first change of each knob as it can be told, up to a number; before all others `first`,
+    where it is one of theirs."""
     firsts = dict[str, SingleChange]()
-    for change in changes:
-        firsts.setdefault(change.knob, change)
+    if first is not None and wanted.is_sure(first.outcome.fit_probability) and not first.is_whole:
+        firsts[first.knob] = first
+    others = (change for change in changes if change.knob not in firsts)
+    for change in islice(others, _MOST_TRIED):
         if len(firsts) == _MOST_CURES:
             break
+        said = None if change.knob in firsts else _said_surely(change, wanted)
+        if said:
+            firsts[said.knob] = said
     return list(firsts.values())
 
 

@@ -455,7 +455,7 @@ def _memory_reason(recommended: Prediction, fastest: Prediction) -> str:
     if fastest.layout == recommended.layout:
         return reason
     return (
-        f"{reason}; the fastest needs {fastest.needed_gib:.1f} GiB:"
+        f"{reason}; the fastest needs {fastest.needed_gib:.1f} GiB and fits with"
         f" {percent(fastest.fit_probability)}"
     )
 

@@ -4,7 +4,7 @@ the software."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -23,6 +23,9 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.switches import Setting, Switch, applies, changed, switches_of
 
+WHOLE_LAYOUT = "layout"
+"""What changes where no single knob does, but the layout becomes another."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -40,6 +43,9 @@ class Outcome:
         return self.fit_probability >= SAFE_FIT_PROBABILITY
 
 
+_PARTS_OF_KNOBS = ("recompute_layers",)  # which another knob says too
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleChange:
     """A layout with one change, and what is predicted of it.
@@ -47,7 +53,9 @@ class SingleChange:
     `knob` is the name of what changes in models.layouts.neighbours.KNOBS, and `follows` names the
     fields of the layout that change with it. Where the software is told otherwise instead, `switch`
     and `setting` say so, `knob` is the field of the stack, and the problem has the changed stack.
-    `given` is what is predicted without the change; None where that is not legal.
+    Where the layout becomes another one, `knob` is WHOLE_LAYOUT. `given` is what is predicted
+    without the change; None where that is not legal. `num_settings` is how many settings of a
+    framework make the change, where that is known.
     """
 
     knob: str
@@ -60,10 +68,18 @@ class SingleChange:
     follows: tuple[str, ...] = ()
     switch: Switch | None = None
     setting: Setting | None = None
+    num_settings: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is no single change."""
+        return self.knob == WHOLE_LAYOUT
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields of the layout whose values `before` and `after` are, or that of the stack."""
+        if self.is_whole:
+            return self.follows
         return (self.knob,) if self.switch else KNOBS[self.knob].fields
 
     @property
@@ -81,6 +97,8 @@ class SingleChange:
     @property
     def words(self) -> str:
         """The change as somebody would say it: "tp from 8 to 4, with dp_shard 16"."""
+        if self.is_whole:
+            return f"no single change does as well; the best layout changes: {self._knobs_in_words}"
         if self.switch is None or self.setting is None:
             words = knob_change_in_words(self.knob, self.before, self.after)
             return f"{words}{self._followers_in_words}"
@@ -88,6 +106,25 @@ class SingleChange:
         if not self.setting.arguments:
             return f"leave out {self.switch.name} ({values})"
         return f"set {self.setting.words} ({values})"
+
+    @property
+    def _knobs_in_words(self) -> str:
+        """Every knob that two whole layouts have otherwise."""
+        values = dict(zip(self.fields, zip(self.before, self.after, strict=True), strict=True))
+        said = list[str]()
+        for name, knob in KNOBS.items():
+            if name not in _PARTS_OF_KNOBS and values.keys() & {*knob.fields}:
+                pairs = [
+                    values.get(field, (getattr(self.layout, field),) * 2) for field in knob.fields
+                ]
+                before, after = ([pair[side] for pair in pairs] for side in (0, 1))
+                one = len(pairs) == 1
+                said.append(
+                    knob_change_in_words(
+                        name, before[0] if one else before, after[0] if one else after
+                    )
+                )
+        return ", ".join(said)
 
     @property
     def _followers_in_words(self) -> str:
@@ -208,6 +245,27 @@ def _switched(problem: Problem, switch: Switch, setting: Setting) -> Problem | N
         return replace(problem, stack=changed(problem.stack, {switch.field: setting.value}))
     except Invalid:
         return None
+
+
+def whole_change(problem: Problem, profile: Profile, layout: Layout, other: Layout) -> SingleChange:
+    """The change from a layout, which need not be legal, to all of a legal other one."""
+    names = tuple(
+        field.name
+        for field in fields(Layout)
+        if getattr(layout, field.name) != getattr(other, field.name)
+    )
+    given = [layout] if _is_legal(problem, layout) else []
+    *baseline, outcome = outcomes(problem, profile, [*given, other])
+    return SingleChange(
+        knob=WHOLE_LAYOUT,
+        before=tuple(getattr(layout, name) for name in names),
+        after=tuple(getattr(other, name) for name in names),
+        problem=problem,
+        layout=other,
+        outcome=outcome,
+        given=baseline[0] if baseline else None,
+        follows=names,
+    )
 
 
 def _is_legal(problem: Problem, layout: Layout) -> bool:

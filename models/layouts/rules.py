@@ -281,9 +281,10 @@ def _batch_blame(p: Problem, x: Layout) -> str:
     return BATCH_FIELD if p.workload.global_batch % x.dp else "layout.micro_batch"
 
 
-def nearest_batches(batch: int, layout: Layout) -> tuple[int, ...]:
-    """The global batches just below and above one that the micro-batches of a layout divide."""
-    unit = layout.dp * layout.micro_batch
+def nearest_batches(batch: int, layout: Layout, rounds: int = 1) -> tuple[int, ...]:
+    """The global batches just below and above one that the micro-batches of a layout divide, so
+    many at a time on every rank."""
+    unit = layout.dp * layout.micro_batch * rounds
     below = batch // unit * unit
     return tuple(near for near in (below, below + unit) if near)
 

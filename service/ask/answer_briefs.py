@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
+from models.advice.recommendation import (
+    FASTEST,
+    MEMORY,
+    RECOMMENDED,
+    RECOMMENDED_IS_FASTEST,
+)
 from models.spec.layout import Layout
 from service.formats.launch.formats import format_of_stack
 from service.resolve.recommended_layouts import RecommendedLayouts
 from service.schemas.brief import MAX_REASONS, PredictionBrief, RecommendationBrief
 from service.schemas.layout import LayoutFields
 
-_MAX_REASON_BYTES = 600
+_MAX_REASON_BYTES = 500
+_MAX_NOTE_BYTES = 300
 _MAX_CHUNKS = 128
 _STACK_DECIDES = (
     "zero_stage",
@@ -38,9 +46,10 @@ def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
     recommended = RecommendedLayouts.of(document).meant
     return RecommendationBrief(
         **_members("recommendations", document, recommended),
+        notes=_notes(document),
         chips_used=document["chips_used"],
         exact=document["certificate"]["exact"],
-        reasons=_first(document["reasons"]),
+        reasons=[_cut(reason) for reason in _chosen(document["reasons"])],
     ).model_dump(mode="json")
 
 
@@ -51,9 +60,10 @@ def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
     query = f"?rank={best + 1}" if len(layouts) > 1 else ""
     return PredictionBrief(
         **_members("predictions", document, layouts[best], query),
+        notes=_notes(document) if best == 0 else [],
         rank=best + 1,
         of=len(layouts),
-        warnings=_first(document.get("warnings", [])),
+        warnings=[_cut(warning) for warning in document.get("warnings", [])[:MAX_REASONS]],
     ).model_dump(mode="json")
 
 
@@ -61,11 +71,14 @@ def _members(
     kind: str, document: Mapping[str, Any], prediction: Mapping[str, Any], query: str = ""
 ) -> dict[str, Any]:
     location = f"/v1/{kind}/{document['id']}"
+    slurm = (document.get("launch") or {}).get("slurm", {})
     return {
         "id": document["id"],
         "created_at": document["created_at"],
         "location": location,
         "launch": _launch_address(location, document, query),
+        "nodes": slurm.get("nodes"),
+        "devices_per_node": slurm.get("gpus-per-node"),
         "layout": _unusual_knobs(prediction["layout"]),
         "layout_summary": LayoutFields.summary(prediction["layout"]),
         **{name: prediction.get(name) for name in _FIGURES},
@@ -92,12 +105,34 @@ def _unusual_knobs(layout: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _first(sentences: Sequence[str]) -> list[str]:
-    return [_cut(sentence) for sentence in sentences[:MAX_REASONS]]
+def _notes(document: Mapping[str, Any]) -> list[str]:
+    """What to know or do besides, of the launch configuration in the answer."""
+    notes = (document.get("launch") or {}).get("notes", [])
+    return [_cut(note, _MAX_NOTE_BYTES) for note in notes[:MAX_REASONS]]
 
 
-def _cut(sentence: str) -> str:
+def _chosen(reasons: Sequence[str]) -> list[str]:
+    """The reasons that a launcher needs, in their order: what to beware of, why this layout, its
+    memory; and then the first of the others, while there is room."""
+    leading = [*takewhile(lambda reason: not reason.startswith(FASTEST), reasons)]
+    by_need = [
+        *leading[:1],
+        *(reason for reason in reasons if reason.startswith(MEMORY)),
+        *(reason for reason in reasons if _names_another_layout(reason)),
+        *(reason for reason in reasons if not reason.startswith(RECOMMENDED_IS_FASTEST)),
+        *reasons,
+    ]
+    chosen = [*dict.fromkeys(by_need)][:MAX_REASONS]
+    return [reason for reason in reasons if reason in chosen]
+
+
+def _names_another_layout(reason: str) -> bool:
+    """Whether it says why another layout than the fastest is recommended."""
+    return reason.startswith(RECOMMENDED) and not reason.startswith(RECOMMENDED_IS_FASTEST)
+
+
+def _cut(sentence: str, limit: int = _MAX_REASON_BYTES) -> str:
     encoded = sentence.encode()
-    if len(encoded) <= _MAX_REASON_BYTES:
+    if len(encoded) <= limit:
         return sentence
-    return encoded[:_MAX_REASON_BYTES].decode(errors="ignore") + "…"
+    return encoded[:limit].decode(errors="ignore") + "…"

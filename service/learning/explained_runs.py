@@ -23,7 +23,7 @@ from service.resolve.answered_layout import layout_of_report
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
-from service.schemas.explanation import ExplanationRequest, LaunchedExplanationRequest
+from service.schemas.explanation import WHAT_RAN, ExplanationRequest, LaunchedExplanationRequest
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
 from service.schemas.question import Question
@@ -123,7 +123,8 @@ def _logged_run(store: Store, request: Request, members: dict[str, Any]) -> Logg
     if request.log is None:
         return None
     told = _given(request, ["log", "framework", "outcome"])
-    logged = read_logged_run(store, LogSubmission.model_validate({**members, **told}))
+    submission = LogSubmission.model_validate({**members, **told})
+    logged = read_logged_run(store, submission, otherwise=WHAT_RAN)
     report = logged.report.model_copy(update=_given(request, _BESIDE_LOG))
     if request.outcome is None and report.outcome == "ok" and _ends_in_crash(request.log):
         report = report.model_copy(update={"outcome": "crashed"})

@@ -26,6 +26,7 @@ MEMORY_MEANING = {in_gib(name): text for name, text in MEMORY_TERMS.items()}
 _TERMS_NAMED = 3
 _MUCH_OF_THE_GAIN = 0.5
 _WORTH_NAMING = 0.05  # of a step
+_MOST_FAULTS = 2
 
 LOOK_AT: dict[str, str] = {
     "compute_s": (
@@ -231,7 +232,7 @@ def first_fix_of_speed(
     faults = _faults_in_log(log) if is_slow else _faults_in_log(log, only=BROKEN_DEVICES)
     if faults:
         slower = f" (it is {speed.slower_by:.0%} slower than predicted)" if is_slow else ""
-        return " ".join([f"Start with what the log says{slower}.", *faults])
+        return " ".join([f"Start with what the log says{slower}.", *faults[:_MOST_FAULTS]])
     if not candidates:
         return (
             f"Nothing to fix: {speed.summary}, and no change that surely fits gains"

@@ -91,13 +91,19 @@ class LoggedRun:
         return [*self.doubts, *self.stack_differences]
 
 
-def read_logged_run(store: Store, submission: LogSubmission) -> LoggedRun:
+def read_logged_run(
+    store: Store,
+    submission: LogSubmission,
+    otherwise: str = "prediction_id or recommendation_id",
+) -> LoggedRun:
     """What a log says of a run. Raises Invalid for a log without a step to use, unless the run
-    failed before, and for one that is of another run than the request says."""
+    failed before, and for one that is of another run than the request says. `otherwise` names the
+    members of the request that say what ran in place of a description."""
     contents = _read(submission, _global_batch(store, submission))
     reading = contents.reading
     logged = _logged_question(submission, contents.arguments)
-    submission.require_one_subject(settled=[name for name in _LOGGED_PARTS if name in logged])
+    settled = [name for name in _LOGGED_PARTS if name in logged]
+    submission.require_one_subject(settled, otherwise)
     date = _date_of_run(submission, reading, datetime.now(UTC))
     report = _report(submission, logged, contents, date.at)
     with store.reading() as rows:
@@ -357,7 +363,7 @@ def _require_agreement(
         else:
             where = "the request"
             remedy = f"leave {_OPEN_FIELDS.get(part, part)} to the log"
-        raise Invalid("log", None, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
+        raise Invalid("log", ran, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
 
 
 def _compared_values(
@@ -408,7 +414,7 @@ def _require_chip(problem: Problem, log: str, *, linked: bool) -> None:
 def _require_framework(problem: Problem, framework: str) -> None:
     if problem.stack.calibrated_as not in _PRINTED_BY[framework]:
         rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
-        raise Invalid("log", None, rule)
+        raise Invalid("log", framework, rule)
 
 
 def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
@@ -418,7 +424,7 @@ def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
             f"has steps of {global_batch} sequences, and the run that it should be of has"
             f" global_batch = {asked}"
         )
-        raise Invalid("log", None, rule)
+        raise Invalid("log", global_batch, rule)
 
 
 def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
@@ -428,4 +434,4 @@ def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
             f"has steps of {device_tokens:.0f} tokens a device, and the run that it should be of"
             f" has {asked:.0f}"
         )
-        raise Invalid("log", None, rule)
+        raise Invalid("log", round(device_tokens), rule)

@@ -36,11 +36,17 @@ def batch_values(
     says_batch = "global_batch" in reading.workload
     on_ranks = f"on each of {ranks} data-parallel ranks"
     if steps is None and said_micro_batch is None:
-        settings = [KNOB_SETTINGS[reading.format].get("micro_batch"), reading.micro_batches_setting]
-        named = " and ".join(filter(None, settings)) or "the script"
+        own = KNOB_SETTINGS[reading.format].get("micro_batch", "another setting")
         owner = " of TrainingArguments" if reading.format == "accelerate" else ""
-        taken = f"layout.micro_batch is {micro_batch}, {global_batch // (ranks * micro_batch)} of"
-        yield f"{taken} them a step {on_ranks}: the launch does not say so; {named}{owner} would"
+        found = global_batch // (ranks * micro_batch)
+        taken = f"layout.micro_batch is {micro_batch}"
+        if reading.micro_batches_setting is None:
+            yield f"{taken}: the launch does not say it; {own}{owner} sets it"
+        else:
+            yield (
+                f"{taken}, with {found} micro-batches a step {on_ranks}: the launch says neither;"
+                f" {own} and {reading.micro_batches_setting}{owner} set them"
+            )
     elif steps is None and not says_batch and reading.micro_batches_setting:
         found = global_batch // (ranks * micro_batch)
         yield (

@@ -113,7 +113,9 @@ def _read(launch: LaunchForm, field: str) -> LaunchReading:
 
 def stop_error(stop: Stop, place: str) -> Invalid:
     """What the framework stops at as an error of the launch at `place` in the request."""
-    return Invalid(f"{place}.{stop.setting}", stop.value, stop.rule)
+    says_cure = not stop.cure or stop.cure in stop.rule
+    rule = stop.rule if says_cure else f"{stop.rule}; instead: {stop.cure}"
+    return Invalid(f"{place}.{stop.setting}", stop.value, rule)
 
 
 def _shortened(unread: Sequence[str]) -> list[str]:
@@ -206,6 +208,8 @@ class _Joining:
             return self._validated("model", ShapeFields, {}, said) if name is None else str(name)
         known = _flat(said) if name is None else self._counts(name)
         if isinstance(given, dict):
+            if "model.vocab_size" in self.reading.unwritten:
+                known = {**known, "vocab_size": None}
             self._require_same("model", known, _flat(given))
             return self._validated("model", ShapeFields, given, said if name is None else {})
         self._require_same("model", known, self._counts(given))
@@ -369,13 +373,15 @@ class _Joining:
         it a multiple of the tensor-parallel ranks."""
         if name != "vocab_size" or not isinstance(asked, int):
             return bool(ran == asked)
-        padding = _MOST_PADDING * self.reading.layout.get("tp", 1)
-        return "model.vocab_size" in self.reading.unwritten or asked <= ran < asked + padding
+        padding = _MOST_PADDING * max(self.reading.layout.get("tp", 1), 1)
+        return bool(asked <= ran < asked + padding)
 
     def _contradiction(self, name: str, ran: object, asked: object) -> Invalid:
         rule = f"contradicts {name} = {asked} of {self.other}"
-        key = "num_micro_batches" if self._counts_batch(name) else name
-        origin = self.reading.unwritten.get(key)
+        unwritten = self.reading.unwritten
+        origin = unwritten.get(name) or unwritten.get(
+            "num_micro_batches" if self._counts_batch(name) else name
+        )
         if origin is None:
             return self._said(name, ran, f"{rule}: leave it to the launch")
         cure = f"write it in the launch, or leave it out of {self.other}{self._hint()}"
@@ -453,7 +459,9 @@ def _flat(model: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a shape, with those of its experts and of its attention among them. A whole
     shape without experts has none."""
     dense = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
-    return {**dense, **model, **(model.get("mla") or {}), **(model.get("moe") or {})}
+    nested = [model.get(name) or {} for name in ("mla", "moe")]
+    own = {name: value for name, value in model.items() if name not in ("mla", "moe")}
+    return {**dense, **own, **nested[0], **nested[1]}
 
 
 def _open_degree(said: Mapping[str, Any]) -> str | None:

@@ -25,6 +25,12 @@ class AnswerBrief(StoredAnswer):
     """The full answer."""
     launch: str | None
     """Where the layout lies in the words of the framework; null where these have none for it."""
+    nodes: int | None
+    """Machines, as Slurm is asked for them; null where no launch configuration says so."""
+    devices_per_node: int | None
+    notes: list[str]
+    """What to know or do besides, as in the launch configuration; the first three, each cut where
+    it is long."""
     layout: dict[str, Any]
     """The layout without knobs that are 1, off, null or as usual: sent as a `layout`, it is the
     same. A `layers_per_chunk` of more than 128 chunks is in the full answer only."""
@@ -47,7 +53,8 @@ class RecommendationBrief(AnswerBrief):
     exact: bool
     """The search came to its end (`certificate.exact`)."""
     reasons: Annotated[list[str], Field(max_length=MAX_REASONS)]
-    """The first of the full answer's, each cut where it is long."""
+    """Of the full answer's: what to beware of, why this layout, and its memory. Each is cut where
+    it is long."""
 
 
 class PredictionBrief(AnswerBrief):

@@ -62,6 +62,10 @@ class ToldRun(Wire):
         return self
 
 
+WHAT_RAN = "prediction_id, recommendation_id or launch"
+"""The members that say what ran, in place of a question and a layout."""
+
+
 class ExplanationRequest(RunSubject, ToldRun):
     """A run by the id of its answer, or by its question and layout, as in a report."""
 
@@ -71,7 +75,7 @@ class ExplanationRequest(RunSubject, ToldRun):
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
         if self.log is None:  # a log may say what ran
-            self.require_one_subject()
+            self.require_one_subject(otherwise=WHAT_RAN)
         return self
 
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
+from service.formats.launch.formats import FORMATS, format_named
 from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import Document, Wire
 
@@ -18,6 +27,8 @@ MAX_CHARACTERS = 2**16
 """Of the arguments of a launch."""
 _FLAG_WITH_VALUE = re.compile(r"-{1,2}[\w.-]+\s")
 """How an item begins that is a flag and its value as somebody would type them."""
+_VARIABLE = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
+_OWN_VARIABLES = "SHARDWRIGHT_"
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)]
 
@@ -30,34 +41,92 @@ def _union_tag(value: object) -> str:
 
 Arguments = Annotated[
     Annotated[Text, Tag(f"{TAG_PREFIX}text")]
-    | Annotated[list[Text], Field(min_length=1, max_length=4096), Tag(f"{TAG_PREFIX}list")]
+    | Annotated[list[Text], Field(max_length=4096), Tag(f"{TAG_PREFIX}list")]
     | Annotated[dict[str, Any], Field(min_length=1), Tag(f"{TAG_PREFIX}document")],
     Discriminator(_union_tag),
 ]
 
 
-class LaunchForm(Wire):
-    """A launch configuration in the framework's own words."""
+def _own_name(name: object) -> object:
+    """The name of a format, which may be given as that of a stack."""
+    format_ = format_named(name) if isinstance(name, str) else None
+    return name if format_ is None else format_.name
 
-    format: Format
-    arguments: Arguments
+
+class LaunchForm(Wire):
+    """A launch configuration in the framework's own words. The `launch` of an answer is one."""
+
+    format: Annotated[Format, BeforeValidator(_own_name)]
+    """Its name, or that of a stack that has one, such as `fsdp` or `nemo`."""
+    arguments: Arguments | None = None
     """As typed: a shell line, a dump of arguments, YAML or JSON as text; the arguments as a list;
     or the JSON document itself."""
+    settings: Annotated[dict[str, Any], Field(min_length=1, max_length=4096)] | None = None
+    """Instead of `arguments`, or beside those of an answer: settings by their names, as an answer
+    has them."""
+    environment: Annotated[dict[str, str], Field(max_length=256)] = {}
+    """Environment variables, where `arguments` are a list. A text has its own lines `export`."""
     version: Annotated[str, StringConstraints(min_length=1, max_length=40)] | None = None
     """The release of the framework, such as 0.16.1, whose defaults hold for what is not said.
     Without it the newest that is known."""
+    framework: str | None = None
+    """Of an answer; `format` says it. The members from here on are ignored."""
+    placeholders: dict[str, Any] | None = None
+    """Of an answer: they change neither time nor memory."""
+    slurm: dict[str, Any] | None = None
+    """Of an answer; `cluster` says how many chips there are."""
+    notes: list[Any] | None = None
+    """Of an answer."""
 
     @field_validator("arguments")
     @classmethod
     def _is_short(cls, arguments: Any) -> Any:
-        if len(_text(arguments)) > MAX_CHARACTERS:
+        if arguments is not None and len(_text(arguments)) > MAX_CHARACTERS:
             raise ValueError(f"must have at most {MAX_CHARACTERS} characters in all")
         return arguments
 
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.arguments and self.settings is None:
+            raise ValueError("needs arguments, or settings as an answer has them")
+        if self.environment and isinstance(self.arguments, str):
+            raise ValueError(
+                "environment goes with a list of arguments: write export lines into the text"
+            )
+        variables = [name for name in self.environment if not _VARIABLE.fullmatch(name)]
+        if variables:
+            raise ValueError(f"environment has {variables[0]!r}, which is no name of a variable")
+        if len(self.text) > 2 * MAX_CHARACTERS:
+            raise ValueError(f"must have at most {2 * MAX_CHARACTERS} characters in all")
+        return self
+
     @property
     def text(self) -> str:
-        """The arguments as one text, however they were given."""
-        return _text(self.arguments)
+        """What is told as one text, however it was given."""
+        to_words = FORMATS[self.format].words
+        if self.settings is None:
+            return self._with_environment(self.arguments or "")
+        if to_words is None:
+            listed = self.arguments if isinstance(self.arguments, list) else []
+            return _text({**self.settings, **_options(listed)})
+        return self._with_environment(self.arguments or to_words(self.settings))
+
+    def _with_environment(self, arguments: Any) -> str:
+        """The arguments as a text; with variables as a command, which may have them in front."""
+        exports = [
+            f"export {name}={shlex.quote(value)}\n"
+            for name, value in self.environment.items()
+            if not name.startswith(_OWN_VARIABLES)
+        ]
+        if not exports or not isinstance(arguments, list):
+            return _text(arguments)
+        return f"{''.join(exports)}python3 train.py {_text(arguments)}"
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """The arguments of a script, --name value, by name."""
+    names = [word.removeprefix("--") for word in words[::2]]
+    return dict(zip(names, words[1::2], strict=False))
 
 
 def _text(arguments: Any) -> str:

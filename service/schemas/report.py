@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AwareDatetime, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    AwareDatetime,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from models.errors import Invalid
 from models.spec.flops import AttentionCount
@@ -23,8 +32,18 @@ from service.schemas.workload import WorkloadFields
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
 """How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
 speed."""
-Choice = Literal["recommended", "fastest", "simplest", "bolder", "surer"]
-"""The name of a layout in a recommendation; "surer" is in old ones only, in place of "bolder"."""
+_OLD_CHOICE = "surer"
+"""A name that is in old recommendations only, in place of "bolder": read, and not offered."""
+
+
+def _known_choice(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    return value if value == _OLD_CHOICE else check(value)
+
+
+Choice = Annotated[
+    Literal["recommended", "fastest", "simplest", "bolder"], WrapValidator(_known_choice)
+]
+"""The name of a layout in a recommendation."""
 DateSource = Literal["request", "log", "arrival"]
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
@@ -175,9 +194,12 @@ class RunSubject(Wire):
     """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many
     runs at most."""
 
-    def require_one_subject(self, settled: Collection[str] = ()) -> None:
+    def require_one_subject(
+        self, settled: Collection[str] = (), otherwise: str = "prediction_id or recommendation_id"
+    ) -> None:
         """Raises Invalid unless the run is either linked to an answer or described, and not both.
-        The parts in `settled` are known from elsewhere and need no description."""
+        The parts in `settled` are known from elsewhere and need no description; `otherwise` names
+        the members that say what ran instead."""
         linked = [
             name
             for name in ("prediction_id", "recommendation_id")
@@ -196,9 +218,7 @@ class RunSubject(Wire):
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
         missing = [name for name in _QUESTION_FIELDS if name not in given and name not in settled]
         if not linked and missing:
-            raise Invalid(
-                missing[0], None, "is required without prediction_id or recommendation_id"
-            )
+            raise Invalid(missing[0], None, f"is required without {otherwise}")
 
     @property
     def is_linked(self) -> bool:
@@ -331,8 +351,8 @@ class ReportAnswer(Basis):
     recommendation_id: str | None
     rank: int | None
     """Of the layout that ran, among those ranked; null where it is not one of them."""
-    choice: Choice | None
-    """As the report said."""
+    choice: Choice | Literal["surer"] | None
+    """As the report said; "surer" is in old recommendations only."""
     prediction: PredictedLayout
     """Made when the report came, with the profile that was active then."""
     measured: MeasuredSpeed | None

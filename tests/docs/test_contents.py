@@ -121,6 +121,11 @@ def test_links_lead_somewhere(name: str) -> None:
             assert anchor in set(_anchors(leads_to)), target
 
 
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("docs/guides/")])
+def test_every_guide_leads_to_what_holds_of_every_request(name: str) -> None:
+    assert "../reference.md#what-holds-of-every-request" in PAGES[name]
+
+
 def test_the_readme_leads_to_every_page() -> None:
     """Through the pages that it links, so that none is lost."""
     reached, ahead = set(), [ROOT / "README.md"]

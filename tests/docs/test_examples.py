@@ -73,6 +73,22 @@ def test_a_request_that_fails_says_so(page: Path) -> None:
             assert ("--fail-with-body" in options) is not block.is_refused
 
 
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
+def test_examples_say_once_where_the_service_is(page: Path) -> None:
+    """So that a reader with another port changes one line."""
+    texts = [block.text for block in blocks(page.read_text()) if block.is_example]
+    lines = [line for text in texts for line in text.splitlines() if examples.ADDRESS in line]
+    asks = any("$SHARDWRIGHT" in text for text in texts)
+    assert lines == [f"export SHARDWRIGHT={examples.ADDRESS}"] * asks
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
+def test_no_example_takes_what_is_on_for_1(page: Path) -> None:
+    """In Python True equals 1: who leaves out values that are 1 leaves out knobs that are on."""
+    for block in blocks(page.read_text()):
+        assert not re.search(r"not in [(\[{](?=[^)\]}]*\b[01]\b)", block.text), block.text
+
+
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_no_example_is_overlooked(page: Path) -> None:
     """Every fence is read as the beginning or the end of a block; indented ones are not."""

@@ -33,27 +33,37 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_document(text: str) -> dict[str, Any]:
     """The mapping that a text in YAML or JSON holds. Raises Invalid where it holds none."""
+    document = _json_value(text) or read_yaml(text)
+    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
+        rule = "must be a mapping of names to values, as the text of a JSON or YAML file is"
+        raise Invalid(PATH, text[:_MOST_SHOWN], rule)
+    return document
+
+
+def read_yaml(text: str) -> Any:
+    """The value of a text in YAML, of the kinds that JSON has too. All YAML that a caller sends is
+    read here. Raises Invalid where it is none, where it has aliases, and where it is longer or
+    nests deeper than a document of settings."""
     shown = text[:_MOST_SHOWN]
     if len(text) > _MOST_CHARACTERS:
         rule = f"has {len(text)} characters; a document of settings has {_MOST_CHARACTERS} at most"
         raise Invalid(PATH, shown, rule)
     try:
-        document = _json_value(text) or _yaml_value(text)
-        json.dumps(document, default=str)  # which refuses numbers and names that JSON has not
+        value = _yaml_value(text)
+        json.dumps(value, default=str)  # which refuses numbers and names that JSON has not
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         problem = getattr(error, "problem", None) or type(error).__name__
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
         raise Invalid(PATH, shown, f"is neither JSON nor YAML: {problem}{place}") from None
-    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
-        rule = "must be a mapping of names to values, as the text of a JSON or YAML file is"
-        raise Invalid(PATH, shown, rule)
-    return document
+    return value
 
 
 def _json_value(text: str) -> Any:
     """The value of a JSON text; None where a text is none. Raises Invalid where it nests deeper
     than a document of settings does."""
+    if len(text) > _MOST_CHARACTERS:
+        return None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -248,6 +258,6 @@ def _suggestion(name: str, known: Collection[str]) -> str:
         beside = {path[at] for path in paths if path[:at] == steps[:at] and len(path) > at}
         if step not in beside:
             near = difflib.get_close_matches(step, beside, n=1, cutoff=_LIKENESS)
-            meant = ".".join([*steps[:at], *near])
+            meant = ".".join([*steps[:at], *near, *steps[at + 1 :]])
             return f" (unknown; did you mean {meant}?)" if near else ""
     return ""

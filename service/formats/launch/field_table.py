@@ -201,15 +201,12 @@ def unknown_setting(written: str, value: object, known: Iterable[str], framework
     """A setting that a release does not have, at which its parser stops. `written` may have dashes
     in front, as its cure then has."""
     dashes = "--" * written.startswith("--")
-    near = difflib.get_close_matches(written.removeprefix("--"), list(known), n=2, cutoff=_LIKENESS)
-    meant = " or ".join(f"{dashes}{name}" for name in near)
+    near = difflib.get_close_matches(written.removeprefix("--"), list(known), n=1, cutoff=_LIKENESS)
     rule = f"is no setting of {framework}, which stops at it"
-    return Stop(
-        setting=written,
-        value=value,
-        rule=f"{rule}: did you mean {meant}?" if meant else f"{rule}: leave it out",
-        cure=meant or "leave it out",
-    )
+    if not near:
+        return Stop(setting=written, value=value, rule=f"{rule}: leave it out")
+    meant = f"{dashes}{near[0]}"
+    return Stop(setting=written, value=value, rule=f"{rule}: did you mean {meant}?", cure=meant)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

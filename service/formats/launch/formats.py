@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from models.spec import catalogue
 from service.formats.launch.accelerate import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.deepspeed import writer as deepspeed_writer
-from service.formats.launch.job import Job, LaunchConfiguration, LaunchReading
+from service.formats.launch.job import (
+    NO_CHANGES,
+    Changes,
+    Job,
+    LaunchConfiguration,
+    LaunchReading,
+)
 from service.formats.launch.maxtext import reader as maxtext_reader
 from service.formats.launch.maxtext import writer as maxtext_writer
 from service.formats.launch.megatron import reader as megatron_reader
@@ -27,6 +33,14 @@ Starter = Literal["torchrun", "accelerate", "python"]
 Python itself, one process."""
 
 
+class Read(Protocol):
+    """Reads a text, of a release of the framework, with some settings changed."""
+
+    def __call__(
+        self, text: str, version: str | None, *, changes: Changes = NO_CHANGES
+    ) -> LaunchReading: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFormat:
     """One framework's way of being told what to run."""
@@ -38,7 +52,7 @@ class LaunchFormat:
     stacks: tuple[str, ...]
     """The stacks whose layouts it says."""
     write: Callable[[Job], LaunchConfiguration]
-    read: Callable[[str, str | None], LaunchReading]
+    read: Read
     words: Callable[[Mapping[str, Any]], list[str]] | None
     """Settings as the words of a command line; None where they are a document."""
     starter: Starter

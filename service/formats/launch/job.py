@@ -13,6 +13,9 @@ from models.spec.problem import Problem
 from service.formats.launch.machines import Machines
 
 Value = TypeVar("Value")
+Changes = Mapping[str, Any]
+"""Settings to read in place of those of a text, by their names; None for one that is left out."""
+NO_CHANGES: Changes = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,12 @@ class Stops:
             return instead
 
 
+def with_changes(settings: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
+    """Settings with some of them changed."""
+    kept = {name: value for name, value in settings.items() if name not in changes}
+    return kept | {name: value for name, value in changes.items() if value is not None}
+
+
 def in_words(values: Iterable[int]) -> str:
     """Values of which each is a cure, such as "1, 2 or 4"."""
     *others, last = map(str, values)
@@ -167,5 +176,7 @@ class LaunchReading:
     """What is read, but the framework refuses, beyond the rules of layouts."""
     unread: tuple[str, ...] = ()
     """Settings that are not understood and could change time or memory, as they were written."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What is set, by the names that writers have for it."""
     ignored: tuple[str, ...] = ()
     """Settings that are known and change neither (data paths, logging, learning rate)."""

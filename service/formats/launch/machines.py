@@ -33,11 +33,13 @@ class Machines:
         if chips > _MOST_IN_MACHINE or cluster.is_torus:
             chips = _CHIPS_PER_TRAY
         held = math.gcd(chips, cluster.num_chips)
+        machine = innermost or domain
+        if machine > _MOST_IN_MACHINE or cluster.is_torus:
+            machine = _CHIPS_PER_TRAY
         devices = held * cluster.chip.devices_per_chip
         joined, rest = divmod(cluster.scale_up_domain, devices)
-        is_whole = held == chips
-        segment = joined if is_whole and not rest else 1
-        return cls(cluster.num_devices // devices, devices, segment, is_whole)
+        segment = joined if held == chips and not rest else 1
+        return cls(cluster.num_devices // devices, devices, segment, is_whole=held == machine)
 
 
 def slurm_options(machines: Machines) -> dict[str, bool | int | str]:

@@ -27,6 +27,14 @@ _KEY = re.compile(
 )
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} ", re.ASCII)
 _ACCELERATE = re.compile(r"\baccelerate(?:-launch|[\w.]{0,40}launch|\s+launch)\b", re.ASCII)
+_MAIN_KEYS = {
+    "accelerate": (
+        "distributed_type", "mixed_precision", "num_processes", "num_machines", "fsdp_version",
+        "use_fsdp", "use_deepspeed", "bf16", "fp16",
+    ),
+    "deepspeed": ("train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "enabled"),
+}  # fmt: skip
+"""Of a document, beside those of knobs, of switches and of what changes nothing."""
 _FEWEST = 2
 """Settings of another format, of a text that has so many, that tell of it."""
 
@@ -75,11 +83,7 @@ def _of_document(format_: str) -> Iterable[str]:
     table = files("service.formats.launch") / "fields" / f"{format_}.json"
     facts = json.loads(table.read_text())
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
-    settings = [argument for switch in switches_of(stack) for argument in switch.arguments]
-    for name in (
-        *facts["ignored"],
-        *facts["defaults"],
-        *settings,
-        *KNOB_SETTINGS[format_].values(),
-    ):
+    switches = (argument for switch in switches_of(stack) for argument in switch.arguments)
+    knobs = KNOB_SETTINGS[format_].values()
+    for name in (*facts["ignored"], *facts["defaults"], *switches, *knobs, *_MAIN_KEYS[format_]):
         yield from name.split(".")

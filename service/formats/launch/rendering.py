@@ -230,7 +230,7 @@ def _command(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> str:
     """The command that starts the job, an argument a line."""
-    lines = [" ".join([*_started(format_, configuration), *_program(format_)])]
+    lines = [" ".join(_started(format_, configuration)), " ".join(_program(format_))]
     settings = dict(configuration.settings)
     behind = {name: settings.pop(name) for name in [format_.last] if name in settings}
     if format_.words is None:

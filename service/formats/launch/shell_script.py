@@ -20,6 +20,7 @@ from models.errors import Invalid
 PATH = "launch.arguments"
 """The field that errors of a launch configuration name."""
 _MAX_EXPANDED = 200_000
+_MOST_COMMANDS = 4000
 _NAME = r"[A-Za-z_]\w{0,99}"
 _ASSIGNMENT = re.compile(rf"({_NAME})(\+?)=(.*)", re.ASCII | re.DOTALL)
 _VARIABLE = re.compile(
@@ -84,8 +85,16 @@ def read_script(
     script = Script(variables=dict(variables))
     reader = _Reader(script, takes_defaults)
     operators = ("\n",) if _ARGUMENT_LIST.match(text) else _OPERATORS
-    for joint, words in _statements(_tokens(text.replace("\r\n", "\n"), operators)):
-        reader.read(joint, words)
+    found = _statements(_tokens(text.replace("\r\n", "\n"), operators))
+    try:
+        for count, (joint, words) in enumerate(found):
+            if count == _MOST_COMMANDS:
+                rule = f"has more than {_MOST_COMMANDS} commands: send the one that trains"
+                raise Invalid(PATH, None, rule)
+            reader.read(joint, words)
+    except RecursionError:
+        rule = "nests brackets too deep: write out what they stand for"
+        raise Invalid(PATH, _shortened(text), rule) from None
     return script
 
 
@@ -304,9 +313,12 @@ class _Reader:
 
     def _run(self, words: list[str], may_not_run: bool) -> None:
         prefix = []
-        while words and (match := _ASSIGNMENT.fullmatch(words[0])):
-            prefix.append((match, words[0]))
-            words = words[1:]
+        for word in words:
+            match = _ASSIGNMENT.fullmatch(word)
+            if match is None:
+                break
+            prefix.append((match, word))
+        words = words[len(prefix) :]
         if not words:
             for match, word in prefix:
                 self._assign(match, word, may_not_run)
@@ -420,7 +432,8 @@ class _Reader:
         if match.group(3) or other or match.group(5) not in (None, "[@]", "[*]", "[0]"):
             return written
         if otherwise in (":+", "+"):
-            return self._inside(default.replace('"', "")) if value else ""
+            is_empty = value is not None and not any(value)
+            return "" if is_empty else self._inside(default.replace('"', ""))
         if value is None and otherwise in (":-", "-", ":=", "=") and self.takes_defaults:
             return self._inside(default.strip("\"'"))
         if value is None:

@@ -20,6 +20,9 @@ from service.formats.launch.shell_script import (
 
 _UNDEFINED = re.compile(r"\$(?:\{[#!]?)?(\w+|[@*#?])|\$\(|`", re.ASCII)
 _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=.*", re.ASCII | re.DOTALL)
+_BEGINS_OVERRIDES = re.compile(
+    r"(?:\s|#[^\n]*\n)*+(?:['\"]?[+~]{0,2}[A-Za-z_][\w.]*['\"]?=|\Z)", re.ASCII
+)
 _PROGRAM = re.compile(r"[^-\s]\S*\.(?:py|pyc|sh)|[^-\s]\.(?:py|sh)")
 _WHOLE = re.compile(r"\d{1,7}", re.ASCII)
 _LAUNCHERS = {
@@ -69,8 +72,10 @@ def split_command(text: str) -> Command:
     variables = {**_slurm_variables(slurm), "@": list[str]()}
     script = read_script(text, variables)
     found, before = _found(script)
-    # A number of nodes that is taken only where nobody sets a variable is not one that is said.
-    _, said_before = _found(read_script(text, variables, takes_defaults=False))
+    said_before = before
+    if "${" in text:
+        # A number of nodes that is taken only where nobody sets a variable is not one that is said.
+        _, said_before = _found(read_script(text, variables, takes_defaults=False))
     found.environment.update(_assignments(before))
     nnodes, per_node, ranks = _ranks(slurm, said_before, found.environment)
     at = len(before)
@@ -109,7 +114,7 @@ def _json_words(text: str) -> tuple[str, ...] | None:
         return None
     try:
         listed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(listed, list) or not all(isinstance(word, (str, int)) for word in listed):
         return None
@@ -118,6 +123,8 @@ def _json_words(text: str) -> tuple[str, ...] | None:
 
 def _overrides(text: str) -> tuple[str, ...] | None:
     """The words of a text that is a list of key=value, which to a shell would be variables."""
+    if not _BEGINS_OVERRIDES.match(text):
+        return None
     try:
         words = shlex.split(text, comments=True)
     except ValueError:

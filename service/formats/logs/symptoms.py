@@ -42,7 +42,7 @@ _MARKS: dict[SymptomKind, tuple[str, ...]] = {
     "collective_timeouts": (r"Watchdog caught collective operation timeout",),
     "device_faults": (
         r"NVRM: Xid",
-        r"ncorrectable ECC error",
+        r"ncorrectable ECC errors? (?:was |were )?(?:encountered|detected|found)",
         r"ouble Bit ECC Error",
         r"GPU has fallen off the bus",
     ),
@@ -56,14 +56,15 @@ _MARKS: dict[SymptomKind, tuple[str, ...]] = {
     "stragglers": (
         r"STRAGGLER DETECTION WARNING",
         r"tragglers? detected",
-        r"low (?:node|rank|host)s?\b",
+        r"slow (?:node|rank|host)s?\b",
+        r"Slow (?:node|rank|host)s?\b",
     ),
     # Lightning trainer/connectors/data_connector.py; torch/utils/data/dataloader.py
     "data_waits": (
         r"dataloader' does not have many workers",
         r"might make DataLoader running slow",
         r"ata ?[Ll]oader[^\n]{0,60}(?:waited|waiting|stall|timed out|bottleneck|too slow)",
-        r"aiting for data",
+        r"aiting for (?:data|the next batch)\b(?![- ]parallel)",
     ),
     "profiling": (
         r"Device-side CUDA Event completion trace is currently enabled",
@@ -97,12 +98,13 @@ def _found(text: str) -> Iterator[Symptom]:
         starts = sorted(match.start() for pattern in patterns for match in pattern.finditer(text))
         if not starts:
             continue
+        lines = {text.rfind("\n", 0, start) for start in starts}
         begin = text.rfind("\n", 0, starts[0]) + 1
         whole = text[max(begin, starts[0] - _MAX_QUOTED) : starts[0] + _MAX_QUOTED]
         line = whole.splitlines()[0].strip()
         yield Symptom(
             kind=kind,
-            count=len(starts),
+            count=len(lines),
             line=text.count("\n", 0, starts[0]) + 1,
             text=printable(line[:_MAX_QUOTED]),
         )

@@ -108,7 +108,7 @@ def test_memory_is_told_of_the_layout_to_launch() -> None:
     whose, _, fastest = told.partition("; the fastest needs ")
     assert f"the recommended layout needs {recommended.needed_gib:.1f} " in whose
     assert whose.endswith(percent(recommended.fit_probability))
-    assert fastest.startswith(f"{found.fastest.prediction.needed_gib:.1f} GiB: ")
+    assert fastest.startswith(f"{found.fastest.prediction.needed_gib:.1f} GiB and fits with ")
 
 
 def test_that_the_layout_to_launch_may_not_fit_is_told_of_that_layout() -> None:

@@ -324,7 +324,7 @@ def test_every_preset_builds_and_says_where_it_comes_from() -> None:
     for entry in PRESETS:
         assert preset(entry["id"]).parameters.total > 0
         assert entry["source"]
-        assert set(entry) <= {"id", "aliases", "source", "note", "shape"}
+        assert set(entry) <= {"id", "aliases", "family", "source", "note", "shape"}
 
 
 def test_the_names_of_presets_are_lower_case_and_no_two_are_the_same() -> None:

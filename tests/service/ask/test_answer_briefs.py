@@ -46,11 +46,17 @@ def test_a_brief_recommendation_says_what_to_launch(shared_client, question: dic
     best = predicted(full, "recommended")
     for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "fit_probability"):
         assert brief[name] == best[name]
-    assert brief["reasons"] == full["reasons"][:3]
+    assert len(brief["reasons"]) == 3
+    assert [reason for reason in full["reasons"] if reason in brief["reasons"]] == brief["reasons"]
+    assert any(reason.startswith("memory: ") for reason in brief["reasons"])
     assert brief["chips_used"] == full["chips_used"]
     assert len(brief["layout"]) < len(best["layout"]) - 5
-    if brief["launch"]:
-        assert shared_client.get(brief["launch"]).json() == full["launch"]
+    assert brief["launch"]
+    launch = shared_client.get(brief["launch"]).json()
+    assert launch == full["launch"]
+    assert brief["notes"] == [note for note in launch["notes"] if len(note) <= 300][:3]
+    assert brief["nodes"] == launch["slurm"].get("nodes")
+    assert brief["devices_per_node"] == launch["slurm"].get("gpus-per-node")
     asked = {**question, "layout": brief["layout"]}
     (again,) = shared_client.post("/v1/predictions", json=asked).json()["layouts"]
     assert again["layout"] == best["layout"]
@@ -71,7 +77,8 @@ def test_a_brief_prediction_is_of_the_fastest_that_fits(shared_client) -> None:
 
 def test_no_brief_is_larger_than_it_says(shared_client) -> None:
     found = shared_client.post("/v1/recommendations", json=LARGE).json()
-    found["reasons"] = ["näher " * 10_000] * 5
+    found["reasons"] = [f"{number} " + "näher " * 10_000 for number in range(5)]
+    found["launch"]["notes"] = found["reasons"]
     layout = candidate(found, "recommended")["prediction"]["layout"]
     layout |= {"layers_per_chunk": [1] * 4096, "recompute_modules": ["mla_up_proj"] * 9}
     told = shared_client.post("/v1/predictions", json=PREDICTION).json()
@@ -79,6 +86,14 @@ def test_no_brief_is_larger_than_it_says(shared_client) -> None:
     for brief in (recommendation_brief(found), prediction_brief(told)):
         assert len(str(brief).encode()) <= MAX_BYTES
         assert all(line.endswith("…") for line in brief.get("reasons", brief.get("warnings")))
+
+
+def test_what_leads_the_reasons_leads_the_brief(shared_client) -> None:
+    tokens = changed(SMALL, "workload.global_batch", 16 * 8192)
+    brief = shared_client.post("/v1/recommendations?view=brief", json=tokens).json()
+    assert brief["reasons"][0].startswith("check workload.global_batch")
+    starts = [reason.partition(": ")[0] for reason in brief["reasons"][1:]]
+    assert starts in (["fastest", "memory"], ["recommended", "memory"])
 
 
 @pytest.mark.parametrize(

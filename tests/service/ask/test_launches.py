@@ -33,13 +33,20 @@ def assert_wrong(response: Any, name: str, field: str) -> Any:
     return problem
 
 
+def without_answer(launch: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in launch.items() if name != "environment"}
+
+
 def test_a_predicted_layout_is_launched(client) -> None:
     made = predicted(client, DEEPSPEED, SHARDED)
     found = launched(client, made["id"]).json()
     assert found == made["launch"]
     assert found["settings"]["zero_optimization"]["stage"] == 3
     assert found["settings"]["train_batch_size"] == 128
-    assert found["environment"] == {"SHARDWRIGHT_PREDICTION_ID": made["id"]}
+    assert found["environment"] == {
+        "SHARDWRIGHT_PREDICTION_ID": made["id"],
+        "SHARDWRIGHT_RANK": "1",
+    }
     assert found["slurm"]["nodes"] == 8
 
 
@@ -61,9 +68,15 @@ def test_a_recommended_layout_is_launched_unless_another_is_chosen(client) -> No
     found = client.get(address).json()
     assert found == made["launch"]
     assert found["environment"] == {"SHARDWRIGHT_RECOMMENDATION_ID": made["id"]}
-    assert client.get(f"{address}?choice=recommended").json() == found
-    fastest = client.get(f"{address}?choice=fastest")
-    assert fastest.json() == client.get(f"{address}?rank=1").json()
+    assert without_answer(client.get(f"{address}?choice=recommended").json()) == without_answer(
+        found
+    )
+    fastest = client.get(f"{address}?choice=fastest").json()
+    first = client.get(f"{address}?rank=1").json()
+    assert without_answer(fastest) == without_answer(first)
+    named = {"SHARDWRIGHT_RECOMMENDATION_ID": made["id"]}
+    assert fastest["environment"] == {**named, "SHARDWRIGHT_CHOICE": "fastest"}
+    assert first["environment"] == {**named, "SHARDWRIGHT_RANK": "1"}
     assert_wrong(client.get(f"{address}?choice=fastest&rank=1"), "invalid", "choice")
 
 
@@ -120,15 +133,15 @@ def test_what_the_client_has_is_not_sent_again(client) -> None:
 
 
 def test_what_a_framework_cannot_say_is_named_and_the_answer_stands(client) -> None:
-    layout = {"dp_shard": 64, "zero_stage": 3, "recompute": "selective"}
-    made = predicted(client, ACCELERATE, layout)
-    assert made["launch"]["format"] == "accelerate"
-    assert "none or full" in made["launch"]["error"]
-    found = launched(client, made["id"], "accelerate")
-    problem = assert_wrong(found, "invalid", "layout.recompute")
+    question = {**ACCELERATE, "workload": {**QUESTION["workload"], "optimizer": "adamw_8bit"}}
+    made = predicted(client, {**question, "stack": "megatron"}, {"dp_shard": 64})
+    assert made["launch"]["format"] == "megatron"
+    assert "it has adamw" in made["launch"]["error"]
+    found = launched(client, made["id"], "megatron")
+    problem = assert_wrong(found, "invalid", "workload.optimizer")
     (error,) = problem["errors"]
-    assert error["value"] == "selective"
-    assert "cannot be said in accelerate" in error["rule"]
+    assert error["value"] == "adamw_8bit"
+    assert "cannot be said in megatron" in error["rule"]
 
 
 def test_formats_that_there_are_not_are_named(client) -> None:
@@ -157,3 +170,89 @@ def test_a_document_is_what_the_framework_reads(client) -> None:
     again = client.post("/v1/predictions", json=reading).json()
     assert again["layouts"][0]["layout"] == made["layouts"][0]["layout"]
     assert again["layouts"][0]["step_time_s"] == pytest.approx(made["layouts"][0]["step_time_s"])
+
+
+@pytest.mark.parametrize(
+    ("stack", "name"),
+    [
+        ("fsdp", "fsdp"),
+        ("fsdp", "pytorch-fsdp"),
+        ("megatron", "megatron-lm"),
+        ("deepspeed", "zero"),
+    ],
+)
+def test_a_format_has_the_names_of_its_stacks_too(client, stack: str, name: str) -> None:
+    made = predicted(client, {**QUESTION, "stack": stack}, {"dp_shard": 64, "zero_stage": 3})
+    found = launched(client, made["id"], name)
+    assert found.status_code == 200, found.json()
+    assert found.json() == made["launch"]
+
+
+def test_a_stack_without_a_format_is_named_as_such(client) -> None:
+    made = predicted(client, DEEPSPEED, SHARDED)
+    problem = assert_wrong(launched(client, made["id"], "generic"), "invalid", "format")
+    assert "has no launch format" in problem["detail"]
+
+
+def test_what_a_config_says_is_not_asked_for_again(client) -> None:
+    config = {
+        "model_type": "qwen3", "num_hidden_layers": 36, "hidden_size": 4096, "head_dim": 128,
+        "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "vocab_size": 151936, "tie_word_embeddings": False, "rope_theta": 1000000,
+    }  # fmt: skip
+    asked = {**QUESTION, "model": config}
+    made = predicted(client, {**asked, "stack": "megatron"}, {"dp_shard": 64, "zero_stage": 1})
+    assert made["launch"]["settings"]["--rotary-base"] == 1000000
+    assert "--rotary-base" not in made["launch"]["placeholders"]
+    for model, layer in ((config, "Qwen3DecoderLayer"), ("mixtral-8x7b", "MixtralDecoderLayer")):
+        made = predicted(client, {**asked, "model": model, "stack": "fsdp"}, SHARDED)
+        fsdp = made["launch"]["settings"]["fsdp_config"]
+        assert fsdp["fsdp_transformer_layer_cls_to_wrap"] == layer
+        assert made["launch"]["placeholders"] == {}
+
+
+def test_nodes_of_an_allocation_keep_the_order_of_ranks(client) -> None:
+    nodes = [
+        {"name": name, "chips": 8, "leaf": leaf}
+        for name, leaf in (("n4", "a"), ("n2", "b"), ("n1", "a"), ("n3", "b"))
+    ]
+    asked = {
+        **QUESTION,
+        "stack": "megatron",
+        "cluster": {"preset": "h100"},
+        "allocation": {"nodes": nodes},
+        "model": "llama-3-8b",
+        "constraints": {"use_all_chips": True},
+    }
+    made = client.post("/v1/recommendations", json=asked).json()
+    order = [host["node"] for host in made["allocation"]["hosts"]]
+    assert made["launch"]["slurm"]["nodelist"] == ",".join(order) != "n1,n2,n3,n4"
+    assert any("n4 (8)" in note for note in made["launch"]["notes"])
+    address = f"/v1/recommendations/{made['id']}/launch/megatron"
+    script = client.get(address, headers={"Accept": "text/x-shellscript"}).text
+    assert "--distribution=arbitrary" in script
+    assert f"{' '.join(order)} > " in script
+    assert f"MASTER_ADDR={order[0]}\n" in script
+
+
+@pytest.mark.parametrize(
+    ("stack", "layout"),
+    [
+        ("megatron", {"dp_shard": 32, "tp": 2}),
+        ("megatron-bridge", {"dp_shard": 32, "tp": 2}),
+        ("torchtitan", {"dp_shard": 32, "tp": 2, "zero_stage": 3}),
+        ("maxtext", {"dp_shard": 64, "zero_stage": 3}),
+        ("deepspeed", SHARDED),
+        ("fsdp", SHARDED),
+    ],
+)
+def test_a_launch_of_an_answer_may_be_sent_back(client, stack: str, layout: dict[str, Any]) -> None:
+    asked = {**QUESTION, "stack": stack}
+    made = predicted(client, asked, layout)
+    again = client.post("/v1/predictions", json={**asked, "launch": made["launch"]})
+    assert again.status_code == 201, again.json()
+    assert again.json()["layouts"][0]["layout"] == made["layouts"][0]["layout"]
+    settings = {name: made["launch"][name] for name in ("format", "settings")}
+    again = client.post("/v1/predictions", json={**asked, "launch": settings}).json()
+    if stack != "fsdp":  # whose script has arguments of its own
+        assert again["layouts"][0]["layout"] == made["layouts"][0]["layout"], again

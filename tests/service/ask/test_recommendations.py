@@ -175,6 +175,13 @@ def test_an_answer_of_before_it_named_a_bolder_layout_is_still_read(client) -> N
     assert report["choice"] == "surer"
     assert report["prediction"]["layout"] == predicted(found, "simplest")["layout"]
     assert_problem(client.post("/v1/reports", json={**ran, "choice": "bolder"}), "invalid")
+    for answer in (
+        client.get(f"{address}/timeline?choice=fast"),
+        client.post("/v1/reports", json={**ran, "choice": "fast"}),
+    ):
+        (error,) = assert_problem(answer, "invalid")["errors"]
+        assert "bolder" in error["rule"]
+        assert "surer" not in error["rule"]
     unnamed = client.post("/v1/reports", json=ran).json()
     assert unnamed["prediction"]["layout"] == predicted(found, "fastest")["layout"]
 

@@ -202,6 +202,59 @@ def test_steps_that_vary_restart_or_warn_are_told(shared_client) -> None:
     assert {"unsteady", "restarted", "allocator_retries", "sockets"} <= codes(answer)
 
 
+IB_ERROR = (
+    "node07:41:99 [3] NCCL WARN NET/IB : Got completion from peer 10.0.0.8<4791> with status=12"
+    " opcode=129 len=0 vendor err 129 (Recv)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "word"),
+    [
+        (IB_ERROR, "network_faults", "etwork between nodes fails"),
+        ("kernel: NVRM: Xid (PCI:0000:9b:00): 94, pid=7\n", "device_faults", "take its node out"),
+        ("GPU 3: HW Slowdown: Active\n", "throttling", "lowers its clock"),
+        ("WARNING: slow node detected: node07\n", "stragglers", "slower than the others"),
+        ("dataloader waited 3.4 s for a batch\n", "data_waits", "wait for data"),
+    ],
+)
+def test_a_fault_that_the_log_of_a_slow_run_shows_comes_first(
+    shared_client, line: str, code: str, word: str
+) -> None:
+    log = ARGUMENTS + steps(*[3.1] * 20) + line
+    answer = explained(shared_client, {**CLUSTER, "log": log})
+    assert answer["speed"]["slower_by"] > 0.5
+    assert code in codes(answer)
+    assert answer["first_fix"].startswith("Start with what the log says (it is 61% slower")
+    assert word in answer["first_fix"]
+    assert line.strip() in answer["first_fix"]
+    fast = explained(shared_client, {**CLUSTER, "log": log.replace("3100.0", "1950.0")})
+    assert (word in fast["first_fix"]) == (code == "device_faults")
+
+
+@pytest.mark.parametrize("seconds", [2.6, 3.1, 3.8, 6.0, 1.0])
+def test_no_term_is_certain_to_make_a_gap_that_its_spread_hardly_explains(
+    shared_client, seconds: float
+) -> None:
+    log = ARGUMENTS + steps(*[seconds] * 20)
+    answer = explained(shared_client, {**CLUSTER, "log": log})
+    gap = answer["gap"]
+    if gap["term"] is None:
+        assert "no coefficient explains so large a gap" in gap["summary"]
+        return
+    assert gap["probability"] < 0.95
+    assert gap["probability"] + gap["undescribed_probability"] <= 1
+    if gap["probability"] < gap["undescribed_probability"]:
+        assert "nothing that a prediction describes" in gap["summary"]
+
+
+def test_a_run_that_ran_out_of_memory_has_none_to_spare(shared_client) -> None:
+    log = TITAN.replace("48.91GiB", "30.00GiB") + OUT_OF_MEMORY
+    answer = explained(shared_client, {**PREDICTION, "log": log, "outcome": "out_of_memory"})
+    assert answer["failure"]["kind"] == "unlikely_out_of_memory"
+    assert "memory_to_spare" not in codes(answer)
+
+
 @pytest.mark.parametrize(
     ("gib", "code"), [("76.10", "memory_near_limit"), ("30.00", "memory_to_spare"), ("60.00", None)]
 )
@@ -391,7 +444,12 @@ def test_a_launch_configuration_and_a_log_go_together(shared_client) -> None:
         ({**PREDICTION, "outcome": "ok"}, "measured", "is required without a log"),
         ({**SLOW, "log": TITAN}, "measured", "is read from the log: leave it out"),
         ({**SLOW, "framework": "megatron"}, "framework", "goes with log"),
-        (without(SLOW, "layout"), "layout", "is required"),
+        (without(SLOW, "layout"), "layout", "prediction_id, recommendation_id or launch"),
+        (
+            {"log": TITAN, "cluster": {"preset": "h100", "num_chips": 8}, "stack": "torchtitan"},
+            "model",
+            "is required without prediction_id, recommendation_id or launch",
+        ),
         ({**PREDICTION, "log": "nothing to see"}, "log", "has no step of"),
         ({**SLOW, "measured": {"step_time_s": 1e-5}}, "measured.step_time_s", "check the unit"),
         ({**SLOW, "memory": {"reserved_gib": 100.0}}, "memory.reserved_gib", "must not exceed"),

@@ -536,25 +536,28 @@ def test_what_the_request_says_goes_before_the_arguments(client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "rule"),
+    ("said", "value", "rule"),
     [
         (
             {"workload": {"seq_len": 4096, "global_batch": 128}},
+            8192,
             "ran seq_len = 8192 where the request has 4096",
         ),
         (
             {"layout": {"tp": 8, "dp_shard": 8, "zero_stage": 1}},
+            4,
             "ran tp = 4 where the request has 8",
         ),
-        ({"model": "llama-3-70b"}, "ran num_layers = 32 where the request has 80"),
+        ({"model": "llama-3-70b"}, 32, "ran num_layers = 32 where the request has 80"),
     ],
 )
 def test_a_log_that_contradicts_the_request_is_refused(
-    client, said: dict[str, object], rule: str
+    client, said: dict[str, object], value: int, rule: str
 ) -> None:
     problem = assert_problem(
         client.post(ADDRESS, json={**CLUSTER, **said, "log": MEGATRON}), "invalid", "/log"
     )
+    assert problem["errors"][0]["value"] == value
     assert rule in problem["errors"][0]["rule"]
 
 
@@ -573,6 +576,7 @@ def test_a_log_of_another_batch_is_not_of_the_run(client) -> None:
     body = {**PREDICTION, "stack": "megatron", "log": steps}
     other = {**body, "workload": {"seq_len": 8192, "global_batch": 256}}
     problem = assert_problem(client.post(ADDRESS, json=other), "invalid", "/log")
+    assert problem["errors"][0]["value"] == 128
     assert "steps of 128 sequences" in problem["errors"][0]["rule"]
     assert client.post(ADDRESS, json=body).json()["reading"]["global_batch"] == 128
 

@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from models.errors import Invalid, UnknownName
 from models.layouts.rules import broken_rules
 from service.errors import Refused
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import LaunchReading, Stop
+from service.formats.launch.megatron import reader as megatron_reader
 from service.resolve import launched_question as module
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.resolution import Resolver
@@ -292,3 +294,47 @@ def test_what_the_request_says_wrong_is_blamed_on_it(asked) -> None:
 def test_arguments_come_as_text_as_a_list_or_as_a_document(arguments: Any, text: str) -> None:
     form = LaunchForm.model_validate({"format": "megatron", "arguments": arguments})
     assert form.text == text
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ({"format": "nemo", "settings": {"model.tp": [1, None]}}, "'model.tp=[1,null]'"),
+        ({"format": "fsdp", "settings": {"a": 1}, "arguments": ["--b", "2"]}, '{"a": 1, "b": "2"}'),
+        ({"format": "megatron", "settings": {"--x": True}, "arguments": ["--y"]}, "--y"),
+        (
+            {"format": "mcore", "arguments": ["--y"], "environment": {"A": "b c"}},
+            "export A='b c'\npython3 train.py --y",
+        ),
+    ],
+)
+def test_a_launch_has_settings_environment_and_the_name_of_a_stack(
+    form: dict[str, Any], text: str
+) -> None:
+    ignored = {"framework": "X", "placeholders": {}, "slurm": {"nodes": 1}, "notes": []}
+    own = {"environment": {**form.get("environment", {}), "SHARDWRIGHT_RANK": "1"}}
+    assert LaunchForm.model_validate({**form, **ignored, **own}).text == text
+
+
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [
+        ({}, "needs arguments, or settings"),
+        ({"arguments": []}, "needs arguments, or settings"),
+        ({"arguments": "--a 1", "environment": {"A": "1"}}, "export lines"),
+        ({"arguments": ["--a"], "environment": {"A;B": "1"}}, "no name of a variable"),
+        ({"format": "generic", "arguments": ["--a"]}, "megatron"),
+    ],
+)
+def test_a_launch_that_says_nothing_is_refused(form: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ValidationError, match=rule):
+        LaunchForm.model_validate({"format": "megatron", **form})
+
+
+def test_the_environment_of_a_list_is_read() -> None:
+    arguments = ["--tensor-model-parallel-size", "2", "--micro-batch-size", "1"]
+    form = {"format": "megatron", "arguments": arguments}
+    for environment in ({}, {"WORLD_SIZE": "16"}):
+        text = LaunchForm.model_validate({**form, "environment": environment}).text
+        devices = megatron_reader.read(text, None).num_devices
+        assert devices == (16 if environment else None)

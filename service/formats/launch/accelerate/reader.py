@@ -24,7 +24,14 @@ from service.formats.launch.documents import (
     sent_document,
     shown,
 )
-from service.formats.launch.job import LaunchReading, Stopped, Stops
+from service.formats.launch.job import (
+    NO_CHANGES,
+    Changes,
+    LaunchReading,
+    Stopped,
+    Stops,
+    with_changes,
+)
 from service.formats.launch.shell_script import PATH, read_script
 from service.formats.launch.shell_words import unwrapped
 from service.formats.launch.switch_settings import known_release, take_switches
@@ -61,11 +68,12 @@ _KEEPING = ("shard_grad_op", "hybrid_shard_zero2")
 _SEQUENCE_LENGTHS = ("max_seq_length", "max_length", "block_size", "cutoff_len", "seq_length")
 
 
-def read(text: str, version: str | None) -> LaunchReading:
+def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
     """What a document or a command line says. The model and, unless a TrainingArgument says it,
     the length of sequences are not in it."""
     document = _of_command(text) if _COMMAND.search(text) else read_document(text)
-    settings = Settings(_with_prefixes(document))
+    said = with_changes(dict(flat(_with_prefixes(document))), changes)
+    settings = Settings(said)
     ranks = settings.whole("num_processes", least=-1)
     num_devices = ranks if ranks is not None and ranks > 0 else None
     stops = Stops()
@@ -97,6 +105,7 @@ def read(text: str, version: str | None) -> LaunchReading:
         micro_batches_setting="gradient_accumulation_steps",
         unwritten=unwritten,
         stops=tuple(stops.found),
+        settings=said,
         unread=tuple(unread),
         ignored=tuple(ignored),
     )

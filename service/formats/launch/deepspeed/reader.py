@@ -15,11 +15,21 @@ from service.formats.launch.deepspeed.writer import FRAMEWORK, NAME, RELEASE
 from service.formats.launch.documents import (
     Settings,
     document_in_script,
+    flat,
     read_document,
     sent_document,
     shown,
 )
-from service.formats.launch.job import LaunchReading, Stop, Stopped, Stops, in_words
+from service.formats.launch.job import (
+    NO_CHANGES,
+    Changes,
+    LaunchReading,
+    Stop,
+    Stopped,
+    Stops,
+    in_words,
+    with_changes,
+)
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.switch_settings import known_release, take_switches
 
@@ -33,13 +43,14 @@ _NAMES_FILE = re.compile(r"(?<![\w-])(--deepspeed(?:[_-]config)?)[ =]+([^\s'\"-]
 _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
-def read(text: str, version: str | None) -> LaunchReading:
+def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
     """What a document says, or the one that a script writes.
 
     The model, the sequence length and the devices are not in it, except for the number of devices
     that follows from a batch of which all three numbers are given.
     """
-    settings = Settings(read_document(_document(text)))
+    said = with_changes(dict(flat(read_document(_document(text)))), changes)
+    settings = Settings(said)
     says_ranks = "data_parallel_size" in settings
     layout = _mesh(settings)
     stops = Stops()
@@ -73,6 +84,7 @@ def read(text: str, version: str | None) -> LaunchReading:
         micro_batches_setting="gradient_accumulation_steps",
         unwritten=unwritten,
         stops=tuple(stops.found),
+        settings=said,
         unread=tuple(unread),
         ignored=tuple(ignored),
     )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
 from typing import Any
-
-import yaml
 
 from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.spec.architecture import Architecture
 from models.spec.switches import Condition
-from service.formats.launch.documents import read_document, sent_document
+from service.formats.launch.documents import read_document, read_yaml, sent_document
 from service.formats.launch.field_table import (
     FieldTable,
     field_table,
@@ -24,7 +22,16 @@ from service.formats.launch.field_table import (
     switch_fields,
     unknown_setting,
 )
-from service.formats.launch.job import LaunchReading, Stop, Stopped, Stops, in_words
+from service.formats.launch.job import (
+    NO_CHANGES,
+    Changes,
+    LaunchReading,
+    Stop,
+    Stopped,
+    Stops,
+    in_words,
+    with_changes,
+)
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
@@ -33,7 +40,9 @@ from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, require_defined, split_command
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
-_DOCUMENT = re.compile(r"\A(?:\s*(?:#[^\n]*)?\n|---[^\n]*\n)*\s*(?:\{|[A-Za-z_]\w*\s*:(?:\s|$))")
+_DOCUMENT = re.compile(
+    r"\A(?:[ \t]*(?:#[^\n]*)?\n|---[^\n]*\n)*+\s*(?:\{|[A-Za-z_]\w*\s*:(?:\s|$))"
+)
 _COMPILER_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 _PRECISIONS = {
     "int8": "int8",
@@ -63,6 +72,8 @@ _AXES: Mapping[str, tuple[str, ...]] = {
 """The axes of the mesh by what they do."""
 _NEAREST = ("fsdp_transpose", "context_usp_ulysses")
 """Axes that are read as others, which they are not quite."""
+_MOST_HINTS = 20
+"""Unknown settings for which a known one is looked up."""
 _FOREIGN = ("diloco", "sequence", "context_autoregressive", "autoregressive")
 _CONTEXTS = {"all_gather": "allgather", "ring": "ring", "ulysses": "ulysses"}
 
@@ -72,6 +83,8 @@ def read(
     version: str | None,
     num_devices: int | None = None,
     num_slices: int | None = None,
+    *,
+    changes: Changes = NO_CHANGES,
 ) -> LaunchReading:
     """What a text says.
 
@@ -79,7 +92,7 @@ def read(
     where the caller knows them. Where nobody does, a degree of -1 is left out of the layout, and so
     is the global batch, which is counted by devices.
     """
-    return _Reader(version, num_devices, num_slices).read(text)
+    return _Reader(version, num_devices, num_slices).read(text, changes)
 
 
 class _Reader:
@@ -96,12 +109,13 @@ class _Reader:
         self.stops = Stops()
         self.devices_setting: str | None = None
 
-    def read(self, text: str) -> LaunchReading:
+    def read(self, text: str, changes: Changes) -> LaunchReading:
         if _DOCUMENT.match(text):
             for name, value in read_document(text).items():
                 self._take(name, value)
         else:
             self._read_command(split_command(text), text)
+        self.given = with_changes(self.given, changes)
         values = {**self.table.defaults(), **self.given}
         return self._reading(values)
 
@@ -111,16 +125,16 @@ class _Reader:
         words = list(command.words)
         if command.program and command.program.endswith((".yml", ".yaml")):
             words.insert(0, command.program)
+        pairs = [match for word in words if (match := _PAIR.fullmatch(word))]
         for word in words:
-            if word.endswith((".yml", ".yaml")) and not word.endswith("base.yml"):
+            is_file = word.endswith((".yml", ".yaml"))
+            if not is_file and not _PAIR.fullmatch(word):
+                raise Invalid(PATH, word, "is no key=value, nor a file of settings")
+            if is_file and not word.endswith("base.yml"):
                 for name, value in read_document(sent_document(text, word)).items():
                     self._take(name, value)
-        for word in words:
-            if match := _PAIR.fullmatch(word):
-                self._take(match.group(1), self._typed(match.group(1), match.group(2)))
-            elif not word.endswith((".yml", ".yaml")):
-                rule = "is no key=value, nor a file of settings"
-                raise Invalid(PATH, word, rule)
+        for name, value in (match.groups() for match in pairs):
+            self._take(name, self._typed(name, value))
         self._read_environment(command.environment)
         self.unread += [f"{each} (set in a branch)" for each in command.in_branches]
 
@@ -131,9 +145,11 @@ class _Reader:
             return field.parse(written) if written or not field.is_optional else written
         if field is None or field.use != "ignored":
             require_defined(name, written)
+        if field is None:
+            return written
         try:
-            return yaml.safe_load(written)
-        except yaml.YAMLError:
+            return read_yaml(written)
+        except Invalid:
             return written
 
     def _read_environment(self, environment: Mapping[str, str]) -> None:
@@ -145,13 +161,20 @@ class _Reader:
             elif variable in _COMPILER_FLAGS and value.strip():
                 self.unread.append(shown(variable, value))
 
+    def _hints(self) -> Iterable[str]:
+        """The settings that may be meant by one that is not known; none after the first few."""
+        is_few = len(self.unread) + len(self.stops.found) < _MOST_HINTS
+        return self.table.fields if is_few else ()
+
     def _take(self, name: str, value: Any) -> None:
         field = self.table.fields.get(name)
         if field is None and self.version not in (None, RELEASE):
-            self.unread.append(shown(name, value) + suggestion(name, self.table.fields))
+            self.unread.append(shown(name, value) + suggestion(name, self._hints()))
         elif field is None:
             framework = f"{FRAMEWORK} {RELEASE}"
-            self.stops.found.append(unknown_setting(name, value, self.table.fields, framework))
+            self.stops.found.append(unknown_setting(name, value, self._hints(), framework))
+        elif name == "base_config" and str(value).endswith("base.yml"):
+            self.ignored.append(shown(name, value))
         elif value == "" and field.is_optional:
             self.given[name] = None
         else:
@@ -189,6 +212,7 @@ class _Reader:
             num_micro_batches=micro_batches,
             unwritten=self._unwritten(),
             stops=(*self.stops.found, *_stops(values, layout, ici["fsdp"] * dcn["fsdp"])),
+            settings=self.given,
             unread=(*self.unread, *unread),
             ignored=(*self.ignored, *ignored),
         )

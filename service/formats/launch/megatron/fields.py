@@ -115,6 +115,16 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
 
+def value_of(flag: Flag, text: str) -> Any:
+    """The value of a flag by the text of its argument, as writers have it: True where one without a
+    value is given, None where nothing is."""
+    if not flag.takes_value:
+        return True if (text == "True") == (flag.kind != "StoreFalse") else None
+    if flag.nargs:
+        return re.findall(r"[\w+.*|-]{1,400}", text, re.ASCII)
+    return int(text) if flag.type == "int" and _WHOLE.fullmatch(text) else text
+
+
 def is_read(argument: str) -> bool:
     """Whether the model, the workload or the layout is read from an argument."""
     return argument in _effects()["read"]

@@ -14,12 +14,11 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-import yaml
-
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases, switches_of
-from service.formats.launch.job import LaunchReading, Stops
+from service.formats.launch.documents import read_yaml
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, Stops
 from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
@@ -30,7 +29,7 @@ from service.formats.launch.megatron.stages import (
     layers_per_chunk,
     virtual_stages,
 )
-from service.formats.launch.megatron.writer import FRAMEWORK, NAME
+from service.formats.launch.megatron.writer import FRAMEWORK, NAME, words
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import split_command
 from service.formats.logs.layer_pattern import layer_switches
@@ -99,17 +98,43 @@ class Source:
     """What is no argument of Megatron, as it was written."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is set, by flag, as writers have it."""
+        values = {name: self.values.get(flags()[name].argument, "None") for name in self.given}
+        return {
+            name: megatron_fields.value_of(flags()[name], text) for name, text in values.items()
+        }
 
-def read(text: str, version: str | None = None) -> LaunchReading:
+    def changed(self, changes: Changes) -> Source:
+        """The source with some flags set otherwise."""
+        typed = megatron_fields.parse(
+            words({name: value for name, value in changes.items() if value is not None})
+        )
+        arguments = {flags()[name].argument for name in changes}
+        others = {
+            name: text
+            for name, text in self.given.items()
+            if flags()[name].argument not in arguments
+        }
+        unset = {name: megatron_fields.defaults()[name] for name in arguments}
+        return replace(
+            self,
+            values={**self.values, **unset, **typed.values},
+            given={**others, **typed.written},
+        )
+
+
+def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
     """What the arguments of Megatron say. Raises Invalid for what its parser refuses."""
     release = known_release(NAME, version)
-    source = _source(text)
+    source = _source(text).changed(changes)
     stops = Stops()
     given = without_refused(
         Arguments(in_todays_names(filled_in(source.values)), flag_of_argument()), stops
     )
     unread, ignored = _unread(given, source)
-    return reading(
+    found = reading(
         given,
         stops,
         stack_id=NAME,
@@ -120,6 +145,7 @@ def read(text: str, version: str | None = None) -> LaunchReading:
         unread=unread,
         ignored=ignored,
     )
+    return replace(found, unwritten=_unwritten(found, source.values), settings=source.settings)
 
 
 def known_release(stack_id: str, version: str | None) -> str | None:
@@ -200,6 +226,19 @@ def reading(
     )
 
 
+def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
+    """Where values of a reading come from that nobody wrote."""
+    origins = {}
+    if found.num_micro_batches is not None:
+        origins["num_micro_batches"] = "what Megatron-LM takes without --global-batch-size"
+    tokenizer = values.get("tokenizer_type", "None")
+    sizes = {values.get(name, "None") for name in ("vocab_size", "padded_vocab_size")}
+    if tokenizer in _TOKENIZERS and sizes == {"None"}:
+        size = _TOKENIZERS[tokenizer]
+        origins["model.vocab_size"] = f"the {size} entries of {tokenizer}, padded as Megatron does"
+    return origins
+
+
 # -- the forms of a text
 
 
@@ -248,12 +287,8 @@ def _of_values(values: Mapping[str, str]) -> Source:
 
 def _yaml_values(text: str) -> dict[str, str]:
     """The leaves of a YAML document, by their own names, as Megatron dumps them."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        problem = str(error).splitlines()[0][:200]
-        raise Invalid(PATH, None, f"is not YAML that can be read: {problem}") from None
-    return {name.lstrip("-").replace("-", "_"): str(value) for name, value in _leaves(document)}
+    leaves = _leaves(read_yaml(text))
+    return {name.lstrip("-").replace("-", "_"): str(value) for name, value in leaves}
 
 
 def _leaves(document: Any) -> Iterable[tuple[str, Any]]:

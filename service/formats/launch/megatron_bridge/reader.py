@@ -13,10 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import yaml
-
 from models.errors import Invalid
-from service.formats.launch.job import LaunchReading, Stops
+from service.formats.launch.documents import read_yaml
+from service.formats.launch.job import (
+    NO_CHANGES,
+    Changes,
+    LaunchReading,
+    Stops,
+    with_changes,
+)
 from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron.fields import flag_of_argument
 from service.formats.launch.megatron.reader import (
@@ -131,7 +136,7 @@ _BASE_SWITCHES: Mapping[str, Any] = {
     "model.cross_entropy_loss_fusion": True,
     "model.moe_grouped_gemm": True,
 }
-_MOST_HINTS = 20
+_MOST_HINTS = 8
 """Unknown fields for which a known one is looked up."""
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 _IN_FP32 = "ddp.grad_reduce_in_fp32"
@@ -149,10 +154,14 @@ class _Overrides:
     """The recipe that is overridden, as it was written."""
 
 
-def read(text: str, version: str | None = None) -> LaunchReading:
+def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
     """What overrides say. Raises Invalid for values that are none of their fields'."""
     release = known_release(NAME, version)
     found = _overrides(text)
+    texts = {
+        name: None if value is None else _text(name, str(value)) for name, value in changes.items()
+    }
+    found.fields = with_changes(found.fields, texts)
     values = _values(found)
     stops = Stops()
     given = without_refused(Arguments(in_todays_names(filled_in(values)), _names()), stops)
@@ -172,7 +181,14 @@ def read(text: str, version: str | None = None) -> LaunchReading:
         replace(stop, rule=_in_fields(stop.rule), cure=_in_fields(stop.cure))
         for stop in read_as_flags.stops
     ]
-    return replace(read_as_flags, stops=tuple(in_fields))
+    typed = {name: _plain(text) for name, text in found.fields.items()}
+    return replace(read_as_flags, stops=tuple(in_fields), settings=typed)
+
+
+def _plain(text: str) -> bool | int | str | None:
+    """The value that a text stands for."""
+    plain = {"True": True, "False": False, "None": None}
+    return plain[text] if text in plain else int(text) if text.isdecimal() else text
 
 
 def _names() -> Mapping[str, str]:
@@ -199,7 +215,7 @@ def _overrides(text: str) -> _Overrides:
         pairs = (match.groups() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
         return _joined((_without_object(name), value) for name, value in pairs)
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
-        return _joined(_leaves(_document(text), ""))
+        return _joined(_leaves(read_yaml(text), ""))
     command = split_command(text)
     found = _joined(_pairs(command.words))
     found.environment.update(command.environment)
@@ -212,14 +228,6 @@ def _without_object(name: str) -> str:
     first, _, rest = name.partition(".")
     known = {*sections(), "trainer", "data", "optim", "model", "env_vars"}
     return rest if first not in known and rest.partition(".")[0] in known else name
-
-
-def _document(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        problem = str(error).splitlines()[0][:200]
-        raise Invalid(PATH, None, f"is not YAML that can be read: {problem}") from None
 
 
 def _leaves(document: Any, prefix: str) -> Iterator[tuple[str, str]]:

@@ -55,6 +55,7 @@ _PARAM_GATHER = "mixed_precision.fp8_param_gather"
 _REUSES_GRADIENTS = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
 """What gathered parameters in mxfp8 need (training/config.py, validate)."""
 _GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
+_GRAPHS = "model.cuda_graph_impl"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 _SINGLE = ("cp_comm_type", "moe_router_load_balancing_type")
 """Arguments that are lists of one on the command line, and a word here."""
@@ -85,6 +86,9 @@ def write(job: Job) -> LaunchConfiguration:
         **job_arguments.balancing_arguments(job),
         **job_arguments.memory_arguments(job),
     }
+    if "pipeline_model_parallel_layout" in arguments and job.layout.virtual_stages > 1:
+        # The configuration of overlaps looks for it before that layout is read (comm_overlap.py).
+        arguments["num_virtual_stages_per_pipeline_rank"] = job.layout.virtual_stages
     if arguments.get("use_megatron_fsdp") and arguments.get("use_tp_pp_dp_mapping"):
         cure = "with Megatron-FSDP the pipeline is outermost; ask with pp last, or zero_stage 1"
         raise Inexpressible(NAME, "layout.placement", list(job.layout.placement), cure)
@@ -228,6 +232,15 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "Recipes for performance have a MixedPrecisionConfig; where a recipe has the name of"
             " one, set cfg.mixed_precision = bf16_mixed() before overrides apply."
+        )
+    if job.problem.architecture.is_moe and switches.get(_GRAPHS) == "full_iteration":
+        yield (
+            f"{_GRAPHS}=full_iteration captures experts too, whose numbers of tokens must then be"
+            " fixed. The recipes that capture them (perf_recipes/qwen/common.py) set"
+            " model.moe_expert_rank_capacity_factor=1.5, over which tokens are dropped,"
+            " model.moe_paged_stash=true, model.use_transformer_engine_op_fuser=true and"
+            " rng.te_rng_tracker=true with model.use_te_rng_tracker=true, beside the dispatcher"
+            " flex with hybridep: set these too, or ask with captures_experts false."
         )
     yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
     yield from job_arguments.notes(job)

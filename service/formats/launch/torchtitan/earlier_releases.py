@@ -20,6 +20,8 @@ _MODES = {
     "none": "none",
     "memory_budget": "memory-budget",
 }
+_MOST_HINTS = 20
+"""Unknown settings for which a known one is looked up."""
 _CONVERTERS = {"float8": "fp8", "mx": "mxfp8"}
 
 
@@ -69,7 +71,8 @@ class Settings:
             elif _is_ignored(name, facts["ignored"]):
                 found.ignored.append(shown(name, value))
             else:
-                found.unread.append(shown(name, value) + suggestion(name, [*read, *table.fields]))
+                known = [*read, *table.fields] if len(found.unread) < _MOST_HINTS else ()
+                found.unread.append(shown(name, value) + suggestion(name, known))
         found.older = {name: found.older.get(name, one.default) for name, one in read.items()}
         found._read_config(facts["flavors"])
         return found

@@ -20,7 +20,16 @@ from service.formats.launch.field_table import (
     switch_fields,
     unknown_setting,
 )
-from service.formats.launch.job import LaunchReading, Stop, Stopped, Stops, in_words
+from service.formats.launch.job import (
+    NO_CHANGES,
+    Changes,
+    LaunchReading,
+    Stop,
+    Stopped,
+    Stops,
+    in_words,
+    with_changes,
+)
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, split_command
@@ -43,7 +52,10 @@ _GROUP_OPTION = re.compile(
 _OPEN_SECTIONS = ("optimizer.", "loss.", "dataloader.", "validator.")
 """Whose options are those of the classes that a config function names."""
 _FILE = "job.config_file"
-_TOML_SECTION = re.compile(r"^\s*\[[\w.]+\]\s*(#.*)?$", re.ASCII | re.MULTILINE)
+_TOML_SECTION = re.compile(r"^[ \t]*\[[\w.]+\][ \t\r]*(#.*)?$", re.ASCII | re.MULTILINE)
+_DEEP_NAME = re.compile(r"(?:[\w-]{1,80}[ \t]{0,9}\.[ \t]{0,9}){32}", re.ASCII)
+_MOST_HINTS = 20
+"""Unknown flags for which a known one is looked up."""
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_STEP = "local_batch_size * data-parallel ranks"
 _SHARDS = "parallelism.data_parallel_shard_degree"
@@ -63,7 +75,13 @@ _COUNTS = (
 _IMPLEMENTATIONS = {implementation: name for name, implementation in IMPLEMENTATIONS.items()}
 
 
-def read(text: str, version: str | None, num_devices: int | None = None) -> LaunchReading:
+def read(
+    text: str,
+    version: str | None,
+    num_devices: int | None = None,
+    *,
+    changes: Changes = NO_CHANGES,
+) -> LaunchReading:
     """What a text says.
 
     `num_devices` is how many devices the job has, where the caller knows it and the text does not
@@ -71,7 +89,7 @@ def read(text: str, version: str | None, num_devices: int | None = None) -> Laun
     the other degrees leave of the devices. Without the model's number of layers, so is the split of
     a pipeline.
     """
-    return _Reader(version, num_devices).read(text)
+    return _Reader(version, num_devices).read(text, changes)
 
 
 class _Reader:
@@ -87,7 +105,7 @@ class _Reader:
         self.ignored: list[str] = []
         self.stops = Stops()
 
-    def read(self, text: str) -> LaunchReading:
+    def read(self, text: str, changes: Changes) -> LaunchReading:
         older: earlier.Settings | None = None
         if _TOML_SECTION.search(text) and document_in_script(text) is None:
             older = earlier.Settings.of(_toml(text), self.table)
@@ -106,6 +124,10 @@ class _Reader:
             self.given = {**older.given, **self.given}
             self.unread += older.unread
             self.ignored += older.ignored
+            if RECOMPUTE in changes:
+                rule = f"is a command of {FRAMEWORK} {RELEASE}, and the flags are of one before it"
+                raise Invalid(PATH, RECOMPUTE, rule)
+        self.given = with_changes(self.given, changes)
         return self._reading(older)
 
     # -- words
@@ -115,7 +137,7 @@ class _Reader:
             variables = {"MODULE": "module", "CONFIG": "config"}
             said = {name: command.environment.get(each) for each, name in variables.items()}
             self.given |= {name: value for name, value in said.items() if value is not None}
-            if "CONFIG_FILE" in command.environment:
+            if "CONFIG_FILE" in command.environment and "module" not in self.given:
                 self.others[_FILE] = command.environment["CONFIG_FILE"]
         words = list(command.words)
         subcommand: str | None = None
@@ -181,9 +203,8 @@ class _Reader:
 
     def _refuse_earlier(self, mark: str) -> None:
         """Flags of earlier releases, at which 0.3.0 stops: they are read as what they were."""
-        written = {
-            name: self.others.pop(name) for name in [*self.others] if earlier.is_earlier(name)
-        }
+        names = [*filter(earlier.is_earlier, self.others)]
+        written = {name: self.others.pop(name) for name in names}
         for name, value in written.items():
             rule = (
                 f"is a flag of torchtitan before 0.3.0, and {mark} is one of 0.3.0: write the flags"
@@ -207,15 +228,16 @@ class _Reader:
         name = self.given.get("config")
         configs = self.table.facts["configs"].get(self.given.get("module"), {})
         is_known = self.version in (None, RELEASE) and (name is None or name in configs)
-        for name, value in self.others.items():
+        for at, (name, value) in enumerate(self.others.items()):
             written = f"--{name}" if value is True else f"--{name} {value}"
+            fields = self.table.fields if at < _MOST_HINTS else {}
             if _GROUP_OPTION.fullmatch(name):
                 self.ignored.append(written)
             elif is_known and not name.startswith(_OPEN_SECTIONS):
-                fields, framework = self.table.fields, f"{FRAMEWORK} {RELEASE}"
+                framework = f"{FRAMEWORK} {RELEASE}"
                 self.stops.found.append(unknown_setting(f"--{name}", value, fields, framework))
             else:
-                self.unread.append(written + suggestion(name, self.table.fields))
+                self.unread.append(written + suggestion(name, fields))
 
     # -- meaning
 
@@ -243,6 +265,7 @@ class _Reader:
             num_micro_batches=_num_micro_batches(values, layout, workload),
             unwritten=self._unwritten(values, layout, config, older),
             stops=(*self.stops.found, *(() if older else stops(values, layout, config))),
+            settings=self.given,
             unread=(*self.unread, *unread),
             ignored=(*self.ignored, *ignored),
         )
@@ -456,9 +479,11 @@ class _Reader:
 
 
 def _toml(text: str) -> dict[str, Any]:
+    if _DEEP_NAME.search(text):
+        raise Invalid(PATH, text[:60], "is no TOML of torchtitan, whose names have few parts")
     try:
         return dict(flat(tomllib.loads(text)))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise Invalid(PATH, text[:60], f"is no TOML: {error}") from None
 
 

@@ -308,3 +308,20 @@ def test_a_command_with_a_document_is_read_where_both_are_sent() -> None:
     found = accelerate_reader.read(script, None)
     assert (found.num_devices, found.layout["dp_shard"]) == (32, 32)
     assert found.layout["zero_stage"] == 3
+
+
+def test_a_micro_batch_that_nobody_wrote_is_not_made_of_the_batch() -> None:
+    silent = read(FSDP2)
+    assert "micro_batch" not in silent.layout
+    assert silent.num_micro_batches is None
+    stated = read({**FSDP2, "gradient_accumulation_steps": 2})
+    assert (stated.num_micro_batches, stated.unwritten.get("num_micro_batches")) == (2, None)
+    micro = read({**FSDP2, "per_device_train_batch_size": 2})
+    assert micro.num_micro_batches == 1
+    assert "default" in micro.unwritten["num_micro_batches"]
+
+
+def test_misspelt_keys_name_the_key_that_may_be_meant() -> None:
+    config = {**FSDP2["fsdp_config"], "fsdp_reshard_after_foward": False}
+    (listed,) = read({**FSDP2, "fsdp_config": config}).unread
+    assert "did you mean fsdp_config.fsdp_reshard_after_forward?" in listed

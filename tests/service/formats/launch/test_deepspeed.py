@@ -31,6 +31,9 @@ BATCH = {
 }
 
 
+BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
 def read(document: dict[str, Any]) -> Any:
     return deepspeed_reader.read(json.dumps(document), None)
 
@@ -63,8 +66,13 @@ def test_the_document_of_zero_3() -> None:
         "activation_checkpointing": {"partition_activations": False},
         "optimizer": {"type": "AdamW"},
     }
-    assert configuration.slurm == {"nodes": 2, "ntasks-per-node": 1, "gpus-per-node": 8}
-    assert [*configuration.placeholders] == ["optimizer.params.lr"]
+    assert configuration.slurm == {
+        "nodes": 2,
+        "ntasks-per-node": 1,
+        "gpus-per-node": 8,
+        "exclusive": True,
+    }
+    assert [*configuration.placeholders] == ["optimizer.params.lr", "gradient_clipping"]
     assert any("gradient_checkpointing_enable" in note for note in configuration.notes)
 
 
@@ -325,3 +333,53 @@ def test_a_script_that_writes_the_document_is_read() -> None:
     found = deepspeed_reader.read(script, None)
     assert (found.num_devices, found.layout["zero_stage"]) == (16, 2)
     assert found.ignored == ('optimizer.params.lr = "$LR"',)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "deepspeed train.py --deepspeed_config ds.json",
+        "torchrun --nproc_per_node 8 train.py --deepspeed --deepspeed_config=ds.json",
+        "torchrun --nproc_per_node 8 train.py --deepspeed ds.json --bf16",
+    ],
+)
+def test_a_document_that_a_command_names_must_be_sent(command: str) -> None:
+    with pytest.raises(Invalid, match="not sent: send the text of that file"):
+        deepspeed_reader.read(command, None)
+    reading = deepspeed_reader.read(
+        'cat > ds.json <<EOF\n{"train_batch_size": 8}\nEOF\n' + command, None
+    )
+    assert reading.workload["global_batch"] == 8
+
+
+def test_a_text_without_a_document_is_told_what_to_send() -> None:
+    with pytest.raises(Invalid, match="as the text of a JSON or YAML file is"):
+        deepspeed_reader.read("deepspeed train.py --epochs 3", None)
+
+
+def test_misspelt_keys_name_the_key_that_may_be_meant() -> None:
+    reading = read({"zero_optimisation": {"stage": 3}, "bf16": {"enabeld": True}})
+    first, second = reading.unread
+    assert first.endswith("(unknown; did you mean zero_optimization.stage?)")
+    assert second.endswith("(unknown; did you mean bf16.enabled?)")
+
+
+def test_a_key_that_deepspeed_has_is_not_taken_for_another() -> None:
+    (listed,) = read({"zero_optimization": {"offload_param": {"device": "cpu"}}}).unread
+    assert "did you mean" not in listed
+
+
+@pytest.mark.parametrize("name", ["train_batch_size", "train_micro_batch_size_per_gpu"])
+def test_of_one_number_of_the_batch_follows_one_micro_batch_a_step(name: str) -> None:
+    reading = read({name: 64, "bf16": {"enabled": True}})
+    assert reading.num_micro_batches == 1
+    assert "default" in reading.unwritten["num_micro_batches"]
+    others = {other: "auto" for other in BATCH_KEYS if other != name}
+    assert read({name: 64, **others}).num_micro_batches is None
+
+
+def test_a_precision_that_another_program_fills_in_is_left_open() -> None:
+    assert "precision" not in read({"bf16": {"enabled": "auto"}}).workload
+    silent = read({"train_batch_size": 64})
+    assert silent.workload["precision"] == "fp32"
+    assert "workload.precision" in silent.unwritten

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,7 @@ from service.formats.launch.documents import (
     read_document,
     shown,
 )
+from service.formats.launch.formats import FORMATS
 
 READERS = (deepspeed_reader.read, accelerate_reader.read)
 NAMES = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=5)
@@ -57,6 +59,43 @@ def test_texts_that_are_no_document_are_refused(text: str, message: str) -> None
     with pytest.raises(Invalid, match=message) as caught:
         read_document(text)
     assert caught.value.field == "launch.arguments"
+
+
+def aliases_that_double() -> str:
+    """A short text whose value is endless to walk through."""
+    levels = "abcdefghij"
+    doubled = [
+        f"{name}: &{name} [{','.join([f'*{inner}'] * 10)}]"
+        for inner, name in zip(levels, levels[1:], strict=False)
+    ]
+    return "\n".join(["a: &a [x]", *doubled])
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        aliases_that_double(),
+        "--- # a file\n" + aliases_that_double(),
+        "run_name: [" * 5000,
+        "run_name: " + "9" * 5000,
+        "run_name: 2026-99-99",
+        "run_name: " + ":".join(["59"] * 10_000),
+        "run_name=[" * 5000,
+        "run_name='{" + aliases_that_double().replace("\n", ", ") + "}'",
+    ],
+)
+def test_no_format_walks_through_an_endless_text(format_: str, text: str) -> None:
+    begun_s = time.monotonic()
+    with suppress(Invalid):
+        FORMATS[format_].read(text, None)
+    assert time.monotonic() - begun_s < 5
+
+
+@pytest.mark.parametrize("format_", sorted(FORMATS.keys() - {"torchtitan"}))
+def test_aliases_are_refused_in_every_format_that_has_yaml(format_: str) -> None:
+    with pytest.raises(Invalid, match="aliases"):
+        FORMATS[format_].read(aliases_that_double(), None)
 
 
 def test_settings_are_shown_so_that_every_database_stores_them() -> None:

@@ -424,12 +424,39 @@ def test_settings_that_could_matter_are_listed() -> None:
         " weight_dtype=bfloat16 base.foo=1 mu_dtype=bfloat16"
     )
     listed = "; ".join(reading.unread)
-    assert "did you mean ici_tensor_parallelism" in listed
     assert "sa_block_q=1024" in listed
     assert "weight_dtype=bfloat16" in listed
     assert "mu_dtype=bfloat16" in listed
-    assert "base.foo=1 (unknown)" in listed
     assert reading.ignored == ("sa_block_kv=512", "steps=5")
+
+
+def test_maxtext_stops_at_settings_that_it_does_not_have() -> None:
+    text = "model_name=llama3.1-8b ici_tensor_paralelism=4 base.foo=1"
+    misspelt, unknown = read(text).stops
+    assert (misspelt.setting, misspelt.value) == ("ici_tensor_paralelism", 4)
+    assert "did you mean ici_tensor_parallelism" in misspelt.rule
+    assert unknown.setting == "base.foo"
+    older = read(text, "0.1.0")
+    assert older.stops == ()
+    assert any("did you mean ici_tensor_parallelism" in one for one in older.unread)
+
+
+def test_a_file_of_settings_must_be_sent() -> None:
+    command = "python3 -m maxtext.trainers.pre_train.train mine.yml model_name=llama3.1-8b"
+    with pytest.raises(Invalid, match="not sent: send the text of that file") as caught:
+        read(command)
+    assert caught.value.value == "mine.yml"
+    file = "base_config: base.yml\nper_device_batch_size: 2\nmax_target_length: 4096\n"
+    reading = read(f"cat > mine.yml <<EOF\n{file}EOF\n{command} max_target_length=8192")
+    assert reading.layout["micro_batch"] == 2
+    assert reading.workload["seq_len"] == 8192
+    assert (reading.unread, reading.unwritten) == ((), {})
+
+
+def test_what_nobody_wrote_names_where_it_comes_from() -> None:
+    origins = read("model_name=llama3.1-8b per_device_batch_size=2").unwritten
+    assert list(origins) == ["workload.seq_len"]
+    assert "default of max_target_length, which is 2048 in MaxText 0.2.5" in str(origins)
 
 
 def test_models_that_the_catalogue_lacks_are_to_be_described() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import shlex
 import subprocess
 from dataclasses import replace
@@ -26,10 +26,11 @@ from tests.service.formats.launch.jobs import job_of, layout_read, problem_of
 _VENDORS = {"maxtext": "tpu-v5p"}
 
 
-def configuration(name: str) -> LaunchConfiguration:
+def configuration(name: str, nodes: tuple[str, ...] = ()) -> LaunchConfiguration:
     format_ = FORMATS[name]
     problem = problem_of(format_.stacks[0], chip=_VENDORS.get(name, "h100"))
-    written = format_.write(job_of(problem, dp_shard=16, zero_stage=problem.stack.zero_stages[-1]))
+    job = job_of(problem, dp_shard=16, zero_stage=problem.stack.zero_stages[-1])
+    written = format_.write(replace(job, nodes=nodes))
     answer = {"SHARDWRIGHT_PREDICTION_ID": "it's $HOME"}
     return replace(written, environment={**written.environment, **answer})
 
@@ -37,23 +38,49 @@ def configuration(name: str) -> LaunchConfiguration:
 NAMES = pytest.mark.parametrize("name", [*FORMATS])
 
 
-def run(script: str, folder: Path, **variables: str) -> list[list[str]]:
-    """The words of every command that a script starts, with its launchers replaced by one that
-    writes down how it was called."""
+def _wanted_variables(script: str) -> list[str]:
+    return re.findall(r'^: "\$\{(\w+):?\?', script, re.MULTILINE)
+
+
+_RECORD = 'printf "%s\\0" "${0##*/}" "$@" >> calls; echo >> calls\n'
+_STUBS = {
+    **dict.fromkeys(("torchrun", "accelerate", "python3"), _RECORD),
+    "scontrol": "printf '%s\\n' n1 n2\n",
+    # A task on each of two nodes, which are in the order of the host file where it counts.
+    "srun": f"""
+{_RECORD}
+nodes=(n1 n2)
+for option in "$@"; do
+  if [ "${{option}}" = --distribution=arbitrary ]; then mapfile -t nodes < "${{SLURM_HOSTFILE}}"; fi
+done
+while [ "${{1#-}}" != "$1" ]; do shift; done
+for task in "${{!nodes[@]}}"; do
+  echo "${{nodes[task]}}" >> nodes
+  SLURM_PROCID="${{task}}" "$@"
+done
+""",
+}
+
+
+def run(script: str, folder: Path, *arguments: str, **variables: str) -> list[list[str]]:
+    """The words of every command that a script starts, with its launchers replaced by some that
+    write down how they were called."""
     (folder / "bin").mkdir()
-    for command in ("srun", "torchrun", "accelerate", "scontrol", "python3"):
-        recorder = folder / "bin" / command
-        recorder.write_text('#!/bin/bash\nprintf "%s\\0" "$0" "$@" >> calls\necho >> calls\n')
-        recorder.chmod(0o755)
+    for command, text in _STUBS.items():
+        stub = folder / "bin" / command
+        stub.write_text(f"#!/bin/bash\n{text}")
+        stub.chmod(0o755)
     path = f"{folder / 'bin'}:/usr/bin:/bin"
     environment = {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", **variables}
     subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=environment, check=True, capture_output=True
+        ["bash", "-c", script, "job.sh", *arguments],
+        cwd=folder,
+        env=environment,
+        check=True,
+        capture_output=True,
     )
     calls = (folder / "calls").read_text().split("\0\n")
-    return [
-        [os.path.basename(call.split("\0")[0]), *call.split("\0")[1:]] for call in calls if call
-    ]
+    return [call.split("\0") for call in calls if call]
 
 
 @NAMES
@@ -66,16 +93,86 @@ def test_the_script_starts_the_job_with_the_arguments(name: str, tmp_path: Path)
     for word in command_words(made):
         assert word in job
     if FORMATS[name].words is not None:
-        assert sum("a value" in word for word in job) == len(made.placeholders)
+        # One is a list of two words.
+        assert sum("a value" in word for word in job) == len(
+            {*made.placeholders} - {*made.list_placeholders}
+        )
+        assert ("value" in job) == bool(made.list_placeholders)
     document = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}.get(name)
     assert (document is None) == (FORMATS[name].words is not None)
     if document is not None:
         assert document in job
 
 
-def _wanted_variables(script: str) -> list[str]:
-    lines = [line for line in script.splitlines() if line.startswith(': "${')]
-    return [line.removeprefix(': "${').partition(":?")[0] for line in lines]
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("megatron", "--node-rank={}"),
+        ("torchtitan", "--node-rank={}"),
+        ("megatron-bridge", "--node-rank={}"),
+        ("deepspeed", "--node-rank={}"),
+        ("accelerate", "--machine_rank {}"),
+    ],
+)
+@pytest.mark.parametrize("nodes", [(), ("n9", "n3")])
+def test_every_node_has_the_rank_of_its_task(
+    name: str, rank: str, nodes: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = configuration(name, nodes=nodes)
+    script = as_shell(made)
+    calls = run(script, tmp_path, **dict.fromkeys(_wanted_variables(script), "1"))
+    agents = [" ".join(call) for call in calls if call[0] in ("torchrun", "accelerate")]
+    assert len(agents) == 2
+    first = nodes[0] if nodes else "n1"
+    for task, agent in enumerate(agents):
+        assert rank.format(task) in agent
+        assert first in agent
+    assert (tmp_path / "nodes").read_text().split() == [*(nodes or ("n1", "n2"))]
+    if nodes:
+        assert made.slurm["nodelist"] == "n9,n3"
+
+
+def test_jax_is_told_where_its_processes_meet(tmp_path: Path) -> None:
+    problem = problem_of("maxtext")
+    made = FORMATS["maxtext"].write(job_of(problem, dp_shard=16, zero_stage=3))
+    script = as_shell(made)
+    recorder = "env | grep -E '^JAX_|^NNODES|^NODE_RANK' | sort | tr '\\n' ' ' >> processes"
+    stand_in = f"python3() {{ {recorder}; }}; export -f python3\n"
+    run(
+        stand_in + script.replace("exec python3", "python3"),
+        tmp_path,
+        **dict.fromkeys(_wanted_variables(script), "1"),
+    )
+    written = (tmp_path / "processes").read_text()
+    meeting = "JAX_COORDINATOR_IP=n1 JAX_COORDINATOR_PORT=29500 NNODES=2 NODE_RANK="
+    assert written == f"{meeting}0 {meeting}1 "
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if FORMATS[name].words is not None])
+def test_arguments_may_be_left_out_and_added(name: str, tmp_path: Path) -> None:
+    made = configuration(name)
+    script = as_shell(made)
+    wanted = dict.fromkeys(_wanted_variables(script), "")
+    job = run(script, tmp_path, "--more", "two words", **wanted)[-1]
+    assert job[-2:] == ["--more", "two words"] or job[-1].startswith("activation-checkpoint:")
+    assert job[job.index("--more") + 1] == "two words"
+    for placeholder in made.placeholders:
+        assert not any(word.partition("=")[0].lstrip("-") == placeholder for word in job)
+
+
+def test_a_job_resumes_from_where_it_saves(tmp_path: Path) -> None:
+    script = as_shell(configuration("megatron"))
+    assert "LOAD" not in _wanted_variables(script)
+    job = run(script, tmp_path, **dict.fromkeys(_wanted_variables(script), "/folder"))[-1]
+    assert job[job.index("--load") + 1] == "/folder"
+
+
+def test_the_data_set_may_be_several_words(tmp_path: Path) -> None:
+    script = as_shell(configuration("megatron"))
+    wanted = dict.fromkeys(_wanted_variables(script), "1")
+    job = run(script, tmp_path, **{**wanted, "DATA_PATH": "0.3 /data/a 0.7 /data/b"})[-1]
+    at = job.index("--data-path")
+    assert job[at + 1 : at + 5] == ["0.3", "/data/a", "0.7", "/data/b"]
 
 
 @NAMES
@@ -125,7 +222,10 @@ def test_slurm_gets_its_options_before_the_first_command(name: str) -> None:
     assert script[0] == "#!/bin/bash"
     options = [line for line in script if line.startswith("#SBATCH")]
     assert script[1 : 1 + len(options)] == options
-    assert options == [f"#SBATCH --{option}={value}" for option, value in made.slurm.items()]
+    values = {option: "" if value is True else f"={value}" for option, value in made.slurm.items()}
+    assert options == [f"#SBATCH --{option}{value}" for option, value in values.items()]
+    assert ("exclusive" in made.slurm) == bool(made.slurm)
+    assert ("time, account and partition" in as_shell(made).lower()) == bool(made.slurm)
 
 
 class _Attributes:
@@ -175,7 +275,7 @@ def test_any_text_survives_the_shell(value: str, what: str, note: str) -> None:
     )
     script = as_shell(made)
     before, _, command = script.rpartition("END\n")
-    assert shlex.split(command.replace("\\\n", " "))[-1] == value
+    assert shlex.split(command.replace("\\\n", " "))[-2:] == [value, "$@"]
     checked = f"{before}END\n".replace("cat > accelerate.yaml", "cat") + 'printf "%s" "${A}"'
     found = subprocess.run(
         ["bash", "-c", checked],
@@ -208,8 +308,8 @@ def test_a_stack_has_one_format_or_none(stack: str) -> None:
     ("cluster", "expected"),
     [
         (catalogue.cluster("h100", 16), Machines(2, 8, 1)),
-        (catalogue.cluster("h100", 4), Machines(1, 4, 1)),
-        (catalogue.cluster("h100", 12), Machines(3, 4, 1)),
+        (catalogue.cluster("h100", 4), Machines(1, 4, 1, is_whole=False)),
+        (catalogue.cluster("h100", 12), Machines(3, 4, 1, is_whole=False)),
         (catalogue.cluster("gb200", 144), Machines(36, 4, 18)),
         (catalogue.cluster("gb300", 144), Machines(36, 4, 18)),
         (catalogue.cluster("tpu-v5p", 64), Machines(16, 4, 16)),
@@ -220,14 +320,15 @@ def test_machines_are_those_of_the_cluster(cluster: Cluster, expected: Machines)
 
 
 def test_a_segment_keeps_the_nodes_of_a_rack_together() -> None:
-    assert slurm_options(catalogue.cluster("gb200", 144)) == {
+    assert slurm_options(Machines.of(catalogue.cluster("gb200", 144))) == {
         "nodes": 36,
         "ntasks-per-node": 1,
         "gpus-per-node": 4,
+        "exclusive": True,
         "segment": 18,
     }
-    assert "segment" not in slurm_options(catalogue.cluster("gb200", 72))
-    assert json.dumps(slurm_options(catalogue.cluster("h100", 8)))
+    assert "segment" not in slurm_options(Machines.of(catalogue.cluster("gb200", 72)))
+    assert json.dumps(slurm_options(Machines.of(catalogue.cluster("h100", 8))))
 
 
 def test_switches_that_are_no_flags_of_megatron_are_named() -> None:

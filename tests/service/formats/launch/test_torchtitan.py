@@ -75,7 +75,7 @@ def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) 
         assert reading.model == {"name": problem.architecture.name}
         assert reading.stack["launch"] == "compiled"
         assert reading.unread == ()
-        assert reading.ignored == ()
+        assert reading.ignored == ("checkpoint.enable=true",)
         assert reading.stops == ()
 
     check()
@@ -283,16 +283,91 @@ def test_a_catalogued_model_without_its_prediction_of_several_tokens() -> None:
     assert ShapeFields.model_validate(reading.model).build().num_layers == 61
 
 
-def test_unknown_flags_are_listed_with_names_that_are_near() -> None:
+def test_torchtitan_stops_at_flags_that_it_does_not_have() -> None:
     reading = read(
         "--module llama3 --config llama3_8b --parallelism.tensor_paralel_degree 4 --foo.bar"
         " --optimizer.param_groups.0.optimizer_kwargs.lr 1e-4 --compile.backend aot_eager"
     )
-    first, second, third = reading.unread
-    assert "did you mean parallelism.tensor_parallel_degree" in first
-    assert second == "--foo.bar (unknown)"
-    assert third == "compile.backend=aot_eager"
+    misspelt, unknown = reading.stops
+    assert (misspelt.setting, misspelt.value) == ("--parallelism.tensor_paralel_degree", "4")
+    assert "did you mean --parallelism.tensor_parallel_degree?" in misspelt.rule
+    assert unknown.setting == "--foo.bar"
+    assert reading.unread == ("compile.backend=aot_eager",)
     assert reading.ignored == ("--optimizer.param_groups.0.optimizer_kwargs.lr 1e-4",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--module mine --config mine_7b --my.flag 1",
+        "--module llama3 --config mine_7b --my.flag 1",
+        "--module llama3 --config llama3_8b --dataloader.load_dataset_kwargs.split train",
+    ],
+)
+def test_flags_that_a_config_function_may_bring_are_listed(text: str) -> None:
+    reading = read(text)
+    assert reading.stops == ()
+    assert any("(unknown" in one for one in reading.unread)
+
+
+def test_flags_of_another_release_are_listed() -> None:
+    assert read("--module llama3 --config llama3_8b --my.flag 1", "0.2.1").stops == ()
+
+
+def test_flags_of_two_releases_are_not_mixed() -> None:
+    reading = read(
+        "--module llama3 --config llama3_8b --activation_checkpoint.mode full --model.flavor 8B"
+    )
+    assert reading.model == {"name": "llama-3-8b"}
+    assert reading.layout["recompute"] == "full"
+    mode, flavor = reading.stops
+    assert (mode.setting, mode.cure) == (
+        "--activation_checkpoint.mode",
+        "activation-checkpoint:full",
+    )
+    assert "before 0.3.0" in mode.rule
+    assert "--module is one of 0.3.0" in mode.rule
+    assert flavor.setting == "--model.flavor"
+
+
+FILE = """cat > 8b.toml <<EOF
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+seq_len = 4096
+local_batch_size = 2
+EOF
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file 8b.toml",
+        "CONFIG_FILE=8b.toml NGPU=8 ./run_train.sh",
+        "export CONFIG_FILE=8b.toml NGPU=8\n./run_train.sh",
+    ],
+)
+def test_a_file_of_settings_must_be_sent(command: str) -> None:
+    with pytest.raises(Invalid, match="not sent: send the text of that file") as caught:
+        read(command)
+    assert "8b.toml" in str(caught.value.value)
+    reading = read(f"{FILE}{command} --training.local_batch_size 4")
+    assert reading.model == {"name": "llama-3-8b"}
+    assert reading.workload["seq_len"] == 4096
+    assert reading.layout["micro_batch"] == 4
+    assert reading.num_devices == 8
+
+
+def test_what_nobody_wrote_names_where_it_comes_from() -> None:
+    origins = read("--parallelism.tensor_parallel_degree 2").unwritten
+    assert origins["workload.seq_len"] == "the default of training.seq_len in torchtitan 0.3.0"
+    assert "training.local_batch_size" in origins["layout.micro_batch"]
+    assert "training.global_batch_size is not set" in origins["workload.global_batch"]
+    of_config = read("--module llama3 --config llama3_8b --training.local_batch_size 2").unwritten
+    assert of_config["workload.seq_len"] == "what --config llama3_8b sets for training.seq_len"
+    assert "layout.micro_batch" not in of_config
 
 
 def test_a_pipeline_that_drains_several_times_a_step_is_not_hidden() -> None:
@@ -435,7 +510,7 @@ def test_a_script_that_is_written_is_read_again() -> None:
     reading = read(as_shell(torchtitan_writer.write(job)))
     assert layout_read(reading, SPARSE) == job.layout
     assert reading.unread == ()
-    assert len(reading.ignored) == 5
+    assert len(reading.ignored) == 9
 
 
 def test_experts_mean_nothing_in_a_dense_model() -> None:

@@ -1,0 +1,115 @@
+"""Secrets in the text of callers, such as the key of an API: the service neither repeats nor stores
+them.
+
+People send launch commands, scripts and logs as they are, with --wandb-api-key and HF_TOKEN in
+them. A secret is told by the name that it has, or by a shape of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+MASK = "REDACTED"
+"""What stands in the place of a secret: a plain word to a shell and to YAML."""
+_LAST_WORD = re.compile(
+    r"\w*(?:token|secrets?|passwords?|passwd|passphrase|credentials?)"
+    r"|\w*(?:api|secret|access|private|auth)key",
+    re.ASCII,
+)
+"""How the name of a secret ends."""
+_PLAIN_KEYS = {"cache", "data", "foreign", "image", "json", "label", "mask", "primary", "query"}
+_PLAIN_KEYS |= {"sort", "text"}
+"""Of what a key opens nothing."""
+_PLAIN_TOKENS = {"audio", "bos", "cls", "end", "eod", "eos", "image", "mask", "middle", "pad"}
+_PLAIN_TOKENS |= {"per", "prefix", "sep", "special", "start", "suffix", "unk", "video"}
+"""What a token is called that is one of a tokenizer."""
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", re.ASCII)
+_NAME = re.compile(
+    r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,99})(?P<quote>\\?[\"']?)"
+    r"(?P<join>=|[ \t]{0,9}:[ \t]{0,9}|[ \t]{1,9}=[ \t]{0,9}|[ \t]{0,9},?(?:[ \t]|\\?\n){1,99})",
+    re.ASCII,
+)
+"""A name, and what joins it to its value."""
+_VALUE = re.compile(
+    r"\\(?P<escaped>[\"']).*?(?:\\(?P=escaped)|$)"
+    r"|(?:\"(?:[^\"\\\n]|\\.)*(?:\"|$)|'[^'\n]*(?:'|$))+"
+    r"|(?:[^\s\"',;&|)\]}\\]|\\(?=\S)|[,)\]}](?=[^\s\"',;&|)\]}]))+",
+    re.MULTILINE,
+)
+"""A value in quotes that are escaped, in quotes, or in none."""
+_NO_SECRET = re.compile(r"\$[A-Za-z_({].*|none|null|true|false|<.*>|", re.IGNORECASE | re.DOTALL)
+"""Values that tell nothing."""
+_NUMBER = re.compile(r"[\d.]+")
+_SHAPES = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|gh[a-z]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|nvapi-[\w-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}"
+    r"|AIza[\w-]{30,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}(?:\.[\w-]*)?)",
+    re.ASCII,
+)
+"""Keys of Hugging Face, OpenAI and others, GitHub, GitLab, Slack, NVIDIA, Amazon and Google, and
+JSON Web Tokens (RFC 7519)."""
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END|\Z)", re.DOTALL)
+_AUTHORIZATION = re.compile(
+    r"(\bauthorization\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?(?:[a-z]{1,20}\s{1,9})?"
+    r"|\bbearer\s{1,9}(?=\S{0,99}\d))[\w.~+/=-]{4,}",
+    re.ASCII | re.IGNORECASE,
+)
+_IN_ADDRESS = re.compile(r"(\b[a-z][a-z0-9+]{0,20}://[^\s/:@'\"]{0,99}:)[^\s/@'\"]{1,500}(?=@)")
+
+
+def mask_secrets(text: str) -> str:
+    """The text with a mask in the place of every secret."""
+    text = _PRIVATE_KEY.sub(MASK, text)
+    text = _AUTHORIZATION.sub(rf"\1{MASK}", text)
+    text = _IN_ADDRESS.sub(rf"\1{MASK}", text)
+    text = _SHAPES.sub(MASK, text)
+    kept = []
+    end = 0
+    for named in _NAME.finditer(text):
+        value = _VALUE.match(text, named.end())
+        if named.start() >= end and value and _is_secret(named, value.group()):
+            kept += [text[end : value.start()], _masked(value.group(), named["quote"])]
+            end = value.end()
+    return "".join([*kept, text[end:]])
+
+
+def mask_items(items: Sequence[object]) -> list[object]:
+    """The items of a list, such as that of arguments, with a mask in the place of every secret."""
+    masked: list[object] = []
+    flag = ""
+    for item in items:
+        if isinstance(item, str):
+            masked.append(MASK if names_secret(flag) and item[:1] != "-" else mask_secrets(item))
+        else:
+            masked.append(item)
+        flag = item if isinstance(item, str) and re.fullmatch(r"--?[A-Za-z][\w.-]*", item) else ""
+    return masked
+
+
+def names_secret(name: str) -> bool:
+    """Whether what has this name is a secret, as that of --wandb-api-key, HF_TOKEN or apiKey is."""
+    *others, last = ["", "", *(word.lower() for word in _WORD.findall(name))]
+    kind = others[-1]
+    if last in ("key", "keys"):
+        return kind == "api" or (last == "key" and kind not in {"", *_PLAIN_KEYS})
+    return bool(_LAST_WORD.fullmatch(last)) and kind not in _PLAIN_TOKENS
+
+
+def _is_secret(named: re.Match[str], value: str) -> bool:
+    """Whether a value with a name is a secret. Only a flag has its value behind a space."""
+    is_joined = named["join"].strip() in ("=", ":")
+    is_flag = named["name"].startswith("-")
+    if not names_secret(named["name"]) or not (is_joined or (is_flag and value[0] != "-")):
+        return False
+    bare = value.strip("\\\"'")
+    is_number = _NUMBER.fullmatch(bare) and "pass" not in named["name"].lower()
+    return not is_number and not _NO_SECRET.fullmatch(bare)
+
+
+def _masked(value: str, quote: str) -> str:
+    """The mask in the quotes that the value had; of a value that is a number in JSON, in those of
+    its name."""
+    quotes = re.match(r"\\?[\"']", value)
+    mark = quotes.group() if quotes else quote
+    return f"{mark}{MASK}{mark}"

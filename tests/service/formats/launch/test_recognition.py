@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from models.errors import Invalid
+from service.formats.launch.formats import FORMATS
+from service.formats.launch.knob_settings import KNOB_SETTINGS
+from service.formats.launch.recognition import other_format
+from service.formats.launch.rendering import as_shell
+from tests.launchers.jobs import random_jobs
+
+JOBS = 20
+MEGATRON = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 --bf16"
+TEXTS = {
+    "megatron": MEGATRON,
+    "megatron-bridge": "model.tensor_model_parallel_size=4 train.micro_batch_size=1",
+    "torchtitan": "--training.seq_len 8192 --parallelism.tensor_parallel_degree 4",
+    "maxtext": "python3 -m maxtext.trainers.pre_train.train base.yml ici_fsdp_parallelism=8",
+    "deepspeed": '{"zero_optimization": {"stage": 3}, "train_batch_size": 64}',
+    "accelerate": "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n",
+}
+
+
+@pytest.mark.parametrize("format_", KNOB_SETTINGS)
+@pytest.mark.parametrize("own", TEXTS)
+def test_a_text_of_another_format_is_told_by_its_settings(format_: str, own: str) -> None:
+    assert other_format(format_, TEXTS[own]) == (None if format_ == own else own)
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        (
+            '[training]\nseq_len = 4096\nlocal_batch_size = 2\n[model]\nname = "llama3"',
+            "torchtitan",
+        ),
+        ("--training.seq_len 8192 --activation_checkpoint.mode full", "torchtitan"),
+        ("  num_layers ...... 32\n  bf16 ....... True\n  hidden_size ... 4096", "megatron"),
+        ("num_layers: 32\nmicro_batch_size: 2\nhidden_size: 4096", "megatron"),
+        ('{"fsdp_config": {"fsdp_version": 2}, "mixed_precision": "bf16"}', "accelerate"),
+        ("accelerate launch --use_fsdp --fsdp_version 2 train.py --bf16 true", "accelerate"),
+    ],
+)
+def test_the_other_forms_of_a_text_are_told_too(text: str, own: str) -> None:
+    other = "deepspeed" if own != "deepspeed" else "megatron"
+    assert other_format(other, text) == own
+    assert other_format(own, text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "a b c", "--puzzle 3", "deepspeed train.py --deepspeed_config ds.json"]
+)
+def test_a_text_of_no_format_is_left_to_its_reader(text: str) -> None:
+    assert other_format("deepspeed", text) is None
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_what_is_written_is_of_its_own_format(format_: str) -> None:
+    count = 0
+    for job in random_jobs(FORMATS[format_].stacks, seed=f"recognition {format_}"):
+        try:
+            text = as_shell(FORMATS[format_].write(job))
+        except Invalid:  # which the format has no words for
+            continue
+        assert other_format(format_, text) is None
+        count += 1
+        if count == JOBS:
+            return
