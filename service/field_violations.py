@@ -16,8 +16,10 @@ from models.errors import Invalid
 from service.errors import NotFound, Refused, Unreadable
 from service.json_pointers import TAG_PREFIX, field_of, location_of, pointer_of, without_tags
 from service.known_fields import known_fields
+from service.secrets import MASK, mask_items, mask_secrets, names_secret
 
 MAX_VALUE_CHARACTERS = 200
+_MAX_READ_CHARACTERS = 10 * MAX_VALUE_CHARACTERS  # in which secrets are looked for
 MAX_RULE_CHARACTERS = 1600  # enough for the names of all fields of a stack
 _MAX_JSON_INTEGER = 2**53  # JSON readers lose digits of larger ones (RFC 8259 §6)
 _READ_AS_WHOLE = ("arguments", "log")
@@ -48,19 +50,25 @@ class FieldViolation:
     def entry(self) -> dict[str, Any]:
         """The violation as an item of `errors` in a problem document."""
         pointer = pointer_of(self._location) if self.in_body else None
-        rule = truncate(self.rule, MAX_RULE_CHARACTERS)
         return {
             "field": self.field,
             "pointer": pointer,
-            "value": echoed_value(self.value),
-            "rule": rule,
+            "value": self._echoed_value,
+            "rule": truncate(mask_secrets(self.rule), MAX_RULE_CHARACTERS),
         }
 
     def sentence(self) -> str:
         is_composite = isinstance(self.value, (Mapping, list, tuple))
         if self.value is None or is_composite:
-            return f"{self.field}: {self.rule}"
-        return f"{self.field} = {echoed_value(self.value)!r}: {self.rule}"
+            return f"{self.field}: {mask_secrets(self.rule)}"
+        return f"{self.field} = {self._echoed_value!r}: {mask_secrets(self.rule)}"
+
+    @property
+    def _echoed_value(self) -> object:
+        """The value as an error repeats it, unless its field has the name of a secret."""
+        name = self.location[-1] if self.location else None
+        is_secret = isinstance(self.value, str) and isinstance(name, str) and names_secret(name)
+        return MASK if is_secret else echoed_value(self.value)
 
 
 def violation_of_pydantic(
@@ -125,13 +133,14 @@ def submitted_value(body: Any, location: Sequence[str | int], otherwise: object)
 
 
 def echoed_value(value: object) -> object:
-    """What an error repeats of a value: a short one in full, of others only what they are."""
+    """What an error repeats of a value: a short one in full but for secrets, of others only what
+    they are."""
     if isinstance(value, str):
-        return truncate(value, MAX_VALUE_CHARACTERS)
+        return truncate(mask_secrets(value[:_MAX_READ_CHARACTERS]), MAX_VALUE_CHARACTERS)
     if isinstance(value, Mapping):
         return f"an object with {len(value)} member{'s' * (len(value) != 1)}"
     if isinstance(value, Sequence):
-        items = [echoed_value(item) for item in value[:8]]
+        items = [echoed_value(item) for item in mask_items(value[:8])]
         short = len(value) <= 8 and len(str(items)) <= MAX_VALUE_CHARACTERS
         return items if short else f"a list of {len(value)} items"
     if isinstance(value, bool) or value is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+_MOST_OF_NAME = 100
 MASK = "REDACTED"
 """What stands in the place of a secret: a plain word to a shell and to YAML."""
 _LAST_WORD = re.compile(
@@ -25,12 +26,14 @@ _PLAIN_TOKENS = {"audio", "bos", "cls", "end", "eod", "eos", "image", "mask", "m
 _PLAIN_TOKENS |= {"per", "prefix", "sep", "special", "start", "suffix", "unk", "video"}
 """What a token is called that is one of a tokenizer."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", re.ASCII)
-_NAME = re.compile(
-    r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,99})(?P<quote>\\?[\"']?)"
-    r"(?P<join>=|[ \t]{0,9}:[ \t]{0,9}|[ \t]{1,9}=[ \t]{0,9}|[ \t]{0,9},?(?:[ \t]|\\?\n){1,99})",
-    re.ASCII,
+_END_OF_NAME = re.compile(
+    r"(?:key|token|secret|passw(?:or)?d|passphrase|credential)s?[\d_]{0,9}(?P<quote>\\?[\"']?)"
+    r"(?P<join>=|[ \t]{0,9}:[ \t]{0,9}|[ \t]{1,9}=[ \t]{0,9}|[ \t]{1,9}\.{1,99}[ \t]{1,9}"
+    r"|[ \t]{0,9},?(?:[ \t]|\\?\n){1,99}(?!-))",
+    re.ASCII | re.IGNORECASE,
 )
-"""A name, and what joins it to its value."""
+"""The end of a name, and what joins it to its value."""
+_NAME = re.compile(r"[\w.-]*\Z", re.ASCII)
 _VALUE = re.compile(
     r"\\(?P<escaped>[\"']).*?(?:\\(?P=escaped)|$)"
     r"|(?:\"(?:[^\"\\\n]|\\.)*(?:\"|$)|'[^'\n]*(?:'|$))+"
@@ -38,7 +41,7 @@ _VALUE = re.compile(
     re.MULTILINE,
 )
 """A value in quotes that are escaped, in quotes, or in none."""
-_NO_SECRET = re.compile(r"\$[A-Za-z_({].*|none|null|true|false|<.*>|", re.IGNORECASE | re.DOTALL)
+_NO_SECRET = re.compile(r"\$[A-Za-z_({]|(?:none|null|true|false|<[^>]{0,99}>|)$", re.IGNORECASE)
 """Values that tell nothing."""
 _NUMBER = re.compile(r"[\d.]+")
 _SHAPES = re.compile(
@@ -55,7 +58,7 @@ _AUTHORIZATION = re.compile(
     r"|\bbearer\s{1,9}(?=\S{0,99}\d))[\w.~+/=-]{4,}",
     re.ASCII | re.IGNORECASE,
 )
-_IN_ADDRESS = re.compile(r"(\b[a-z][a-z0-9+]{0,20}://[^\s/:@'\"]{0,99}:)[^\s/@'\"]{1,500}(?=@)")
+_IN_ADDRESS = re.compile(r"(://[^\s/:@'\"]{0,99}:)[^\s/@'\"]{1,500}(?=@)")
 
 
 def mask_secrets(text: str) -> str:
@@ -65,13 +68,15 @@ def mask_secrets(text: str) -> str:
     text = _IN_ADDRESS.sub(rf"\1{MASK}", text)
     text = _SHAPES.sub(MASK, text)
     kept = []
-    end = 0
-    for named in _NAME.finditer(text):
+    at = 0
+    for named in _END_OF_NAME.finditer(text):
+        if named.start() < at or not _may_have_secret(text, named):
+            continue
         value = _VALUE.match(text, named.end())
-        if named.start() >= end and value and _is_secret(named, value.group()):
-            kept += [text[end : value.start()], _masked(value.group(), named["quote"])]
-            end = value.end()
-    return "".join([*kept, text[end:]])
+        if value is not None:
+            kept += [text[at : value.start()], _masked(named, value.group())]
+            at = value.end()
+    return "".join([*kept, text[at:]])
 
 
 def mask_items(items: Sequence[object]) -> list[object]:
@@ -96,20 +101,21 @@ def names_secret(name: str) -> bool:
     return bool(_LAST_WORD.fullmatch(last)) and kind not in _PLAIN_TOKENS
 
 
-def _is_secret(named: re.Match[str], value: str) -> bool:
-    """Whether a value with a name is a secret. Only a flag has its value behind a space."""
-    is_joined = named["join"].strip() in ("=", ":")
-    is_flag = named["name"].startswith("-")
-    if not names_secret(named["name"]) or not (is_joined or (is_flag and value[0] != "-")):
-        return False
+def _may_have_secret(text: str, named: re.Match[str]) -> bool:
+    """Whether a name is that of a secret, and has a value. Only a flag has it behind a space."""
+    before = _NAME.search(text[max(named.start() - _MOST_OF_NAME, 0) : named.start()])
+    name = (before.group() if before else "") + named.group().removesuffix(named["join"])
+    is_joined = any(mark in named["join"] for mark in "=:.")
+    return (is_joined or name.startswith("-")) and names_secret(name)
+
+
+def _masked(named: re.Match[str], value: str) -> str:
+    """The mask in the quotes that a value had; of a value that is a number in JSON, in those of its
+    name. A value that tells nothing is left as it is."""
     bare = value.strip("\\\"'")
-    is_number = _NUMBER.fullmatch(bare) and "pass" not in named["name"].lower()
-    return not is_number and not _NO_SECRET.fullmatch(bare)
-
-
-def _masked(value: str, quote: str) -> str:
-    """The mask in the quotes that the value had; of a value that is a number in JSON, in those of
-    its name."""
+    is_number = _NUMBER.fullmatch(bare) and not named.group().lower().startswith("pass")
+    if is_number or _NO_SECRET.match(bare):
+        return value
     quotes = re.match(r"\\?[\"']", value)
-    mark = quotes.group() if quotes else quote
+    mark = quotes.group() if quotes else named["quote"]
     return f"{mark}{MASK}{mark}"

@@ -66,7 +66,7 @@ class Cure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenRule:
     """A rule that a layout breaks. `knob` is the field of the layout to blame, None where it is no
-    single one, or where the global batch is to blame (`is_of_batch`); of `cures` each is enough, and
+    single one, or where the global batch is to blame (`is_of_batch`). Each of `cures` is enough, and
     the first is the nearest."""
 
     rule: Rule
@@ -283,8 +283,11 @@ def _broken(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
 
 
 def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
-    """The nearest global batches that the micro-batches divide and that obey a rule."""
+    """The nearest global batches that the micro-batches divide and that obey a rule, on a mesh that
+    fills the cluster."""
     batch = problem.workload.global_batch
+    if layout.num_devices != problem.cluster.num_devices:
+        return []  # how many data-parallel ranks there are is open
     near = {
         nearest for rounds in (1, layout.pp) for nearest in nearest_batches(batch, layout, rounds)
     }

@@ -97,9 +97,9 @@ class Pipelining:
     `gap` is time without / time with - 1, with `gap_low` and `gap_high` a central 80% interval, and
     `split` says by term of the step where it comes from: seconds without minus seconds with.
     `needed_probability` is that of the gap being above the tolerance; None where `needed` is
-    "unknown". `lifted_by` are values nearby of the chips or the batch with which no pipeline is needed, where
-    only their divisibility asks for one. `forbidden` are the schedules of the stack that the
-    training recipe rules out when there is more than one micro-batch.
+    "unknown". `lifted_by` are values nearby of the chips or the batch with which no pipeline is
+    needed, where only their divisibility asks for one. `forbidden` are the schedules of the stack
+    that the training recipe rules out when there is more than one micro-batch.
     """
 
     without: Candidate | None

@@ -5,23 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from models.advice.layout_check import BrokenRule, LayoutCheck, check_layout
+from models.advice.layout_check import BrokenRule, LayoutCheck, check_layout, nearest_cures
 from models.advice.layout_warnings import LayoutWarning
 from models.advice.single_changes import SingleChange
 from models.layouts.rules import broken_rules
+from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
+from service.ask.check_size import shortened
 from service.ask.oom_history import least_failed_gib, oom_warnings, out_of_memory_runs
+from service.field_violations import echoed_value, truncate
 from service.formats.launch.formats import FORMATS, LaunchFormat, format_of_stack
-from service.formats.launch.job import Stop
-from service.formats.launch.knob_settings import KNOB_SETTINGS
+from service.formats.launch.job import Changes, Stop
+from service.formats.launch.knob_settings import KNOB_SETTINGS, alternatives_in_settings
 from service.resolve.answer_basis import grounds
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
+from service.resolve.launch_changes import LaunchChanges
 from service.resolve.launch_settings import written_settings
-from service.resolve.launched_question import launched_question
+from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.runtime.deadline import Deadline, no_client
@@ -45,6 +50,10 @@ from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
 from service.store import Store
 
+_MOST_RULES = 8
+_MOST_CHARACTERS = 100  # of a setting or its value
+_MOST_RULE_CHARACTERS = 400
+
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedRequest:
@@ -63,6 +72,9 @@ class _ResolvedRequest:
     read: LaunchRead | None
     stops: tuple[Stop, ...] = ()
     """At which the framework stops, beyond the rules that its layout breaks."""
+    changes: LaunchChanges | None = None
+    """Of a launch, in its words."""
+    min_fit_probability: float = SAFE_FIT_PROBABILITY
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -100,8 +112,10 @@ class Checks:
             deadline,
             least_failed_gib(failed),
             _expressible(asked),
+            None if asked.changes is None else asked.changes.said,
         )
-        return _explain(asked, check, failed).model_dump(mode="json", by_alias=True)
+        answer = _explain(asked, check, failed)
+        return shortened(answer.model_dump(mode="json", by_alias=True))
 
     def _resolve(self, request: CheckRequest | LaunchedCheckRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
@@ -118,6 +132,7 @@ class Checks:
                     completed=request.layout.with_stack_defaults(resolved.problem),
                     format=format_of_stack(resolved.problem.stack.id),
                     read=None,
+                    min_fit_probability=request.constraints.build().min_fit_probability,
                 )
             launched = launched_question(resolver, request.launch, request, allow_stops=True)
             return _ResolvedRequest(
@@ -130,6 +145,17 @@ class Checks:
                 format=FORMATS[request.launch.format],
                 read=launched.read,
                 stops=launched.stops,
+                changes=LaunchChanges(
+                    request.launch, launched, profile, partial(self._read_again, request)
+                ),
+                min_fit_probability=request.constraints.build().min_fit_probability,
+            )
+
+    def _read_again(self, request: LaunchedCheckRequest, changes: Changes) -> LaunchedQuestion:
+        """The launch of a request with some settings changed."""
+        with self._store.reading() as rows:
+            return launched_question(
+                Resolver(rows), request.launch, request, allow_stops=True, changes=changes
             )
 
 
@@ -159,7 +185,8 @@ def _explain(
         verdict="illegal" if broken else verdict_of(check, has_warnings=bool(warnings)),
         summary=summary_of(check, broken),
         legal=not broken,
-        broken_rules=broken,
+        broken_rules=broken[:_MOST_RULES],
+        broken_rule_count=len(broken),
         layout=asked.shown_layout,
         prediction=prediction and CheckedPrediction.of(prediction),
         fits=prediction
@@ -200,47 +227,69 @@ def _broken_rule(asked: _ResolvedRequest, broken: BrokenRule) -> BrokenRuleAnswe
         setting=setting,
         value=value if broken.knob is None else getattr(asked.completed, broken.knob),
         rule=broken.message,
-        cure=_in_settings(asked, broken.cure),
+        cure=broken.cure if asked.read is None else _cure_in_settings(asked.read.format, broken),
     )
 
 
-def _in_settings(asked: _ResolvedRequest, cure: str) -> str:
-    """A cure such as "tp = 1 or 2" as the framework writes it, where the request is in its
-    words."""
-    knob, equals, values = cure.partition(" = ")
-    is_own = knob != "schedule" or asked.settings.get(knob) != asked.settings.get("virtual_stages")
-    if asked.read is None or not equals or knob not in asked.settings or not is_own:
-        return cure
-    return f"{asked.settings[knob]} {values}"
+def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
+    """The cures of a broken rule that the framework has words for, in these."""
+    said = {
+        cure: alternatives_in_settings(format_, cure.name, cure.values) for cure in broken.cures
+    }
+    typed = [cure for cure, words in said.items() if words is not None]
+    found = [f"{said[cure]}{cure.note}" for cure in nearest_cures(typed)]
+    return ", or ".join(found) or "no other value of one setting: take those of the best layout"
 
 
 def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
     """A rule of the framework that is none of layouts."""
+    setting = truncate(stop.setting, _MOST_CHARACTERS)
     return BrokenRuleAnswer(
         name="framework_stops",
-        field=f"{asked.place}.{stop.setting}",
-        setting=stop.setting,
-        value=stop.value,
-        rule=stop.rule,
-        cure=stop.cure or stop.rule,
+        field=f"{asked.place}.{setting}",
+        setting=setting,
+        value=echoed_value(stop.value),
+        rule=truncate(stop.rule, _MOST_RULE_CHARACTERS),
+        cure=truncate(stop.cure or stop.rule, _MOST_RULE_CHARACTERS),
     )
 
 
 def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
-    """A change, with the settings of the framework that it changes. As an illegal layout has no
-    settings that are written, a change of it names the one of its knob."""
-    after = written_settings(asked.format, change.problem, asked.profile, change.layout)
-    if change.given is None or asked.layout is None:
-        own = asked.settings.get(change.knob)
-        before = after if own is None or own not in after else {**after, own: change.before}
-    else:
-        problem = asked.resolved.problem
-        before = written_settings(asked.format, problem, asked.profile, asked.layout)
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    """A change, with the settings of the framework that it changes."""
+    before, after = _settings_of_change(asked, change)
     settings = [
-        SettingChange(name=name, before=before.get(name), after=after.get(name)) for name in names
+        SettingChange(name=name, before=before.get(name), after=after.get(name))
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
     ]
-    return ChangeAnswer.of(change, settings if before and after else [])
+    return ChangeAnswer.of(change, settings, asked.min_fit_probability)
+
+
+def _settings_of_change(
+    asked: _ResolvedRequest, change: SingleChange
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The settings that a change writes otherwise, before and after it: those of a launch as they
+    were typed. As an illegal layout has none that are written, a change of it names those that are
+    the values of its knobs."""
+    if asked.changes is not None:
+        changed = asked.changes.settings(change)
+        return {name: asked.changes.typed(name) for name in changed}, changed
+    after = written_settings(asked.format, change.problem, asked.profile, change.layout)
+    layout = asked.layout
+    if layout is None or not after:
+        return {}, {}
+    if change.given is not None:
+        problem = asked.resolved.problem
+        before = written_settings(asked.format, problem, asked.profile, layout)
+        return before, after if before else {}
+    fields = [name for name in (*change.fields, *change.follows) if hasattr(layout, name)]
+    names = {asked.settings[field]: field for field in fields if field in asked.settings}
+    own = {
+        name: getattr(layout, field)
+        for name, field in names.items()
+        if after.get(name) == getattr(change.layout, field)
+    }
+    return own, {name: after.get(name) for name in names}
 
 
 def _more_warnings(
@@ -250,11 +299,12 @@ def _more_warnings(
     warnings = list[LayoutWarning]()
     if asked.read is not None and asked.read.unread:
         unread = asked.read.unread
-        names = ", ".join(unread[:5]) + (", …" if len(unread) > 5 else "")
+        first = [truncate(name, _MOST_CHARACTERS) for name in unread[:5]]
+        names = ", ".join(first) + (", …" if len(unread) > 5 else "")
         warnings.append(
             LayoutWarning(
                 code="unread_settings",
-                numbers={"count": len(unread)},
+                numbers={"count": asked.read.unread_count},
                 message=f"settings that are not understood and could matter: {names}",
             )
         )

@@ -251,18 +251,7 @@ def _faults_in_log(log: LogExplained | None, only: Sequence[ObservationCode] = F
 def _fixes_of_gap(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix]:
     if gap is None or gap.gap_s <= 0 or speed.slower_by is None:
         return
-    words = f"Find out why it is {speed.slower_by:.0%} slower than predicted"
-    undescribed = gap.undescribed_probability or 0.0
-    if gap.term is not None and gap.probability is not None:
-        if gap.probability > undescribed:
-            words += f", most likely in {TIME_TERMS[gap.term]}"
-            words += f" (probability {percent(gap.probability)})"
-        else:
-            words += (
-                f". Most likely nothing that a prediction describes is the cause (probability"
-                f" {percent(undescribed)}): {NOT_DESCRIBED}. Of the terms,"
-                f" {TIME_TERMS[gap.term]} come first"
-            )
+    words = f"Find out why it is {speed.slower_by:.0%} slower than predicted{_cause(gap)}"
     if gap.look_at is not None:
         words += f": look at {gap.look_at}"
     words += "."
@@ -274,6 +263,20 @@ def _fixes_of_gap(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_
             f" would take {suspect.step_time_s:.3g} s."
         )
     yield _Fix(speed.slower_by, words)
+
+
+def _cause(gap: GapExplained) -> str:
+    """What most likely makes a gap, to follow the statement of it."""
+    if gap.term is None or gap.probability is None:
+        return f": {gap.summary}"
+    term = TIME_TERMS[gap.term]
+    undescribed = gap.undescribed_probability or 0.0
+    if gap.probability > undescribed:
+        return f", most likely in {term} (probability {percent(gap.probability)})"
+    return (
+        f". The cause is most likely nothing that a prediction describes (probability"
+        f" {percent(undescribed)}): {NOT_DESCRIBED}. The likeliest term is {term}"
+    )
 
 
 def _simplest_first(found: Sequence[Remedy]) -> list[Remedy]:

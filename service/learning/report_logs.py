@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +15,7 @@ from service.learning.report_ingestion import ingest_reports
 from service.learning.reports import current_document, report_location
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.report import LogReading, LogSubmission, ReportSubmission
+from service.secrets import mask_secrets
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
 
@@ -24,7 +26,7 @@ class ReportLogs:
 
     def prepare(self, submission: LogSubmission, received: str) -> SaveRows:
         run = read_logged_run(self._store, submission)
-        row = self._ingest(run.report, received)
+        row = self._ingest(run.report, _without_secrets(received, submission.log))
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
         if run.reading is not None:
@@ -46,6 +48,14 @@ class ReportLogs:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
+
+
+def _without_secrets(received: str, log: str) -> str:
+    """A submission as it was received, but for secrets in its log."""
+    masked = mask_secrets(log)
+    if masked == log:
+        return received
+    return json.dumps({**json.loads(received), "log": masked}, ensure_ascii=False)
 
 
 def _log_reading(reading: logs.Reading, logged: Mapping[str, Any], failed: bool) -> LogReading:

@@ -37,7 +37,7 @@ class ResidualAttribution:
         self, prediction: Prediction, step_time_s: float, parts: MeasuredParts | None
     ) -> str:
         """What was measured and expected, how much of the gap the measured parts account for, and
-        the term that would explain the rest with the least surprise."""
+        the term that most likely makes the rest."""
         mfu_seconds = prediction.mfu["causal"] * prediction.step_time_s
         measured = f"{mfu_seconds / step_time_s:.1%}"
         low = f"{mfu_seconds / prediction.step_time_high_s:.1%}"
@@ -47,7 +47,7 @@ class ResidualAttribution:
 
     def diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
         """What of the gap between such a step and its prediction the measured parts account for,
-        and the term that would explain the rest with the least surprise."""
+        and the term that most likely makes the rest."""
         if parts is None:
             return self._term_draws.diagnosis(step_time_s)
         lengthening = None

@@ -51,7 +51,7 @@ def batch_values(
         found = global_batch // (ranks * micro_batch)
         yield (
             f"{reading.micro_batches_setting} is {found}: a global batch of {global_batch} in"
-            f" micro-batches of {micro_batch} {on_ranks}"
+            f" micro-batches of {micro_batch} {on_ranks}, as the launch does not say it"
         )
     elif steps is not None and (said_micro_batch is None or not says_batch):
         origin = reading.unwritten.get("num_micro_batches")

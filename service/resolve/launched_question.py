@@ -4,7 +4,7 @@ question, and the layout to answer it for."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from models.spec.switches import releases
 from service.errors import Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
 from service.formats.launch.formats import FORMATS
-from service.formats.launch.job import LaunchReading, Stop
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, Stop
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import other_format
 from service.json_pointers import relocate_errors
@@ -35,10 +35,12 @@ from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
 from service.schemas.stack import StackFields
 from service.schemas.workload import WorkloadFields
+from service.secrets import mask_secrets
 
 Form = TypeVar("Form", bound=BaseModel)
 Joined = TypeVar("Joined")
-_MOST_UNREAD = 20
+_MOST_UNREAD = 10
+_MOST_UNREAD_CHARACTERS = 120
 _MOST_HINTS = 3
 _MOST_PADDING = 1024
 """Entries that pad a vocabulary to a multiple for each rank of tensor parallelism, at most."""
@@ -56,6 +58,8 @@ class LaunchedQuestion:
     """Where the layout stands in the request, for errors about it."""
     stops: tuple[Stop, ...]
     """What the framework would stop at, where that was allowed."""
+    typed: Mapping[str, Any]
+    """The settings of the launch, by the names that writers have for them."""
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -71,14 +75,16 @@ def launched_question(
     other: str = "the request",
     *,
     allow_stops: bool = False,
+    changes: Changes = NO_CHANGES,
 ) -> LaunchedQuestion:
     """The question that a launch and the other members of its request ask together. `field` is
     where the launch stands in the request, and `other` says in words what those members are.
+    `changes` are settings to read in place of those of the launch.
 
     Raises Invalid or Refused for what cannot be read, is missing in both, or contradicts the other;
     and for what the framework itself would stop at, unless `allow_stops`.
     """
-    reading = _read(launch, field)
+    reading = _read(launch, field, changes)
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
     stops = list(reading.stops)
@@ -92,21 +98,26 @@ def launched_question(
         format=launch.format,
         framework=reading.framework,
         version=reading.version,
-        unread=_shortened(reading.unread),
+        unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in reading.unread[:_MOST_UNREAD]],
+        unread_count=len(reading.unread),
         ignored_count=len(reading.ignored),
         assumed=[*_version_assumed(launch, reading), *assumed],
     )
-    return LaunchedQuestion(question, resolved, layout, read, f"{field}.arguments", tuple(stops))
+    return LaunchedQuestion(
+        question, resolved, layout, read, f"{field}.arguments", tuple(stops), reading.settings
+    )
 
 
-def _read(launch: LaunchForm, field: str) -> LaunchReading:
+def _read(launch: LaunchForm, field: str, changes: Changes) -> LaunchReading:
+    """What a launch says. It is read without its secrets, so that no answer can repeat them."""
     likely = other_format(launch.format, launch.text)
     if likely is not None:
         rule = f"is not the format of these arguments, which look like {likely}: give {likely}"
         raise Invalid(f"{field}.format", launch.format, rule)
     try:
         with relocate_errors("launch", field):
-            return FORMATS[launch.format].read(launch.text, launch.version)
+            text = mask_secrets(launch.text)
+            return FORMATS[launch.format].read(text, launch.version, changes=changes)
     except RecursionError:
         raise Invalid(f"{field}.arguments", None, "are nested too deep") from None
 
@@ -116,13 +127,6 @@ def stop_error(stop: Stop, place: str) -> Invalid:
     says_cure = not stop.cure or stop.cure in stop.rule
     rule = stop.rule if says_cure else f"{stop.rule}; instead: {stop.cure}"
     return Invalid(f"{place}.{stop.setting}", stop.value, rule)
-
-
-def _shortened(unread: Sequence[str]) -> list[str]:
-    """The first settings that are not understood, and how many more there are."""
-    more = len(unread) - _MOST_UNREAD
-    first = [truncate(one, MAX_VALUE_CHARACTERS) for one in unread[:_MOST_UNREAD]]
-    return [*first, f"… and {more} more"] if more > 0 else first
 
 
 def _version_assumed(launch: LaunchForm, reading: LaunchReading) -> list[str]:

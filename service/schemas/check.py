@@ -11,7 +11,6 @@ from models.advice.layout_check import BrokenRule, LayoutCheck
 from models.advice.layout_warnings import LayoutWarning
 from models.advice.single_changes import SingleChange
 from models.cost.memory_uncertainty import percent
-from models.layouts.neighbours import KNOBS
 from models.prediction.prediction import Prediction
 from models.spec.hardware import Cluster
 from service.json_pointers import TAG_PREFIX
@@ -96,7 +95,8 @@ class SettingChange(Document):
 
 
 class ChangeAnswer(Document):
-    """One change to the layout or to a switch of the software, and what is predicted with it."""
+    """One change to the layout or to a switch of the software, and what is predicted with it. Where
+    no single one does as well, all that the best layout has otherwise, as the knob "layout"."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -108,8 +108,8 @@ class ChangeAnswer(Document):
     """An object where several fields of a layout make one choice."""
     after: Any = Field(alias="to")
     settings: list[SettingChange]
-    """The same in the framework's own words, with what follows from it; empty where these are not
-    known."""
+    """The same in the framework's own words, with what follows from it: a launch with just these
+    settings changed has the step time and the fit below. Empty where they are not known."""
     step_time_s: float
     gain_s: float | None
     """By how much a step becomes shorter; negative where it becomes longer, null where the given
@@ -119,9 +119,13 @@ class ChangeAnswer(Document):
     fit_probability: float
 
     @classmethod
-    def of(cls, change: SingleChange, settings: list[SettingChange]) -> Self:
+    def of(
+        cls, change: SingleChange, settings: list[SettingChange], min_fit_probability: float
+    ) -> Self:
+        probability = change.outcome.fit_probability
+        doubt = "" if probability >= min_fit_probability else _doubt(probability)
         return cls(
-            words=change.words,
+            words=f"{change.words}{doubt}",
             knob=change.knob,
             before=_named(change, change.before),
             after=_named(change, change.after),
@@ -133,10 +137,15 @@ class ChangeAnswer(Document):
         )
 
 
+def _doubt(fit_probability: float) -> str:
+    return f"; it then fits with a probability of {percent(fit_probability)} only"
+
+
 def _named(change: SingleChange, value: Any) -> Any:
     """A value of a knob; where several fields make it, each by its name."""
-    names = () if change.switch is not None else KNOBS[change.knob].fields
-    return dict(zip(names, value, strict=True)) if len(names) > 1 else value
+    names = change.fields
+    is_object = change.is_whole or len(names) > 1
+    return dict(zip(names, value, strict=True)) if is_object else value
 
 
 class FitAnswer(Document):
@@ -156,8 +165,8 @@ class FitAnswer(Document):
     """Of `memory_gib`."""
     largest_gib: float
     enough: list[ChangeAnswer]
-    """Where it does not surely fit: single changes of different knobs, each of which makes it, the
-    one with the shortest step first."""
+    """Where it does not surely fit: single changes of different knobs, each of which makes it:
+    `first_change` where it is one of them, then the one with the shortest step first."""
 
     @classmethod
     def of(cls, prediction: Prediction, enough: list[ChangeAnswer]) -> Self:
@@ -263,8 +272,10 @@ class CheckAnswer(Grounds):
     """The verdict in a sentence."""
     legal: bool
     broken_rules: list[BrokenRuleAnswer]
-    """Every rule that the layout breaks, and of a launch whatever else the framework stops at
-    (`framework_stops`)."""
+    """The rules that the layout breaks, and of a launch whatever else the framework stops at
+    (`framework_stops`): the first of them, where there are many."""
+    broken_rule_count: int
+    """How many there are in all."""
     layout: LayoutFields | None
     """As it was checked, with what was left open as the stack has it. Null where the framework
     stops at a setting that decides the layout, so that there is none."""
@@ -274,8 +285,9 @@ class CheckAnswer(Grounds):
     best: BestAnswer | None
     """Null where no such layout was found, which the warning `no_best` explains."""
     first_change: ChangeAnswer | None
-    """The single setting to change first: the cheapest change that makes the layout legal or fit,
-    or else the one that gains most. Null where none gains 1%."""
+    """What to change first: the single change that makes the layout legal and fit at least cost; or
+    all that the best layout has otherwise, where no single one does, or only far slower. Of a
+    layout that fits it is the single change that gains most; null where none gains 1%."""
     warnings: list[WarningAnswer]
     launch_read: LaunchRead | None = None
     """Of a launch: what was read of it."""

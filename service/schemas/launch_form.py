@@ -151,7 +151,11 @@ class LaunchRead(Document):
     version: str
     """The release of the framework whose defaults were taken."""
     unread: list[str]
-    """Settings that are not understood and could change time or memory, as they were written."""
+    """The first settings that are not understood and could change time or memory, as they were
+    written."""
+    unread_count: int = 0
+    """How many of these there are in all; 0 in answers that were stored before they were
+    counted."""
     ignored_count: int
     """How many settings are known and change neither, such as paths of data."""
     assumed: list[str]

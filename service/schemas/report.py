@@ -371,7 +371,7 @@ class ReportAnswer(Basis):
     source: str | None
     flag: str | None
     """Of a run beyond its interval: what was expected, how much of the gap the measured `parts`
-    account for, and the term that would explain the rest with the least surprise; of one that ran
+    account for, and the term that most likely makes the rest; of one that ran
     out of memory where it was predicted to fit, what was expected."""
     same_as: str | None = None
     """The id of the first report that came in the same words and is not withdrawn. Both count:

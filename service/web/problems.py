@@ -240,13 +240,15 @@ def service_error_response(scope: Scope, error: errors.ServiceError) -> JSONResp
 
 
 def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
-    """When to try again, or the challenge of RFC 6750 §3."""
+    """When to try again, the challenge of RFC 6750 §3, or which header the answer depends on."""
     if TYPES[name].status == 503 or name == "still-running":
         return {"Retry-After": str(_RETRY_AFTER_S)}
     if isinstance(error, errors.Forbidden):
         return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{error.scope}"'}
     if isinstance(error, errors.Unauthenticated):
         return {"WWW-Authenticate": "Bearer"}
+    if isinstance(error, errors.NotAcceptable):
+        return {"Vary": "Accept"}
     return {}
 
 

@@ -56,7 +56,10 @@ _FILLED: Mapping[str, Mapping[str, Any]] = {
         "dataloader.dataset": "c4",
         "training.steps": 1000,
         "optimizer.param_groups.0.optimizer_kwargs.lr": 3e-4,
+        "lr_scheduler.warmup_steps": 100,
+        "lr_scheduler.decay_ratio": 0.8,
         "checkpoint.folder": "checkpoints",
+        "checkpoint.interval": 100,
         "module": "llama3",
         "config": "llama3_8b",
     },
@@ -70,7 +73,7 @@ _FILLED: Mapping[str, Mapping[str, Any]] = {
         "max_segments_per_seq": 32,
         "model_name": "default",
     },
-    "deepspeed": {"optimizer.params.lr": 3e-4},
+    "deepspeed": {"optimizer.params.lr": 3e-4, "gradient_clipping": 1.0},
     "accelerate": {"fsdp_config.fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"},
 }
 """What is put in the place of placeholders."""

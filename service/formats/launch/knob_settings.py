@@ -3,7 +3,8 @@ would change first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _MEGATRON = {
     "tp": "tensor_model_parallel_size",
@@ -106,3 +107,40 @@ KNOB_SETTINGS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """By format and knob. A knob that is not listed has no setting of its own there."""
+_COUNTS = (
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "etp",
+    "dp_shard",
+    "dp_replicate",
+    "micro_batch",
+    "global_batch",
+    "virtual_stages",
+)
+_COUNTED_OTHERWISE = {
+    "torchtitan": ("virtual_stages",),
+    "maxtext": ("virtual_stages", "micro_batch", "dp_replicate"),
+}
+"""Knobs whose setting counts something else."""
+_SCHEDULE_OF_CHUNKS = ("megatron", "megatron-bridge")
+"""Formats in which the schedule follows from virtual stages."""
+
+
+def alternatives_in_settings(format_: str, knob: str, values: Sequence[Any]) -> str | None:
+    """Values of a knob, or of the global batch, of which each will do, as settings that can be
+    written: "--tensor-model-parallel-size 1 or 2". None where no single setting says them."""
+    setting = KNOB_SETTINGS[format_].get(knob)
+    if setting is None:
+        return None
+    if knob == "schedule" and format_ in _SCHEDULE_OF_CHUNKS:
+        return f"without {setting}" if "1f1b" in values else None
+    if knob in _COUNTS and knob not in _COUNTED_OTHERWISE.get(format_, ()):
+        *others, last = map(str, sorted(values))
+        return f"{setting} {', '.join(others)}{' or ' if others else ''}{last}"
+    if knob in ("sequence_parallel", "offload_optimizer") and len(values) == 1:
+        if format_ == "megatron":
+            return setting if values[0] else f"without {setting}"
+        return f"{setting} {str(values[0]).lower()}" if knob == "sequence_parallel" else None
+    return None

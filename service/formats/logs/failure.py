@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from service.formats.logs.lines import Log
+from service.secrets import mask_secrets
 
 _MARKS = re.compile(
     r"OutOfMemoryError|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
@@ -93,6 +94,7 @@ def _matches_from_the_end(pattern: re.Pattern[str], lines: list[str]) -> Iterato
 
 
 def _quoted(text: str) -> str:
-    """The text as an answer quotes it."""
-    shown = "".join(character for character in text.strip() if character.isprintable())
+    """The text as an answer quotes it, without secrets."""
+    masked = mask_secrets(text.strip())
+    shown = "".join(character for character in masked if character.isprintable())
     return shown if len(shown) <= _MAX_QUOTED else f"{shown[:_MAX_QUOTED]}…"

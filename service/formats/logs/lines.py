@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 
+from service.secrets import mask_secrets
+
 NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:e[-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)"
 """For a regular expression that ignores case."""
 
@@ -56,7 +58,7 @@ class Unread:
 
     @classmethod
     def of(cls, line: Line, reason: str) -> Unread:
-        return cls(line.number, printable(line.text[:200]), reason)
+        return cls(line.number, printable(mask_secrets(line.text[:_REACH])[:200]), reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from service.formats.logs.lines import Log, printable
+from service.secrets import mask_secrets
 
 SymptomKind = Literal[
     "allocator_retries",
@@ -106,5 +107,5 @@ def _found(text: str) -> Iterator[Symptom]:
             kind=kind,
             count=len(lines),
             line=text.count("\n", 0, starts[0]) + 1,
-            text=printable(line[:_MAX_QUOTED]),
+            text=printable(mask_secrets(line)[:_MAX_QUOTED]),
         )

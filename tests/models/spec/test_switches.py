@@ -99,6 +99,15 @@ def test_a_value_without_words_is_refused_by_name() -> None:
         launch_arguments(sparse("megatron", loss="compiled"), EXPERTS)
 
 
+def test_what_the_framework_stops_at_is_read_and_not_written() -> None:
+    backend = {"--attention-backend": "local"}
+    assert read_switches("megatron", backend, None)["attention_kernel"] == "fused_softmax"
+    stack = replace(catalogue.stack("megatron"), attention_kernel="fused_softmax")
+    problem = replace(question(), stack=stack)
+    with pytest.raises(Invalid, match="stops at --attention-backend local"):
+        launch_arguments(problem, Layout())
+
+
 def test_what_is_left_out_is_as_the_release_has_it() -> None:
     assert read_switches("torchtitan", {}, "0.2.1")["loss_chunks"] == 1
     assert read_switches("torchtitan", {}, "0.3.0")["loss_chunks"] == 8

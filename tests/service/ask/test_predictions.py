@@ -479,3 +479,40 @@ def test_a_launch_is_predicted_as_the_layout_that_it_says(shared_client) -> None
 def test_a_launch_and_a_layout_do_not_go_together(shared_client) -> None:
     refused = shared_client.post("/v1/predictions", json={**LAUNCHED, "layout": {"dp_shard": 64}})
     assert_problem(refused, "invalid", "/layout")
+
+
+FLAGS = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024"
+    " --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --vocab-size 32000"
+    " --micro-batch-size 1 --global-batch-size 8 --bf16"
+)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        f"export WANDB_API_KEY=s3cr3t\n{FLAGS} --wandb-api-key s3cr3t --hub-token 's3cr3t'",
+        [*FLAGS.split()[4:], "--wandb-api-key", "s3cr3t", "--hub-token=s3cr3t"],
+        f"{FLAGS} --hub-token s3cr3t --num-layers many",
+        f"{FLAGS} --hub-token s3cr3t 'unclosed",
+        ["--hub-token", "s3cr3t", 5],
+    ],
+)
+def test_secrets_of_a_launch_are_neither_repeated_nor_stored(shared_client, arguments: Any) -> None:
+    launch = {"format": "megatron", "arguments": arguments}
+    body = {"launch": launch, "cluster": {"preset": "h100", "num_chips": 8}}
+    answer = shared_client.post("/v1/predictions", json=body)
+    assert answer.status_code in (201, 422), answer.text
+    assert "s3cr3t" not in answer.text
+    if answer.status_code == 201:
+        assert "--hub-token REDACTED" in str(answer.json()["launch_read"]["unread"])
+        assert "s3cr3t" not in shared_client.get(answer.headers["Location"]).text
+
+
+def test_a_refused_log_is_quoted_without_its_secrets(shared_client) -> None:
+    log = "export WANDB_API_KEY=s3cr3t\nAuthorization: Bearer s3cr3t\n" + "nothing\n" * 20
+    body = {"log": log, "run": {}, "outcome": "completed"}
+    for path in ("/v1/reports/logs", "/v1/explanations"):
+        refused = shared_client.post(path, json=body)
+        assert refused.status_code == 422
+        assert "s3cr3t" not in refused.text

@@ -241,6 +241,7 @@ def test_no_term_is_certain_to_make_a_gap_that_its_spread_hardly_explains(
     gap = answer["gap"]
     if gap["term"] is None:
         assert "no coefficient explains so large a gap" in gap["summary"]
+        assert (gap["summary"] in answer["first_fix"]) == (gap["gap_s"] > 0)
         return
     assert gap["probability"] < 0.95
     assert gap["probability"] + gap["undescribed_probability"] <= 1

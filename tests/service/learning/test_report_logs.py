@@ -935,3 +935,16 @@ def test_a_real_log_is_read_or_refused_as_is_right(client, path: Path) -> None:
     if stated:
         said = {**request["model"], **request["workload"], **layout}
         assert {name: said[name] for name in stated} == stated
+
+
+def test_secrets_of_a_log_are_not_stored(client) -> None:
+    log = "export WANDB_API_KEY=s3cr3t HF_TOKEN='s3cr3t'\n" + MEGATRON
+    body = {**CLUSTER, "log": log, "model": "llama-3.1-8b"}
+    answer = client.post(ADDRESS, json=body)
+    assert answer.status_code == 201, answer.text
+    stored = client.get(answer.headers["Location"])
+    submission = json.loads(stored.json()["submission"])
+    assert submission == {
+        **body,
+        "log": log.replace("'s3cr3t'", "'REDACTED'").replace("s3cr3t", "REDACTED"),
+    }

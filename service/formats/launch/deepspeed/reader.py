@@ -62,7 +62,7 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
     takes_one = sum(name in settings for name in _BATCH_KEYS) == 1
     steps = settings.whole("gradient_accumulation_steps")
     workload |= _batch(settings, layout, steps, stops)
-    if takes_one and ("global_batch" in workload or "micro_batch" in layout):
+    if takes_one and "global_batch" in workload:
         steps = 1
         unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
     release = known_release(settings, NAME, version, RELEASE)

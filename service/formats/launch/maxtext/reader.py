@@ -145,7 +145,7 @@ class _Reader:
             return field.parse(written) if written or not field.is_optional else written
         if field is None or field.use != "ignored":
             require_defined(name, written)
-        if field is None:
+        if field is None and not self._hints():
             return written
         try:
             return read_yaml(written)

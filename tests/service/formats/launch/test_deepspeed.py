@@ -369,13 +369,13 @@ def test_a_key_that_deepspeed_has_is_not_taken_for_another() -> None:
     assert "did you mean" not in listed
 
 
-@pytest.mark.parametrize("name", ["train_batch_size", "train_micro_batch_size_per_gpu"])
-def test_of_one_number_of_the_batch_follows_one_micro_batch_a_step(name: str) -> None:
-    reading = read({name: 64, "bf16": {"enabled": True}})
+def test_a_batch_alone_is_one_micro_batch_of_each_rank() -> None:
+    reading = read({"train_batch_size": 64, "bf16": {"enabled": True}})
     assert reading.num_micro_batches == 1
     assert "default" in reading.unwritten["num_micro_batches"]
-    others = {other: "auto" for other in BATCH_KEYS if other != name}
-    assert read({name: 64, **others}).num_micro_batches is None
+    others = dict.fromkeys(BATCH_KEYS, "auto")
+    assert read({**others, "train_batch_size": 64}).num_micro_batches is None
+    assert read({"train_micro_batch_size_per_gpu": 2}).num_micro_batches is None
 
 
 def test_a_precision_that_another_program_fills_in_is_left_open() -> None:

@@ -59,3 +59,9 @@ def test_a_quote_is_short_and_has_no_control_characters() -> None:
 def test_a_launcher_is_quoted_where_nobody_else_spoke() -> None:
     log = TORCHRUN.format(error="")
     assert str(last_error(log)).endswith("ChildFailedError:")
+
+
+def test_a_quoted_error_has_no_secrets() -> None:
+    error = "wandb.errors.CommError: api_key=0123abcd of https://me:pass@host is refused"
+    expected = "wandb.errors.CommError: api_key=REDACTED of https://me:REDACTED@host is refused"
+    assert last_error(error) == expected

@@ -1,0 +1,34 @@
+"""Keeps the answer of a check short, whatever was typed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_BYTES = 9_900
+_LEAST_NEEDED = (
+    ("switches",),
+    ("launch_read", "unread"),
+    ("launch_read", "assumed"),
+    ("assumptions",),
+    ("fits", "enough"),
+    ("warnings",),
+    ("broken_rules",),
+)
+"""Lists of an answer that may end early, by their members, the least needed first."""
+
+
+def shortened(document: dict[str, Any]) -> dict[str, Any]:
+    """The answer, with lists cut where it would be longer than MAX_BYTES."""
+    for path in _LEAST_NEEDED:
+        holder = document
+        for step in path[:-1]:
+            holder = holder[step] or {}
+        items = holder.get(path[-1]) or []
+        while items and len(_written(document)) > MAX_BYTES:
+            items.pop()
+    return document
+
+
+def _written(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,219 @@
+"""Changes of a launch in the words of its framework: which settings to write otherwise, found by
+reading the launch again with these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from models.advice.single_changes import SingleChange, outcomes
+from models.errors import Invalid
+from models.layouts.rules import broken_rules
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+from service.errors import Refused
+from service.formats.launch.formats import FORMATS
+from service.formats.launch.job import Changes, LaunchReading
+from service.formats.launch.knob_settings import KNOB_SETTINGS
+from service.resolve.launch_settings import written_settings
+from service.resolve.launched_question import LaunchedQuestion
+from service.schemas.launch_form import LaunchForm
+
+_MOST_READINGS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What a launch starts."""
+
+    problem: Problem
+    layout: Layout
+
+
+class LaunchChanges:
+    """Changes of one launch, in its words."""
+
+    def __init__(
+        self,
+        launch: LaunchForm,
+        own: LaunchedQuestion,
+        profile: Profile,
+        read: Callable[[Changes], LaunchedQuestion],
+    ) -> None:
+        """`read` reads the launch with some of its settings changed."""
+        self._launch = launch
+        self._own = own
+        self._own_layout = _layout(own)
+        self._profile = profile
+        self._read = read
+        self._readings_left = _MOST_READINGS
+        self._settings: dict[tuple[str, str], Changes] = {}
+
+    def typed(self, name: str) -> Any:
+        """The value of a setting as it was typed; None where it was not."""
+        return self._own.typed.get(name)
+
+    def settings(self, change: SingleChange) -> Changes:
+        """What to write for a change that `said` gave."""
+        return self._settings.get(_key(change), {})
+
+    def said(self, change: SingleChange) -> SingleChange | None:
+        """A change as the launch can be told it, by the fewest settings, with what is predicted of
+        the launch that has just these changed. None where no settings say it."""
+        written = self._written(change.problem, change.layout)
+        for names in self._attempts(change, written) if written else ():
+            changes = {
+                name: written.get(name)
+                for name in names
+                if not _is_same(self.typed(name), written.get(name))
+            }
+            job = self._job(change, changes) if changes else None
+            if job is not None:
+                return self._as_made(change, *self._by_fewest(change, changes, job))
+        return None
+
+    def _as_made(self, change: SingleChange, changes: Changes, job: _Job) -> SingleChange:
+        self._settings[_key(change)] = changes
+        (outcome,) = outcomes(job.problem, self._profile, [job.layout])
+        return replace(
+            change,
+            problem=job.problem,
+            layout=job.layout,
+            outcome=outcome,
+            num_settings=len(changes),
+        )
+
+    def _written(self, problem: Problem, layout: Layout) -> Mapping[str, Any]:
+        return written_settings(FORMATS[self._own.read.format], problem, self._profile, layout)
+
+    def _attempts(self, change: SingleChange, written: Mapping[str, Any]) -> Iterator[list[str]]:
+        """Settings that may make a change: those of its knobs, those that are written otherwise,
+        and at last all."""
+        if change.switch is not None:
+            yield [*change.switch.arguments]
+            return
+        own = self._own_layout
+        knobs = KNOB_SETTINGS[self._own.read.format]
+        differing = [
+            name
+            for knob, name in knobs.items()
+            if hasattr(change.layout, knob)
+            and getattr(change.layout, knob) != getattr(own, knob, None)
+        ]
+        yield [*dict.fromkeys(differing)]
+        problem = self._own.resolved.problem
+        before = {}
+        if own is not None and not broken_rules(problem, own):
+            before = dict(self._written(problem, own))
+        if before:
+            names = {**before, **written}
+            yield [name for name in names if before.get(name) != written.get(name)]
+        yield [*{**written, **self._own.typed}]
+
+    def _by_fewest(self, change: SingleChange, changes: Changes, job: _Job) -> tuple[Changes, _Job]:
+        """The fewest of some settings that make a change as all of them do, and their job."""
+        if len(changes) == 1:
+            return changes, job
+        whole = self._reading(changes)
+
+        def reads_alike(fewer: Changes) -> bool:
+            reading = self._reading(fewer)
+            return reading is not None and whole is not None and _is_alike(reading, whole)
+
+        for is_enough in (reads_alike, lambda fewer: self._job(change, fewer) is not None):
+            fewest = _fewest(changes, {}, is_enough)
+            found = self._job(change, fewest)
+            if found is not None:
+                return fewest, found
+        return changes, job
+
+    def _reading(self, changes: Changes) -> LaunchReading | None:
+        """What the launch alone says with some settings changed."""
+        with suppress(Invalid):
+            return FORMATS[self._launch.format].read(
+                self._launch.text, self._launch.version, changes=changes
+            )
+        return None
+
+    def _job(self, change: SingleChange, changes: Changes) -> _Job | None:
+        """The job of the launch with some settings changed; None where it is not the one with the
+        change made, or would not start."""
+        self._readings_left -= 1
+        if self._readings_left < 0:
+            return None
+        with suppress(Invalid, Refused):
+            launched = self._read(changes)
+            layout = _layout(launched)
+            problem = launched.resolved.problem
+            if layout is None or launched.stops or broken_rules(problem, layout):
+                return None
+            if self._is_made(change, problem, layout):
+                return _Job(problem, layout)
+        return None
+
+    def _is_made(self, change: SingleChange, problem: Problem, layout: Layout) -> bool:
+        wanted = change.problem
+        if (problem.cluster, problem.workload) != (wanted.cluster, wanted.workload):
+            return False
+        # Megatron pads the vocabulary for the ranks of tensor parallelism.
+        padded = replace(wanted.architecture, vocab_size=problem.architecture.vocab_size)
+        if problem.architecture != padded:
+            return False
+        if change.switch and getattr(problem.stack, change.knob) != change.after:
+            return False
+        if layout == change.layout:
+            return True
+        said = self._written(problem, layout)
+        return bool(said) and said == self._written(problem, change.layout)
+
+
+def _fewest(changes: Changes, kept: Changes, is_enough: Callable[[Changes], bool]) -> Changes:
+    """The fewest of some changes that are enough with the kept ones."""
+    if is_enough(kept):
+        return {}
+    if len(changes) == 1:
+        return changes
+    names = [*changes]
+    half = len(names) // 2
+    first = {name: changes[name] for name in names[:half]}
+    second = {name: changes[name] for name in names[half:]}
+    of_second = _fewest(second, {**kept, **first}, is_enough)
+    of_first = _fewest(first, {**kept, **of_second}, is_enough)
+    return {**of_first, **of_second}
+
+
+def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
+    """Whether two readings say nothing of layout, workload and devices that contradicts."""
+    parts = (
+        (reading.layout, other.layout),
+        (reading.workload, other.workload),
+        ({"devices": reading.num_devices}, {"devices": other.num_devices}),
+    )
+    same = all(one[name] == two[name] for one, two in parts for name in one.keys() & two.keys())
+    return same and not reading.stops
+
+
+def _layout(launched: LaunchedQuestion) -> Layout | None:
+    """The layout that a launch settles; None where the framework stops before it has one."""
+    if any(stop.hides_layout for stop in launched.stops):
+        return None
+    return launched.layout.with_stack_defaults(launched.resolved.problem).build()
+
+
+def _key(change: SingleChange) -> tuple[str, str]:
+    return change.knob, repr(change.after)
+
+
+def _is_same(typed: Any, written: Any) -> bool:
+    """Whether two values of a setting are the same, however they are written. A flag that is off is
+    as good as left out where it is not written."""
+    return _text(typed) == _text(written)
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [*map(str, value)]
+    return None if value is None else str(value).lower()
