@@ -72,6 +72,8 @@ class Script:
     """By name; an array has any number of words."""
     in_branches: list[str] = field(default_factory=list)
     """Assignments of an `if`, a loop or a function, as they were written."""
+    replaced_in_branches: list[str] = field(default_factory=list)
+    """Those of them that would take the place of a value that is put in."""
 
 
 def read_script(
@@ -332,14 +334,14 @@ class _Reader:
         self.script.statements.append(Statement(expanded, environment, in_branch))
 
     def _assign(self, match: re.Match[str], word: str, may_not_run: bool) -> None:
-        """Set a variable. What is set in a branch is not known afterwards; what a branch adds to a
-        list is left out of it and listed."""
+        """Set a variable. A branch changes none, for it may not run: what it sets is listed."""
         name, adds, text = match.groups()
         variables = self.script.variables
         if self._is_in_branch(may_not_run):
-            self.script.in_branches.append(" ".join(word.split()))
-            if not adds:
-                variables.pop(name, None)
+            written = " ".join(word.split())
+            self.script.in_branches.append(written)
+            if not adds and name in variables:
+                self.script.replaced_in_branches.append(written)
             return
         value = self._value(text)
         if not adds:
@@ -363,7 +365,7 @@ class _Reader:
         name = whole and (whole.group(1) or "@")
         if name in self.script.variables:
             listed = self.script.variables[name]
-            self._count(sum(map(len, listed)))
+            self._count(sum(len(word) + 1 for word in listed))
             if written.startswith('"'):
                 return list(listed)
             return [part for word in listed for part in word.split()]

@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from models.errors import Invalid
+from service.formats.launch.ranks import LAUNCHERS, options, ranks_of, slurm_variables
 from service.formats.launch.shell_script import (
     PATH,
     Script,
@@ -24,20 +25,11 @@ _BEGINS_OVERRIDES = re.compile(
     r"(?:\s|#[^\n]*\n)*+(?:['\"]?[+~]{0,2}[A-Za-z_][\w.]*['\"]?=|\Z)", re.ASCII
 )
 _PROGRAM = re.compile(r"[^-\s]\S*\.(?:py|pyc|sh)|[^-\s]\.(?:py|sh)")
-_WHOLE = re.compile(r"\d{1,7}", re.ASCII)
-_LAUNCHERS = {
-    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed",
-    "mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux",
-}  # fmt: skip
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _SHELLS = {"sh", "bash", "zsh"}
-_AGENTS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed"}
 _STARTS_ANYTHING = {"mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux"}
 """Launchers that start any program; the others start Python."""
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
-_NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
-_RANKS = ("num_processes", "ntasks", "np", "n")
-"""What launchers call the number of nodes, and of ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +47,14 @@ class Command:
     """Ranks on a node."""
     num_ranks: int | None = None
     """All ranks, where their number is said or follows."""
+    chip: str | None = None
+    """What Slurm calls the GPUs that are asked for, such as h100."""
     slurm: Mapping[str, str] = field(default_factory=dict)
     """Options of #SBATCH lines, without dashes."""
     in_branches: tuple[str, ...] = ()
     """Assignments of an `if` or a loop, which may or may not have run."""
+    replaced_in_branches: tuple[str, ...] = ()
+    """Those of them that would take the place of a value from before the branch."""
 
 
 def split_command(text: str) -> Command:
@@ -67,9 +63,9 @@ def split_command(text: str) -> Command:
     words = _json_words(text) or _overrides(text)
     if words:
         return Command(words=words, program=None)
-    slurm = _options(sbatch_words(text))
+    slurm = options(sbatch_words(text))
     # Arguments of the script itself are not in its text.
-    variables = {**_slurm_variables(slurm), "@": list[str]()}
+    variables = {**slurm_variables(slurm), "@": list[str](), "*": list[str]()}
     script = read_script(text, variables)
     found, before = _found(script)
     said_before = before
@@ -77,18 +73,20 @@ def split_command(text: str) -> Command:
         # A number of nodes that is taken only where nobody sets a variable is not one that is said.
         _, said_before = _found(read_script(text, variables, takes_defaults=False))
     found.environment.update(_assignments(before))
-    nnodes, per_node, ranks = _ranks(slurm, said_before, found.environment)
+    ranks = ranks_of(slurm, said_before, found.environment)
     at = len(before)
     has_program = at < len(found.words) and not found.words[at].startswith("-")
     return Command(
         words=tuple(found.words[at + has_program :]),
         program=found.words[at] if has_program else None,
         environment=found.environment,
-        nnodes=nnodes,
-        nproc_per_node=per_node,
-        num_ranks=ranks,
+        nnodes=ranks.nnodes,
+        nproc_per_node=ranks.per_node,
+        num_ranks=ranks.total,
+        chip=ranks.chip,
         slurm=slurm,
         in_branches=tuple(script.in_branches),
+        replaced_in_branches=tuple(script.replaced_in_branches),
     )
 
 
@@ -106,6 +104,18 @@ def require_defined(name: str, word: str) -> None:
             " place, or add the line that sets it"
         )
         raise Invalid(PATH, f"{name} {word[:80]}", rule)
+
+
+def require_arguments_defined(word: str) -> None:
+    """Raises Invalid where a word in the place of a flag is a variable that the text does not
+    define: it may hold any flags."""
+    undefined = undefined_variables(word)
+    if undefined and word[0] in "$`" and undefined[0] not in "@*":
+        rule = (
+            "is not defined in the text that was sent, and may hold any arguments: write these in"
+            " its place, or add the line that sets it; leave it out where it holds none"
+        )
+        raise Invalid(PATH, word[:80], rule)
 
 
 def _json_words(text: str) -> tuple[str, ...] | None:
@@ -130,16 +140,6 @@ def _overrides(text: str) -> tuple[str, ...] | None:
     except ValueError:
         return None
     return tuple(words) if all(map(_OVERRIDE.fullmatch, words)) else None
-
-
-def _slurm_variables(slurm: Mapping[str, str]) -> dict[str, list[str]]:
-    """The variables that Slurm sets in a job from the options of its script."""
-    nodes = _first(slurm, _NODES)
-    tasks = _first(slurm, ("ntasks_per_node",))
-    known = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS_PER_NODE": tasks}
-    if nodes and tasks:
-        known["SLURM_NTASKS"] = nodes * tasks
-    return {name: [str(value)] for name, value in known.items() if value}
 
 
 def _found(script: Script) -> tuple[Statement, list[str]]:
@@ -195,7 +195,7 @@ def _program_at(words: Sequence[str]) -> int | None:
     starts_module = False
     for at, word in enumerate(words):
         name = _base_name(word)
-        if _PYTHON.fullmatch(name) or name in _LAUNCHERS:
+        if _PYTHON.fullmatch(name) or name in LAUNCHERS:
             starts_module = name not in _STARTS_ANYTHING
         elif word == "-m" and starts_module and at + 1 < len(words):
             if not words[at + 1].startswith(_LAUNCHER_MODULES):
@@ -221,63 +221,10 @@ def _only(statements: list[Statement]) -> Statement:
 
 def _launchers(words: Sequence[str]) -> list[str]:
     names = [_base_name(word) for word in words[: _program_at(words)]]
-    return [name for name in names if name in _LAUNCHERS]
+    return [name for name in names if name in LAUNCHERS]
 
 
 def _assignments(words: Sequence[str]) -> dict[str, str]:
     """Variables that are set among some words, as behind `env`."""
     pairs = (word.partition("=") for word in words if re.match(r"[A-Za-z_]\w*=", word, re.ASCII))
     return {name: value for name, _, value in pairs}
-
-
-def _ranks(
-    slurm: Mapping[str, str], before: Sequence[str], environment: Mapping[str, str]
-) -> tuple[int | None, int | None, int | None]:
-    """The numbers of nodes, of ranks on a node and of ranks, as far as launchers or Slurm say."""
-    said = {**slurm, **_options(before)}
-    nodes = _first(said, _NODES)
-    launchers = [_base_name(word) for word in before]
-    if _AGENTS & {*launchers}:
-        # Slurm's tasks are not ranks here, but agents that start a node's ranks.
-        per_node = _first(said, ("nproc_per_node", "num_gpus", "gpus_per_node"))
-        ranks = None
-        if not any(name.replace("-", "_") in _NODES for name in said):
-            nodes = 1
-    else:
-        per_node = _first(said, ("ntasks_per_node", "gpus_per_node"))
-        ranks = _first(said, _RANKS) or _number(environment.get("WORLD_SIZE"))
-    if ranks is None and nodes and per_node:
-        ranks = nodes * per_node
-    elif per_node is None and ranks and nodes and ranks % nodes == 0:
-        per_node = ranks // nodes
-    return nodes, per_node, ranks
-
-
-def _options(words: Iterable[str]) -> dict[str, str]:
-    """Options with their values, by name without dashes in front, such as `ntasks-per-node`."""
-    found: dict[str, str] = {}
-    waiting: str | None = None
-    for word in words:
-        if word.startswith("-"):
-            name, has_value, value = word.lstrip("-").partition("=")
-            if not word.startswith("--") and not has_value and re.fullmatch(r"[Nn]\d+", name):
-                name, value, has_value = name[0], name[1:], "="
-            waiting = None if has_value else name
-            found[name] = value
-        elif waiting is not None:
-            found[waiting] = word
-            waiting = None
-    return found
-
-
-def _first(options: Mapping[str, str], names: Sequence[str]) -> int | None:
-    """The first of some options that is a number."""
-    spelt = {name.replace("-", "_"): value for name, value in options.items()}
-    return next((number for name in names if (number := _number(spelt.get(name)))), None)
-
-
-def _number(text: str | None) -> int | None:
-    """A number; of a range such as 2-2 or 4:4, where both ends are the same."""
-    ends = set(re.split(r"[:-]", text or ""))
-    end = ends.pop() if len(ends) == 1 else ""
-    return int(end) or None if _WHOLE.fullmatch(end) else None

@@ -77,6 +77,10 @@ def test_the_first_change_is_one_choice(tp: int, ep: int, micro_batch: int) -> N
         assert change.layout == given_layout
         assert change.problem.stack != MIXTRAL.stack
         return
+    if change.is_whole:
+        assert found.best is not None
+        assert change.layout == found.best.layout
+        return
     before, after = asdict(given_layout), asdict(change.layout)
     differing = {name for name in before if before[name] != after[name]}
     knob = KNOBS[change.knob]
@@ -95,7 +99,7 @@ def test_of_a_layout_that_fits_the_first_change_gains() -> None:
 
 
 def test_of_a_layout_that_does_not_fit_the_first_change_makes_it_fit_at_least_cost() -> None:
-    found = check(LLAMA_70B, dp_shard=8, tp=8, zero_stage=1, micro_batch=4)
+    found = check(LLAMA_70B, dp_shard=4, pp=2, tp=8, zero_stage=1, micro_batch=4)
     assert found.prediction is not None
     assert not found.prediction.fits
     assert found.first_change is found.fitting[0]
@@ -103,6 +107,48 @@ def test_of_a_layout_that_does_not_fit_the_first_change_makes_it_fit_at_least_co
     times = [change.outcome.step_time_s for change in found.fitting]
     assert times == sorted(times)
     assert len({change.knob for change in found.fitting}) == len(found.fitting)
+
+
+def test_where_single_changes_are_slow_the_best_layout_is_the_way_out() -> None:
+    """One knob alone has tensor parallelism leave the node."""
+    found = check(LLAMA_70B, dp_shard=8, tp=8, zero_stage=1, micro_batch=4)
+    assert found.best is not None
+    assert found.first_change is not None
+    assert found.first_change.is_whole
+    assert found.first_change.layout == found.best.layout
+    assert found.first_change.words.startswith(
+        "no single change does as well; the best layout changes: tp from 8 to "
+    )
+    assert found.fitting
+    slowest = 1.25 * found.best.step_time_s
+    assert all(change.outcome.step_time_s > slowest for change in found.fitting)
+
+
+def test_of_two_faults_all_is_named_that_the_best_layout_has_otherwise() -> None:
+    found = check(LLAMA_70B, dp_shard=2, pp=4, tp=3, zero_stage=1, micro_batch=3)
+    assert found.best is not None
+    change = found.first_change
+    assert change is not None
+    assert change.is_whole
+    assert change.given is None
+    assert change.layout == found.best.layout
+    assert dict(zip(change.fields, change.before, strict=True))["tp"] == 3
+
+
+def test_a_change_that_makes_a_layout_legal_also_makes_it_fit() -> None:
+    found = check(LLAMA_70B, dp_shard=64, tp=1, zero_stage=1, micro_batch=3)
+    assert found.broken_rules
+    assert found.first_change is not None
+    assert found.first_change.outcome.fit_probability >= 0.9
+
+
+def test_a_schedule_that_has_too_few_micro_batches_is_offered_a_batch() -> None:
+    asked = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=6)
+    knobs = {"dp_shard": 2, "pp": 4, "tp": 8, "zero_stage": 1, "virtual_stages": 2}
+    (broken,) = check(asked, **knobs, schedule="interleaved").broken_rules
+    assert broken.rule.name == "schedule_shape"
+    assert {cure.name: cure.values for cure in broken.cures}["global_batch"] == (8,)
+    assert broken.cure.endswith(", or global_batch = 8")
 
 
 def test_every_broken_rule_is_named_with_a_cure() -> None:

@@ -7,14 +7,14 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.formats.launch.documents import flat, nested
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import with_changes
 from service.formats.launch.knob_settings import KNOB_SETTINGS
-from tests.service.ask.test_checks import check, typed
+from tests.service.ask.test_checks import check
 from tests.service.formats.launch.jobs import problem_of, written
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "3"))
@@ -86,10 +86,9 @@ def test_what_is_promised_of_a_change_is_what_a_check_says_with_its_settings(
         name, said, beside = launch
         first = shared_client.post("/v1/checks", json=body_of(name, said, beside))
         if first.status_code != 200:
-            event("refused "+first.text[:150]); return  # what is typed cannot be read, or contradicts itself
+            return  # what is typed cannot be read, or contradicts itself
         answer = first.json()
         changes = [answer["first_change"], *(answer["fits"] or {"enough": []})["enough"]]
-        event(f"{answer['verdict']} {len([*filter(None,changes)])}")
         for change in filter(None, changes):
             assert change["settings"], change["words"]
             for setting in change["settings"]:

@@ -368,3 +368,93 @@ def test_the_change_that_makes_a_launch_legal_is_in_its_words(shared_client) -> 
     answer = check(shared_client, typed("--micro-batch-size 1", "--micro-batch-size 3"))
     (setting,) = answer["first_change"]["settings"]
     assert (setting["name"], setting["from"]) == ("--micro-batch-size", 3)
+
+
+def hostile(unknown: str, count: int = 90) -> str:
+    return " ".join(f"{unknown}{number}{'x' * 100} {'y' * 150}" for number in range(count))
+
+
+PAIRS = hostile("unknown").replace(" y", "=y")
+
+
+@pytest.mark.parametrize(
+    ("format_", "arguments", "version"),
+    [
+        ("megatron", SBATCH.replace("--bf16", f"--bf16 {hostile('--unknown-')}"), None),
+        ("megatron-bridge", f"train.global_batch_size=128 train.micro_batch_size=1 model.{PAIRS}", None),
+        ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", None),
+        ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", "0.2.0"),
+        ("maxtext", f"model_name=llama3.1-8b max_target_length=8192 {PAIRS}", None),
+        ("deepspeed", {**DEEPSPEED, **{f"u{n}{'é' * 60}": "y" * 150 for n in range(90)}}, None),
+    ],
+)
+def test_an_answer_stays_short_whatever_is_typed(
+    shared_client, format_: str, arguments: Any, version: str | None
+) -> None:
+    launch = {"format": format_, "arguments": arguments, "version": version}
+    body = {"launch": launch, "cluster": {"preset": "h100"}}
+    if format_ != "megatron":
+        body["cluster"]["num_chips"] = 64
+    if format_ in ("deepspeed", "megatron-bridge"):
+        body |= {"model": "llama-3.1-8b", "workload": {"seq_len": 8192}}
+    answer = check(shared_client, body)
+    if answer["legal"]:
+        assert answer["launch_read"]["unread_count"] >= 90
+        (warning,) = (one for one in answer["warnings"] if one["code"] == "unread_settings")
+        assert warning["numbers"]["count"] == answer["launch_read"]["unread_count"]
+    else:
+        assert answer["broken_rule_count"] >= 90
+        assert 0 < len(answer["broken_rules"]) <= 8
+
+
+def test_the_settings_of_a_change_hold_all_that_follows_from_it(shared_client) -> None:
+    without_tp = typed("--tensor-model-parallel-size 8", "--tensor-model-parallel-size 1")
+    without_tp["launch"]["arguments"] = without_tp["launch"]["arguments"].replace(
+        "--sequence-parallel", ""
+    )
+    change = check(shared_client, without_tp)["first_change"]
+    assert [(one["name"], one["from"], one["to"]) for one in change["settings"]] == [
+        ("--tensor-model-parallel-size", 1, 8),
+        ("--sequence-parallel", None, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cure"),
+    [
+        (
+            "--global-batch-size 512",
+            "--global-batch-size 510",
+            "--global-batch-size 508 or 512, or --tensor-model-parallel-size 16 or 32,"
+            " with data parallelism over the other devices",
+        ),
+        (
+            "--global-batch-size 512 --bf16",
+            "--global-batch-size 12 --bf16 --num-virtual-stages-per-pipeline-rank 2",
+            "without --num-virtual-stages-per-pipeline-rank, or --global-batch-size 16",
+        ),
+        (
+            "--tensor-model-parallel-size 8",
+            "--tensor-model-parallel-size 5",
+            "--tensor-model-parallel-size 1, 2, 4 or 8, with data parallelism over the other"
+            " devices",
+        ),
+    ],
+)
+def test_cures_of_a_launch_can_be_typed(shared_client, old: str, new: str, cure: str) -> None:
+    assert old in SBATCH
+    (broken, *_) = check(shared_client, typed(old, new))["broken_rules"]
+    assert broken["cure"] == cure
+
+
+def test_a_job_that_may_not_fit_is_told_of_its_micro_batch(shared_client) -> None:
+    body = typed(
+        "--micro-batch-size 1 --global-batch-size 512 --bf16",
+        "--micro-batch-size 2 --global-batch-size 520 --bf16"
+        " --num-layers-per-virtual-pipeline-stage 5",
+    )
+    answer = check(shared_client, body)
+    change = answer["first_change"]
+    assert answer["fits"]["probability"] < 0.9 <= change["fit_probability"]
+    (setting,) = change["settings"]
+    assert (setting["name"], setting["from"], setting["to"]) == ("--micro-batch-size", 2, 1)

@@ -198,7 +198,12 @@ def test_all_to_alls_run_beside_another_micro_batch_since_the_stack_can(
 def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
     said = row(
         stack="maxtext",
-        training={"seq_len": None, "global_batch_sequences": None, "micro_batch_size": None},
+        training={
+            "seq_len": None,
+            "global_batch_sequences": None,
+            "micro_batch_size": None,
+            "recompute": "selective",
+        },
     )
     run = published_runs.read(said, YEAR)
     assert run.problem.workload.seq_len == 2048

@@ -55,7 +55,7 @@ def asked(databases: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     store = Store(database.connect(url))
 
     def ask(reading: LaunchReading = READING, **members: Any) -> LaunchedQuestion:
-        stub = replace(FORMATS["deepspeed"], read=lambda text, version: reading)
+        stub = replace(FORMATS["deepspeed"], read=lambda text, version, **_: reading)
         monkeypatch.setattr(module, "FORMATS", {"deepspeed": stub})
         request = LaunchedPredictionRequest.model_validate(
             {"launch": {"format": "deepspeed", "arguments": "x"}, "cluster": CLUSTER, **members}

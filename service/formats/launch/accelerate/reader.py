@@ -32,8 +32,8 @@ from service.formats.launch.job import (
     Stops,
     with_changes,
 )
-from service.formats.launch.shell_script import PATH, read_script
-from service.formats.launch.shell_words import unwrapped
+from service.formats.launch.shell_script import PATH, Script, read_script
+from service.formats.launch.shell_words import require_arguments_defined, unwrapped
 from service.formats.launch.switch_settings import known_release, take_switches
 
 _COMMAND = re.compile(r"\baccelerate(?:[\w.-]*launch\b|\s+launch\b)", re.ASCII)
@@ -71,9 +71,12 @@ _SEQUENCE_LENGTHS = ("max_seq_length", "max_length", "block_size", "cutoff_len",
 def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
     """What a document or a command line says. The model and, unless a TrainingArgument says it,
     the length of sequences are not in it."""
-    document = _of_command(text) if _COMMAND.search(text) else read_document(text)
+    is_command = _COMMAND.search(text) is not None
+    document = _of_command(text) if is_command else read_document(text)
     said = with_changes(dict(flat(_with_prefixes(document))), changes)
     settings = Settings(said)
+    if is_command:
+        settings.unread += [f"{each} (set in a branch)" for each in _script(text).in_branches]
     ranks = settings.whole("num_processes", least=-1)
     num_devices = ranks if ranks is not None and ranks > 0 else None
     stops = Stops()
@@ -132,7 +135,7 @@ def _of_command(text: str) -> dict[str, Any]:
 
 
 def _command_settings(text: str) -> Iterator[tuple[str, str]]:
-    for statement in unwrapped(read_script(text, {"@": []})):
+    for statement in unwrapped(_script(text)):
         words = statement.words
         for at, word in enumerate(words):
             if word.endswith(("accelerate", "accelerate-launch", "accelerate.commands.launch")):
@@ -141,12 +144,18 @@ def _command_settings(text: str) -> Iterator[tuple[str, str]]:
     raise Invalid(PATH, text[:80], "has no command accelerate launch: send that line")
 
 
+def _script(text: str) -> Script:
+    return read_script(text, {"@": [], "*": []})
+
+
 def _settings_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The settings of the launcher's flags, then those of the script's."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
         flag, value, at = _flag(words, at, switches=_SWITCHES)
         yield _launcher_setting(flag, value)
+    for script in words[at : at + 1]:
+        require_arguments_defined(script)
     at += 1  # the script
     while at < len(words):
         flag, value, at = _flag(words, at, switches=())
@@ -157,6 +166,7 @@ def _flag(
     words: Sequence[str], at: int, switches: Sequence[str] | set[str]
 ) -> tuple[str, str, int]:
     """A flag with its value, "true" where it has none, and where the next one stands."""
+    require_arguments_defined(words[at])
     flag, equals, value = words[at].partition("=")
     has_value = at + 1 < len(words) and not words[at + 1].startswith("--")
     if equals:

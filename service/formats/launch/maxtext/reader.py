@@ -37,7 +37,12 @@ from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
 from service.formats.launch.maxtext.writer import FRAMEWORK, NAME, RELEASE, TABLE
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import Command, require_defined, split_command
+from service.formats.launch.shell_words import (
+    Command,
+    require_arguments_defined,
+    require_defined,
+    split_command,
+)
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
 _DOCUMENT = re.compile(
@@ -129,6 +134,7 @@ class _Reader:
         for word in words:
             is_file = word.endswith((".yml", ".yaml"))
             if not is_file and not _PAIR.fullmatch(word):
+                require_arguments_defined(word)
                 raise Invalid(PATH, word, "is no key=value, nor a file of settings")
             if is_file and not word.endswith("base.yml"):
                 for name, value in read_document(sent_document(text, word)).items():

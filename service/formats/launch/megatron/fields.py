@@ -19,7 +19,11 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import require_defined, undefined_variables
+from service.formats.launch.shell_words import (
+    require_arguments_defined,
+    require_defined,
+    undefined_variables,
+)
 
 RELEASE = "0.19.2"
 _MOST_HINTS = 20
@@ -156,11 +160,14 @@ def parse(words: Sequence[str]) -> Typed:
     unknown: list[str] = []
     for name, given in _grouped(words):
         flag = flags().get(name)
+        if not name:
+            _require_defined(given)
         if flag is None:
             hint = _nearest(name) if len(unknown) < _MOST_HINTS else ""
             unknown.append(" ".join([name, *given]).strip() + hint)
             continue
         own, others = _own_values(flag, given)
+        _require_defined(others)
         unknown += others
         written[name] = " ".join([name, *own])
         if not is_harmless(name):
@@ -168,6 +175,12 @@ def parse(words: Sequence[str]) -> Typed:
         elif not any(map(undefined_variables, own)):
             values[flag.argument] = " ".join(own) or "True"
     return Typed(values=values, written=written, unknown=tuple(unknown))
+
+
+def _require_defined(others: Sequence[str]) -> None:
+    """Raises Invalid where words that are values of no flag are variables of unknown value."""
+    for word in others:
+        require_arguments_defined(word)
 
 
 def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

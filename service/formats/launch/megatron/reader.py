@@ -31,7 +31,7 @@ from service.formats.launch.megatron.stages import (
 )
 from service.formats.launch.megatron.writer import FRAMEWORK, NAME, words
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import split_command
+from service.formats.launch.shell_words import Command, split_command
 from service.formats.logs.layer_pattern import layer_switches
 from service.formats.logs.megatron_arguments import (
     HALF_DTYPES,
@@ -257,16 +257,18 @@ def _source(text: str) -> Source:
     return Source(
         values=values,
         given=typed.written,
-        unknown=(*typed.unknown, *_conditional(command.in_branches)),
+        unknown=(*typed.unknown, *_conditional(command)),
         environment=command.environment,
     )
 
 
-def _conditional(assignments: Iterable[str]) -> Iterable[str]:
-    """Assignments that may or may not have run and hold flags that may matter."""
-    for assignment in assignments:
+def _conditional(command: Command) -> Iterable[str]:
+    """Assignments that may or may not have run, and hold flags that may matter or another value of
+    a variable."""
+    for assignment in command.in_branches:
         names = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
-        if not all(map(megatron_fields.is_harmless, names)):
+        is_value = not names and assignment in command.replaced_in_branches
+        if is_value or not all(map(megatron_fields.is_harmless, names)):
             yield f"{assignment} (set in a branch)"
 
 

@@ -41,7 +41,11 @@ from service.formats.launch.megatron_bridge.fields import (
 )
 from service.formats.launch.megatron_bridge.writer import FRAMEWORK, NAME
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import require_defined, split_command
+from service.formats.launch.shell_words import (
+    require_arguments_defined,
+    require_defined,
+    split_command,
+)
 from service.formats.logs.megatron_arguments import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
 
@@ -219,6 +223,7 @@ def _overrides(text: str) -> _Overrides:
     command = split_command(text)
     found = _joined(_pairs(command.words))
     found.environment.update(command.environment)
+    found.unread += [f"{each} (set in a branch)" for each in command.in_branches]
     found.num_ranks = found.num_ranks or command.num_ranks
     return found
 
@@ -261,6 +266,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield waiting, word
             waiting = None
         else:
+            require_arguments_defined(word)
             yield "", word
     if waiting is not None:
         yield waiting, "True"

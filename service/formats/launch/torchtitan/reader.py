@@ -32,7 +32,7 @@ from service.formats.launch.job import (
 )
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import Command, split_command
+from service.formats.launch.shell_words import Command, require_arguments_defined, split_command
 from service.formats.launch.torchtitan import earlier_releases as earlier
 from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
 from service.formats.launch.torchtitan.stops import stops
@@ -148,6 +148,7 @@ class _Reader:
                 self.given[RECOMPUTE] = self.table.fields[RECOMPUTE].checked(match.group(1))
                 continue
             if not word.startswith("--"):
+                require_arguments_defined(word)
                 rule = "is neither a flag nor its value: flags are --section.option VALUE"
                 raise Invalid(PATH, word, rule)
             written, has_value, value = word[2:].partition("=")

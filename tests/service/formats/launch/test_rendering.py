@@ -347,3 +347,36 @@ def test_the_script_is_read_as_it_is(name: str) -> None:
     reading = format_.read(as_shell(format_.write(job)), None)
     assert layout_read(reading, problem) == job.layout
     assert reading.num_devices == 16
+
+
+def notes_of(stack: str, model: str = "llama-3-8b", chip: str = "h100", **knobs: Any) -> str:
+    problem = problem_of(stack, model, chip=chip)
+    format_ = next(each for each in FORMATS.values() if stack in each.stacks)
+    written = format_.write(job_of(problem, **knobs))
+    return " ".join(written.notes)
+
+
+def test_notes_say_what_no_setting_does() -> None:
+    slice_ = notes_of("maxtext", chip="tpu-v5p", dp_shard=16, zero_stage=3)
+    assert "every host of the slice" in slice_
+    assert "4 hosts, where a host has 4 chips" in slice_
+    graphs = notes_of("megatron-bridge", "qwen3-30b-a3b", dp_shard=16, ep=8)
+    assert "moe_expert_rank_capacity_factor=1.5" in graphs
+    assert "capacity_factor" not in notes_of("megatron-bridge", dp_shard=16)
+    assert "fsdp_version is 1" in notes_of("fsdp", dp_shard=16, zero_stage=2, recompute="full")
+    trainer = notes_of("deepspeed", dp_shard=16, zero_stage=3, micro_batch=2)
+    assert "--per_device_train_batch_size 2 --gradient_accumulation_steps 2" in trainer
+
+
+def test_a_job_on_part_of_nodes_shares_them() -> None:
+    problem = problem_of("megatron", num_chips=4)
+    made = FORMATS["megatron"].write(job_of(problem, dp_shard=4))
+    assert "exclusive" not in made.slurm
+    assert "--cpus-per-task" in as_shell(made)
+
+
+def test_an_example_of_a_recipe_is_of_the_model() -> None:
+    problem = problem_of("megatron-bridge", "qwen3-8b")
+    recipe = FORMATS["megatron-bridge"].write(job_of(problem, dp_shard=16)).placeholders["recipe"]
+    assert "qwen3-8b" in recipe
+    assert "llama" not in recipe

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import Invalid
+from service.formats.launch.formats import FORMATS
 from service.formats.launch.shell_words import require_defined, split_command
 
 SCRIPT = """#!/bin/bash
@@ -153,3 +154,73 @@ def test_a_value_that_the_text_does_not_define_is_named(word: str) -> None:
 def test_words_are_those_that_a_shell_would_pass(words: list[str]) -> None:
     given_words = ["--x", *words]
     assert list(split_command(f"python a.py {shlex.join(given_words)}").words) == given_words
+
+
+def test_a_branch_leaves_a_variable_as_it_was_and_is_listed() -> None:
+    text = 'PAR="--tp 8"\nif [ -n "$FP8" ]; then PAR="$PAR --fp8"; fi\npython a.py $PAR'
+    command = split_command(text)
+    assert command.words == ("--tp", "8")
+    assert command.in_branches == command.replaced_in_branches == ('PAR="$PAR --fp8"',)
+
+
+def test_empty_words_that_double_are_bounded() -> None:
+    text = 'A=("" "")\n' + 'A+=("${A[@]}" "${A[@]}")\n' * 40 + 'python a.py "${A[@]}"'
+    with pytest.raises(Invalid, match="hold more than"):
+        split_command(text)
+
+
+MODEL_FLAGS = "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --micro-batch-size 1"
+
+
+@pytest.mark.parametrize(
+    ("format_", "command"),
+    [
+        ("megatron", f"torchrun a.py {MODEL_FLAGS} %s"),
+        ("megatron", f"torchrun a.py {MODEL_FLAGS} --bf16 %s"),
+        ("megatron", f"torchrun a.py %s {MODEL_FLAGS}"),
+        ("megatron-bridge", "torchrun a.py train.micro_batch_size=1 %s"),
+        ("torchtitan", "torchrun -m torchtitan.train --module llama3 --config llama3_8b %s"),
+        ("maxtext", "python3 -m maxtext.trainers.pre_train.train base.yml steps=10 %s"),
+        ("accelerate", "accelerate launch --use_fsdp %s a.py --per_device_train_batch_size 1"),
+        ("accelerate", "accelerate launch --use_fsdp a.py --per_device_train_batch_size 1 %s"),
+    ],
+)
+@pytest.mark.parametrize("word", ["$PAR", "${PAR}", '"${PAR[@]}"', "$(cat flags)"])
+def test_arguments_that_the_text_does_not_define_are_refused_by_name(
+    format_: str, command: str, word: str
+) -> None:
+    with pytest.raises(Invalid, match="add the line that sets it") as refused:
+        FORMATS[format_].read(command % word, None)
+    assert refused.value.value in ("$PAR", "$(cat flags)")
+    for defined in (f"PAR=\n{command % '$PAR'}", command % '"$@"', command % "$*"):
+        FORMATS[format_].read(defined, None)
+
+
+@pytest.mark.parametrize(
+    ("format_", "text", "listed"),
+    [
+        (
+            "megatron",
+            f"TP=1\n[ -n $BIG ] && TP=8\ntorchrun a.py {MODEL_FLAGS}"
+            " --tensor-model-parallel-size $TP",
+            "TP=8 (set in a branch)",
+        ),
+        (
+            "megatron",
+            f"A='{MODEL_FLAGS}'\nif x; then A=\"$A --fp8-format hybrid\"; fi\ntorchrun a.py $A",
+            'A="$A --fp8-format hybrid" (set in a branch)',
+        ),
+        (
+            "megatron-bridge",
+            "A=2\nif x; then A=4; fi\ntorchrun a.py train.micro_batch_size=$A",
+            "A=4 (set in a branch)",
+        ),
+        (
+            "accelerate",
+            "A=2\nif x; then A=4; fi\naccelerate launch --num_processes $A --use_fsdp a.py",
+            "A=4 (set in a branch)",
+        ),
+    ],
+)
+def test_what_a_branch_may_change_is_unread(format_: str, text: str, listed: str) -> None:
+    assert listed in FORMATS[format_].read(text, None).unread

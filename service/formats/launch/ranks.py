@@ -1,0 +1,267 @@
+"""How many nodes, GPUs and ranks a command has, by the options of its launchers and of Slurm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from models.errors import Invalid
+from service.formats.launch.shell_script import PATH
+
+LAUNCHERS = {
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed",
+    "mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux",
+}  # fmt: skip
+_AGENTS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed"}
+"""Launchers that start all ranks of a node."""
+_MPI = {"mpirun", "mpiexec"}
+_SBATCH = "#SBATCH"
+_SLURM = {_SBATCH, "srun", "sbatch", "salloc"}
+_NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
+_RANKS = ("num_processes", "ntasks", "np", "n")
+_OF_AGENT = ("nproc_per_node", "num_gpus")
+_OF_MPI = ("N", "npernode", "ppn")
+"""What launchers call the number of nodes, of ranks, and of ranks on a node."""
+_WHOLE = re.compile(r"\d{1,7}", re.ASCII)
+_GPUS = re.compile(r"(?:(?P<chip>[A-Za-z][\w.-]{0,60}):)?(?P<count>\d{1,7})", re.ASCII)
+_GRES = re.compile(
+    r"(?:gres[/:])?gpu(?::(?P<chip>[A-Za-z][\w.-]{0,60}))?(?:[:=](?P<count>\d{1,7}))?(?:\(.*\))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """The ranks of a job, as far as the options say."""
+
+    nnodes: int | None = None
+    per_node: int | None = None
+    total: int | None = None
+    chip: str | None = None
+    """What Slurm calls the GPUs that are asked for, such as h100."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    count: int
+    written: str
+    """The option that says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """A launcher, or the #SBATCH lines."""
+
+    name: str
+    options: Mapping[str, str]
+    """By name with underscores, without dashes in front."""
+
+    def figures(self, names: Iterable[str]) -> Iterator[_Figure]:
+        for name in names:
+            count = _number(self.options.get(name))
+            if count:
+                yield _Figure(count, self.written(name))
+
+    def written(self, name: str) -> str:
+        dashes = "-" if len(name) == 1 or (self.name in _MPI and name in _RANKS) else "--"
+        return f"{self.name} {dashes}{name.replace('_', '-')}={self.options[name]}".strip()
+
+
+def ranks_of(
+    slurm: Mapping[str, str], before: Sequence[str], environment: Mapping[str, str]
+) -> Ranks:
+    """The ranks that the words in front of a program start, in a job with the options `slurm`.
+
+    Raises Invalid where two options say different numbers of nodes or of GPUs, or where there are
+    more ranks than GPUs.
+    """
+    launchers = [_Launcher(_SBATCH, _spelt(slurm)), *_launchers(before)]
+    has_agent = any(launcher.name in _AGENTS for launcher in launchers)
+    nodes = _nodes(launchers, has_agent=has_agent)
+    tasks = _last(launchers, ("ntasks_per_node",))
+    ranks = None if has_agent else _last(launchers, _RANKS)
+    asked = [each for launcher in launchers for each in _gpus(launcher, nodes, tasks, ranks)]
+    gpus = _agreed(asked, "GPUs on a node")
+    per_node = _last(launchers, _OF_AGENT) if has_agent else _ranks_on_node(launchers, tasks, gpus)
+    per_node = per_node or (None if ranks else gpus)
+    if gpus is not None and per_node is not None and per_node.count > gpus.count:
+        raise _more_ranks(per_node, "a node", gpus.count, gpus.written)
+    if gpus is not None and ranks is not None and nodes is not None:
+        of_all = f"{nodes.written} and {gpus.written}"
+        if ranks.count > nodes.count * gpus.count:
+            raise _more_ranks(ranks, "all nodes", nodes.count * gpus.count, of_all)
+    total = ranks.count if ranks else None
+    if total is None and not has_agent:
+        total = _number(environment.get("WORLD_SIZE"))
+    if total is None:
+        total = nodes.count * per_node.count if nodes and per_node else _all_gpus(launchers)
+    on_node = per_node.count if per_node else None
+    if on_node is None and total and nodes and total % nodes.count == 0:
+        on_node = total // nodes.count
+    chips = [chip for launcher in launchers if (chip := _chip(launcher))]
+    return Ranks(
+        nnodes=nodes.count if nodes else None,
+        per_node=on_node,
+        total=total,
+        chip=chips[-1] if chips else None,
+    )
+
+
+def slurm_variables(slurm: Mapping[str, str]) -> dict[str, list[str]]:
+    """The variables that Slurm sets in a job from the options of its script."""
+    script = _Launcher(_SBATCH, _spelt(slurm))
+    nodes = _last([script], _NODES)
+    tasks = _last([script], ("ntasks_per_node",))
+    gpus = next(_gpus(script, nodes, tasks, None), None)
+    known = {
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NTASKS_PER_NODE": tasks,
+        "SLURM_GPUS_ON_NODE": gpus,
+        "SLURM_GPUS_PER_NODE": gpus,
+    }
+    counts = {name: figure.count for name, figure in known.items() if figure}
+    if nodes and tasks:
+        counts["SLURM_NTASKS"] = nodes.count * tasks.count
+    return {name: [str(count)] for name, count in counts.items()}
+
+
+def options(words: Iterable[str]) -> dict[str, str]:
+    """Options with their values, by name without dashes in front, such as `ntasks-per-node`."""
+    found: dict[str, str] = {}
+    waiting: str | None = None
+    for word in words:
+        if word.startswith("-"):
+            name, has_value, value = word.lstrip("-").partition("=")
+            if not word.startswith("--") and not has_value and re.fullmatch(r"[NnG]\S*\d", name):
+                name, value, has_value = name[0], name[1:], "="
+            waiting = None if has_value else name
+            found[name] = value
+        elif waiting is not None:
+            found[waiting] = word
+            waiting = None
+    return found
+
+
+def _spelt(written: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("-", "_"): value for name, value in written.items()}
+
+
+def _launchers(words: Sequence[str]) -> Iterator[_Launcher]:
+    """The launchers among some words, each with the options up to the next."""
+    name = ""
+    own: list[str] = []
+    for word in words:
+        base = word.rpartition("/")[2]
+        if base in LAUNCHERS:
+            yield _Launcher(name, _spelt(options(own)))
+            name = base
+            own = []
+        else:
+            own.append(word)
+    yield _Launcher(name, _spelt(options(own)))
+
+
+def _last(launchers: Sequence[_Launcher], names: Iterable[str]) -> _Figure | None:
+    """The figure of the innermost launcher that has one: it overrides those outside."""
+    names = tuple(names)
+    found = [next(launcher.figures(names), None) for launcher in launchers]
+    return next((figure for figure in reversed(found) if figure), None)
+
+
+def _agreed(figures: Sequence[_Figure], what: str) -> _Figure | None:
+    """The figure that all say. Raises Invalid where they differ."""
+    for figure in figures:
+        if figure.count != figures[0].count:
+            rule = (
+                f"makes {figure.count} {what}, and {figures[0].written} makes"
+                f" {figures[0].count}: write what the job has in both"
+            )
+            raise Invalid(PATH, figure.written, rule)
+    return figures[0] if figures else None
+
+
+def _more_ranks(ranks: _Figure, place: str, gpus: int, written: str) -> Invalid:
+    rule = (
+        f"starts {ranks.count} ranks on {place}, and {written} asks for {gpus} GPUs there: write as"
+        " many ranks as GPUs"
+    )
+    return Invalid(PATH, ranks.written, rule)
+
+
+def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
+    """The number of nodes. It is one where an agent, or a script of Slurm that names neither nodes
+    nor tasks, says none."""
+    names = {each.name: _NODES[:-1] if each.name in _MPI else _NODES for each in launchers}
+    said = [figure for each in launchers for figure in each.figures(names[each.name])]
+    if said:
+        return _agreed(said, "nodes")
+    script = launchers[0].options
+    is_one = has_agent or (script and not any(name in script for name in ("ntasks", "n")))
+    says_some = any(name in each.options for each in launchers for name in names[each.name])
+    return _Figure(1, "one node") if is_one and not says_some else None
+
+
+def _ranks_on_node(
+    launchers: Sequence[_Launcher], tasks: _Figure | None, gpus: _Figure | None
+) -> _Figure | None:
+    """The ranks on a node that no agent starts. One task with several GPUs starts them itself."""
+    if tasks is not None:
+        return gpus if gpus and tasks.count == 1 else tasks
+    return _last([each for each in launchers if each.name in _MPI], _OF_MPI)
+
+
+def _gpus(
+    launcher: _Launcher, nodes: _Figure | None, tasks: _Figure | None, ranks: _Figure | None
+) -> Iterator[_Figure]:
+    """The GPUs of a node, as each option of Slurm asks for them."""
+    if launcher.name not in _SLURM:
+        return
+    on_node = tasks.count if tasks else None
+    if on_node is None and ranks and nodes and ranks.count % nodes.count == 0:
+        on_node = ranks.count // nodes.count
+    for name, match in _requests(launcher):
+        count = int(match["count"] or 1)
+        if name == "gpus_per_task":
+            count *= on_node or 0
+        elif name in ("gpus", "G"):
+            count = count // nodes.count if nodes and count % nodes.count == 0 else 0
+        if count:
+            yield _Figure(count, launcher.written(name))
+
+
+def _all_gpus(launchers: Sequence[_Launcher]) -> int | None:
+    """All GPUs of a job, where Slurm chooses their nodes."""
+    asked = [
+        int(match["count"])
+        for launcher in launchers
+        for name, match in _requests(launcher)
+        if name in ("gpus", "G")
+    ]
+    return asked[-1] if asked else None
+
+
+def _chip(launcher: _Launcher) -> str | None:
+    return next((match["chip"] for _, match in _requests(launcher) if match["chip"]), None)
+
+
+def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
+    """The options of Slurm that ask for GPUs, and what they ask for."""
+    if launcher.name not in _SLURM:
+        return
+    for name in ("gpus_per_node", "gpus", "G", "gpus_per_task"):
+        match = _GPUS.fullmatch(launcher.options.get(name, ""))
+        if match:
+            yield name, match
+    for request in launcher.options.get("gres", "").split(","):
+        match = _GRES.fullmatch(request)
+        if match:
+            yield "gres", match
+
+
+def _number(text: str | None) -> int | None:
+    """A number; of a range such as 2-2 or 4:4, where both ends are the same."""
+    ends = set(re.split(r"[:-]", text or ""))
+    end = ends.pop() if len(ends) == 1 else ""
+    return int(end) or None if _WHOLE.fullmatch(end) else None
