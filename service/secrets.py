@@ -94,8 +94,8 @@ def mask_items(items: Sequence[object]) -> list[object]:
 
 def names_secret(name: str) -> bool:
     """Whether what has this name is a secret, as that of --wandb-api-key, HF_TOKEN or apiKey is."""
-    *others, last = ["", "", *(word.lower() for word in _WORD.findall(name))]
-    kind = others[-1]
+    words = [word.lower() for word in _WORD.findall(name)]
+    kind, last = ["", "", *words][-2:]
     if last in ("key", "keys"):
         return kind == "api" or (last == "key" and kind not in {"", *_PLAIN_KEYS})
     return bool(_LAST_WORD.fullmatch(last)) and kind not in _PLAIN_TOKENS

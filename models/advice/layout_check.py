@@ -66,7 +66,7 @@ class Cure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenRule:
     """A rule that a layout breaks. `knob` is the field of the layout to blame, None where it is no
-    single one, or where the global batch is to blame (`is_of_batch`). Each of `cures` is enough, and
+    single one, or where the global batch is to blame (`is_of_batch`). Each of `cures` is enough;
     the first is the nearest."""
 
     rule: Rule

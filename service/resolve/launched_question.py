@@ -23,8 +23,10 @@ from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, Stop
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import other_format
+from service.formats.launch.shell_words import Command
 from service.json_pointers import relocate_errors
 from service.resolve.launch_assumptions import batch_values, unwritten_values
+from service.resolve.launch_nodes import chips_on_node, command_in
 from service.resolve.model_values import model_values
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.architecture import HuggingFaceConfig, ShapeFields
@@ -88,8 +90,9 @@ def launched_question(
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
     stops = list(reading.stops)
+    command = command_in(mask_secrets(launch.text))
     joining = _Joining(
-        resolver, parts, launch, reading, field, other, stops if allow_stops else None
+        resolver, parts, launch, reading, command, field, other, stops if allow_stops else None
     )
     question, layout, assumed = joining.joined()
     with joining.blaming_launch():
@@ -143,6 +146,7 @@ class _Joining:
     parts: QuestionParts
     launch: LaunchForm
     reading: LaunchReading
+    command: Command | None
     field: str
     """Where the launch stands in the request."""
     other: str
@@ -154,7 +158,7 @@ class _Joining:
         """The plain question, the layout, and what was assumed of it. Raises Refused for all that
         is wrong with any member."""
         faults = list[Invalid]()
-        cluster = _collected(self._cluster, faults)
+        cluster = _collected(lambda: self._in_nodes(self._cluster()), faults)
         sized = None if cluster is None else _collected(lambda: self._sized(cluster), faults)
         said, assumed = sized or (dict(self.reading.layout), list[str]())
         is_batch_open = sized is None and self.reading.num_micro_batches is not None
@@ -178,6 +182,7 @@ class _Joining:
             return question, LayoutFields(), []
         layout = self._validated("layout", LayoutFields, {}, said)
         ranks = _data_parallel(said)
+        assumed += self._assumed_of_cluster(question.cluster)
         assumed += unwritten_values(self.reading, self._given())
         assumed += batch_values(self.reading, layout.micro_batch, global_batch, ranks)
         return question, layout, assumed
@@ -229,7 +234,7 @@ class _Joining:
         return self.resolver.architecture(form).value
 
     def _cluster(self) -> ClusterPreset | ClusterFields:
-        form = self.parts.cluster
+        form = self.parts.cluster or self._asked_chips()
         if form is None:
             raise Invalid("cluster", None, "is required: a launch does not name its chips")
         chip, _, size = self.resolver.cluster_parts(form)
@@ -249,6 +254,36 @@ class _Joining:
                 cure=f"values that make {asked} devices",
             )
         return form
+
+    def _asked_chips(self) -> ClusterPreset | None:
+        """The chips by the name that Slurm has for them, where the catalogue has it too."""
+        chip = self.command.chip if self.command else None
+        if chip is None:
+            return None
+        try:
+            form = ClusterPreset(preset=chip)
+            self.resolver.cluster_parts(form)
+        except (Invalid, ValidationError):
+            return None
+        return form
+
+    def _in_nodes(self, form: ClusterPreset | ClusterFields) -> ClusterPreset | ClusterFields:
+        """The cluster in the nodes of the script, unless the request says how it is cut."""
+        if form.chips_per_domain is not None:
+            return form
+        chips = chips_on_node(self.command, self.resolver.cluster(form).cluster)
+        return form if chips is None else form.model_copy(update={"chips_per_domain": chips})
+
+    def _assumed_of_cluster(self, form: ClusterPreset | ClusterFields) -> Iterator[str]:
+        given = self.parts.cluster
+        if given is None and isinstance(form, ClusterPreset):
+            yield f"cluster.preset is {form.preset}: the GPUs that the script asks Slurm for"
+        if form.chips_per_domain and not (given and given.chips_per_domain):
+            domain = self.resolver.cluster(form).cluster.fabric.domain
+            yield (
+                f"cluster.chips_per_domain is {form.chips_per_domain}: what a node of the script"
+                f" has, and scale-up links, which can join {domain} chips, end at the node"
+            )
 
     def _workload(self, layout: Mapping[str, Any]) -> WorkloadFields:
         given = self.parts.workload

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from service.formats.launch.job import in_words
+
 _MEGATRON = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
@@ -121,7 +123,7 @@ _COUNTS = (
 )
 _COUNTED_OTHERWISE = {
     "torchtitan": ("virtual_stages",),
-    "maxtext": ("virtual_stages", "micro_batch", "dp_replicate"),
+    "maxtext": ("virtual_stages", "micro_batch", "dp_shard", "dp_replicate"),
 }
 """Knobs whose setting counts something else."""
 _SCHEDULE_OF_CHUNKS = ("megatron", "megatron-bridge")
@@ -137,8 +139,7 @@ def alternatives_in_settings(format_: str, knob: str, values: Sequence[Any]) -> 
     if knob == "schedule" and format_ in _SCHEDULE_OF_CHUNKS:
         return f"without {setting}" if "1f1b" in values else None
     if knob in _COUNTS and knob not in _COUNTED_OTHERWISE.get(format_, ()):
-        *others, last = map(str, sorted(values))
-        return f"{setting} {', '.join(others)}{' or ' if others else ''}{last}"
+        return f"{setting} {in_words(sorted(values))}"
     if knob in ("sequence_parallel", "offload_optimizer") and len(values) == 1:
         if format_ == "megatron":
             return setting if values[0] else f"without {setting}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from models.spec.hardware import Cluster
 
-_MOST_IN_MACHINE = 16  # chips; a larger scale-up domain is a rack of trays
+MOST_IN_MACHINE = 16  # chips; a larger scale-up domain is a rack of trays
 _CHIPS_PER_TRAY = 4  # of NVL72 racks, and of TPU hosts
 
 
@@ -30,11 +30,11 @@ class Machines:
         domain = cluster.scale_up_domain_chips
         innermost = cluster.fabric.levels[0].size if cluster.fabric.levels else None
         chips = domain if cluster.is_torus else min(innermost or domain, domain)
-        if chips > _MOST_IN_MACHINE or cluster.is_torus:
+        if chips > MOST_IN_MACHINE or cluster.is_torus:
             chips = _CHIPS_PER_TRAY
         held = math.gcd(chips, cluster.num_chips)
         machine = innermost or domain
-        if machine > _MOST_IN_MACHINE or cluster.is_torus:
+        if machine > MOST_IN_MACHINE or cluster.is_torus:
             machine = _CHIPS_PER_TRAY
         devices = held * cluster.chip.devices_per_chip
         joined, rest = divmod(cluster.scale_up_domain, devices)

@@ -191,14 +191,16 @@ def _more_ranks(ranks: _Figure, place: str, gpus: int, written: str) -> Invalid:
 
 
 def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
-    """The number of nodes. It is one where an agent, or a script of Slurm that names neither nodes
-    nor tasks, says none."""
+    """The number of nodes. It is one where neither nodes nor all GPUs or tasks of the job are said,
+    and an agent or a script of Slurm is there."""
     names = {each.name: _NODES[:-1] if each.name in _MPI else _NODES for each in launchers}
     said = [figure for each in launchers for figure in each.figures(names[each.name])]
     if said:
         return _agreed(said, "nodes")
     script = launchers[0].options
-    is_one = has_agent or (script and not any(name in script for name in ("ntasks", "n")))
+    is_one = has_agent or (script and not script.keys() & {"ntasks", "n"})
+    if any("gpus" in each.options or "G" in each.options for each in launchers):
+        is_one = False
     says_some = any(name in each.options for each in launchers for name in names[each.name])
     return _Figure(1, "one node") if is_one and not says_some else None
 

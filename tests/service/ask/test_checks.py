@@ -381,7 +381,11 @@ PAIRS = hostile("unknown").replace(" y", "=y")
     ("format_", "arguments", "version"),
     [
         ("megatron", SBATCH.replace("--bf16", f"--bf16 {hostile('--unknown-')}"), None),
-        ("megatron-bridge", f"train.global_batch_size=128 train.micro_batch_size=1 model.{PAIRS}", None),
+        (
+            "megatron-bridge",
+            f"train.global_batch_size=128 train.micro_batch_size=1 model.{PAIRS}",
+            None,
+        ),
         ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", None),
         ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", "0.2.0"),
         ("maxtext", f"model_name=llama3.1-8b max_target_length=8192 {PAIRS}", None),

@@ -117,9 +117,9 @@ def test_preferences_are_weighed(client, accept: str, expected: str) -> None:
 @pytest.mark.parametrize("accept", ["image/png", "application/json;q=0", "text/html;q=x"])
 def test_a_form_that_there_is_not_is_refused(client, accept: str) -> None:
     made = predicted(client, DEEPSPEED, SHARDED)
-    problem = assert_problem(
-        launched(client, made["id"], headers={"Accept": accept}), "not-acceptable"
-    )
+    refused = launched(client, made["id"], headers={"Accept": accept})
+    problem = assert_problem(refused, "not-acceptable")
+    assert "Accept" in refused.headers["vary"]
     assert all(media_type in problem["detail"] for media_type in ("application/json", *TEXTS))
 
 

@@ -77,6 +77,26 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
         ("deepspeed --num_nodes 2 --num_gpus 8 a.py --x 1", 16),
         ("export WORLD_SIZE=64\npython a.py --x 1", 64),
         ("#SBATCH -N 2\n#SBATCH --ntasks-per-node=4\nsrun python a.py --x 1", 8),
+        ("mpirun -np 16 -N 8 python a.py --x 1", 16),
+        ("#SBATCH -N 4\n#SBATCH --gres=gpu:8\nsrun python a.py --x 1", 32),
+        ("#SBATCH -N 4\n#SBATCH --gres=gpu:h100:8,nvme:1\nsrun python a.py --x 1", 32),
+        ("#SBATCH -N 4\n#SBATCH --gpus-per-node=h100:8\nsrun torchrun a.py --x 1", 32),
+        ("#SBATCH -N 4\nsrun --gpus-per-node 4 torchrun a.py --x 1", 16),
+        ("#SBATCH --gres=gpu:8\npython a.py --x 1", 8),
+        ("#SBATCH --gpus=128\nsrun python a.py --x 1", 128),
+        ("#SBATCH -G 128\nsrun torchrun --nproc-per-node 8 a.py --x 1", 128),
+        ("#SBATCH -N 16 -G128\nsrun torchrun a.py --x 1", 128),
+        ("#SBATCH -N 2 --ntasks-per-node=4 --gpus-per-task=1\nsrun python a.py --x 1", 8),
+        ("#SBATCH -N 2 -n 8 --gpus-per-task=a100:1\nsrun python a.py --x 1", 8),
+        ("#SBATCH -N 2 --ntasks-per-node=1 --gpus-per-node=8\nsrun bash a.sh --x 1", 16),
+        ("#SBATCH -N 2 --gpus-per-node=8\nsrun torchrun --nproc-per-node 4 a.py --x 1", 8),
+        (
+            "#SBATCH -N 2 --gpus-per-node=8\n"
+            "srun torchrun --nnodes $SLURM_NNODES --nproc-per-node $SLURM_GPUS_ON_NODE a.py --x 1",
+            16,
+        ),
+        ("#SBATCH -N 2-4 --gpus-per-node=8\nsrun torchrun a.py --x 1", None),
+        ("srun --nodes=8 --gres=gpu:8 torchrun --nnodes 8 a.py --x 1", 64),
         ("python a.py --x 1", None),
         ("--x 1", None),
     ],
@@ -85,6 +105,42 @@ def test_ranks_are_those_of_the_launcher(text: str, ranks: int | None) -> None:
     command = split_command(text)
     assert command.words == ("--x", "1")
     assert command.num_ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "figures"),
+    [
+        (
+            "#SBATCH -N 16 --gpus-per-node=4 --ntasks-per-node=8\nsrun python a.py",
+            ("#SBATCH --ntasks-per-node=8", "8 ranks", "#SBATCH --gpus-per-node=4"),
+        ),
+        (
+            "#SBATCH --nodes=16\nsrun torchrun --nnodes 8 --nproc-per-node 8 a.py",
+            ("torchrun --nnodes=8", "8 nodes", "#SBATCH --nodes=16", "16"),
+        ),
+        (
+            "#SBATCH --nodes=16\nsrun -N 8 torchrun --nproc-per-node 8 a.py",
+            ("srun -N=8", "8 nodes", "#SBATCH --nodes=16", "16"),
+        ),
+        (
+            "#SBATCH -N 2 --gres=gpu:4\nsrun torchrun --nproc-per-node 8 a.py",
+            ("torchrun --nproc-per-node=8", "8 ranks", "#SBATCH --gres=gpu:4", "4 GPUs"),
+        ),
+        (
+            "#SBATCH -N 2 --gres=gpu:4 --gpus-per-node=8\nsrun torchrun a.py",
+            ("#SBATCH --gres=gpu:4", "#SBATCH --gpus-per-node=8"),
+        ),
+        (
+            "#SBATCH -N 16 -n 128 --gpus-per-node=4\nsrun python a.py",
+            ("#SBATCH -n=128", "128 ranks", "64 GPUs"),
+        ),
+    ],
+)
+def test_figures_that_disagree_are_named(text: str, figures: tuple[str, ...]) -> None:
+    with pytest.raises(Invalid) as refused:
+        split_command(text)
+    message = f"{refused.value.value} {refused.value.rule}"
+    assert all(figure in message for figure in figures), message
 
 
 @pytest.mark.parametrize(

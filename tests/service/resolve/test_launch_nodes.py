@@ -1,0 +1,62 @@
+"""The nodes of a script, as the cluster of its question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+FLAGS = (
+    " pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024"
+    " --max-position-embeddings 1024 --vocab-size 32000 --micro-batch-size 1 --global-batch-size 64"
+    " --bf16 --tensor-model-parallel-size 4"
+)
+BY_FOURS = "#SBATCH --nodes=16\n#SBATCH --gres=gpu:h100:4\nsrun torchrun --nnodes 16" + FLAGS
+
+
+def predicted(client: Any, arguments: str, **members: Any) -> dict[str, Any]:
+    body = {"launch": {"format": "megatron", "arguments": arguments}, **members}
+    answer = client.post("/v1/predictions", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def test_a_node_with_fewer_chips_than_a_domain_ends_its_links(shared_client) -> None:
+    cluster = {"preset": "h100"}
+    answer = predicted(shared_client, BY_FOURS, cluster=cluster)
+    assert answer["request"]["cluster"]["chips_per_domain"] == 4
+    assert answer["request"]["cluster"]["num_chips"] == 64
+    (said,) = [one for one in answer["launch_read"]["assumed"] if "chips_per_domain" in one]
+    assert "which can join 8 chips, end at the node" in said
+    by_twos = BY_FOURS.replace("h100:4", "2").replace("16", "32")
+    slower = predicted(shared_client, by_twos, cluster=cluster)
+    seconds = [one["layouts"][0]["step_time_s"] for one in (answer, slower)]
+    assert seconds[1] > seconds[0] * 1.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cluster"),
+    [
+        (BY_FOURS, {"preset": "gb200-nvl72"}),
+        (BY_FOURS, {"preset": "h100", "chips_per_domain": 8}),
+        (BY_FOURS.replace("gpu:h100:4", "gpu:8").replace("16", "8"), {"preset": "h100"}),
+        (BY_FOURS.splitlines()[2].replace("nnodes 16", "nnodes 64"), {"preset": "h100"}),
+    ],
+)
+def test_other_domains_are_as_they_were(
+    shared_client, arguments: str, cluster: dict[str, Any]
+) -> None:
+    answer = predicted(shared_client, arguments, cluster={"num_chips": 64, **cluster})
+    given = cluster.get("chips_per_domain")
+    assert answer["request"]["cluster"].get("chips_per_domain") == given
+    assert "chips_per_domain" not in str(answer["launch_read"]["assumed"])
+
+
+def test_the_chips_that_slurm_is_asked_for_need_no_preset(shared_client) -> None:
+    answer = predicted(shared_client, BY_FOURS)
+    assert answer["request"]["cluster"]["preset"] == "h100-sxm-80gb"
+    assert answer["launch_read"]["assumed"][1].startswith("cluster.preset is h100: the GPUs that")
+    unknown = {"format": "megatron", "arguments": BY_FOURS.replace("h100", "big_one")}
+    refused = shared_client.post("/v1/predictions", json={"launch": unknown})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == "/cluster"
