@@ -154,8 +154,8 @@ def _settings_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     while at < len(words) and words[at].startswith("-"):
         flag, value, at = _flag(words, at, switches=_SWITCHES)
         yield _launcher_setting(flag, value)
-    for script in words[at : at + 1]:
-        require_arguments_defined(script)
+    if any(word.endswith(".py") for word in words[at + 1 :]):
+        require_arguments_defined(words[at])  # which is in front of the script then
     at += 1  # the script
     while at < len(words):
         flag, value, at = _flag(words, at, switches=())
