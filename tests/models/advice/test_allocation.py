@@ -45,7 +45,7 @@ def racks(*chips: int) -> list[Node]:
     ]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(1, 2))
 def test_every_rank_has_one_device_and_no_node_more_than_it_has(
     held: list[int], devices: int

@@ -78,7 +78,10 @@ UNSURE = PROFILE.with_terms(
 
 
 @pytest.mark.parametrize("profile", [PROFILE, UNSURE], ids=["sure", "unsure"])
-@pytest.mark.parametrize("spare", [0.97, 1.02, 1.1, 1.25])
+@pytest.mark.parametrize(
+    "spare",
+    [0.97, 1.1, *(pytest.param(spare, marks=pytest.mark.long) for spare in (1.02, 1.25))],
+)
 @pytest.mark.parametrize(
     "name",
     ["dense", *(pytest.param(name, marks=pytest.mark.long) for name in SHORT if name != "dense")],

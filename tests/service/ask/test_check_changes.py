@@ -17,7 +17,7 @@ from service.formats.launch.knob_settings import KNOB_SETTINGS
 from tests.service.ask.test_checks import check
 from tests.service.formats.launch.jobs import problem_of, written
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "3"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "2"))
 CHIPS = 16
 CASES = {
     "megatron": ("h100", "llama-3-8b"),

@@ -71,6 +71,7 @@ def test_every_shipped_run_has_a_source_and_a_name_of_its_own() -> None:
         {
             "cluster": {"chip": "tpu-v5p", "num_chips": 64, "fabric": "ICI 4x4x4"},
             "stack": "maxtext",
+            "training": {"recompute": "full"},
         },
         {"cluster": {"chip": "gb200-nvl72", "num_chips": 64, "scaleup_domain": 64}},
         {"date": None, "stack": "nobody-knows"},

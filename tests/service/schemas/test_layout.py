@@ -30,7 +30,7 @@ PLACES: dict[str, Problem] = {
         load_balancing="global_batch_loss",
     ),
 }
-_SAMPLE = 400  # layouts of each place
+_SAMPLE = 120  # layouts of each place
 
 
 def some_layouts(question: Problem) -> list[Layout]:

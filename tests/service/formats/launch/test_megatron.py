@@ -144,7 +144,7 @@ def test_a_layout_that_is_written_is_read_again(
     writer, reader, program = FORMATS[format_]
 
     @given(written(problem, writer.write, **choices))
-    @settings(max_examples=40)
+    @settings(max_examples=20)
     def check(made: tuple[Job, LaunchConfiguration]) -> None:
         job, configuration = made
         require_same(job, reader.read(command(writer, job, configuration, program)))
@@ -155,7 +155,7 @@ def test_a_layout_that_is_written_is_read_again(
 @pytest.mark.parametrize("format_", FORMATS)
 def test_jobs_of_all_kinds_are_read_again(format_: str) -> None:
     @given(st.integers(0, 10**6))
-    @settings(max_examples=25)
+    @settings(max_examples=10)
     def check(seed: int) -> None:
         jobs = random_jobs([format_], str(seed))
         for job, _ in zip(jobs, range(3), strict=False):

@@ -297,7 +297,7 @@ def test_variables_have_the_short_names_of_settings_that_no_two_share() -> None:
     assert wanted == ["OPTIMIZER_LR", "SCHEDULER_LR", "VALUE_PATH", "Y_Z", "SCRIPT"]
 
 
-@pytest.mark.parametrize("stack", [*{one.id for one in catalogue.stacks().values()}])
+@pytest.mark.parametrize("stack", sorted({one.id for one in catalogue.stacks().values()}))
 def test_a_stack_has_one_format_or_none(stack: str) -> None:
     own = [format_ for format_ in FORMATS.values() if stack in format_.stacks]
     assert len(own) <= 1
