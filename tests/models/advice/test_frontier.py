@@ -50,6 +50,7 @@ def fastest(problem: Problem, **allowed: tuple[object, ...]) -> float:
         return np.inf
 
 
+@pytest.mark.long
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from([1.1, 2.0, 10.0]))
 def test_more_of_anything_never_makes_the_best_slower(problem: Problem, times: float) -> None:

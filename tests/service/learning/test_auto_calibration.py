@@ -59,6 +59,7 @@ def test_runs_of_long_ago_count_when_they_are_reported(make_client) -> None:
     assert versions(client, 2) == [1, 2]
 
 
+@pytest.mark.long
 @ON_BOTH
 def test_what_two_processes_see_is_calibrated_once(make_client) -> None:
     clients = [make_client(unattended_look_s=0.05) for _ in range(2)]

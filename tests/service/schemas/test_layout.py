@@ -39,6 +39,7 @@ def some_layouts(question: Problem) -> list[Layout]:
     return [blocks[int(row)] for row in rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PLACES)
 def test_a_layout_that_is_sent_back_is_the_same(name: str) -> None:
     question = PLACES[name]
@@ -57,6 +58,7 @@ def test_a_layout_that_is_sent_back_is_the_same(name: str) -> None:
         assert whole.with_stack_defaults(question) == shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PLACES)
 def test_knobs_that_mean_nothing_are_null_and_no_others(name: str) -> None:
     question = PLACES[name]

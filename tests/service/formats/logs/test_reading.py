@@ -358,6 +358,7 @@ def test_a_framework_that_is_not_known_is_refused(name: str) -> None:
         logs.read(megatron(100, 4000.0), name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line",
     [
