@@ -71,6 +71,7 @@ def test_several_may_start_on_an_empty_database(empty_database_url: str) -> None
             assert httpx.get(f"{address_of(process)}/readyz").status_code == 200
 
 
+@pytest.mark.long
 def test_a_database_that_cannot_be_used_is_said_in_one_line() -> None:
     with started("postgresql://nobody@127.0.0.1:1/none", "--port", "0") as process:
         _, errors = process.communicate(timeout=60)
@@ -79,6 +80,7 @@ def test_a_database_that_cannot_be_used_is_said_in_one_line() -> None:
         assert len(errors.strip().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_a_database_of_a_newer_release_is_said_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "newer.db"
     with closing(sqlite3.connect(file)) as connection, connection:

@@ -345,7 +345,9 @@ def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) ->
     assert {observation(run).source for run in runs} == {"a"}
 
 
-@pytest.mark.parametrize("flood", [60, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "flood", [pytest.param(number, marks=pytest.mark.long) for number in (60, 300)]
+)
 def test_a_flood_of_one_tenant_is_not_promoted_at_the_cost_of_another(
     guarded: TestClient, key, flood: int
 ) -> None:
@@ -381,6 +383,7 @@ def test_without_keys_a_service_shows_what_tenants_left(
     assert make_client().get(f"/v1/reports/{id_}").status_code == 200
 
 
+@pytest.mark.long
 def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keys.db'}"
 

@@ -76,7 +76,15 @@ def typed_launches(draw: st.DrawFn, case: str) -> tuple[str, dict[str, Any], dic
     return name, with_changes(said, changes), beside
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        if case in ("megatron moe", "torchtitan")
+        else pytest.param(case, marks=pytest.mark.long)
+        for case in CASES
+    ],
+)
 def test_what_is_promised_of_a_change_is_what_a_check_says_with_its_settings(
     shared_client: Any, case: str
 ) -> None:

@@ -37,6 +37,7 @@ def versions(client, wanted: int) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_a_policy_may_ask_for_a_calibration_after_so_many_reports(make_client) -> None:
     client = make_client(unattended_look_s=0.05)
     set_policy(client, mode="automatic", after_reports=8)
