@@ -6,14 +6,14 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 from models.errors import Invalid
-from models.spec.switches import Condition, read_switches, releases
+from models.spec.switches import releases
+from service.formats.launch.facts import facts
 from service.formats.launch.job import Stop
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import require_defined, undefined_variables
@@ -151,7 +151,7 @@ class FieldTable:
 def field_table(file: str) -> FieldTable:
     """The table in a file of the folder `fields`. Each row there has the type, with a question mark
     where there may be no value, the default and the use."""
-    document = json.loads((files(__package__) / "fields" / f"{file}.json").read_text())
+    document = dict(facts(file))
     rows = document.pop("fields")
     choices = document.pop("choices")
     fields = {
@@ -166,20 +166,6 @@ def field_table(file: str) -> FieldTable:
         for name, (kind, default, use) in rows.items()
     }
     return FieldTable(release=document.pop("version"), fields=fields, facts=document)
-
-
-def switch_fields(
-    stack_id: str,
-    arguments: Mapping[str, Any],
-    release: str | None,
-    may_hold: Callable[[Condition], bool] = lambda condition: True,
-) -> dict[str, Any]:
-    """Fields of the stack as some arguments set its switches, or as the release does. Raises
-    Invalid where a value is none that the switch has."""
-    try:
-        return read_switches(stack_id, arguments, release, may_hold)
-    except Invalid as error:
-        raise Invalid(PATH, f"{error.field} = {error.value}", error.rule) from None
 
 
 def known_release(stack_id: str, version: str | None, unread: list[str]) -> str | None:

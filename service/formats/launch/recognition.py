@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from importlib.resources import files
 
 from models.spec import catalogue
 from models.spec.switches import switches_of
 from service.formats.launch.documents import flat
+from service.formats.launch.facts import facts
 from service.formats.launch.field_table import field_table
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.maxtext.writer import TABLE as MAXTEXT_TABLE
@@ -80,10 +79,9 @@ def _known(format_: str) -> frozenset[str]:
 
 def _of_document(format_: str) -> Iterable[str]:
     """The keys of a document, at any level."""
-    table = files("service.formats.launch") / "fields" / f"{format_}.json"
-    facts = json.loads(table.read_text())
+    known = facts(format_)
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
     switches = (argument for switch in switches_of(stack) for argument in switch.arguments)
     knobs = KNOB_SETTINGS[format_].values()
-    for name in (*facts["ignored"], *facts["defaults"], *switches, *knobs, *_MAIN_KEYS[format_]):
+    for name in (*known["ignored"], *known["defaults"], *switches, *knobs, *_MAIN_KEYS[format_]):
         yield from name.split(".")

@@ -1,8 +1,8 @@
-"""The switches of a stack in a document of settings."""
+"""The switches of a stack in the settings of a launch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.errors import Invalid
@@ -25,6 +25,20 @@ def known_release(settings: Settings, stack_id: str, version: str | None, newest
     return newest
 
 
+def switch_fields(
+    stack_id: str,
+    arguments: Mapping[str, Any],
+    release: str | None,
+    may_hold: Callable[[Condition], bool] = lambda condition: True,
+) -> dict[str, Any]:
+    """Fields of the stack as some arguments set its switches, or as the release does. Raises
+    Invalid where a value is none that the switch has."""
+    try:
+        return read_switches(stack_id, arguments, release, may_hold)
+    except Invalid as error:
+        raise Invalid(PATH, f"{error.field} = {error.value}", error.rule) from None
+
+
 def take_switches(
     settings: Settings, stack_id: str, release: str, layout: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -36,11 +50,8 @@ def take_switches(
             value = settings.take(name)
             if value is not None:
                 given[name] = _unspoiled(value, name, stack_id)
-    try:
-        dated = release if release in releases(stack_id) else None
-        return read_switches(stack_id, given, dated, lambda condition: _holds(condition, layout))
-    except Invalid as error:
-        raise Invalid(PATH, f"{error.field} = {error.value}", error.rule) from None
+    dated = release if release in releases(stack_id) else None
+    return switch_fields(stack_id, given, dated, lambda condition: _holds(condition, layout))
 
 
 def _unspoiled(value: Any, name: str, stack_id: str) -> Any:

@@ -7,11 +7,8 @@ the settings of the document.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from models.errors import Invalid
@@ -24,6 +21,7 @@ from service.formats.launch.documents import (
     sent_document,
     shown,
 )
+from service.formats.launch.facts import facts
 from service.formats.launch.job import (
     NO_CHANGES,
     Changes,
@@ -93,8 +91,8 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
     if stack == "fsdp":
         release = known_release(settings, stack, version, RELEASE)
         switches = take_switches(settings, stack, release, layout)
-    facts = _facts()
-    unread, ignored = settings.rest(facts["ignored"], facts["defaults"])
+    known = facts(NAME)
+    unread, ignored = settings.rest(known["ignored"], known["defaults"])
     return LaunchReading(
         format=NAME,
         framework=FRAMEWORK,
@@ -112,12 +110,6 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
         unread=tuple(unread),
         ignored=tuple(ignored),
     )
-
-
-@cache
-def _facts() -> dict[str, Any]:
-    """The keys of the release, from its source (fields/accelerate.json)."""
-    return json.loads((files("service.formats.launch") / "fields" / "accelerate.json").read_text())
 
 
 # -- the command line

@@ -8,15 +8,13 @@ _should_free_in_backward). Without ZeRO, DistributedDataParallel replicates the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from models.spec.layout import AXES, Layout
 from models.spec.switches import launch_arguments
 from service.formats.launch.documents import nested
+from service.formats.launch.facts import facts
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
 from service.formats.launch.machines import slurm_options
@@ -81,16 +79,11 @@ def write(job: Job) -> LaunchConfiguration:
     )
 
 
-@cache
-def _layer_classes() -> dict[str, str]:
-    """The class of a layer, which no split goes through, by family (transformers 5.24.0,
-    _no_split_modules)."""
-    facts = (files("service.formats.launch") / "fields" / "accelerate.json").read_text()
-    return dict(json.loads(facts)["layer_classes"])
-
-
 def _layer_class(job: Job) -> str | None:
-    return None if job.family is None else _layer_classes().get(job.family)
+    """The class of a layer of the model's family, which no split goes through (transformers 5.24.0,
+    _no_split_modules)."""
+    found: str | None = facts(NAME)["layer_classes"].get(job.family)
+    return found
 
 
 def _require_expressible(job: Job) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from typing import Any
 
 from models.errors import Invalid
@@ -20,6 +18,7 @@ from service.formats.launch.documents import (
     sent_document,
     shown,
 )
+from service.formats.launch.facts import facts
 from service.formats.launch.job import (
     NO_CHANGES,
     Changes,
@@ -68,8 +67,8 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
     release = known_release(settings, NAME, version, RELEASE)
     switches = take_switches(settings, NAME, release, layout)
     _check_reduction(settings, switches)
-    facts = _facts()
-    unread, ignored = settings.rest(facts["ignored"], facts["defaults"])
+    known = facts(NAME)
+    unread, ignored = settings.rest(known["ignored"], known["defaults"])
     return LaunchReading(
         format=NAME,
         framework=FRAMEWORK,
@@ -96,12 +95,6 @@ def _document(text: str) -> str:
     if not text.lstrip().startswith("{") and (match := _NAMES_FILE.search(text)):
         return sent_document(text, f"{match.group(1)} {match.group(2)}")
     return document_in_script(text) or text
-
-
-@cache
-def _facts() -> dict[str, Any]:
-    """The keys of the release, from its source (fields/deepspeed.json)."""
-    return json.loads((files("service.formats.launch") / "fields" / "deepspeed.json").read_text())
 
 
 def _mesh(settings: Settings) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from service.formats.launch.field_table import (
     known_release,
     shown,
     suggestion,
-    switch_fields,
     unknown_setting,
 )
 from service.formats.launch.job import (
@@ -43,6 +42,7 @@ from service.formats.launch.shell_words import (
     require_defined,
     split_command,
 )
+from service.formats.launch.switch_settings import switch_fields
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
 _DOCUMENT = re.compile(

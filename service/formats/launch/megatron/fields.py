@@ -8,16 +8,15 @@ given.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any
 
 from models.errors import Invalid
+from service.formats.launch.facts import facts
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import (
     require_arguments_defined,
@@ -28,9 +27,8 @@ from service.formats.launch.shell_words import (
 RELEASE = "0.19.2"
 _MOST_HINTS = 20
 """Unknown flags for which a known one is looked up."""
-_FOLDER = files("service.formats.launch") / "fields"
-_TABLE = f"megatron_core_{RELEASE}.json"
-_EFFECTS = "megatron_effects.json"
+_TABLE = f"megatron_core_{RELEASE}"
+_EFFECTS = "megatron_effects"
 _WHOLE = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _PATTERN = re.compile(r"\d{1,9}|[\[\]()0-9*+, ]+", re.ASCII)
@@ -80,9 +78,8 @@ class Typed:
 @cache
 def flags() -> Mapping[str, Flag]:
     """Every flag of the parser, by its name."""
-    table = json.loads((_FOLDER / _TABLE).read_text())
     found = {}
-    for row in table["flags"]:
+    for row in facts(_TABLE)["flags"]:
         choices = row.get("choices")
         found[row["name"]] = Flag(
             name=row["name"],
@@ -131,25 +128,19 @@ def value_of(flag: Flag, text: str) -> Any:
 
 def is_read(argument: str) -> bool:
     """Whether the model, the workload or the layout is read from an argument."""
-    return argument in _effects()["read"]
+    return argument in facts(_EFFECTS)["read"]
 
 
 @lru_cache(maxsize=4096)
 def is_harmless(name: str) -> bool:
     """Whether a flag is known to change neither time nor memory."""
-    return any(fnmatchcase(name, pattern) for pattern in _effects()["harmless"])
+    return any(fnmatchcase(name, pattern) for pattern in facts(_EFFECTS)["harmless"])
 
 
 def is_as_predicted(name: str, text: str) -> bool:
     """Whether a value of a flag is what predictions assume anyway."""
     flag = flags()[name]
-    return text == text_of(flag.default) or text in _effects()["as_predicted"].get(name, ())
-
-
-@cache
-def _effects() -> Mapping[str, Any]:
-    loaded: Mapping[str, Any] = json.loads((_FOLDER / _EFFECTS).read_text())
-    return loaded
+    return text == text_of(flag.default) or text in facts(_EFFECTS)["as_predicted"].get(name, ())
 
 
 def parse(words: Sequence[str]) -> Typed:

@@ -7,16 +7,15 @@ of Megatron-LM's parser, by name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from service.formats.launch.facts import facts
 from service.formats.launch.megatron.fields import flag_of_argument
 
 RELEASE = "0.6.2"
-_TABLE = files("service.formats.launch") / "fields" / f"megatron_bridge_{RELEASE}.json"
+_TABLE = f"megatron_bridge_{RELEASE}"
 
 RENAMED: Mapping[str, str] = {
     "num_experts": "model.num_moe_experts",
@@ -73,11 +72,9 @@ PRECISIONS: Mapping[str, Mapping[str, str]] = {
 Of nvfp4 it is fp4_param_gather that is on, which saves the same copies."""
 
 
-@cache
 def sections() -> Mapping[str, Mapping[str, Any]]:
     """The default of every field, by section and name."""
-    table: Mapping[str, Any] = json.loads(_TABLE.read_text())
-    found: Mapping[str, Mapping[str, Any]] = table["sections"]
+    found: Mapping[str, Mapping[str, Any]] = facts(_TABLE)["sections"]
     return found
 
 

@@ -17,7 +17,6 @@ from service.formats.launch.field_table import (
     known_release,
     shown,
     suggestion,
-    switch_fields,
     unknown_setting,
 )
 from service.formats.launch.job import (
@@ -33,6 +32,7 @@ from service.formats.launch.job import (
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, require_arguments_defined, split_command
+from service.formats.launch.switch_settings import switch_fields
 from service.formats.launch.torchtitan import earlier_releases as earlier
 from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
 from service.formats.launch.torchtitan.stops import stops

@@ -1,0 +1,18 @@
+"""The facts of the frameworks' releases: the files of the folder `fields`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+@cache
+def facts(name: str) -> Mapping[str, Any]:
+    """What the file of this name holds. It is shared by all who ask: nobody changes it."""
+    found: Mapping[str, Any] = json.loads(
+        (files(__package__) / "fields" / f"{name}.json").read_text()
+    )
+    return found
