@@ -8,11 +8,8 @@ from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 from typing import Any
 
-from models.columns import SharedRows
-from models.cost.combine import partitions
 from models.cost.memory_uncertainty import MemoryUncertainty
-from models.cost.stage_partition import Stages
-from models.cost.step import predict
+from models.cost.step import Predictions, predict
 from models.errors import Invalid
 from models.layouts.neighbours import KNOBS, neighbours
 from models.layouts.rules import first_broken
@@ -205,8 +202,8 @@ def _switch_changes(
 ) -> Iterator[SingleChange]:
     """Every switch that means something for the layout and leaves what is computed as it is, set
     otherwise."""
-    # No switch changes the stages. Those of an illegal layout may not be possible.
-    stages = None if given is None else partitions(problem, Layouts.of([layout]))
+    # What an illegal layout splits over its stages may not be possible: nothing is known of it.
+    base = None if given is None else _predicted(problem, profile, [layout])
     for switch in switches_of(problem.stack):
         if switch.numerics or not applies(switch, problem, layout):
             continue
@@ -215,7 +212,11 @@ def _switch_changes(
             switched = _switched(problem, switch, setting)
             if switched is None or not _is_legal(switched, layout):
                 continue
-            (outcome,) = outcomes(switched, profile, [layout], stages)
+            if base is None:
+                predictions = _predicted(switched, profile, [layout])
+            else:
+                predictions = base.with_stack(switched, profile.coefficients(switched.scopes))
+            (outcome,) = _outcomes_of(predictions, profile)
             yield SingleChange(
                 knob=switch.field,
                 before=before,
@@ -272,18 +273,18 @@ def _is_legal(problem: Problem, layout: Layout) -> bool:
     return bool(first_broken(problem, Layouts.of([layout]))[0] < 0)
 
 
-def outcomes(
-    problem: Problem,
-    profile: Profile,
-    layouts: Sequence[Layout],
-    stages: SharedRows[Stages] | None = None,
-) -> list[Outcome]:
+def outcomes(problem: Problem, profile: Profile, layouts: Sequence[Layout]) -> list[Outcome]:
     """Return what is predicted of each layout. The layouts must be legal, or what is said of them
-    makes no sense. `stages` are those of the layouts, where they are known."""
-    if not layouts:
-        return []
-    coefficients = profile.coefficients(problem.scopes)
-    predictions = predict(problem, Layouts.of(layouts), coefficients, stages)
+    makes no sense."""
+    return _outcomes_of(_predicted(problem, profile, layouts), profile) if layouts else []
+
+
+def _predicted(problem: Problem, profile: Profile, layouts: Sequence[Layout]) -> Predictions:
+    return predict(problem, Layouts.of(layouts), profile.coefficients(problem.scopes))
+
+
+def _outcomes_of(predictions: Predictions, profile: Profile) -> list[Outcome]:
+    problem = predictions.problem
     uncertainty = MemoryUncertainty.of(problem, profile)
     deviations = uncertainty.deviations(
         predictions.memory, predictions.host_bytes, problem.cluster
@@ -298,5 +299,5 @@ def outcomes(
             needed_gib=needed_bytes[row] / GIB,
             fit_probability=NormalDist().cdf(deviations[row]),
         )
-        for row in range(len(layouts))
+        for row in range(len(step_times))
     ]

@@ -203,7 +203,7 @@ def _expressible(asked: _ResolvedRequest) -> Callable[[Problem, Layout], bool] |
     does not use these, or they do not say its own layout."""
 
     def is_said(problem: Problem, layout: Layout) -> bool:
-        return bool(written_settings(asked.format, problem, asked.profile, layout))
+        return bool(written_settings(asked.format, problem, layout))
 
     problem, own = asked.resolved.problem, asked.layout
     if asked.read is None:
@@ -274,13 +274,13 @@ def _settings_of_change(
     if asked.changes is not None:
         changed = asked.changes.settings(change)
         return {name: asked.changes.typed(name) for name in changed}, changed
-    after = written_settings(asked.format, change.problem, asked.profile, change.layout)
+    after = written_settings(asked.format, change.problem, change.layout)
     layout = asked.layout
     if layout is None or not after:
         return {}, {}
     if change.given is not None:
         problem = asked.resolved.problem
-        before = written_settings(asked.format, problem, asked.profile, layout)
+        before = written_settings(asked.format, problem, layout)
         return before, after if before else {}
     fields = [name for name in (*change.fields, *change.follows) if hasattr(layout, name)]
     names = {asked.settings[field]: field for field in fields if field in asked.settings}

@@ -87,7 +87,7 @@ class LaunchChanges:
         )
 
     def _written(self, problem: Problem, layout: Layout) -> Mapping[str, Any]:
-        return written_settings(FORMATS[self._own.read.format], problem, self._profile, layout)
+        return written_settings(FORMATS[self._own.read.format], problem, layout)
 
     def _attempts(self, change: SingleChange, written: Mapping[str, Any]) -> Iterator[list[str]]:
         """Settings that may make a change: those of its knobs, those that are written otherwise,

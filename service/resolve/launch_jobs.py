@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from models.cost.combine import layers_of_chunks
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
-from models.spec.layout import Layout, Layouts
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from service.formats import huggingface
 from service.formats.launch.formats import (
@@ -113,14 +112,12 @@ def launch_configuration(
 ) -> LaunchConfiguration:
     """What launches a settled layout of an answer, which every process then has in its environment.
     Raises Invalid where the format has no words for something."""
-    chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]
     model = question.model
     config = model.root if isinstance(model, HuggingFaceConfig) else None
     known = catalogue.families().get(problem.architecture.name)
-    job = Job(
-        problem=problem,
-        layout=layout,
-        layers_per_chunk=tuple(map(len, chunks)),
+    job = Job.of(
+        problem,
+        layout,
         family=known if config is None else huggingface.family(config),
         rope_theta=None if config is None else huggingface.rope_theta(config),
         nodes=answer.nodes,

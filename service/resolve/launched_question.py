@@ -37,7 +37,6 @@ from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
 from service.schemas.stack import StackFields
 from service.schemas.workload import WorkloadFields
-from service.secrets import mask_secrets
 
 Form = TypeVar("Form", bound=BaseModel)
 Joined = TypeVar("Joined")
@@ -90,7 +89,7 @@ def launched_question(
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
     stops = list(reading.stops)
-    command = command_in(mask_secrets(launch.text))
+    command = command_in(launch.text)
     joining = _Joining(
         resolver, parts, launch, reading, command, field, other, stops if allow_stops else None
     )
@@ -112,15 +111,14 @@ def launched_question(
 
 
 def _read(launch: LaunchForm, field: str, changes: Changes) -> LaunchReading:
-    """What a launch says. It is read without its secrets, so that no answer can repeat them."""
+    """What a launch says."""
     likely = other_format(launch.format, launch.text)
     if likely is not None:
         rule = f"is not the format of these arguments, which look like {likely}: give {likely}"
         raise Invalid(f"{field}.format", launch.format, rule)
     try:
         with relocate_errors("launch", field):
-            text = mask_secrets(launch.text)
-            return FORMATS[launch.format].read(text, launch.version, changes=changes)
+            return FORMATS[launch.format].read(launch.text, launch.version, changes=changes)
     except RecursionError:
         raise Invalid(f"{field}.arguments", None, "are nested too deep") from None
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -21,6 +22,7 @@ from pydantic import (
 from service.formats.launch.formats import FORMATS, format_named
 from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import Document, Wire
+from service.secrets import mask_secrets
 
 Format = Literal["megatron", "megatron-bridge", "torchtitan", "maxtext", "deepspeed", "accelerate"]
 MAX_CHARACTERS = 2**16
@@ -96,13 +98,18 @@ class LaunchForm(Wire):
         variables = [name for name in self.environment if not _VARIABLE.fullmatch(name)]
         if variables:
             raise ValueError(f"environment has {variables[0]!r}, which is no name of a variable")
-        if len(self.text) > 2 * MAX_CHARACTERS:
+        if len(self._told) > 2 * MAX_CHARACTERS:
             raise ValueError(f"must have at most {2 * MAX_CHARACTERS} characters in all")
         return self
 
-    @property
+    @cached_property
     def text(self) -> str:
-        """What is told as one text, however it was given."""
+        """What is told as one text, however it was given, with its secrets masked: no answer can
+        repeat them."""
+        return mask_secrets(self._told)
+
+    @property
+    def _told(self) -> str:
         to_words = FORMATS[self.format].words
         if self.settings is None:
             return self._with_environment(self.arguments or "")

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+from models.cost.combine import layers_of_chunks
 from models.errors import Invalid
-from models.spec.layout import Layout
+from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from service.formats.launch.machines import Machines
 
@@ -33,6 +34,27 @@ class Job:
     """The base of rotary positions, where the question says it."""
     nodes: tuple[str, ...] = ()
     """The names of equally large nodes that the job is to run on, in the order of ranks."""
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        layout: Layout,
+        *,
+        family: str | None = None,
+        rope_theta: float | None = None,
+        nodes: tuple[str, ...] = (),
+    ) -> Self:
+        """The job of a legal layout, its layers split as predictions split them."""
+        chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]
+        return cls(
+            problem=problem,
+            layout=layout,
+            layers_per_chunk=tuple(map(len, chunks)),
+            family=family,
+            rope_theta=rope_theta,
+            nodes=nodes,
+        )
 
     @property
     def machines(self) -> Machines:
