@@ -9,7 +9,6 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 
-from models.cost.step import predict
 from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.layouts.rules import first_broken
@@ -18,7 +17,6 @@ from models.spec.architecture import Architecture
 from models.spec.hardware import Chip
 from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
-from models.spec.profile import shipped_profile
 from models.spec.stack import Stack
 from models.spec.switches import changed, switches_of
 from models.spec.workload import OPTIMIZERS, LoadBalancing, Precision, Routing, Workload
@@ -42,13 +40,7 @@ def random_jobs(stacks: Sequence[str], seed: str) -> Iterator[Job]:
         except Invalid:  # parts that do not go together, such as a chip and a precision
             continue
         for layout in layouts:
-            yield job_of(problem, layout)
-
-
-def job_of(problem: Problem, layout: Layout) -> Job:
-    coefficients = shipped_profile().coefficients(problem.scopes)
-    predictions = predict(problem, Layouts.of([layout]), coefficients)
-    return Job(problem=problem, layout=layout, layers_per_chunk=predictions.layers_per_chunk[0])
+            yield Job.of(problem, layout)
 
 
 def _problem(draw: random.Random, stack: Stack) -> Problem:

@@ -16,9 +16,10 @@ from models.errors import Invalid
 from models.spec.layout import Layout
 from service.formats.launch.documents import flat, nested
 from service.formats.launch.formats import FORMATS
+from service.formats.launch.job import Job
 from tests.benchmarks.problems import problem
 from tests.launchers import expectations
-from tests.launchers.jobs import job_of, random_jobs
+from tests.launchers.jobs import random_jobs
 from tests.launchers.judging import PYTHON, Case, judged
 
 JOBS = 200
@@ -42,7 +43,7 @@ def _case(stack: str, layout: Mapping[str, Any], **of_problem: Any) -> Case:
         "global_batch": 1024,
         **of_problem,
     }
-    job = job_of(problem(stack=stack, **of_problem), Layout(**layout))
+    job = Job.of(problem(stack=stack, **of_problem), Layout(**layout))
     format_ = next(each for each in FORMATS.values() if stack in each.stacks)
     return job, format_.write(job)
 

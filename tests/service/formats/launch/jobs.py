@@ -10,7 +10,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from models.cost.combine import layers_of_chunks
 from models.layouts.defaults import with_stack_defaults
 from models.layouts.rules import first_broken
 from models.spec import catalogue
@@ -40,8 +39,7 @@ def problem_of(
 
 def job_of(problem: Problem, **knobs: Any) -> Job:
     layout = with_stack_defaults(problem, Layout(**knobs), set(knobs))
-    chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]
-    return Job(problem=problem, layout=layout, layers_per_chunk=tuple(map(len, chunks)))
+    return Job.of(problem, layout)
 
 
 def layout_read(reading: LaunchReading, problem: Problem) -> Layout:
@@ -84,8 +82,7 @@ def written(
     """Legal layouts that a format has words for, and what it writes of them."""
     made = list[tuple[Job, LaunchConfiguration]]()
     for layout in _legal_layouts(problem, tuple(choices.items())):
-        chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]
-        job = Job(problem=problem, layout=layout, layers_per_chunk=tuple(map(len, chunks)))
+        job = Job.of(problem, layout)
         with suppress(Inexpressible):
             made.append((job, write(job)))
     return st.sampled_from(made)

@@ -7,13 +7,11 @@ import pytest
 from models.layouts.defaults import with_stack_defaults
 from models.layouts.neighbours import neighbours
 from models.spec.layout import Layout
-from models.spec.profile import shipped_profile
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.knob_settings import KNOB_SETTINGS, alternatives_in_settings
 from service.resolve.launch_settings import written_settings
 from tests.benchmarks.problems import problem
 
-PROFILE = shipped_profile()
 KNOBS = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "schedule", "offload_optimizer")
 GIVEN = (
     {"dp_shard": 16},
@@ -35,10 +33,10 @@ def test_a_change_of_a_knob_changes_its_setting(name: str) -> None:
     seen = set[str]()
     for given in GIVEN:
         layout = with_stack_defaults(asked, Layout(**given), given)
-        before = written_settings(format_, asked, PROFILE, layout)
+        before = written_settings(format_, asked, layout)
         for knob, variant in neighbours(asked, layout):
             setting = KNOB_SETTINGS[name].get(knob)
-            after = written_settings(format_, asked, PROFILE, variant)
+            after = written_settings(format_, asked, variant)
             if knob not in KNOBS or setting is None or not before or not after:
                 continue
             if name in ("torchtitan", "maxtext") and layout.pp > 1 and knob == "micro_batch":
@@ -57,7 +55,7 @@ def test_counts_that_are_offered_are_what_is_written(name: str) -> None:
     seen = set[str]()
     for given in GIVEN:
         layout = with_stack_defaults(asked, Layout(**given), given)
-        said = written_settings(format_, asked, PROFILE, layout)
+        said = written_settings(format_, asked, layout)
         for knob, setting in KNOB_SETTINGS[name].items():
             value = getattr(layout, knob, None)
             if type(value) is not int or said.get(setting) is None:
