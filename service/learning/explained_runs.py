@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.advice.remedies import MemoryShown
-from models.errors import Invalid
 from models.prediction.prediction import Prediction
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.formats import logs
 from service.formats.logs.failure import tells_crash, text_after_last_crash
-from service.learning.logged_runs import LoggedRun, read_logged_run
+from service.learning.logged_runs import LoggedRun, has_steps, read_logged_run
 from service.learning.report_ingestion import with_software_age
 from service.resolve import measurements
 from service.resolve.answered_layout import layout_of_report
@@ -133,13 +131,7 @@ def _logged_run(store: Store, request: Request, members: dict[str, Any]) -> Logg
 
 def _ends_in_crash(log: str) -> bool:
     """Whether the last words of a process that failed are followed by no step."""
-    if not tells_crash(log):
-        return False
-    try:
-        logs.read(text_after_last_crash(log))
-    except Invalid:
-        return True
-    return False
+    return tells_crash(log) and not has_steps(text_after_last_crash(log))
 
 
 def _report(request: Request, members: dict[str, Any]) -> ReportSubmission:

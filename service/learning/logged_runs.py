@@ -228,13 +228,16 @@ def _outcome(submission: LogSubmission, contents: _Contents) -> Outcome:
 def _ends_out_of_memory(log: str, reading: logs.Reading) -> bool:
     """Whether the run ended because it ran out of memory. A retry that trains again shows that the
     layout does fit."""
-    if not tells_out_of_memory(log):
-        return False
+    return tells_out_of_memory(log) and not has_steps(text_after_last_mark(log), reading.framework)
+
+
+def has_steps(log: str, framework: str | None = None) -> bool:
+    """Whether a log, or a part of one, has a step to use."""
     try:
-        logs.read(text_after_last_mark(log), reading.framework)
+        logs.read(log, framework)
     except Invalid:
-        return True
-    return False
+        return False
+    return True
 
 
 def _report(
