@@ -105,7 +105,8 @@ class LayoutCheck:
     `first_change` is the change to make first: the single one that makes the layout legal and fit
     at least cost or, where none does or only slowly, all that the best layout has otherwise. Where
     no layout surely fits, it is the single change that is likeliest to. Of a layout that fits it is
-    the one that gains most; None where none gains LEAST_GAIN.
+    the one that gains most; None where none gains LEAST_GAIN. `single_changes` are all that are
+    legal, whatever the constraints (models.advice.single_changes).
     """
 
     broken_rules: tuple[BrokenRule, ...]
@@ -115,6 +116,7 @@ class LayoutCheck:
     no_best: str | None
     first_change: SingleChange | None
     fitting: tuple[SingleChange, ...]
+    single_changes: tuple[SingleChange, ...]
     warnings: tuple[LayoutWarning, ...]
 
     @property
@@ -157,11 +159,8 @@ def check_layout(
     """
     wanted = _Wanted(constraints or Constraints(), oom_gib, accepts, said)
     broken = _all_broken(problem, layout)
-    changes = [
-        change
-        for change in ([] if layout is None else single_changes(problem, profile, layout))
-        if wanted.takes(change.layout, change.outcome.needed_gib)
-    ]
+    legal = [] if layout is None else single_changes(problem, profile, layout)
+    changes = [change for change in legal if wanted.takes(change.layout, change.outcome.needed_gib)]
     sure = [change for change in changes if wanted.is_sure(change.outcome.fit_probability)]
     sure.sort(key=lambda change: change.outcome.step_time_s)
     found = _fastest(problem, profile, wanted, should_continue)
@@ -186,6 +185,7 @@ def check_layout(
         no_best=found.reason if best is None else None,
         first_change=first,
         fitting=tuple(_of_different_knobs(first, sure, wanted)) if must_fit else (),
+        single_changes=tuple(legal),
         warnings=tuple(_warnings(problem, profile, wanted, prediction, best)),
     )
 

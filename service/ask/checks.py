@@ -163,7 +163,9 @@ def _explain(
     asked: _ResolvedRequest, check: LayoutCheck, failed: list[OutOfMemoryRun]
 ) -> CheckAnswer:
     cluster = asked.resolved.problem.cluster
-    warnings = [*check.warnings, *_more_warnings(asked, check, failed)]
+    prediction = check.prediction
+    shown = None if prediction is None else PredictedLayout.of(prediction, cluster)
+    warnings = [*check.warnings, *_more_warnings(asked, check, shown, failed)]
     basis = grounds(
         asked.question,
         asked.resolved,
@@ -176,9 +178,7 @@ def _explain(
         )
     broken = [_broken_rule(asked, broken) for broken in check.broken_rules]
     broken += [_stop(asked, stop) for stop in asked.stops]
-    prediction = check.prediction
-    if prediction is not None:
-        shown = PredictedLayout.of(prediction, cluster)
+    if shown is not None:
         basis["assumptions"] += empty_chunk_assumptions(asked.place, shown)
     return CheckAnswer(
         **basis,
@@ -293,7 +293,10 @@ def _settings_of_change(
 
 
 def _more_warnings(
-    asked: _ResolvedRequest, check: LayoutCheck, failed: list[OutOfMemoryRun]
+    asked: _ResolvedRequest,
+    check: LayoutCheck,
+    shown: PredictedLayout | None,
+    failed: list[OutOfMemoryRun],
 ) -> list[LayoutWarning]:
     """What the store, the reading of the launch and the search add to what the models warn of."""
     warnings = list[LayoutWarning]()
@@ -308,8 +311,7 @@ def _more_warnings(
                 message=f"settings that are not understood and could matter: {names}",
             )
         )
-    if check.prediction is not None:
-        shown = PredictedLayout.of(check.prediction, asked.resolved.problem.cluster)
+    if shown is not None:
         warnings += [
             LayoutWarning(
                 code="reported_out_of_memory",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from models.advice.layout_check import BrokenRule, LayoutCheck, check_layout
 from models.advice.remedies import MemoryShown, Remedy, must_change, remedies
-from models.advice.single_changes import SingleChange, single_changes
+from models.advice.single_changes import SingleChange
 from models.cost.step import TIME_TERMS
 from models.errors import Invalid
 from models.layouts.rules import first_broken
@@ -74,7 +74,6 @@ class _Explained:
     """None where the layout is not legal."""
     shown: MemoryShown
     check: LayoutCheck
-    changes: Sequence[SingleChange]
     remedies: Sequence[Remedy]
 
     @property
@@ -109,15 +108,13 @@ class Explanations:
             deadline,
             self._failed_gib(run, prediction, shown),
         )
-        changes = single_changes(problem, run.profile, run.layout)
         return _Explained(
             run=run,
             speed=speed,
             prediction=prediction,
             shown=shown,
             check=check,
-            changes=changes,
-            remedies=remedies(prediction, changes, check.best, shown),
+            remedies=remedies(prediction, check.single_changes, check.best, shown),
         )
 
     def _failed_gib(
@@ -268,7 +265,7 @@ def _suspected_switches(
         return abs(math.log(step_time_s / change.outcome.step_time_s))
 
     suspects = dict[str, SwitchSuspect]()
-    for change in sorted(it.changes, key=distance):
+    for change in sorted(it.check.single_changes, key=distance):
         if change.switch is None or change.knob in stated:
             continue
         if change.after != change.switch.default_at().value:
