@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from models.errors import Invalid
 from service.formats.logs import Framework, Unit
+from service.formats.logs.symptoms import SymptomKind
 from service.json_pointers import TAG_PREFIX
 from service.schemas.check import BrokenRuleAnswer, WarningAnswer
 from service.schemas.launch_form import LaunchForm, LaunchRead
@@ -183,16 +184,7 @@ ObservationCode = Literal[
     "other_processes",
     "fragmentation",
     "allocated",
-    "allocator_retries",
-    "sockets",
-    "network_faults",
-    "network_warnings",
-    "collective_timeouts",
-    "device_faults",
-    "throttling",
-    "stragglers",
-    "data_waits",
-    "profiling",
+    SymptomKind,
     "other_switches",
 ]
 
