@@ -12,6 +12,7 @@ install: .venv/installed  ## make .venv from the lock file
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shardwright needs Python 3.11 or newer, got " + sys.version.split()[0])'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m service.tools.warm_up
 	@touch $@
 
 develop: .venv/developed  ## make .venv with all that the tests need

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from threadpoolctl import threadpool_limits
 
+from models.search.warm_up import warm_up
 from service import __version__
 from service.ask.checks import Checks
 from service.ask.comparisons import Comparisons
@@ -50,6 +51,7 @@ from service.routes import (
 )
 from service.routes.dependencies import Services
 from service.runtime.admission import AdmissionControl
+from service.runtime.cost_model import CostModel
 from service.runtime.idempotency import IdempotentCreation
 from service.runtime.process_pool import ProcessPool
 from service.settings import Settings
@@ -125,6 +127,7 @@ def _services(store: Store, settings: Settings) -> Services:
         report_admission=AdmissionControl(1, settings.heavy_queue, settings.heavy_wait_s),
         calibration_admission=calibration_admission,
         creation=creation,
+        cost_model=CostModel(warm_up, settings.heavy_wait_s),
         benchmarks=Benchmarks(store),
         calibrations=calibrations,
         catalog=Catalog(store),
@@ -154,6 +157,7 @@ def _services(store: Store, settings: Settings) -> Services:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
+    await services.cost_model.start()
     # Requests run side by side, so that threads of one would take the cores of another.
     with threadpool_limits(1, user_api="blas"):
         auto_calibration = asyncio.create_task(services.auto_calibration.run())

@@ -23,7 +23,8 @@ ServiceError
 ├── Overloaded           too many computations are asked for at once
 │   ├── QueueFull        too many requests wait already
 │   ├── TurnNeverCame    others were computed all the time that the request waited
-│   └── TooMuchHeld      the bodies of other requests fill the memory there is for bodies
+│   ├── TooMuchHeld      the bodies of other requests fill the memory there is for bodies
+│   └── StillCompiling   the service has started a moment ago
 ├── ClientGone           the client has closed the connection
 └── Refused              several fields are wrong, each an Invalid of models.errors
 """
@@ -184,6 +185,11 @@ class TurnNeverCame(Overloaded):
 class TooMuchHeld(Overloaded):
     def __init__(self) -> None:
         super().__init__("Too many large bodies are being read; try again later.")
+
+
+class StillCompiling(Overloaded):
+    def __init__(self) -> None:
+        super().__init__("The cost model is still being compiled; try again later.")
 
 
 class ClientGone(ServiceError):

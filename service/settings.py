@@ -75,7 +75,8 @@ class Settings(BaseSettings):
     """How many more may wait for their turn; beyond that the answer is 503."""
 
     heavy_wait_s: Annotated[float, Field(ge=0, le=300)] = 30.0
-    """How long one waits for its turn before the answer is 503."""
+    """How long one waits for its turn, or until the cost model is compiled, before the answer is
+    503."""
 
     idempotency_ttl_s: Annotated[float, Field(ge=60, le=10 * _YEAR_S)] = 24 * 3600.0
     """How long an Idempotency-Key remembers its answer."""

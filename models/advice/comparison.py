@@ -10,12 +10,12 @@ import numpy as np
 
 from models.advice.candidate import Candidate, candidates
 from models.advice.safe_fit import solve_avoiding_oom
-from models.cost.step import predict
 from models.errors import Infeasible
+from models.kernel.predictions import predict
 from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, host_memory_note
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.infeasibility import blame, in_the_way
 from models.search.result import Goal, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout

@@ -11,7 +11,7 @@ import numpy as np
 from models.advice.fewer_chips import clusters_with_devices, factorizations_by_devices
 from models.errors import Infeasible, Invalid, TooLarge
 from models.layouts.space import Space
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.result import Goal, ShouldContinue
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints

@@ -22,7 +22,7 @@ from models.errors import Infeasible, Invalid, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.rules import RULES_BY_NAME
 from models.layouts.space import Space, default_layouts
-from models.search.branch_and_bound import search, search_on
+from models.search.enumeration import search, search_on
 from models.search.infeasibility import (
     blame,
     contradiction,

@@ -24,7 +24,7 @@ from models.columns import Array
 from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.space import Space
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.result import Answer, Goal, NothingFaster, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints

@@ -22,7 +22,7 @@ from models.layouts.neighbours import KNOBS
 from models.layouts.rules import BATCH_FIELD, Rule, broken_rules, nearest_batches
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, predict_layouts
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.infeasibility import blame, in_the_way
 from models.search.result import Answer, Goal, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout

@@ -10,11 +10,12 @@ from typing import Literal
 
 from models.advice.candidate import Candidate
 from models.advice.divisibility import Lift
-from models.cost.overlap import Exposure
-from models.cost.step import Predictions
+from models.kernel.layout_parts import LayoutParts
+from models.kernel.predictions import Predictions
 from models.spec.flops import model_flops
 from models.spec.layout import Layout
-from models.spec.profile import Z80
+from models.spec.problem import Problem
+from models.spec.profile import Z80, Coefficients
 
 _WORTH_NAMING = 0.1  # of the largest term
 _LEAST_REST = 0.005  # of the largest term
@@ -120,10 +121,9 @@ def data_parallel_roofline(one: Predictions, candidate: Candidate) -> Roofline |
     """Return the roofline of one layout without a pipeline, given as its only row and as a
     candidate; None where nothing is data-parallel."""
     problem = one.problem
-    exposure = Exposure(one.layouts, one.meshes)
     prediction = candidate.prediction
     traffic_s, traffic_bytes = _data_parallel_traffic(
-        exposure, prediction.layout, prediction.num_micro_batches
+        problem, prediction.layout, one.c, prediction.num_micro_batches
     )
     if not traffic_s:
         return None
@@ -142,26 +142,21 @@ def data_parallel_roofline(one: Predictions, candidate: Candidate) -> Roofline |
 
 
 def _data_parallel_traffic(
-    exposure: Exposure, layout: Layout, micro_batches: int
+    problem: Problem, layout: Layout, c: Coefficients, micro_batches: int
 ) -> tuple[float, float]:
     """Return (seconds, bytes) of the data-parallel traffic of a step, with nothing hidden."""
     if layout.dp * layout.cp == 1:
         return 0.0, 0.0
-    problem = exposure.problem
-    meshes = exposure.meshes
     gathers = _parameter_gathers(layout, micro_batches)
     reductions = micro_batches if layout.zero_stage >= 2 else 1
     all_reduces_gradients = problem.stack.all_reduces_gradients(layout.zero_stage)
     bytes_per_parameter = gathers * problem.gather_bytes + reductions * problem.gradient_bytes
-    seconds = 0.0
-    size = 0.0
-    for amount, traffic, part in zip(exposure.amounts, meshes.traffic, meshes.bytes, strict=True):
-        parameters = float((part.dense + part.expert)[0])
-        reduction = traffic.reduce if all_reduces_gradients else traffic.scatter
-        gather_s = gathers * float(traffic.gather[0])
-        seconds += amount * (gather_s + reductions * float(reduction[0]))
-        size += amount * parameters * bytes_per_parameter
-    return seconds, size
+    parts = LayoutParts.of(problem, layout, c)
+    costs = parts.costs
+    reduction = costs["reduce"] if all_reduces_gradients else costs["scatter"]
+    seconds = parts.counts @ (gathers * costs["gather"] + reductions * reduction)
+    size = parts.counts @ ((costs["dense"] + costs["expert"]) * bytes_per_parameter)
+    return float(seconds), float(size)
 
 
 def _parameter_gathers(layout: Layout, micro_batches: int) -> int:

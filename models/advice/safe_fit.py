@@ -12,7 +12,7 @@ import numpy as np
 
 from models.errors import Infeasible
 from models.prediction.prediction import Prediction
-from models.search.branch_and_bound import search_on
+from models.search.enumeration import search_on
 from models.search.result import Answer, Goal, NothingFaster, ShouldContinue
 from models.spec.constraints import EVEN_CHANCE, Constraints
 from models.spec.hardware import GIB

@@ -22,7 +22,7 @@ from models.advice.safe_fit import solve_avoiding_oom
 from models.columns import Array
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.layouts.space import Space
-from models.search.branch_and_bound import finds_any, search, search_all, search_on
+from models.search.enumeration import finds_any, search, search_all, search_on
 from models.search.incumbent import Incumbent
 from models.search.infeasibility import none_legal
 from models.search.result import Answer, Goal, ShouldContinue, run_to_completion

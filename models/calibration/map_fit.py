@@ -30,7 +30,7 @@ from models.calibration.losses import BoundLoss, student_t_loss, student_t_weigh
 from models.calibration.posterior import Posterior
 from models.calibration.random_effects import RandomEffects
 from models.columns import Array
-from models.cost.step import Predictions, predict
+from models.kernel.predictions import Predictions, predict
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile, TermKey

@@ -25,7 +25,7 @@ import numpy as np
 
 from models.columns import Array, total
 from models.cost.compute import deviation
-from models.cost.step import predict
+from models.kernel.predictions import predict
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile

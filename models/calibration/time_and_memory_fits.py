@@ -29,9 +29,7 @@ _LEAST_EXPOSED = 1e-3
 
 
 def _measured_coefficient(name: str) -> Quantity:
-    return lambda predictions: (
-        getattr(predictions.meshes.c, name) * np.ones(len(predictions.layouts))
-    )
+    return lambda predictions: getattr(predictions.c, name) * np.ones(len(predictions.layouts))
 
 
 _TIME_QUANTITIES: dict[str, Quantity] = {

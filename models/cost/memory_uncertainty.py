@@ -81,7 +81,7 @@ class MemoryUncertainty:
     @cached_property
     def least_safety_factor(self) -> float:
         """The safety factor of a layout none of whose memory rests on terms without runs."""
-        return math.exp(self._deviations * self.neighbourhood.spread)
+        return math.exp(self.deviations_asked * self.neighbourhood.spread)
 
     def fits(self, memory: MemoryTerms, on_host: Array, cluster: Cluster, capacity: float) -> Array:
         """Whether each layout is predicted to need no more than `capacity` bytes, and would still
@@ -128,10 +128,11 @@ class MemoryUncertainty:
 
     def safety_factor(self, memory: MemoryTerms) -> Array | float:
         """How many times its predicted reserved memory each layout must have room for."""
-        return np.exp(self._deviations * self.spread(memory)) if self._deviations else 1.0
+        return np.exp(self.deviations_asked * self.spread(memory)) if self.deviations_asked else 1.0
 
     @cached_property
-    def _deviations(self) -> float:
+    def deviations_asked(self) -> float:
+        """How many standard deviations a layout must have left, to fit as surely as is asked."""
         return NormalDist().inv_cdf(self.probability)
 
 

@@ -39,6 +39,9 @@ POINTS: dict[str, int] = {
 }
 """The points of each reason why a layout is not the simplest one."""
 
+MOST_POINTS = 1 + sum(POINTS.values()) + POINTS["pipeline_depth"] * 20
+"""No layout has as many."""
+
 TERM_WORDS: dict[str, str] = {
     "pipeline": "a pipeline",
     "pipeline_depth": "more than two stages",

@@ -14,7 +14,7 @@ from models.columns import Array, SharedRows
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.pipeline import micro_batch_group
 from models.cost.stage_partition import Stages
-from models.cost.step import Predictions, in_gib, predict
+from models.kernel.predictions import Predictions, in_gib, predict
 from models.prediction.coverage import Provenance, extrapolates, provenance
 from models.spec.flops import AttentionCount
 from models.spec.hardware import GIB

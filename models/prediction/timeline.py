@@ -15,15 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.columns import Array
-from models.cost.combine import Combiner, layers_of_chunks, partitions
-from models.cost.mesh_costs import MeshCosts
-from models.cost.overlap import Exposure
+from models.cost.combine import layers_of_chunks
 from models.cost.schedules import run
-from models.cost.step import predict
 from models.errors import Invalid
+from models.kernel.layout_parts import LayoutParts
+from models.kernel.predictions import predict
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
-from models.spec.profile import Profile
+from models.spec.profile import Coefficients, Profile
 
 MAX_OPERATIONS = 20_000  # shown, unless a schedule needs more for its fewest micro-batches
 MAX_REQUIRED_OPERATIONS = 60_000  # of those: a layout that needs more has no timeline
@@ -77,10 +76,8 @@ def timeline(
     time = {name: float(seconds[0]) for name, seconds in predicted.time.items()}
     of_micro_batches = int(rows.num_micro_batches(problem.workload.global_batch)[0])
     shown = _micro_batches_shown(layout, of_micro_batches, micro_batches)
-    partition = partitions(problem, rows)
-    stages = partition.table.take(partition.code)
-    data_parallel_s = float(Combiner(rows, predicted.meshes, stages).once_s[0])
-    operations = run(layout, shown, _operation_seconds(problem, rows, predicted.meshes))
+    data_parallel_s = float(predicted.once_s[0])
+    operations = run(layout, shown, _operation_seconds(problem, layout, predicted.c))
     events = [
         Event(
             stage=stage,
@@ -152,22 +149,17 @@ def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) ->
 # --------------------------------------------------------------------------------------------------
 
 
-def _operation_seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> dict[str, Array]:
+def _operation_seconds(problem: Problem, layout: Layout, c: Coefficients) -> dict[str, Array]:
     """Return by kind of operation what one micro-batch takes on each chunk, with the communication
     that it leaves exposed there; each of shape (chunks,)."""
-    exposure = Exposure(rows, meshes)
-    parts_of_chunks = _parts_of_chunks(problem, rows)
-    forward_s = [float(part.forward[0]) for part in exposure.parts]
-    both_s = [float(part.both[0]) for part in exposure.parts]
-    weights_s = [float(seconds[0]) for seconds in exposure.weights()]
-    passes = 2 * int(exposure.micro_batches[0]) * int(rows.virtual_stages[0])
-    send_s = float(np.ravel(exposure.sends())[0]) / passes
-    forward = np.array([sum(forward_s[part] for part in chunk) for chunk in parts_of_chunks])
-    both = np.array([sum(both_s[part] for part in chunk) for chunk in parts_of_chunks])
-    weights = np.array([sum(weights_s[part] for part in chunk) for chunk in parts_of_chunks])
+    parts = LayoutParts.of(problem, layout, c)
+    chunks = _parts_of_chunks(problem, Layouts.of([layout]))
+    forward = np.array([parts.forward_s[chunk].sum() for chunk in chunks])
+    both = np.array([parts.both_s[chunk].sum() for chunk in chunks])
+    weights = np.array([parts.weights_s[chunk].sum() for chunk in chunks])
     return {
-        "F": forward + send_s,
-        "B": both - forward + send_s,
+        "F": forward + parts.send_s,
+        "B": both - forward + parts.send_s,
         "W": np.maximum(weights, 0.0),
     }
 

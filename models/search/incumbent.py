@@ -135,11 +135,14 @@ class Incumbent:
 
     def wanted(self, bound: Array, piped: Array, points: Array) -> Array:
         """Whether what has this least time and least complexity may be in the answer."""
+        simple = bound < np.minimum(self.simple_enough(points), self.goal.faster_than)
+        return np.asarray(self.fast(bound, piped) | simple)
+
+    def simple_enough(self, points: Array) -> Array:
+        """Of layouts with so many points of complexity, the time that they have to be faster than
+        to make up for all others."""
         simpler = np.searchsorted(self.front[0], points, side="right")
-        limits = np.concatenate([[self.tolerated], self.front[1]])
-        return self.fast(bound, piped) | (
-            (bound < limits.take(simpler)) & (bound < self.goal.faster_than)
-        )
+        return np.concatenate([[self.tolerated], self.front[1]]).take(simpler)
 
     def answer(self, certificate: Certificate, tables: SearchTables) -> Answer:
         """Of what is held, with how the search went."""

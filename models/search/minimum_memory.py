@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 
 from models.columns import Array, growing_slices
-from models.cost.combine import Combiner
 from models.cost.memory_uncertainty import MemoryTerms, percent
-from models.cost.mesh_costs import MeshCosts
 from models.errors import Infeasible, Surest
+from models.kernel.step import MEMORY
 from models.layouts.complexity import points_of_degrees, points_of_policy
-from models.layouts.placement import closest_groups
-from models.search.nodes import Cores
+from models.layouts.space import variant_row
 from models.search.result import ShouldContinue
 from models.search.tables import SearchTables
 from models.spec.constraints import EVEN_CHANCE, MAX_FIT_PROBABILITY
 from models.spec.hardware import GIB
 from models.spec.layout import AXES, TORUS_AXES, Layout, Layouts
 
-_FIRST, _MOST = 1 << 10, 1 << 13  # variants looked at together
-_CORES = 1 << 10
+_FIRST, _MOST = 1 << 4, 1 << 9  # cores opened together
+_BLOCK = 1 << 11  # cores bounded together
 _SAME_DEVIATIONS = 1e-9  # standard deviations: what differs by less is as sure
 
 
@@ -96,77 +93,66 @@ class MinimumMemory:
         return words
 
     def _look(self, should_continue: ShouldContinue) -> None:
-        for bound, cores in self._cores():
-            if bound >= self.least or (
-                self.beyond_host and self.layout is None and bound > self.tables.at_most
+        cores, chain, bound = self._bounded_cores()
+        for some, _ in growing_slices(np.argsort(bound, kind="stable"), _FIRST, _MOST):
+            least = float(bound[some[0]])
+            if least >= self.least or (
+                self.beyond_host and self.layout is None and least > self.tables.at_most
             ):
                 return
             if not should_continue():
                 self.run_to_completion = False
                 return
-            self._open(cores)
+            self._open(cores.take(some), chain[some])
 
-    def _open(self, cores: Cores) -> None:
-        for bound, costs, trunk, variant in self._variants(cores):
-            if bound >= self.least:
-                return
-            rows, needed = self._needed(costs, trunk, variant)
-            self.beyond_host = self.beyond_host or bool(np.isinf(needed).any())
-            if needed.min(initial=np.inf) < self.least:
-                self.least = float(needed.min())
-                self.layout = _simplest_of(
-                    rows.take(np.flatnonzero(needed <= self.least * (1 + 1e-9)))
-                )
-
-    def _variants(self, cores: Cores) -> Iterator[tuple[float, MeshCosts, Array, Array]]:
-        """The meshes of some cores, each under every legal variant, few at a time at first: what
-        they need at least, in order of that and less than `least`, their costs, trunks and
-        variants."""
+    def _bounded_cores(self) -> tuple[Layouts, Array, Array]:
+        """All cores, their chains, and what they need at least under the most frugal policy."""
         tables = self.tables
-        layouts, parent = tables.space.split(cores.layouts)
-        trunk, near = cores.trunk[parent], closest_groups(tables.problem.cluster, layouts)
-        chain, costs = tables.chain(trunk), tables.costs(layouts, cores.shard[parent], near, None)
-        bounds = tables.least_memory(costs, chain).least
-        variant, mesh = np.nonzero((bounds < self.least) & tables.legal(layouts))
-        bound = bounds[variant, mesh]
-        for chosen, _ in growing_slices(np.argsort(bound, kind="stable"), _FIRST, _MOST):
-            at = mesh[chosen]
-            yield float(bound[chosen[0]]), costs.take(at), trunk[at], variant[chosen]
+        trunk, pair = tables.pairs(np.arange(len(tables.trunks.rows)))
+        cores = tables.cores(trunk, pair)
+        bound = np.full(len(cores), np.inf)
+        variants = np.arange(len(tables.sharding))
+        for start in range(0, len(cores), _BLOCK):
+            some = np.arange(start, min(start + _BLOCK, len(cores)))
+            rows = tables.undivided_rows(cores.take(some))
+            rows = tables.set_variant(np.repeat(rows, len(variants)), np.tile(variants, len(some)))
+            _, memory = tables.bound(rows)
+            bound[some] = memory.reshape(len(some), -1).min(axis=1)
+        return cores, tables.trunks.chains[trunk], bound
 
-    def _needed(self, costs: MeshCosts, trunk: Array, variant: Array) -> tuple[Layouts, Array]:
-        """Meshes with their variants under every legal schedule: bytes on the fullest device,
-        infinite where the host has not as much as is offloaded."""
+    def _open(self, cores: Layouts, chain: Array) -> None:
+        """The meshes of some cores under every policy: bytes on the fullest device."""
         tables = self.tables
-        mesh, schedule = np.nonzero(tables.chains.legal[tables.chain(trunk)])
-        rows = tables.with_policies(costs.layouts.take(mesh), schedule, variant[mesh])
+        meshes, parent = tables.space.split(cores)
+        mesh, variant = np.nonzero(tables.legal_variants[variant_row(meshes)])
+        rows = tables.set_variant(tables.rows(meshes)[mesh], variant)
+        _, memory = tables.bound(rows)
+        kept = np.flatnonzero(memory < self.least)
+        pair, schedule = np.nonzero(tables.legal_schedules[chain[parent[mesh[kept]]]])
+        kept = kept[pair]
+        mesh, variant = mesh[kept], variant[kept]
+        rows = tables.set_schedule(rows[kept], chain[parent[mesh]], schedule)
+        layouts = tables.with_policies(meshes.take(mesh), schedule, variant)
         legal, most = tables.layers_again(
-            rows, tables.memory_policy[variant[mesh]], np.iinfo(np.int64).max
+            layouts, tables.memory_policy[variant], np.iinfo(np.int64).max
         )
-        kept = np.flatnonzero(legal > 0)
-        rows, mesh = rows.with_columns(recompute_layers=most).take(kept), mesh[kept]
-        stages = tables.chains.stages(tables.chain(trunk[mesh]), schedule[kept])
-        combiner = Combiner(rows, costs.take(mesh), stages)
-        used, _ = combiner.memory()
-        return rows, self._score(used, combiner.host())
+        rows["recompute_layers"] = most
+        _, memory, host = tables.evaluate(rows, placed=False)
+        needed = self._score(dict(zip(MEMORY, memory.T, strict=True)), host)
+        needed = np.where(legal > 0, needed, np.inf)
+        self.beyond_host = self.beyond_host or bool(np.isinf(needed[legal > 0]).any())
+        if needed.min(initial=np.inf) < self.least:
+            self.least = float(needed.min())
+            best = np.flatnonzero(needed <= self.least * (1 + 1e-9))
+            self.layout = _simplest_of(layouts.with_columns(recompute_layers=most).take(best))
 
     def _score(self, used: MemoryTerms, on_host: Array) -> Array:
-        """Of which the least is looked for."""
+        """Of which the least is looked for: bytes on the fullest device, infinite where the host
+        has not as much as is offloaded."""
         uncertainty = self.tables.memory_uncertainty
         host_bytes = self.tables.problem.cluster.host_bytes
         fits_host = uncertainty.safety_factor(used) * on_host <= host_bytes
         return np.where(fits_host, uncertainty.needed(used), np.inf)
-
-    def _cores(self) -> Iterator[tuple[float, Cores]]:
-        """Cores, few at a time at first, in order of the memory that they need at least."""
-        tables = self.tables
-        trunk, expert = tables.pairs(np.arange(len(tables.trunks.rows)))
-        layouts, shard, memory = tables.cores(trunk, expert)
-        order = np.argsort(memory, kind="stable")
-        for chosen, _ in growing_slices(order, 16, _CORES):
-            yield (
-                float(memory[chosen[0]]),
-                Cores(layouts.take(chosen), trunk[chosen], shard[chosen], memory[chosen]),
-            )
 
 
 class _LeastShare(MinimumMemory):

@@ -5,18 +5,38 @@ from __future__ import annotations
 from collections import Counter
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
-from models.columns import Array, distinct, first_match, take_at
+from models.columns import Array, total
+from models.cost.combine import partitions
 from models.cost.memory_uncertainty import MemoryTerms, MemoryUncertainty
-from models.cost.mesh_costs import Links, MeshCosts, ShardCosts, Tables, collectives
-from models.cost.shard import Shards
-from models.cost.step import Predictions
 from models.errors import Invalid, TooLarge
+from models.kernel.facts import Question, coefficient_records, policy_numbers, question
+from models.kernel.fit import Margin
+from models.kernel.least_links import (
+    ANY_FILLING,
+    DISPATCH,
+    NO_LINKS,
+    UNDECIDED,
+    LeastLinks,
+    fill_least,
+)
+from models.kernel.mesh_policies import (
+    Count,
+    Found,
+    Meshes,
+    PolicyTables,
+    bound_meshes,
+    give_policies,
+)
+from models.kernel.partial_sums import bound_rows
+from models.kernel.predictions import Predictions, predict
+from models.kernel.rows import ROW, StageTables, stage_tables
+from models.kernel.step import MEMORY, TIME, Room, predict_rows, room_for
 from models.layouts.complexity import points_of_policy
-from models.layouts.placement import Groups, groups
+from models.layouts.factors import divisors
 from models.layouts.space import (
     MEMORY_POLICY_KNOBS,
     SCHEDULE_KNOBS,
@@ -24,21 +44,19 @@ from models.layouts.space import (
     Space,
     default_layouts,
     first_refusals,
-    variant_row,
 )
-from models.search.bounds import Bounds, CoreBounds, Variants, slower_shardings
-from models.search.least_costs import LeastCosts
-from models.search.memory_bounds import CoreMemory, Memory, MemoryBounds
-from models.search.nodes import Meshes, Room
-from models.search.pipeline_bounds import Chains
+from models.spec.device_order import filling_code
 from models.spec.hardware import GIB
-from models.spec.layout import Layouts
+from models.spec.layout import ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
+from models.spec.recompute import NONE
 
 MOST_CORES = 30_000_000  # looked at in one search
-_OF_LINKS = "least", "bounds", "context"  # which are worked out anew for others
-MOST_SHARDS = 300_000  # of a layer, tabulated: 2 GiB
+_OF_LINKS = ("question", "least", "_least_in_problem")  # which are worked out anew for others
+_OF_MESH = (
+    "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "micro_batch", "sequence_parallel"
+)  # fmt: skip
 
 
 class NoLegalLayout(Exception):
@@ -50,8 +68,8 @@ class NoLegalLayout(Exception):
 
 
 class SearchTables:
-    """Of a space: its trunks, expert degrees and policies, less those that cannot be, with what
-    they cost and hold.
+    """Of a space: its trunks, expert degrees and policies, less those that cannot be, and what the
+    compiled functions need to know to predict them.
 
     `rejected` and `pruned_by_memory` count the layouts that are left out already. Raises
     NoLegalLayout, TooLarge, or Invalid if nothing is left of a device's memory.
@@ -89,13 +107,10 @@ class SearchTables:
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
-        legal = self._drop_schedules()
+        self.legal_schedules = self._drop_schedules()
         self._drop_offload()
-        self._cost()
-        pipelines = self.trunks.pp, self.trunks.micro_batches
-        self.chains = Chains(
-            self.problem, self.policies.schedules, *pipelines, legal, self.shards.weights
-        )
+        self._list_policies()
+        self._count_points()
 
     def at_fit_probability(self, probability: float) -> SearchTables:
         """The same where layouts have to fit with that probability, which is nothing to what is
@@ -103,6 +118,7 @@ class SearchTables:
         other = copy(self)
         other.memory_uncertainty = replace(self.memory_uncertainty, probability=probability)
         other._keep_free()
+        vars(other).pop("margin", None)
         return other
 
     def linked(self, problem: Problem) -> SearchTables | None:
@@ -145,94 +161,7 @@ class SearchTables:
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)
         self.at_most = self.capacity * (1 + 1e-12)  # for bounds, which add up in another order
 
-    def _cost(self) -> None:
-        """Shards, and what every policy does with them."""
-        bodies = Shards.of(self.trunks.rows, self.problem.workload.seq_len)
-        self.bodies, self.body = bodies.table, bodies.code
-        if (count := len(bodies.table) * len(self.experts)) > MOST_SHARDS:
-            raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
-        shards = self._crossed(bodies.table)
-        self.shards = ShardCosts.of(
-            self.problem, shards, self.c, self.policies.memory_policies.recompute
-        )
-        self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
-        self.variants = Variants.of_policies(self.policies)
-        z, r = len(self.policies.shardings), len(self.policies.memory_policies)
-        self.legal_variants = self.space.legal_variants(self.policies)
-        legal = np.logical_or.reduce(self.legal_variants.reshape(-1, z, r), axis=2)
-        kept = ~slower_shardings(self.problem, self.policies.shardings, legal)
-        self.fast_shardings, self.legal_shardings = (
-            self.policies.shardings.take(kept),
-            legal[:, kept],
-        )
-        self.sharding = np.repeat(np.arange(z), r)
-        self.memory_policy = np.tile(np.arange(r), z)
-        self.on_host = self.policies.memory_policies.offload_optimizer[self.memory_policy]
-        self._count_points()
-
-    def _crossed(self, bodies: Shards) -> Shards:
-        """Every body with the pairs of expert degrees that may fold on some trunk, body by body; or
-        with the first."""
-        first, _ = distinct(self.body, self.trunks.rows.pp)
-        first = first[np.argsort(self.body[first], kind="stable")]
-        starts = np.searchsorted(self.body[first], np.arange(len(bodies)))
-        some = np.logical_or.reduceat(self._folds(first), starts)
-        some[~some.any(axis=1), 0] = True
-        body, expert = np.nonzero(some)
-        self.first_shard = np.searchsorted(body, np.arange(len(bodies)))
-        self._shard = np.cumsum(some).reshape(some.shape) - 1
-        return bodies.take(body).with_columns(
-            ep=self.experts.ep[expert], etp=self.experts.etp[expert]
-        )
-
-    def pairs(self, trunks: Array) -> tuple[Array, Array]:
-        """Trunks with the pairs of expert degrees that may fold over their stages: (the trunk, the
-        pair) of each."""
-        row, pair = np.nonzero(self._folds(trunks))
-        return trunks.take(row), pair
-
-    def _folds(self, trunks: Array) -> Array:
-        """(trunks, pairs)."""
-        rows, x = self.trunks.rows, self.experts
-        stage = self.problem.cluster.num_devices // rows.pp[trunks]
-        folds = stage[:, None] % (x.ep * x.etp) == 0
-        if self.problem.experts_keep_tensor:
-            folds &= rows.tp[trunks][:, None] == x.etp
-        return np.asarray(folds)
-
-    @cached_property
-    def least(self) -> LeastCosts:
-        return LeastCosts(
-            self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings
-        )
-
-    @cached_property
-    def bounds(self) -> CoreBounds:
-        return CoreBounds(self.problem, self.shards, self.c, self.least, self.first_shard)
-
-    @cached_property
-    def context(self) -> Array:
-        """What context parallelism adds at least to a pass, of every trunk."""
-        return self.bounds.context(self.trunks.rows, self.body)
-
-    @property
-    def places_freely(self) -> bool:
-        """Whether a mesh has so many placements that it pays to know first what of it fits."""
-        return len(self.space.fillings) > 1 or not self.problem.stack.placements
-
-    def _count_points(self) -> None:
-        """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each
-        of their keys."""
-        schedules, n = self.policies.schedules, len(self.sharding)
-        none = np.zeros(n, dtype=np.int64)
-        self.schedule_points = points_of_policy(
-            schedules.with_columns(pp=np.full(len(schedules), 2))
-        )
-        self.variant_points = points_of_policy(
-            self.with_policies(default_layouts(n), none, np.arange(n))
-        )
-        self.key_points = np.full(len(self.variants.keys), np.iinfo(np.int64).max)
-        np.minimum.at(self.key_points, self.variants.of, self.variant_points)
+    # -- policies
 
     def _drop_schedules(self) -> Array:
         """Those that no trunk may have; returns which of the others each chain may, (chains,
@@ -269,70 +198,25 @@ class SearchTables:
         each = min(problem.master_bytes, states.master_bytes) + states.moment_bytes
         return least * each <= problem.cluster.host_bytes * problem.cluster.num_devices
 
-    def chain(self, trunk: Array) -> Array:
-        return np.asarray(self.trunks.chains[trunk])
+    def _list_policies(self) -> None:
+        """Variants: every sharding with every memory policy."""
+        z, r = len(self.policies.shardings), len(self.policies.memory_policies)
+        self.legal_variants: Array = self.space.legal_variants(self.policies)
+        self.legal_shardings = np.asarray(self.legal_variants.reshape(-1, z, r).any(axis=2))
+        self.sharding = np.repeat(np.arange(z), r)
+        self.memory_policy = np.tile(np.arange(r), z)
+        self._policy_numbers = policy_numbers(self.policies.memory_policies.recompute)
 
-    def legal(self, layouts: Layouts) -> Array:
-        """(shardings·policies, n): the variants that meshes may have."""
-        return np.asarray(self.legal_variants[variant_row(layouts)].T)
-
-    def bounded(self, costs: MeshCosts, chain: Array) -> Array:
-        """The time that meshes take at least, whatever the policy."""
-        legal = self.legal_shardings[variant_row(costs.layouts)].T
-        return Bounds(costs, self.policies, self.chains, chain).least(self.fast_shardings, legal)
-
-    def costs(
-        self, layouts: Layouts, shard: Array, placed: Groups, links: Links | None
-    ) -> MeshCosts:
-        return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
-
-    def predict(self, layouts: Layouts) -> Predictions:
-        """Of layouts in the space."""
-        placed, shards = (
-            groups(self.problem.cluster, layouts),
-            Shards.of(layouts, self.problem.workload.seq_len),
+    def _count_points(self) -> None:
+        """Of complexity: of every schedule in a pipeline, and of every variant."""
+        schedules, n = self.policies.schedules, len(self.sharding)
+        none = np.zeros(n, dtype=np.int64)
+        self.schedule_points = points_of_policy(
+            schedules.with_columns(pp=np.full(len(schedules), 2))
         )
-        body, expert = (
-            first_match(*([getattr(rows, name) for name in names] for rows in (of, shards.table)))
-            for of, names in (
-                (self.bodies, ("tokens", "tp", "sequence_parallel")),
-                (self.experts, ("ep", "etp")),
-            )
+        self.variant_points = points_of_policy(
+            self.with_policies(default_layouts(n), none, np.arange(n))
         )
-        links = partial(collectives, self.problem, placed, self.c)
-        costs = self.costs(layouts, shards.per_row(self._shard[body, expert]), placed, links)
-        return Predictions(costs, self.chains.shared(layouts))
-
-    def cores(self, trunk: Array, expert: Array) -> tuple[Layouts, Array, Array]:
-        """Trunks with pairs of expert degrees: as layouts, the shard of each, and the bytes that it
-        needs at least."""
-        shard = take_at(self._shard, self.body.take(trunk), expert)
-        layouts = self.layouts(trunk, shard)
-        return (
-            layouts,
-            shard,
-            self.memory.memory(shard, layouts, self.chains.least_in_flight[self.chain(trunk)]),
-        )
-
-    def layouts(self, trunk: Array, shard: Array) -> Layouts:
-        """Cores as layouts, gathered from trunks and shards when they are asked for."""
-        cut = self.shards.shards
-        return self.trunks.rows.take(trunk).with_columns(
-            ep=cut.ep.take(shard), etp=cut.etp.take(shard)
-        )
-
-    def room(self, meshes: Meshes) -> Room:
-        """Memory of placed meshes under every variant, whatever the schedule."""
-        first, of = distinct(meshes.unplaced)
-        costs, chain = meshes.costs.take(first), meshes.chain[first]
-        memory = self.least_memory(costs, chain)
-        return Room(memory, (memory.least <= self.at_most) & self.legal(costs.layouts), of)
-
-    def least_memory(self, costs: MeshCosts, chain: Array) -> Memory:
-        """Bounds for meshes under every variant, whatever the schedule."""
-        return MemoryBounds(
-            costs, self.policies, self.chains.least_in_flight[chain], self.capacity
-        ).memory()
 
     def with_policies(self, meshes: Layouts, schedule: Array, variant: Array) -> Layouts:
         """Meshes with a schedule, and a variant of sharding and memory policy, each."""
@@ -359,3 +243,232 @@ class SearchTables:
         at = np.minimum(index, np.maximum(legal - 1, 0))
         number = numbers[np.minimum(at, len(numbers) - 1)] if len(numbers) else at
         return legal, np.where(has_choice & (at < fewer), number, 0)
+
+    # -- cores
+
+    def pairs(self, trunks: Array) -> tuple[Array, Array]:
+        """Trunks with the pairs of expert degrees that may fold over their stages: (the trunk, the
+        pair) of each."""
+        rows, x = self.trunks.rows, self.experts
+        stage = self.problem.cluster.num_devices // rows.pp[trunks]
+        folds = stage[:, None] % (x.ep * x.etp) == 0
+        if self.problem.experts_keep_tensor:
+            folds &= rows.tp[trunks][:, None] == x.etp
+        row, pair = np.nonzero(folds)
+        return trunks.take(row), pair
+
+    def cores(self, trunk: Array, pair: Array) -> Layouts:
+        """Trunks with pairs of expert degrees, as layouts; all of data parallelism is in
+        dp_shard."""
+        ep, etp = self.experts.ep[pair], self.experts.etp[pair]
+        return self.trunks.rows.take(trunk).with_columns(ep=ep, etp=etp)
+
+    # -- what the compiled functions read
+
+    @cached_property
+    def question(self) -> Question:
+        return question(self.problem, self.policies.memory_policies.recompute)
+
+    @cached_property
+    def _partitions(self) -> tuple[StageTables, Array]:
+        """The partitions of all chains, and which of them each has under each schedule."""
+        code = np.zeros(self.legal_schedules.shape, dtype=np.int64)
+        chain, schedule = np.nonzero(self.legal_schedules)
+        shapes = self.policies.schedules.take(schedule).with_columns(pp=self.trunks.pp[chain])
+        found = partitions(self.problem, shapes)
+        code[chain, schedule] = found.code
+        return stage_tables(found.table), code
+
+    @cached_property
+    def coefficients(self) -> Array:
+        return coefficient_records(self.c)
+
+    @cached_property
+    def least(self) -> LeastLinks:
+        """The least that collectives cost over axes of all degrees that there are."""
+        cluster, q = self.problem.cluster, self.question
+        degrees = np.union1d(divisors(cluster.num_devices), [*self.experts.ep, *self.experts.etp])
+        fillings = filling_code(*self.space.fillings.T)
+        costs = np.empty((len(fillings) + 1, DISPATCH + len(q.layers), len(degrees), 2))
+        row = np.full(ANY_FILLING + 1, len(fillings))
+        row[fillings] = np.arange(len(fillings))
+        least = LeastLinks(
+            degrees.astype(np.int64), costs, row, cluster.scale_up_domain, self._slows_outwards
+        )
+        fill_least(q, fillings, cluster.num_devices, self.coefficients[0], self.room.groups, least)
+        return least
+
+    @property
+    def _slows_outwards(self) -> bool:
+        """Whether the links of no dim are faster than those inside it."""
+        dims, c = self.problem.cluster.dims, self.c
+        rates = [dim.gb_s * (c.scaleup if dim.scale == "up" else c.scaleout) for dim in dims]
+        slower = all(inner >= outer for inner, outer in zip(rates, rates[1:], strict=False))
+        return slower and not any(dim.peer_gb_s for dim in dims)
+
+    @cached_property
+    def room(self) -> Room:
+        return room_for(self.question, self._partitions[0])
+
+    @cached_property
+    def hides_most(self) -> int:
+        """A schedule that hides no less than any that is offered, and whose bubble is not known."""
+        s = self.policies.schedules
+        overlapping = (s.virtual_stages > 1) | (s.schedule >= ZERO_BUBBLE_V)
+        return ZERO_BUBBLE_V if overlapping.any() else ZERO_BUBBLE
+
+    def rows(self, meshes: Layouts) -> Array:
+        """Meshes as the compiled functions read them, under the policy that takes least."""
+        rows = np.zeros(len(meshes), dtype=ROW)
+        for name in _OF_MESH:
+            rows[name] = getattr(meshes, name)
+        rows["placement"] = meshes.placement
+        rows["filling"] = ANY_FILLING
+        rows["reshard"], rows["schedule"], rows["virtual_stages"] = True, self.hides_most, 1
+        return rows
+
+    def undivided_rows(self, cores: Layouts) -> Array:
+        """Trunks or cores as the compiled functions read them: what depends on how data parallelism
+        is divided costs nothing, and its devices share what they update."""
+        rows = self.rows(cores)
+        rows["placement"], rows["zero_stage"] = UNDECIDED, 1
+        return rows
+
+    def set_variant(self, rows: Array, variant: Array) -> Array:
+        """Set sharding and memory policy."""
+        sharding, r = self.sharding[variant], self.memory_policy[variant]
+        self.set_sharding(rows, sharding)
+        policies = self.policies.memory_policies
+        rows["policy"] = np.searchsorted(self._policy_numbers, policies.recompute)[r]
+        rows["offload_activations"] = policies.offload_activations[r]
+        rows["offload_optimizer"] = policies.offload_optimizer[r]
+        return rows
+
+    def set_sharding(self, rows: Array, sharding: Array) -> Array:
+        rows["zero_stage"] = self.policies.shardings.zero_stage[sharding]
+        rows["reshard"] = self.policies.shardings.reshard[sharding]
+        return rows
+
+    def set_schedule(self, rows: Array, chain: Array, schedule: Array) -> Array:
+        """Set schedule and partition."""
+        rows["schedule"] = self.policies.schedules.schedule[schedule]
+        rows["virtual_stages"] = self.policies.schedules.virtual_stages[schedule]
+        rows["partition"] = self._partitions[1][chain, schedule]
+        return rows
+
+    @property
+    def _is_plain_first(self) -> bool:
+        """Whether the first memory policy keeps everything on the device, as it does unless the
+        caller asks for another."""
+        first = self.policies.memory_policies
+        return bool(first.recompute[0] == NONE) and not bool(
+            first.offload_activations[0] or first.offload_optimizer[0]
+        )
+
+    @cached_property
+    def policy_tables(self) -> PolicyTables:
+        variant, s = np.arange(len(self.sharding)), self.policies.schedules
+        variants = self.set_variant(np.zeros(len(variant), dtype=ROW), variant)
+        schedules = np.zeros(len(s), dtype=ROW)
+        schedules["schedule"], schedules["virtual_stages"] = s.schedule, s.virtual_stages
+        numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
+        return PolicyTables(
+            variants=variants,
+            plain=(self.memory_policy == 0) & self._is_plain_first,
+            open_layers=self.policies.open[self.memory_policy],
+            variant_points=self.variant_points,
+            schedules=schedules,
+            balanced=s.balanced,
+            schedule_points=self.schedule_points,
+            legal=self.legal_schedules,
+            partition=self._partitions[1],
+            layers=numbers[numbers < n],
+            all_layers=self.space.may_recompute_all,
+            hides_most=self.hides_most,
+        )
+
+    @cached_property
+    def margin(self) -> Margin:
+        uncertainty, cluster = self.memory_uncertainty, self.problem.cluster
+        variances = uncertainty.variances
+        return Margin(
+            capacity=self.capacity,
+            usable=cluster.usable_bytes,
+            host=cluster.host_bytes,
+            deviations=uncertainty.deviations_asked,
+            spread=uncertainty.neighbourhood.spread,
+            unidentified=uncertainty.neighbourhood.unidentified,
+            activation_variance=variances["activation_memory"],
+            logit_variance=variances["logit_memory"],
+            fragmentation_variance=variances["fragmentation"],
+        )
+
+    def bound_meshes(self, meshes: Meshes) -> Array:
+        """The least step time of meshes under any policy that may fit, (n,); infinite where none
+        may."""
+        seconds = np.empty(len(meshes.rows))
+        bound_meshes(
+            self.question, self.coefficients, self.least, self.policy_tables, meshes, self.margin,
+            self.room, seconds,
+        )  # fmt: skip
+        return seconds
+
+    def give_policies(self, meshes: Meshes, limits: Array, found: Found) -> Count:
+        """Writes the layouts of meshes that fit and may be in an answer, but for their
+        placement."""
+        time, memory = np.empty(len(TIME)), np.empty(len(MEMORY))
+        return give_policies(
+            self.question, self._partitions[0], self.coefficients, self.least, self.policy_tables,
+            meshes, limits, self.margin, self.room, time, memory, found,
+        )  # fmt: skip
+
+    def bound(self, rows: Array, *, placed: bool = False) -> tuple[Array, Array]:
+        """The least step time and memory of rows, whatever is not decided yet, each (n,)."""
+        return self._bound(self.question, rows, NO_LINKS if placed else self.least)
+
+    def bound_trunks(self, rows: Array) -> Array:
+        """The same step time of trunks, whatever the expert degrees: experts send nothing, and
+        compute as fast as the largest matrix products do."""
+        layers = self.question.layers.copy()
+        layers["sparse"] = False
+        seconds, _ = self._bound(self.question._replace(layers=layers), rows, self.least)
+        return seconds + self._expert_seconds(rows)
+
+    def _expert_seconds(self, rows: Array) -> Array:
+        """Of the products of routed experts, forward and backward, of all micro-batches."""
+        f, layers = self.question.facts[0], self.question.layers
+        weights = layers["expert_matrices"] * layers["expert_width"] * f["hidden_size"]
+        each = (layers["trained_layers"] * layers["experts_per_token"] * weights).sum()
+        efficiency = {8: self.c.gemm_8, 4: self.c.gemm_4}.get(int(f["gemm_format_bits"]))
+        rate = f["gemm_flops"] * (self.c.gemm_16 if efficiency is None else efficiency)
+        sharded = rows["cp"] * np.where(rows["sequence_parallel"], rows["tp"], 1)
+        m = self.problem.workload.global_batch / (rows["dp_shard"] * rows["dp_replicate"])
+        tokens = m * f["seq_len"] / sharded
+        return tokens * (6 * each / rate * self.c.compute_overhead) / rows["pp"]
+
+    def _bound(self, q: Question, rows: Array, links: LeastLinks) -> tuple[Array, Array]:
+        seconds, memory = np.empty((2, len(rows)))
+        bound_rows(q, rows, self.coefficients, links, self.room, seconds, memory)
+        return seconds, memory
+
+    def evaluate(self, rows: Array, *, placed: bool) -> tuple[Array, Array, Array]:
+        """Step time, memory (n, terms) and bytes on the host of rows; unless `placed`, over the
+        best links that any placement might give them."""
+        n = len(rows)
+        time, memory = np.empty((n, len(TIME))), np.empty((n, len(MEMORY)))
+        stage, host, once = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
+        links = NO_LINKS if placed else self.least
+        predict_rows(
+            self.question, self._partitions[0], rows, self.coefficients, links, self.room,
+            time, memory, stage, host, once,
+        )  # fmt: skip
+        return total(time.T), memory, host
+
+    def fitting(self, memory: Array, host: Array) -> Array:
+        """Whether rows with this memory (n, terms) and bytes on the host fit."""
+        terms = dict(zip(MEMORY, memory.T, strict=True))
+        return self.memory_uncertainty.fits(terms, host, self.problem.cluster, self.capacity)
+
+    def predict(self, layouts: Layouts) -> Predictions:
+        """Of layouts in the space."""
+        return predict(self.problem, layouts, self.c)

@@ -37,6 +37,7 @@ from service.learning.reports import Reports
 from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
 from service.runtime.admission import AdmissionControl, ClientWatch
+from service.runtime.cost_model import CostModel
 from service.runtime.idempotency import (
     CREATED,
     CreatedResource,
@@ -62,6 +63,7 @@ class Services:
     """For batches of reports and long logs."""
     calibration_admission: AdmissionControl
     creation: IdempotentCreation
+    cost_model: CostModel
     process_pool: ProcessPool
     auto_calibration: AutoCalibration
     benchmarks: Benchmarks
@@ -133,7 +135,14 @@ def require_scope(scope: str) -> Any:
     return Depends(require)
 
 
+async def _require_cost_model(request: Request) -> None:
+    services: Services = request.app.state.services
+    await services.cost_model.require()
+
+
 ServicesDep = Annotated[Services, Depends(_services)]
+CompiledDep = Annotated[None, Depends(_require_cost_model)]
+"""Of endpoints that predict: raises StillCompiling where the cost model is not compiled in time."""
 ResourceId = Annotated[str, Path(alias="id", pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 VersionNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
@@ -145,6 +154,7 @@ class CreationResponder:
         self,
         request: Request,
         services: ServicesDep,
+        _: CompiledDep,
         idempotency_key: Annotated[
             str | None,
             Header(
@@ -196,7 +206,7 @@ class CreationResponder:
 class ComputationResponder:
     """Answers what computes long and stores nothing, once the admission of searches lets it in."""
 
-    def __init__(self, request: Request, services: ServicesDep) -> None:
+    def __init__(self, request: Request, services: ServicesDep, _: CompiledDep) -> None:
         self._request = request
         self._admission = services.search_admission
 

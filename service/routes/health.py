@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 
 from service.errors import NotFound
 from service.routes.dependencies import Services
-from service.web.problems import TYPES
-from service.web.responses import problem_responses
+from service.web.problems import RETRY_AFTER_S, TYPES
+from service.web.responses import problem_responses, with_headers
 
 router = APIRouter(tags=["operation"])
 
@@ -23,14 +23,19 @@ async def live() -> dict[str, str]:
 
 
 @router.get(
-    "/readyz", operation_id="ready", responses={503: {"description": "It does not, or not yet"}}
+    "/readyz",
+    operation_id="ready",
+    responses={503: {"description": "It does not, or not yet"} | with_headers("Retry-After")},
 )
 async def ready(request: Request) -> Response:
-    """The database answers and is migrated."""
+    """The database answers and is migrated, and the cost model is compiled."""
     services: Services = request.app.state.services
     # Not in a thread of the pool for requests, since those may all be busy.
     state = await asyncio.to_thread(services.store.state)
-    return JSONResponse({"database": state}, 200 if state == "ok" else 503)
+    states = {"database": state, "cost_model": services.cost_model.state}
+    if {*states.values()} == {"ok"}:
+        return JSONResponse(states)
+    return JSONResponse(states, 503, {"Retry-After": str(RETRY_AFTER_S)})
 
 
 @router.get("/problems/{name}", operation_id="describeProblem", responses=problem_responses(404))

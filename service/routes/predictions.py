@@ -10,7 +10,13 @@ from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import prediction_brief
 from service.routes import examples
-from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
+from service.routes.dependencies import (
+    CompiledDep,
+    CreationDep,
+    ResourceId,
+    ServicesDep,
+    require_scope,
+)
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
 from service.routes.pages import page_response
@@ -96,7 +102,10 @@ def get_prediction(
     response_model=TimelineAnswer | ChromeTrace,
 )
 def get_prediction_timeline(
-    id_: ResourceId, query: Annotated[TimelineQuery, Query()], services: ServicesDep
+    id_: ResourceId,
+    query: Annotated[TimelineQuery, Query()],
+    services: ServicesDep,
+    _: CompiledDep,
 ) -> Response:
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
     and Perfetto."""

@@ -9,7 +9,13 @@ from fastapi.responses import JSONResponse
 
 from service.ask.answer_briefs import recommendation_brief
 from service.routes import examples
-from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
+from service.routes.dependencies import (
+    CompiledDep,
+    CreationDep,
+    ResourceId,
+    ServicesDep,
+    require_scope,
+)
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
 from service.routes.pages import page_response
@@ -98,7 +104,10 @@ def get_recommendation(
     response_model=TimelineAnswer | ChromeTrace,
 )
 def get_recommendation_timeline(
-    id_: ResourceId, query: Annotated[RecommendationTimelineQuery, Query()], services: ServicesDep
+    id_: ResourceId,
+    query: Annotated[RecommendationTimelineQuery, Query()],
+    services: ServicesDep,
+    _: CompiledDep,
 ) -> Response:
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
     and Perfetto."""

@@ -147,8 +147,9 @@ TYPES: dict[str, ProblemType] = {
     "overloaded": ProblemType(
         "Too busy",
         503,
-        "`detail` says whether the queue is full, a turn did not come in time, or too many large"
-        " bodies came at once. See `Retry-After`.",
+        "`detail` says whether the queue is full, a turn did not come in time, too many large"
+        " bodies came at once, or the service has just started and still compiles the cost model."
+        " See `Retry-After`.",
     ),
     "client-gone": ProblemType(
         "The client is gone",
@@ -194,12 +195,13 @@ _NAME_OF_EXCEPTION: dict[type[Exception], str] = {
     errors.QueueFull: "overloaded",
     errors.TurnNeverCame: "overloaded",
     errors.TooMuchHeld: "overloaded",
+    errors.StillCompiling: "overloaded",
     errors.ClientGone: "client-gone",
     errors.Refused: "invalid",
 }
 _NAME_OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
-_RETRY_AFTER_S = 5
+RETRY_AFTER_S = 5
 
 
 def install(app: FastAPI) -> None:
@@ -242,7 +244,7 @@ def service_error_response(scope: Scope, error: errors.ServiceError) -> JSONResp
 def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
     """When to try again, the challenge of RFC 6750 §3, or which header the answer depends on."""
     if TYPES[name].status == 503 or name == "still-running":
-        return {"Retry-After": str(_RETRY_AFTER_S)}
+        return {"Retry-After": str(RETRY_AFTER_S)}
     if isinstance(error, errors.Forbidden):
         return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{error.scope}"'}
     if isinstance(error, errors.Unauthenticated):

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from models.advice.recommendation import recommend
-from models.cost.step import predict
+from models.kernel.predictions import predict
 from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem

@@ -24,7 +24,7 @@ from models.advice.fewer_chips import fastest_on_fewer
 from models.advice.recommendation import Recommendation, recommend
 from models.advice.safe_fit import fastest_bolder_layout
 from models.layouts.space import Space
-from models.search.branch_and_bound import _Search
+from models.search.enumeration import _Search
 from models.search.infeasibility import why_none
 from models.search.tables import SearchTables
 from models.spec.constraints import KNOBS, Constraints

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import uvicorn
 
+from models.search.warm_up import warm_up
 from service.app import create_app
+from service.runtime.cost_model import compile_cost_model
 from service.settings import Settings
 from tests.docs.pages import Block
 from tests.paths import ROOT
@@ -28,6 +30,7 @@ _PRELUDE = "set -euo pipefail\n"
 @contextmanager
 def served(database_url: str, **settings: object) -> Iterator[str]:
     """The address of a service on a free port."""
+    compile_cost_model(warm_up)
     app = create_app(Settings.model_validate({"database_url": database_url, **settings}))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)

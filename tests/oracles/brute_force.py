@@ -6,6 +6,7 @@ Simple on purpose: what the search must agree with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -16,8 +17,9 @@ import numpy as np
 
 from models.columns import Array
 from models.cost.memory_uncertainty import MemoryUncertainty
-from models.cost.step import Predictions, predict
+from models.kernel.predictions import Predictions, predict
 from models.layouts.complexity import complexity
+from models.layouts.factors import ordered_factorisations
 from models.layouts.rules import RULES, Rule
 from models.spec.constraints import EVEN_CHANCE, Constraints
 from models.spec.hardware import GIB
@@ -103,7 +105,7 @@ def _deviations(predictions: Predictions, profile: Profile) -> Array:
     """How many standard deviations each has left, of the device or of its host."""
     cluster, memory = predictions.problem.cluster, predictions.memory
     spread = MemoryUncertainty.of(predictions.problem, profile).spread(memory)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         device = np.log(
             (cluster.usable_bytes - memory["context_bytes"]) / predictions.reserved_bytes
         )
@@ -165,17 +167,31 @@ def _legal_orders(problem: Problem, meshes: Layouts, axes: int, block: int) -> A
 _OF_MESH = (*_DEGREES, "micro_batch", "sequence_parallel")
 
 
-def _meshes(problem: Problem, constraints: Constraints) -> Layouts:
-    """Those that obey every rule that no policy changes."""
+def written_down(problem: Problem, constraints: Constraints) -> tuple[int, int]:
+    """How many meshes and how many policies are looked at, before any rule."""
+    meshes = ordered_factorisations(problem.cluster.num_devices, len(AXES))
+    meshes *= math.prod(map(len, _mesh_knobs(problem, constraints).values()))
+    return meshes, math.prod(map(len, _policy_knobs(problem, constraints).values()))
+
+
+def _mesh_knobs(problem: Problem, constraints: Constraints) -> dict[str, list[Any]]:
+    """What a mesh may have beside the degrees of its axes."""
     moe = [kind.moe for kind in problem.architecture.kinds if kind.moe]
-    batch = problem.workload.global_batch
     free: dict[str, list[Any]] = {
         "sequence_parallel": [False, True],
         "ep": _divisors(moe[0].num_experts) if moe else [1],
         "etp": _divisors(moe[0].intermediate_size) if moe else [1],
-        "micro_batch": _divisors(batch),
+        "micro_batch": _divisors(problem.workload.global_batch),
     }
-    knobs = Layouts.of(Layout(**chosen) for chosen in _combinations(_allowed(free, constraints)))
+    return _allowed(free, constraints)
+
+
+def _meshes(problem: Problem, constraints: Constraints) -> Layouts:
+    """Those that obey every rule that no policy changes."""
+    batch = problem.workload.global_batch
+    knobs = Layouts.of(
+        Layout(**chosen) for chosen in _combinations(_mesh_knobs(problem, constraints))
+    )
     rules = [
         rule for rule in RULES if rule.name not in _OF_POLICY and rule.field != "layout.placement"
     ]
@@ -198,7 +214,7 @@ def _obeys(problem: Problem, rows: Layouts, rules: Sequence[Rule]) -> Array:
     return np.asarray(np.all([rule.test(problem, rows) for rule in rules], axis=0), dtype=bool)
 
 
-def _policies(problem: Problem, constraints: Constraints) -> Layouts:
+def _policy_knobs(problem: Problem, constraints: Constraints) -> dict[str, list[Any]]:
     longest = -(
         -problem.architecture.num_layers // min(constraints.allowed.get("pp", (1,)))
     )  # chunk
@@ -215,7 +231,11 @@ def _policies(problem: Problem, constraints: Constraints) -> Layouts:
     }
     if "recompute_layers" in constraints.allowed:
         free["recompute_layers"] = list(range(longest))
-    every = _combinations(_allowed(free, constraints))
+    return _allowed(free, constraints)
+
+
+def _policies(problem: Problem, constraints: Constraints) -> Layouts:
+    every = _combinations(_policy_knobs(problem, constraints))
     some = (
         p
         for p in every

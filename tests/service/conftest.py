@@ -11,7 +11,9 @@ with warnings.catch_warnings():  # starlette would rather have httpx2 than httpx
     warnings.simplefilter("ignore")
     from starlette.testclient import TestClient
 
+from models.search.warm_up import warm_up
 from service.app import create_app
+from service.runtime.cost_model import compile_cost_model
 from service.settings import Settings
 
 
@@ -22,6 +24,12 @@ class Databases(Protocol):
 
 
 MakeClient = Callable[..., TestClient]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_cost_model() -> None:
+    """So that each application is ready when it starts."""
+    compile_cost_model(warm_up)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ import pytest
 
 from tests.paths import ROOT
 from tests.service.asking import ON_BOTH, PREDICTION, assert_problem
+
+_READY_S = 120.0
+"""On a machine that compiles the cost model for the first time, and runs other tests meanwhile."""
 
 
 @contextmanager
@@ -47,11 +51,19 @@ def address_of(process: subprocess.Popen[str]) -> str:
     return match[1]
 
 
+def wait_until_ready(address: str) -> None:
+    assert httpx.get(f"{address}/livez").status_code == 200
+    ends = time.monotonic() + _READY_S
+    while (answer := httpx.get(f"{address}/readyz")).status_code != 200:
+        assert time.monotonic() < ends, answer.text
+        time.sleep(0.5)  # each request is a line of the log, and nobody reads those meanwhile
+
+
 @ON_BOTH
 def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
     with started(empty_database_url, "--port", "0") as process:
         address = address_of(process)
-        assert httpx.get(f"{address}/readyz").json() == {"database": "ok"}
+        wait_until_ready(address)
         made = httpx.post(f"{address}/v1/predictions", json=PREDICTION)
         assert httpx.get(address + made.headers["location"]).json() == made.json()
         assert_problem(
@@ -68,7 +80,7 @@ def test_several_may_start_on_an_empty_database(empty_database_url: str) -> None
             stack.enter_context(started(empty_database_url, "--port", "0")) for _ in range(3)
         ]
         for process in processes:
-            assert httpx.get(f"{address_of(process)}/readyz").status_code == 200
+            wait_until_ready(address_of(process))
 
 
 @pytest.mark.long

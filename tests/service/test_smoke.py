@@ -98,4 +98,4 @@ def test_what_is_not_there_is_a_problem(client) -> None:
 
 
 def test_it_is_ready(client) -> None:
-    assert client.get("/readyz").json() == {"database": "ok"}
+    assert client.get("/readyz").json() == {"database": "ok", "cost_model": "ok"}

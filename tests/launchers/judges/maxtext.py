@@ -146,10 +146,11 @@ def recompute(config: Any) -> dict[str, Any]:
     offloads = bool(offloaded)
     if not saved:
         return {"recompute": "full", "recompute_modules": [], "offload_activations": offloads}
-    network = "mlpwo" in saved
+    dense = config.num_experts == 1 or config.first_num_dense_layers > 0
+    dense |= config.interleave_moe_layer_step > 1
     modules = {
         "core_attn": "context" not in saved,
-        "mlp": not network,
+        "mlp": dense and "mlpwo" not in saved,
         "mla_up_proj": "key_proj" not in saved,
         "moe": config.num_experts > 1 and not ({"moe_mlpwo", "mlpwo"} & saved),
     }

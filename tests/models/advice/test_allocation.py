@@ -13,7 +13,7 @@ from models.advice.allocation import Node, allocate
 from models.advice.recommendation import recommend
 from models.errors import Infeasible, Invalid
 from models.layouts.space import Space
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.result import Goal
 from models.spec import catalogue
 from models.spec.constraints import Constraints

@@ -10,7 +10,7 @@ import pytest
 from models.advice.recommendation import recommend
 from models.errors import Infeasible
 from models.layouts.space import Space
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.result import Goal
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints

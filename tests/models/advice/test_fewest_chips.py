@@ -12,7 +12,7 @@ from models.advice.fewest_chips import fewest_chips
 from models.advice.recommendation import recommend
 from models.errors import Infeasible
 from models.layouts.space import Space
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.result import Goal
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints

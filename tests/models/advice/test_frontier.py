@@ -14,10 +14,10 @@ from models.advice import sweep
 from models.advice.frontier import crossings, frontier
 from models.advice.sweep import Block, FrontierSweep, Point
 from models.advice.thresholds import thresholds
-from models.cost.step import predict
 from models.errors import Infeasible
+from models.kernel.predictions import predict
 from models.layouts.space import Space
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.result import Goal
 from models.search.tables import NoLegalLayout
 from models.spec import catalogue
@@ -29,8 +29,9 @@ from models.spec.profile import shipped_profile
 from models.spec.recompute import policy_code
 from models.spec.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
-from tests.models.search.test_branch_and_bound import PINNED, offers, problems
+from tests.models.search.test_enumeration import problems
 from tests.oracles.brute_force import legal
+from tests.oracles.random_questions import PINNED, offers
 
 PROFILE = shipped_profile()
 # where unlike stages take turns in being the last, closed forms of schedules are that close

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from models.advice.switch_effects import SwitchEffect, switch_effects
-from models.cost.step import predict
 from models.errors import Invalid
+from models.kernel.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -12,7 +12,7 @@ from models.calibration.calibrate import calibrate
 from models.calibration.observation import Observation
 from models.columns import Array
 from models.cost.compute import deviation
-from models.cost.step import predict
+from models.kernel.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.cost.step import predict
+from models.kernel.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

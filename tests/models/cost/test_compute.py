@@ -10,7 +10,7 @@ import pytest
 from models.cost.compute import SETTLED_YEARS, Compute, busiest
 from models.cost.kernels import Kernels
 from models.cost.shard import Shards
-from models.cost.step import predict
+from models.kernel.predictions import predict
 from models.spec import catalogue
 from models.spec.architecture import Architecture, Moe, MoeShape
 from models.spec.layout import Layout, Layouts

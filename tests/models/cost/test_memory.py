@@ -9,7 +9,7 @@ import pytest
 
 from models.cost.memory import kept_bytes, layer_bytes
 from models.cost.shard import Shards
-from models.cost.step import predict
+from models.kernel.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from models.cost.mesh_costs import MeshCosts
-from models.cost.step import predict
+from models.kernel.predictions import predict
 from models.spec.layout import Layout, Layouts
 from tests.models.cost.examples import PROFILE, on_stack, question
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.cost.step import TIME_TERMS, predict
+from models.kernel.predictions import TIME_TERMS, predict
 from models.layouts.defaults import with_stack_defaults
 from models.layouts.rules import require_legal
 from models.prediction.prediction import predict_layouts

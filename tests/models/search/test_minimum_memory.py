@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from models.advice.recommendation import Recommendation, recommend
-from models.cost.step import predict
 from models.errors import Infeasible, OutOfTime
+from models.kernel.predictions import predict
 from models.layouts.rules import require_legal
 from models.layouts.space import Space
 from models.prediction.prediction import predict_layouts
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.result import Goal
 from models.spec.constraints import (
     EVEN_CHANCE,

@@ -59,7 +59,7 @@ def test_a_database_without_tables_is_not_at_head(empty_database_url: str) -> No
 def test_a_database_that_lacks_what_its_revision_promises_is_not_ready(
     client, database_url: str, lost: str, table: str
 ) -> None:
-    assert client.get("/readyz").json() == {"database": "ok"}
+    assert client.get("/readyz").status_code == 200
     engine = database.connect(database_url)
     with engine.connect() as connection, database.writing(connection):
         connection.execute(text(lost))

@@ -6,20 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import permutations, product
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from models.search.bounds import Bounds, CoreBounds, Variants, slower_shardings
+from models.search.least_costs import LeastCosts
+from models.search.memory_bounds import CoreMemory, MemoryBounds
+from models.search.pipeline_bounds import Chains
 
 from models.advice.recommendation import recommend
 from models.columns import Array, distinct
 from models.cost.mesh_costs import MeshCosts, ShardCosts
 from models.cost.overlap import recomputed
 from models.cost.shard import Shards
-from models.cost.step import predict
 from models.errors import Infeasible, Invalid, OutOfTime
+from models.kernel.predictions import predict
 from models.layouts.factors import factorisations, ordered_factorisations
 from models.layouts.placement import closest_groups
 from models.layouts.space import (
@@ -31,25 +34,22 @@ from models.layouts.space import (
     default_layouts,
 )
 from models.search import branch_and_bound as search_module
-from models.search.bounds import Bounds, CoreBounds, Variants, slower_shardings
-from models.search.branch_and_bound import search
+from models.search.enumeration import search
 from models.search.incumbent import Incumbent
-from models.search.least_costs import LeastCosts
-from models.search.memory_bounds import CoreMemory, MemoryBounds
 from models.search.pareto import ROUNDED
-from models.search.pipeline_bounds import Chains
 from models.search.result import Answer, Goal, NothingFaster, run_to_completion
 from models.search.tables import NoLegalLayout, SearchTables
 from models.spec import catalogue
-from models.spec.architecture import Architecture, MlaShape, MoeShape
 from models.spec.constraints import EVEN_CHANCE, Constraints
-from models.spec.hardware import GIB, Cluster, Level
+from models.spec.hardware import GIB
 from models.spec.layout import SCHEDULES, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, shipped_profile
 from models.spec.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
 from tests.oracles.brute_force import Found, fitting, legal
+from tests.oracles.random_problems import SELECTIVE, small_model, small_problem, with_host
+from tests.oracles.random_questions import PINNED, UNSURE, offers
 
 PROFILE = shipped_profile()
 SIZES = (
@@ -61,174 +61,15 @@ SIZES = (
 )  # of what is opened together at first
 
 
-_UNUSUAL: list[dict[str, Any]] = [
-    {},
-    {"tie_word_embeddings": True},
-    {"mtp_layers": 1},
-    {"num_norms": 1},
-    {"intermediate_size": 2832},  # an odd number of blocks of 16
-    {"sliding_window": 512, "full_attention_period": 2},
-    {
-        "mla": MlaShape(
-            kv_lora_rank=256,
-            q_lora_rank=384,
-            qk_nope_head_dim=64,
-            qk_rope_head_dim=32,
-            v_head_dim=64,
-        )
-    },
-]
-"""What else may tell a model from Llama."""
-
-
-def small_model(
-    *, sparse: bool, layers: int, intermediate_size: int = 2816, **unusual: Any
-) -> Architecture:
-    shape = {"num_experts": 4, "experts_per_token": 2, "num_groups": 2, "groups_per_token": 1}
-    moe = MoeShape(**shape, moe_intermediate_size=512, first_k_dense=1) if sparse else None
-    return Architecture.from_shape(
-        name="small", num_layers=layers, hidden_size=1024, intermediate_size=intermediate_size,
-        num_attention_heads=8, num_key_value_heads=4, vocab_size=32000, moe=moe, **unusual,
-    )  # fmt: skip
-
-
-_GPU = ["megatron", "torchtitan", "deepspeed", "generic", "nanotron"]
-_STACKS = {
-    "h100-sxm-80gb": [*_GPU, "deepseek"],
-    "a100-sxm-40gb": _GPU,
-    "mi300x": _GPU,
-    "pvc-tile-64gb": ["torchtitan", "deepspeed", "fsdp", "generic"],
-    "tpu-v5p": ["maxtext", "generic"],
-}
-
-
-def any_levels(draw: st.DrawFn, chip: str, chips: int) -> Cluster:
-    """Nested levels of any speeds: what a caller describes need not slow down outwards. Or a torus
-    of any shape."""
-    speeds = st.sampled_from([20.0, 60.0, 450.0])
-    found = catalogue.cluster(chip, chips)
-    if found.fabric.torus is not None:
-        torus = replace(found.fabric.torus, wrap_length=draw(st.sampled_from([2, 4])))
-        shapes = [
-            s
-            for s in product([1, 2, 4, 8], repeat=3)
-            if chips % np.prod(s) == 0 and 2 * np.prod(s) >= chips / 3
-        ]
-        shape = draw(st.sampled_from(shapes))
-        return replace(found, fabric=replace(found.fabric, torus=torus), torus_shape=shape)
-    levels = tuple(
-        Level(name=name, gb_s_per_chip=draw(speeds), size=size)
-        for name, size in (("inner", 2), ("middle", 4), ("outer", None))
-    )
-    return replace(found, fabric=replace(found.fabric, levels=levels))
-
-
-def with_host(cluster: Cluster, gb: float | None) -> Cluster:
-    return replace(cluster, chip=replace(cluster.chip, host_memory_gb=gb))
-
-
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    chip = draw(st.sampled_from(list(_STACKS)))
-    chips = draw(
-        st.sampled_from(
-            [1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 6, 8, 12, 16]
-        )
-    )
-    sparse, stack = draw(st.booleans()), draw(st.sampled_from(_STACKS[chip]))
+    found = small_problem(lambda values: draw(st.sampled_from(values)))
     if (
         settings.get_current_profile_name() == "same"
     ):  # brute force of these takes a quarter of a minute each
-        assume(not (sparse and chips == 16 and stack == "generic"))
-    return Problem(
-        architecture=small_model(
-            sparse=sparse,
-            layers=draw(st.sampled_from([3, 4, 6])),
-            **draw(st.sampled_from(_UNUSUAL)),
-        ),
-        cluster=with_host(
-            draw(st.sampled_from([catalogue.cluster(chip, chips), any_levels(draw, chip, chips)])),
-            draw(st.sampled_from([None, 0.05, 0.5, 5.0])),
-        ),
-        workload=Workload(
-            seq_len=draw(st.sampled_from([1024, 4096, 32768])),
-            global_batch=draw(st.sampled_from([4, 6, 16, 48])),
-            load_balancing=draw(st.sampled_from(["none", "global_batch_loss"])),
-            precision=draw(
-                st.sampled_from(
-                    ["bf16", "fp8"] if chip in ("h100-sxm-80gb", "mi300x") else ["bf16"]
-                )
-            ),
-        ),
-        stack=replace(
-            catalogue.stack(stack),
-            max_virtual_stages=2,
-            keeps_logits=draw(st.booleans()),
-            keeps_operands=draw(st.booleans()),
-            whole_blocks=draw(st.booleans()),
-            recomputes_last=draw(st.booleans()),
-            loss_chunks=draw(st.sampled_from([1, 8])),
-            shards=draw(st.sampled_from(["in_place", "flat", "each"])),
-            selective=draw(st.sampled_from(_SELECTIVE)),
-            recompute_layers=draw(st.booleans()),
-            whole_gradients=draw(st.booleans()),
-            overlap_zero1=draw(st.booleans()),
-        ),
-    )
-
-
-_SELECTIVE = [
-    (("layernorm", "mlp_act", "moe_act", "mla_up_proj"),),
-    (
-        ("core_attn",),
-        ("layernorm",),
-        ("layernorm", "moe_act"),
-        ("mlp",),
-        ("mlp", "mlp_act", "moe"),
-        ("shared_experts",),
-    ),
-    (("alternate_mm",), ("alternate_mm", "mlp"), ("mlp",)),
-]
-
-# Brute force over every knob at once takes long: each case pins what another leaves free.
-PINNED: list[dict[str, tuple[object, ...]]] = [
-    {"micro_batch": (1, 2), "offload_optimizer": (False,), "offload_activations": (False,)},
-    {
-        "micro_batch": (1,),
-        "offload_optimizer": (False,),
-        "zero_stage": (1, 3),
-        "balanced": (True, False),
-        "cp": (1,),
-    },
-    {"micro_batch": (2,), "schedule": ("1f1b", "interleaved"), "zero_stage": (0, 1), "tp": (1, 2)},
-    {
-        "micro_batch": (1, 4),
-        "recompute": ("none", "full"),
-        "dp_replicate": (1, 2),
-        "offload_optimizer": (True, False),
-    },
-    {
-        "recompute": ("full",),
-        "recompute_layers": (1, 3),
-        "micro_batch": (1, 2),
-        "offload_optimizer": (False,),
-    },
-    {
-        "recompute_modules": ("mlp", "layernorm"),
-        "recompute_layers": (0,),
-        "micro_batch": (4,),
-        "tp": (1, 2),
-    },
-]
-
-
-def offers(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> bool:
-    """Whether the stack can recompute the modules that are asked for."""
-    modules = set(pinned.get("recompute_modules", ()))
-    return not modules or (
-        modules <= set(problem.stack.recomputable_modules)
-        and "selective" in problem.stack.recompute
-    )
+        chips, stack = found.cluster.num_chips, found.stack.id
+        assume(not (found.architecture.is_moe and chips == 16 and stack == "generic"))
+    return found
 
 
 def answered(problem: Problem, constraints: Constraints, goal: Goal) -> Answer | None:
@@ -291,20 +132,6 @@ def test_the_search_finds_what_brute_force_finds(
     agree(answer, fitting(problem, PROFILE, constraints), goal)
 
 
-UNSURE = PROFILE.with_terms(
-    {
-        (name, "all"): replace(PROFILE.by_key[name, "all"], runs=0, spread=spread)
-        for name, spread in {
-            "activation_memory": 0.3,
-            "logit_memory": 0.5,
-            "fragmentation": 0.8,
-        }.items()
-    }
-)
-"""Memory of which no run says anything: layouts are as unsure to fit as the parts are large that it
-scales."""
-
-
 @settings(max_examples=15)
 @given(
     problems(),
@@ -344,7 +171,7 @@ def test_of_layouts_that_tie_the_simplest_is_found(monkeypatch: pytest.MonkeyPat
         architecture=small_model(sparse=True, layers=3),
         cluster=with_host(catalogue.cluster("tpu-v5p", 16), None),
         workload=Workload(seq_len=4096, global_batch=6),
-        stack=replace(catalogue.stack("maxtext"), selective=_SELECTIVE[0], recompute_layers=False),
+        stack=replace(catalogue.stack("maxtext"), selective=SELECTIVE[0], recompute_layers=False),
     )
     constraints, goal = Constraints(allowed=PINNED[0]), Goal(tolerance=0.0, top=1, both_sides=True)
     for name in SIZES:

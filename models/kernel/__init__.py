@@ -1,0 +1,1 @@
+"""The cost model of one layout as a compiled scalar kernel."""

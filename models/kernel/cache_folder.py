@@ -1,0 +1,110 @@
+"""The folders that keep machine code from one process to the next."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import numba
+from numba.misc.appdirs import user_cache_dir
+
+_PACKAGE = Path(__file__).parents[1]
+_CHECKSUM_BYTES = hashlib.sha256().digest_size
+
+
+class CacheFolders:
+    """Folders that keep files by name: a file is looked for in each, and kept in the first that
+    takes it. The first part of a name, up to a dash, is what it is of; the second part its version,
+    which replaces others.
+
+    A folder counts only where no other user could put a file into it, for its files are code that
+    will run.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+
+    def existing(self) -> list[Path]:
+        return [folder for folder in self._folders if _is_safe(folder)]
+
+    def usable(self) -> Iterator[Path]:
+        """The folders that exist, and those that can be made."""
+        for folder in self._folders:
+            with suppress(OSError):
+                folder.mkdir(mode=0o755, parents=True)
+            if _is_safe(folder):
+                yield folder
+
+    def load(self, name: str) -> bytes | None:
+        """What was kept under a name; None where nothing was, or where not all of it is left."""
+        for folder in self.existing():
+            with suppress(OSError):
+                content = (folder / name).read_bytes()
+                kept = content[_CHECKSUM_BYTES:]
+                if hashlib.sha256(kept).digest() == content[:_CHECKSUM_BYTES]:
+                    return kept
+        return None
+
+    def save(self, name: str, content: bytes) -> None:
+        """Keeps it, unless no folder can be written. Several processes may do this at once: a file
+        has its name only when it is whole."""
+        for folder in self.usable():
+            unfinished = folder / f"{name}-{uuid.uuid4().hex}"
+            try:
+                unfinished.write_bytes(hashlib.sha256(content).digest() + content)
+                unfinished.replace(folder / name)
+            except OSError:
+                _remove(unfinished)
+            else:
+                _remove_other_versions(folder / name)
+                return
+
+
+def _remove_other_versions(file: Path) -> None:
+    of, version, _ = file.name.split("-", 2)
+    for other in file.parent.glob(f"{of}-*"):
+        if not other.name.startswith(f"{of}-{version}-"):
+            _remove(other)
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):
+        file.unlink()
+
+
+def _is_safe(folder: Path) -> bool:
+    """Whether only this user, the administrator and the owner of the sources can write there."""
+    owners = {os.geteuid(), 0, Path(__file__).stat().st_uid}
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return private and status.st_uid in owners
+
+
+@cache
+def machine_code() -> CacheFolders:
+    """Of this package, for this interpreter. The places are the folder that NUMBA_CACHE_DIR names,
+    that of the sources, the user's for caches, and that for temporary files."""
+    interpreter = sys.implementation.cache_tag
+    folders = [_PACKAGE / "__pycache__" / f"machine-code-{interpreter}"]
+    # There may be other copies of this package, whose machine code goes to the same places.
+    package = hashlib.sha256(str(_PACKAGE).encode()).hexdigest()[:8]
+    name = f"shardwright-{package}-{interpreter}"
+    if numba.config.CACHE_DIR:
+        folders.insert(0, Path(numba.config.CACHE_DIR).absolute() / name)
+    home = Path(user_cache_dir())
+    if home.is_absolute():  # as it is not where the user has no home
+        folders.append(home / name)
+    with suppress(OSError):  # where there is no folder for temporary files
+        folders.append(Path(tempfile.gettempdir()) / f"{name}-{os.geteuid()}")
+    return CacheFolders(folders)

@@ -1,0 +1,387 @@
+"""Collectives on nested levels and tori: α + bytes / bandwidth, per level.
+
+Every collective costs a group so much a byte and so much before the first. Bytes are those of the
+whole tensor a device ends up with (gather) or starts from (scatter, reduce). Sources: bandwidth
+terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus terms from the public
+scaling book (jax-ml/scaling-book, sharding.md): an axis gathers at the sum of its link directions
+and an all-to-all takes a quarter of a gather on a closed ring.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from models.columns import Array
+from models.kernel.compiled import compiled
+from models.kernel.facts import (
+    ALLGATHER,
+    DEDUPLICATED,
+    ULYSSES,
+    CoefficientRecord,
+    DeviceOrder,
+    DimFacts,
+    Facts,
+    LayerFacts,
+)
+from models.kernel.groups import (
+    CP,
+    DP_REPLICATE,
+    EDP,
+    EP,
+    ETP,
+    PP,
+    REPLICAS,
+    SHARDING,
+    TP,
+    Groups,
+    set_groups,
+)
+from models.kernel.rows import Row
+
+TREE_HOPS = 10.0
+"""How many hops of a ring one pass over a tree costs for every doubling of nodes: 90 us were
+measured there and back, where a hop takes 4.5 us."""
+TREE_HOPS_INSIDE = 3.2
+"""The same within a scale-up domain. NCCL's tuning.cc has a tree's hop 0.66 times as long as a
+ring's there, and 2.1 times as long between nodes."""
+
+
+class Cost(NamedTuple):
+    """What a collective costs over a group: seconds a byte, and seconds before the first byte."""
+
+    byte_s: float
+    latency_s: float
+
+
+class Links(NamedTuple):
+    """What the collectives of a layout cost over its links. Those of tokens for experts are given
+    apart, for every kind of layer."""
+
+    tp: Cost
+    """A gather, as are those without another name."""
+    tp_reduce: Cost
+    etp: Cost
+    cp: Cost
+    send: Cost
+    replicate: Cost
+    """An all-reduce over replicas."""
+    edp: Cost
+    sharding: Cost
+    replicas: Cost
+    """An all-reduce over all that hold the same parameters where nothing is sharded."""
+    dense_shards: float
+    expert_shards: float
+    tensor_across_domains: bool
+    expert_across_domains: bool
+
+
+@compiled
+def time(cost: Cost, size: float) -> float:
+    """Seconds for so many bytes."""
+    return size * cost.byte_s + cost.latency_s
+
+
+@compiled
+def links_of(
+    f: Facts,
+    layers: Array,
+    dims: Array,
+    order: DeviceOrder,
+    row: Row,
+    c: CoefficientRecord,
+    g: Groups,
+    dispatch: Array,
+) -> Links:
+    """The links of a layout. Writes what an exchange of tokens costs in every kind of layer into
+    `dispatch` (kinds, 2)."""
+    set_groups(order, row, g)
+    for kind in range(f.kinds):
+        cost = dispatch_cost(f, layers[kind], dims, c, g)
+        dispatch[kind, 0] = cost.byte_s
+        dispatch[kind, 1] = cost.latency_s
+    context = all_to_all(f, dims, c, g, CP) if f.context == ULYSSES else gather(f, dims, c, g, CP)
+    return Links(
+        gather(f, dims, c, g, TP),
+        reduce(f, dims, c, g, TP),
+        gather(f, dims, c, g, ETP),
+        context,
+        send(dims, c, g, PP),
+        reduce(f, dims, c, g, DP_REPLICATE),
+        gather(f, dims, c, g, EDP),
+        gather(f, dims, c, g, SHARDING),
+        reduce(f, dims, c, g, REPLICAS),
+        float(g.degree[SHARDING]),
+        float(g.degree[EDP]),
+        crosses_domains(dims, g, TP),
+        crosses_domains(dims, g, EP),
+    )
+
+
+@compiled
+def dispatch_cost(
+    f: Facts, layer: LayerFacts, dims: Array, c: CoefficientRecord, g: Groups
+) -> Cost:
+    """An exchange of tokens over expert parallelism."""
+    if not layer.sparse or g.degree[EP] == 1:
+        return Cost(0.0, 0.0)
+    if f.dispatcher == ALLGATHER:
+        return gather(f, dims, c, g, EP)
+    slowest, inside = 0.0, 1.0
+    for d in range(len(dims)):
+        members = g.members[EP, d]
+        if members > 1:
+            copies = copies_crossing(f, layer, dims, g, d)
+            slowest = max(slowest, copies * exchange_s(dims, c, g, EP, d, inside))
+        inside *= members
+    return Cost(slowest, latency(c, g, EP, tree(f, dims, c, g, EP)))
+
+
+@compiled
+def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int) -> float:
+    """The share of the copies of a token that cross a dim when a domain receives it once; the dims
+    of a torus are no domains.
+
+    Of D domains within reach of its groups a token that picks k experts at random meets D(1 - (1 -
+    1/D)^k); node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
+    """
+    if f.dispatcher != DEDUPLICATED or d == 0 or dims[d].ring:
+        return 1.0
+    domains = 1.0
+    for beyond in range(d, len(dims)):
+        domains *= g.members[EP, beyond]
+    domains = domains_in_reach(layer, domains)
+    met = domains * (1 - (1 - 1 / domains) ** layer.experts_per_token)
+    if dims[d].out:
+        met = min(met, f.node_limit)
+    return min(met / layer.experts_per_token, 1.0)
+
+
+@compiled
+def domains_in_reach(layer: LayerFacts, domains: float) -> float:
+    """In how many domains the groups of a token lie on average, where the experts are divided
+    evenly over `domains` domains."""
+    groups = layer.num_groups
+    if layer.groups_per_token == groups:
+        return domains
+    groups_per_domain = max(groups / domains, 1.0)
+    if groups_per_domain <= 1:
+        return layer.groups_per_token * max(domains / groups, 1.0)
+    missed = 1.0  # the probability that a domain holds none of the groups, drawn one by one
+    for drawn in range(layer.groups_per_token):
+        left = groups - drawn
+        missed *= min(max((left - groups_per_domain) / left, 0.0), 1.0)
+    return domains * (1 - missed)
+
+
+# -- collectives over a group
+
+
+@compiled
+def gather(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
+    """All-gather, or a reduce-scatter of the same size (its mirror image)."""
+    if g.degree[group] == 1:
+        return Cost(0.0, 0.0)
+    seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
+    return Cost(seconds, latency(c, g, group, ring(f, dims, c, g, group)))
+
+
+@compiled
+def reduce(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
+    """All-reduce: a reduce-scatter and a gather, round a ring or over a tree."""
+    if g.degree[group] == 1:
+        return Cost(0.0, 0.0)
+    seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
+    path = min(ring(f, dims, c, g, group), tree(f, dims, c, g, group))
+    return Cost(2 * seconds, latency(c, g, group, 2 * path))
+
+
+@compiled
+def transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
+    """Seconds a byte of a gather over switched levels, which carry rings.
+
+    A ring passes on all but a member's own part over every link, and a domain has as many rings as
+    members to leave it by, so the bus bandwidth of large messages does not depend on the number of
+    nodes. Levels work at the same time on different pieces, so the slowest one counts.
+    """
+    missing = 1 - 1 / g.degree[group]
+    slowest, inside = 0.0, 1.0
+    for d in range(len(dims)):
+        members = g.members[group, d]
+        if members > 1:
+            slowest = max(slowest, missing / (inside * switch_rate(dims[d], c, members)))
+        inside *= members
+    return slowest
+
+
+@compiled
+def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
+    """The same on a torus, which gathers level by level: what enters a domain is all but the part
+    already inside. All dims of the torus are one level, at the sum of their links. What goes
+    between slices is a collective of its own, before or after the one within them, so its time is
+    added."""
+    slowest, between, inside, beyond = 0.0, 0.0, 1.0, float(g.degree[group])
+    ring_members, ring_rate, below = 1.0, 0.0, 1
+    for d in range(len(dims)):
+        dim, members = dims[d], g.members[group, d]
+        if dim.ring:
+            if members > 1:
+                covers = members * g.stride[group, d] * below == dim.domain
+                directions = (2.0 if dim.wraps and covers else 1.0) / g.stride[group, d]
+                ring_rate += directions * link_rate(dim, c)
+            ring_members *= members
+        below = dim.domain
+        if dim.ring and d + 1 < len(dims) and dims[d + 1].ring:
+            continue  # the next dim of the torus is part of the same level
+        rate = ring_rate if dim.ring else switch_rate(dim, c, members)
+        members = ring_members if dim.ring else members
+        seconds = (1 - 1 / beyond) / (inside * rate) if members > 1 else 0.0
+        if dim.out:
+            between += seconds
+        else:
+            slowest = max(slowest, seconds)
+        inside *= members
+        beyond /= members
+    return slowest + between
+
+
+@compiled
+def all_to_all(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
+    """Every device sends its bytes, spread evenly over the group."""
+    if g.degree[group] == 1:
+        return Cost(0.0, 0.0)
+    slowest, inside = 0.0, 1.0
+    for d in range(len(dims)):
+        members = g.members[group, d]
+        if members > 1:
+            slowest = max(slowest, exchange_s(dims, c, g, group, d, inside))
+        inside *= members
+    return Cost(slowest, latency(c, g, group, tree(f, dims, c, g, group)))
+
+
+@compiled
+def exchange_s(
+    dims: Array, c: CoefficientRecord, g: Groups, group: int, d: int, inside: float
+) -> float:
+    """Seconds a byte of an all-to-all over one dim, with so many members inside it.
+
+    Switched levels: the part that leaves a domain crosses its own NIC only (no aggregation), all of
+    it crosses the innermost links. Ring dims: n/8 of the bytes per one-way link on a closed ring,
+    n/4 on an open one.
+    """
+    dim, members = dims[d], g.members[group, d]
+    if dim.ring:
+        spans = members * g.stride[group, d]
+        below = dims[d - 1].domain if d > 0 else 1
+        closed = dim.wraps and spans * below == dim.domain
+        return spans / ((8 if closed else 4) * link_rate(dim, c) * c.alltoall)
+    rate = link_rate(dim, c) * c.alltoall
+    if dim.peer_gb_s > 0:
+        rate *= min((members - 1) * dim.peer_gb_s / dim.gb_s, 1.0)
+    return (1 - inside / g.degree[group]) / max(rate, 1.0)
+
+
+@compiled
+def send(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
+    """Point to point between neighbours of a group, over the slowest links that join any."""
+    seconds = hop = 0.0
+    for d in range(len(dims)):
+        if g.members[group, d] > 1:
+            dim = dims[d]
+            rate = link_rate(dim, c)
+            if dim.peer_gb_s > 0:
+                rate *= dim.peer_gb_s / dim.gb_s
+            seconds = max(seconds, 1 / rate)
+            hop = max(hop, c.scaleout_hop_s if dim.out else c.scaleup_hop_s)
+    return Cost(seconds, hop)
+
+
+@compiled
+def crosses_domains(dims: Array, g: Groups, group: int) -> bool:
+    """Whether some members of a group are in different scale-up domains."""
+    for d in range(len(dims)):
+        if dims[d].out and g.members[group, d] > 1:
+            return True
+    return False
+
+
+# -- rates and latencies
+
+
+@compiled
+def link_rate(dim: DimFacts, c: CoefficientRecord) -> float:
+    """Bytes a second that a device reaches over its links of a dim."""
+    return dim.gb_s * 1e9 * (c.scaleout if dim.out else c.scaleup)
+
+
+@compiled
+def switch_rate(dim: DimFacts, c: CoefficientRecord, members: float) -> float:
+    """The same of a group with so many members there. Where there is no switch, a device drives
+    only the links to these."""
+    rate = link_rate(dim, c)
+    if dim.peer_gb_s > 0:
+        rate *= min(max((members - 1) * dim.peer_gb_s / dim.gb_s, 1e-9), 1.0)
+    return rate
+
+
+@compiled
+def latency(c: CoefficientRecord, g: Groups, group: int, path: float) -> float:
+    """Seconds before the first byte: the fixed cost of a call and those of the path."""
+    return c.collective_s + path if g.degree[group] > 1 else 0.0
+
+
+@compiled
+def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
+    """Once round a ring of the group: a message passes every member, over slow hops between domains
+    and fast ones within; each a step of the ring, which takes what its network needs at least where
+    it leaves a domain.
+
+    NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops, and a network's overhead in
+    every step between nodes; it has no tree for gathers and scatters. The rings of a torus run at
+    the same time, both ways round.
+    """
+    up, out = spread(dims, g, group)
+    if f.is_torus:
+        return around(dims, g, group) * c.scaleup_hop_s + (out - 1) * c.scaleout_hop_s
+    step = c.ring_step_s if out > 1 else 0.0
+    fast, slow = max(c.scaleup_hop_s, step), max(c.scaleout_hop_s, step)
+    return (up - 1) * out * fast + (out - 1) * slow
+
+
+@compiled
+def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
+    """Down a tree: logarithmic between domains and within large ones, a chain within small ones."""
+    up, out = spread(dims, g, group)
+    fast = min(up - 1, TREE_HOPS_INSIDE * doublings(up))
+    if f.is_torus:
+        fast = around(dims, g, group)
+    return fast * c.scaleup_hop_s + TREE_HOPS * doublings(out) * c.scaleout_hop_s
+
+
+@compiled
+def around(dims: Array, g: Groups, group: int) -> float:
+    """Hops round the longest ring of a torus, half of them where it closes: messages go both
+    ways."""
+    hops = 0.0
+    for d in range(len(dims)):
+        if dims[d].ring:
+            length = (g.members[group, d] - 1) * g.stride[group, d]
+            hops = max(hops, length / 2 if dims[d].wraps else length)
+    return hops
+
+
+@compiled
+def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
+    """Members within a scale-up domain, and domains."""
+    up = out = 1.0
+    for d in range(len(dims)):
+        if dims[d].out:
+            out *= g.members[group, d]
+        else:
+            up *= g.members[group, d]
+    return up, out
+
+
+@compiled
+def doublings(count: float) -> float:
+    return math.log2(max(count, 1.0))

@@ -1,0 +1,374 @@
+"""Compute time of a layer and of the ends of a model on one device, for one micro-batch."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+from models.kernel.compiled import compiled
+from models.kernel.facts import (
+    ATTENTION,
+    DENSE,
+    DENSE_ACT,
+    DENSE_HALF,
+    ENDS,
+    EXPERT_ACT,
+    EXPERTS,
+    LAST_PRODUCT,
+    NORM,
+    UP,
+    CoefficientRecord,
+    Facts,
+    LayerFacts,
+)
+from models.kernel.kernels import (
+    Passes,
+    attention,
+    backward,
+    both,
+    grouped,
+    linear,
+    linear_16,
+    move,
+    times,
+)
+from models.kernel.shard import Shard, kv_share, routed_tokens
+
+OLDEST_YEARS = 3.0
+"""Older software is treated as this old: dates further back come with other chips and models."""
+SETTLED_YEARS = 0.5
+"""Dense runs of one layout have been as fast for longer (docs/experiments.md)."""
+_LARGEST = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in 2.0 ** np.arange(15)])
+"""The largest of 1, 2, 4, ... normal values (Blom 1958, Statistical Estimates and Transformed
+Beta-Variables)."""
+EAGER_NORM = 18
+"""Elements of 16 bits that an RMSNorm reads and writes for each of its input, operation by
+operation: to fp32, squared, averaged, scaled, back, times its weight, 6 + 8 + 4 + 8 + 6 + 4 bytes.
+One fused kernel: 2."""
+EAGER_ROTARY = 9
+"""Two products, a rotated copy and a sum, where one kernel has 2."""
+EAGER_GATE = 2
+"""The activated gate, written and read again."""
+
+
+class LayerTime(NamedTuple):
+    """Seconds of one layer, or of an end of the model, for one micro-batch.
+
+    `backward` is both halves; `weight` is what weight gradients, which zero-bubble schedules move,
+    add to it. Both have the attention kernel, and the gaps in which the device is `idle`, waiting
+    for the host, which takes `host` for forward and twice that for backward.
+    """
+
+    forward: float
+    backward: float
+    weight: float
+    attention_forward: float
+    attention_backward: float
+    idle_forward: float
+    idle_backward: float
+    host: float
+
+
+@compiled
+def plain_time(forward: float, backward: float, weight: float, factor: float) -> LayerTime:
+    """Of work without attention that no host holds up, so many times."""
+    return LayerTime(forward * factor, backward * factor, weight * factor, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@compiled
+def overhead(f: Facts, c: CoefficientRecord) -> float:
+    """How many times as long compute takes as its kernels do. Nothing is known of kernels younger
+    than those that ran on the chip's generation."""
+    age = min(max(f.age_years, c.kernel_age), OLDEST_YEARS)
+    return c.compute_overhead * math.exp(c.ageing * max(age - SETTLED_YEARS, 0.0))
+
+
+@compiled
+def layer_time(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, wanted: int, pieces: Array
+) -> LayerTime:
+    """One transformer layer. Writes into `pieces` the forward seconds of those parts of it that
+    recompute may repeat; of those that cost something to work out, the ones `wanted`, a bit
+    each."""
+    pieces[:] = 0.0
+    products = both(
+        projections(f, layer, shard, c), dense_products(f, layer, shard, c, wanted, pieces)
+    )
+    core = attention(f, layer, c, shard.tokens, layer.num_heads / shard.tp)
+    pieces[ATTENTION] = core.forward
+    light = body_traffic(f, layer, shard, c, pieces)
+    if layer.sparse:
+        experts = expert_products(f, layer, shard, c)
+        products = both(products, experts)
+        light += expert_traffic(f, layer, shard, c, pieces)
+        pieces[EXPERTS] += experts.forward
+    if wanted >> UP & 1 and layer.mla:
+        pieces[UP] = mla_up(f, layer, shard, c).forward
+    if wanted >> ENDS & 1:
+        pieces[ENDS] = keys_and_output(f, layer, shard, c)
+    return waiting_for_host(f, layer, shard, c, products, core, light, pieces)
+
+
+@compiled
+def waiting_for_host(
+    f: Facts,
+    layer: LayerFacts,
+    shard: Shard,
+    c: CoefficientRecord,
+    products: Passes,
+    core: Passes,
+    light: float,
+    pieces: Array,
+) -> LayerTime:
+    """A layer of these kernels, which takes no less than its host needs to launch them; memory-
+    bound work moves twice as much in backward."""
+    slower, host = overhead(f, c), host_seconds(f, layer, shard, c)
+    device_forward = products.forward + core.forward + light
+    device_backward = backward(products) + backward(core) + 2 * light
+    forward = slower_of(device_forward, host)
+    back = slower_of(device_backward, 2 * host)
+    without_weights = slower_of(device_backward - products.weight, 2 * host)
+    for piece in range(len(pieces)):
+        pieces[piece] *= slower
+    return LayerTime(
+        forward * slower,
+        back * slower,
+        (back - without_weights) * slower,
+        core.forward * slower,
+        backward(core) * slower,
+        (forward - device_forward) * slower,
+        (back - device_backward) * slower,
+        host * slower,
+    )
+
+
+@compiled
+def slower_of(device: float, host: float) -> float:
+    """The slower of two that run beside each other, with some of the other where they are close."""
+    device, host = device * device, host * host
+    return math.sqrt(math.sqrt(device * device + host * host))
+
+
+@compiled
+def embedding_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
+    """The look-up of input embeddings: reading and writing, and a scatter backward."""
+    seconds = move(f, c, 3 * shard.local_tokens * f.hidden_size * f.activation_bytes)
+    return plain_time(seconds, seconds, 0.0, overhead(f, c))
+
+
+@compiled
+def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
+    """Final norm, output projection and cross-entropy over fp32 logits. Every module of multi-token
+    prediction adds a head and a projection; its layer is counted with the others."""
+    product = linear_16(f, c, shard.tokens, f.hidden_size, f.vocab_size / shard.tp)
+    vocabulary = f.vocab_size / shard.tp if f.parallel_loss else f.vocab_size
+    logits = move(f, c, shard.tokens * vocabulary * f.loss_traffic_bytes) * 0.5
+    heads, more = 1 + f.mtp_layers, mtp_projection(f, shard, c)
+    return plain_time(
+        heads * (product.forward + logits) + f.mtp_layers * more.forward,
+        heads * (backward(product) + logits) + f.mtp_layers * backward(more),
+        heads * product.weight + f.mtp_layers * more.weight,
+        overhead(f, c),
+    )
+
+
+@compiled
+def mtp_projection(f: Facts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """Of a module of multi-token prediction, from what its layer reads to what the layer takes."""
+    if f.mtp_layers == 0:
+        return Passes(0.0, 0.0, 0.0)
+    return linear(f, c, shard.tokens, 2 * f.hidden_size, f.hidden_size / shard.tp)
+
+
+# -- matrix products
+
+
+@compiled
+def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """The projections of attention. Heads are sharded over tp; MLA's down-projections are not, each
+    device does its own tokens. Queries, keys and values are one product, except in MLA."""
+    tokens, tp, hidden = shard.tokens, shard.tp, f.hidden_size
+    queries, values = layer.num_heads * layer.head_dim, layer.num_heads * layer.v_head_dim
+    output = linear(f, c, tokens, values / tp, hidden)
+    if not layer.mla:
+        together = queries / tp + layer.kv_dim * kv_share(layer, tp)
+        return both(linear(f, c, tokens, hidden, together), output)
+    down = linear(f, c, shard.local_tokens, hidden, layer.kv_lora_rank + layer.rope_head_dim)
+    found = both(both(output, down), mla_up(f, layer, shard, c))
+    if layer.q_lora_rank == 0:
+        return both(found, linear(f, c, tokens, hidden, queries / tp))
+    return both(found, linear(f, c, shard.local_tokens, hidden, layer.q_lora_rank))
+
+
+@compiled
+def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """MLA's projections from latents to heads."""
+    tokens, tp, heads = shard.tokens, shard.tp, layer.num_heads
+    key_value = heads * (layer.head_dim - layer.rope_head_dim + layer.v_head_dim)
+    up = linear(f, c, tokens, layer.kv_lora_rank, key_value / tp)
+    if layer.q_lora_rank == 0:
+        return up
+    return both(up, linear(f, c, tokens, layer.q_lora_rank, heads * layer.head_dim / tp))
+
+
+@compiled
+def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
+    """Forward of the projections of keys and of the output."""
+    keys = layer.kv_dim / 2 * kv_share(layer, shard.tp)
+    values = layer.num_heads * layer.v_head_dim / shard.tp
+    return (
+        linear(f, c, shard.tokens, f.hidden_size, keys).forward
+        + linear(f, c, shard.tokens, values, f.hidden_size).forward
+    )
+
+
+@compiled
+def dense_products(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, wanted: int, pieces: Array
+) -> Passes:
+    """The dense network or shared expert: up, with a gate's product, and down."""
+    if layer.dense_width == 0:
+        return Passes(0.0, 0.0, 0.0)
+    width = layer.dense_width / shard.tp
+    up = linear(f, c, shard.tokens, f.hidden_size, width * (layer.dense_matrices - 1))
+    down = linear(f, c, shard.tokens, width, f.hidden_size)
+    left_out = down.forward if layer.skips_last_product else 0.0
+    again = down.forward - left_out
+    if wanted >> DENSE_HALF & 1:
+        pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, again)
+    pieces[LAST_PRODUCT] = left_out
+    pieces[DENSE] = up.forward + again - pieces[DENSE_HALF]
+    return both(up, down)
+
+
+@compiled
+def every_second_product(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, down: float
+) -> float:
+    """Forward of the products of an MLP that are the second, fourth and so on of their layer, after
+    queries, keys, values and output, or after five of MLA; `down`: what is done again of the
+    last."""
+    up = linear(f, c, shard.tokens, f.hidden_size, layer.dense_width / shard.tp).forward
+    if layer.mla:
+        return up + down if layer.gated else up
+    return up if layer.gated else down
+
+
+@compiled
+def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """Routed experts as grouped products, each of its own share of the tokens, and the router. The
+    busiest device sets the pace."""
+    local = layer.num_experts / shard.ep
+    each, width = routed_tokens(layer, shard) / local, layer.expert_width / shard.etp
+    up = grouped(f, c, each, f.hidden_size, width * (layer.expert_matrices - 1), local)
+    down = grouped(f, c, each, width, f.hidden_size, local)
+    router = linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
+    return both(times(both(up, down), skew(f, layer, c, shard.ep)), router)
+
+
+@compiled
+def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
+    """Work and traffic of the busiest device's experts over the mean."""
+    if not f.natural_routing:
+        return 1.0
+    return 1 + c.imbalance * busiest(layer.num_experts, ep)
+
+
+@compiled
+def busiest(num_experts: float, ep: float) -> float:
+    """How far the largest of ep shares of the tokens lies above their mean, in standard deviations
+    of an expert's: each is the mean of E/ep experts' shares, all normal."""
+    doublings = min(math.log2(ep), len(_LARGEST) - 1.0)
+    below = min(int(doublings), len(_LARGEST) - 2)
+    part = doublings - below
+    largest = _LARGEST[below] + part * (_LARGEST[below + 1] - _LARGEST[below])
+    return largest * math.sqrt(ep / num_experts)
+
+
+# -- memory-bound work
+
+
+@compiled
+def body_traffic(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
+) -> float:
+    """Forward of norms, of a dense activation function, and of residuals, rotary and the rest:
+    reads and writes of elements by fused kernels, or of a Llama-like layer (the one with gates)
+    operation by operation."""
+    tp, stream = shard.tp, shard.local_tokens * f.hidden_size
+    eager = layer.gated and not f.fused
+    norm = EAGER_NORM if eager and not f.fused_norm else 2
+    heads = layer.num_heads / tp + layer.num_kv_heads * kv_share(layer, tp)
+    rotary = (EAGER_ROTARY if eager else 2) * shard.tokens * heads * layer.head_dim
+    values = shard.tokens * layer.num_heads * layer.v_head_dim / tp
+    norms = stream * norm * layer.num_norms * f.activation_bytes
+    norms += quantised_bytes(f, shard.tokens * 2 * f.hidden_size)
+    rest = (stream * 3 * 2 + rotary) * f.activation_bytes + quantised_bytes(f, values)
+    width = shard.tokens * layer.dense_width / tp
+    passes = layer.dense_matrices + (EAGER_GATE if eager else 0)
+    activation = width * passes * f.activation_bytes + quantised_bytes(f, width)
+    pieces[NORM] = elementwise(f, c, norms)
+    pieces[DENSE_ACT] = elementwise(f, c, activation)
+    return elementwise(f, c, norms + rest + activation)
+
+
+@compiled
+def expert_traffic(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
+) -> float:
+    """Forward of the activation functions and biases of experts, and of sorting tokens for them and
+    back."""
+    routed, width = routed_tokens(layer, shard), layer.expert_width / shard.etp
+    act = routed * width * layer.expert_matrices * f.activation_bytes
+    act += quantised_bytes(f, routed * width)
+    if layer.expert_bias:
+        outputs = width * (layer.expert_matrices - 1) + f.hidden_size
+        act += routed * outputs * f.activation_bytes * c.bias_traffic
+    older = math.exp(c.routing_ageing * min(f.age_years, OLDEST_YEARS))
+    sorting = 4 * routed * f.hidden_size * c.routing_traffic * older * f.activation_bytes
+    sorting += quantised_bytes(f, routed * f.hidden_size)
+    pieces[EXPERT_ACT] = elementwise(f, c, act)
+    pieces[EXPERTS] = elementwise(f, c, sorting)
+    return elementwise(f, c, act + sorting)
+
+
+@compiled
+def elementwise(f: Facts, c: CoefficientRecord, size: float) -> float:
+    return move(f, c, size * c.elementwise_traffic)
+
+
+@compiled
+def quantised_bytes(f: Facts, operands: float) -> float:
+    """Bytes of bringing inputs of products to the format they are multiplied in: read once, and
+    written as they are and transposed, for the weight gradient."""
+    if f.gemm_bytes >= f.activation_bytes:
+        return 0.0
+    return operands * (f.activation_bytes + 2 * f.gemm_bytes)
+
+
+# -- launches
+
+
+@compiled
+def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
+    """What the host takes to launch a layer's forward: projections, attention, element-wise
+    kernels, and where it is sparse routing and dispatch; and a few for every local expert, from a
+    loop in C++, or for all at once. A conversion goes with every product in a low format."""
+    low = f.gemm_bytes < 2
+    products = 2 if layer.dense_width > 0 else 0
+    if layer.mla:
+        products += 5 if layer.q_lora_rank > 0 else 4
+    else:
+        products += 2
+    count = products * (3.0 if low else 1.0) + 2
+    count += layer.num_norms * (1 if f.fused else 3) + (4 if f.fused else 10)
+    experts = 0.0
+    if layer.sparse:
+        count += c.routing_launches
+        experts = 1.0 if f.experts_at_once else layer.num_experts / shard.ep
+    seconds = count * c.launch_s + experts * (6 if low else 2) * c.expert_launch_s
+    return seconds * math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))

@@ -1,0 +1,435 @@
+"""A question as the compiled functions read it: records of numbers.
+
+Each class here names the fields of one kind of record. Its annotations are what compiled functions
+see; at run time they are given rows of arrays of :func:`record_type`, which numba reads like
+objects with these fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+
+from models.columns import Array
+from models.cost.kernels import KEY_BLOCK
+from models.cost.memory import LOGIT_BYTES as LOGIT_MEMORY
+from models.cost.memory import PARALLEL_LOGIT_BYTES
+from models.spec.architecture import Layer
+from models.spec.device_order import DeviceOrders
+from models.spec.flops import mean_keys
+from models.spec.hardware import Dim
+from models.spec.problem import Problem
+from models.spec.profile import Coefficients
+from models.spec.recompute import LAST, NONE, PIECES
+
+CONTEXT = ("ring", "allgather", "ulysses")
+RING, CONTEXT_ALLGATHER, ULYSSES = range(len(CONTEXT))
+DISPATCHERS = ("alltoall", "deduplicated", "allgather")
+ALLTOALL, DEDUPLICATED, ALLGATHER = range(len(DISPATCHERS))
+LOSSES = ("fused", "compiled", "pytorch", "stepwise")
+ALL_PIECES = (*PIECES, LAST)
+(
+    NORM,
+    DENSE_ACT,
+    EXPERT_ACT,
+    ATTENTION,
+    UP,
+    ENDS,
+    DENSE,
+    DENSE_HALF,
+    EXPERTS,
+    LAST_PRODUCT,
+) = range(len(ALL_PIECES))
+"""Pieces of a layer that recompute may repeat, as columns of arrays (models.spec.recompute)."""
+
+
+class Facts(NamedTuple):
+    """What a problem says of all layers, of its chip and of its stack. Sizes named `_bytes` are of
+    one element, unless they say otherwise."""
+
+    # the workload
+    seq_len: float
+    global_batch: int
+    activation_bytes: float
+    gemm_bytes: float
+    natural_routing: bool
+    """Experts' shares of the tokens differ; otherwise all experts have as many."""
+    # the model
+    kinds: int
+    """Kinds of layers; of the parts of a model the embedding and the head come after them."""
+    num_layers: int
+    hidden_size: float
+    vocab_size: float
+    mtp_layers: int
+    last_kind: int
+    tied_embedding: bool
+    embedding_parameters: float
+    head_parameters: float
+    """Of the output projection, and of MTP modules beyond their layers; not of the final norm."""
+    # the chip
+    gemm_tile: float
+    compute_units: float
+    """Of a device."""
+    gemm_flops: float
+    """The dense peak of a device in the format of matrix products, FLOP/s."""
+    gemm_format_bits: int
+    """Of a format whose efficiency is a coefficient: 16, 8 or 4."""
+    flops_16: float
+    """The dense peak of products that stay in 16 bits (in fp32 training, that of fp32)."""
+    optimizer_flops: float
+    """The dense 16-bit peak, at which Muon's products run."""
+    memory_bytes_s: float
+    usable_bytes: float
+    host_bytes: float
+    # the optimizer
+    muon: bool
+    parameter_bytes: float
+    operand_bytes: float
+    gradient_bytes: float
+    gradient_reduction_bytes: float
+    gather_bytes: float
+    gather_copy_bytes: float
+    reduce_copy_bytes: float
+    master_bytes: float
+    """Of the fp32 copy beside the parameter in use."""
+    sharded_master_bytes: float
+    """Of the fp32 copy that FSDP shards."""
+    moment_bytes: float
+    # the stack
+    materialises_scores: bool
+    score_passes: float
+    """How often a kernel that writes scores to memory reads or writes each."""
+    key_block: float
+    """Keys that the attention kernel takes at a time."""
+    fused: bool
+    fused_norm: bool
+    low_precision_activations: bool
+    loss_traffic_bytes: float
+    """Memory traffic of the loss for each logit."""
+    loss_memory_bytes: float
+    """Memory of a logit and its gradient."""
+    loss_memory_bytes_over_tensor: float
+    """The same with tp > 1."""
+    parallel_loss: bool
+    loss_chunks: float
+    keeps_logits: bool
+    experts_at_once: bool
+    gathers_matrices: bool
+    parameter_shards: bool
+    whole_gradients: bool
+    context: int
+    dispatcher: int
+    node_limit: float
+    overlap_data: bool
+    overlap_zero1: bool
+    overlap_tensor: bool
+    overlap_expert: bool
+    overlap_pipeline: bool
+    age_years: float
+    # the cluster
+    is_torus: bool
+    node: float
+    """Devices of a node, beyond which stragglers count."""
+    fills_fabric: bool
+
+
+class LayerFacts(NamedTuple):
+    """One kind of layer."""
+
+    trained_layers: float
+    """How many there are, with those of multi-token prediction."""
+    # attention
+    num_heads: float
+    num_kv_heads: float
+    head_dim: float
+    v_head_dim: float
+    kv_dim: float
+    mla: bool
+    q_lora_rank: float
+    kv_lora_rank: float
+    rope_head_dim: float
+    window: float
+    """Keys that a query sees at most; 0 where there is no limit."""
+    mean_keys: float
+    """Keys that a query sees on average."""
+    # the feed-forward network
+    dense_width: float
+    """Of the dense network or the shared expert; 0 where there is none."""
+    dense_matrices: float
+    gated: bool
+    parallel: bool
+    num_norms: float
+    skips_last_product: bool
+    sparse: bool
+    num_experts: float
+    experts_per_token: float
+    expert_width: float
+    expert_matrices: float
+    expert_bias: bool
+    num_groups: float
+    groups_per_token: int
+    # parameters
+    dense_parameters: float
+    """Outside the routed experts."""
+    expert_parameters: float
+    """Of all routed experts."""
+    kv_parameters: float
+    """Of keys and values, which are repeated where tp exceeds their heads; 0 for MLA."""
+    replicated_parameters: float
+    """That every tensor-parallel rank has whole."""
+    largest_matrix: float
+    """Parameters of the largest matrix outside the routed experts."""
+    muon_dense_flops: float
+    muon_expert_flops: float
+
+
+class PolicyFacts(NamedTuple):
+    """What a recompute policy does to one kind of layer."""
+
+    whole: bool
+    pieces: int
+    """Which of ALL_PIECES it repeats, a bit each."""
+    skips_last: bool
+    tensor: float
+    """The share of forward's traffic that it brings again; as are the next two."""
+    context: float
+    expert: float
+
+
+class DimFacts(NamedTuple):
+    """One dim of a cluster."""
+
+    ring: bool
+    out: bool
+    domain: int
+    gb_s: float
+    wraps: bool
+    peer_gb_s: float
+    """0 where there is a switch."""
+
+
+def record_type(cls: Any) -> np.dtype[Any]:
+    """The dtype of records with the fields of a class."""
+    codes = {int: "i8", float: "f8", bool: "?"}
+    return np.dtype([(name, codes[of]) for name, of in get_type_hints(cls).items()], align=True)
+
+
+def records(cls: Any, rows: Sequence[Any]) -> Array:
+    """These rows as an array of records."""
+    return np.array([tuple(row) for row in rows], dtype=record_type(cls))
+
+
+CoefficientRecord = Any
+"""One number for each field of models.spec.profile.Coefficients."""
+COEFFICIENTS = np.dtype([(field.name, "f8") for field in fields(Coefficients)])
+
+
+def coefficient_records(c: Coefficients) -> Array:
+    """Coefficients as records, (1,); or (n,), where some are arrays of n draws."""
+    values = [np.atleast_1d(getattr(c, name)) for name in COEFFICIENTS.names or ()]
+    found = np.empty(max(map(len, values)), dtype=COEFFICIENTS)
+    for name, of in zip(COEFFICIENTS.names or (), values, strict=True):
+        found[name] = of
+    return found
+
+
+class DeviceOrder(NamedTuple):
+    """The order of a cluster's devices (models.spec.device_order.DeviceOrders)."""
+
+    default_domains: Array
+    domains: Array
+    dims: Array
+    strides: Array
+
+
+def device_order(orders: DeviceOrders) -> DeviceOrder:
+    return DeviceOrder(orders.default_domains, orders.domains, orders.dims, orders.strides)
+
+
+class Question(NamedTuple):
+    """A problem with its coefficients, as compiled functions take it."""
+
+    facts: Array
+    """(1,) of Facts."""
+    layers: Array
+    """(kinds,) of LayerFacts."""
+    policies: Array
+    """(policies, kinds) of PolicyFacts; the first policy recomputes nothing."""
+    dims: Array
+    """(dims,) of DimFacts, from the inside out."""
+    order: DeviceOrder
+
+
+def question(problem: Problem, recompute: Array) -> Question:
+    """A problem and the recompute policies with these numbers, after that of none."""
+    return Question(
+        facts=records(Facts, [_facts(problem)]),
+        layers=records(LayerFacts, _layers(problem)),
+        policies=_policies(problem, recompute),
+        dims=records(DimFacts, [_dim(dim) for dim in problem.cluster.dims]),
+        order=device_order(problem.cluster.device_orders),
+    )
+
+
+def policy_numbers(recompute: Array) -> Array:
+    """The distinct policies among these numbers in ascending order, and first of all that of
+    none."""
+    return np.unique(np.append(recompute, NONE))
+
+
+def _facts(problem: Problem) -> Facts:
+    architecture, cluster = problem.architecture, problem.cluster
+    workload, stack, chip = problem.workload, problem.stack, cluster.chip
+    number_format, count = workload.number_format, architecture.parameters
+    layer = architecture.layers[-1].parameters(architecture.hidden_size)
+    mtp_extra = architecture.mtp_layers * (architecture.mtp_parameters - layer)
+    gemm_flops = cluster.peak_flops(number_format.gemm)
+    heads = 1 + architecture.mtp_layers
+    logit_bytes = LOGIT_MEMORY[stack.loss]
+    sharded_loss = stack.loss == "pytorch" and stack.parallel_loss
+    gather_copy, reduce_copy = problem.shard_copy_bytes
+    return Facts(
+        seq_len=workload.seq_len,
+        global_batch=workload.global_batch,
+        activation_bytes=number_format.activation_bytes,
+        gemm_bytes=number_format.gemm_bytes,
+        natural_routing=workload.routing == "natural",
+        kinds=len(architecture.kinds),
+        num_layers=architecture.num_layers,
+        hidden_size=architecture.hidden_size,
+        vocab_size=architecture.vocab_size,
+        mtp_layers=architecture.mtp_layers,
+        last_kind=architecture.kinds.index(architecture.layers[-1]),
+        tied_embedding=architecture.tie_word_embeddings,
+        embedding_parameters=count.embedding,
+        head_parameters=count.lm_head + mtp_extra,
+        gemm_tile=chip.gemm_tile,
+        compute_units=chip.compute_units / chip.devices_per_chip,
+        gemm_flops=gemm_flops,
+        gemm_format_bits={"fp8": 8, "int8": 8, "fp4": 4}.get(number_format.gemm, 16),
+        flops_16=gemm_flops if workload.precision == "fp32" else cluster.peak_flops_16,
+        optimizer_flops=cluster.peak_flops_16 if workload.optimizer == "muon" else 1.0,
+        memory_bytes_s=cluster.memory_bytes_s,
+        usable_bytes=cluster.usable_bytes,
+        host_bytes=cluster.host_bytes,
+        muon=workload.optimizer == "muon",
+        parameter_bytes=problem.parameter_bytes,
+        operand_bytes=problem.operand_bytes,
+        gradient_bytes=problem.gradient_bytes,
+        gradient_reduction_bytes=problem.gradient_reduction_bytes,
+        gather_bytes=problem.gather_bytes,
+        gather_copy_bytes=gather_copy,
+        reduce_copy_bytes=reduce_copy,
+        master_bytes=problem.master_bytes,
+        sharded_master_bytes=workload.optimizer_state.master_bytes,
+        moment_bytes=workload.optimizer_state.moment_bytes,
+        materialises_scores=problem.materialises_scores,
+        score_passes=10.0 if problem.kernel == "unfused" else 5.0,
+        key_block=KEY_BLOCK.get(problem.kernel, 128),
+        fused=stack.fused,
+        fused_norm=stack.fused_norm,
+        low_precision_activations=stack.low_precision_activations,
+        loss_traffic_bytes={"fused": 16, "compiled": 16, "pytorch": 40, "stepwise": 52}[stack.loss],
+        loss_memory_bytes=logit_bytes * heads / stack.loss_chunks,
+        loss_memory_bytes_over_tensor=(PARALLEL_LOGIT_BYTES if sharded_loss else logit_bytes)
+        * heads
+        / stack.loss_chunks,
+        parallel_loss=stack.parallel_loss,
+        loss_chunks=stack.loss_chunks,
+        keeps_logits=stack.keeps_logits,
+        experts_at_once=stack.experts_at_once,
+        gathers_matrices=stack.gather_unit == "matrix",
+        parameter_shards=stack.parameter_shards,
+        whole_gradients=stack.whole_gradients,
+        context=CONTEXT.index(stack.context),
+        dispatcher=DISPATCHERS.index(stack.dispatcher),
+        node_limit=np.inf if stack.node_limit is None else stack.node_limit,
+        overlap_data=stack.overlap_data,
+        overlap_zero1=stack.overlap_zero1,
+        overlap_tensor=problem.overlaps_tensor,
+        overlap_expert=stack.overlap_expert,
+        overlap_pipeline=stack.overlap_pipeline,
+        age_years=stack.age_years,
+        is_torus=any(dim.kind == "ring" for dim in cluster.dims),
+        node=min(8, cluster.scale_up_domain),
+        fills_fabric=cluster.fills_fabric,
+    )
+
+
+def _layers(problem: Problem) -> list[LayerFacts]:
+    counts = problem.architecture.trained_layers_per_kind
+    kinds = zip(problem.architecture.kinds, counts, strict=True)
+    return [_layer(problem, layer, count) for layer, count in kinds]
+
+
+def _layer(problem: Problem, layer: Layer, count: float) -> LayerFacts:
+    hidden, attention = problem.architecture.hidden_size, layer.attention
+    dense, moe = layer.dense, layer.moe
+    expert = moe.expert_parameters(hidden) if moe else 0
+    matrices = [n_in * n_out for _, n_in, n_out in attention.projections(hidden)]
+    matrices += [hidden * dense.intermediate_size] if dense else []
+    muon_dense, muon_expert = layer.orthogonalisation_flops(hidden)
+    return LayerFacts(
+        trained_layers=count,
+        num_heads=attention.num_heads,
+        num_kv_heads=attention.num_kv_heads,
+        head_dim=attention.head_dim,
+        v_head_dim=attention.v_head_dim,
+        kv_dim=attention.kv_dim,
+        mla=attention.is_mla,
+        q_lora_rank=attention.q_lora_rank or 0,
+        kv_lora_rank=attention.kv_lora_rank or 0,
+        rope_head_dim=attention.rope_head_dim,
+        window=attention.window or 0,
+        mean_keys=mean_keys(attention, problem.workload.seq_len),
+        dense_width=dense.intermediate_size if dense else 0,
+        dense_matrices=dense.matrices if dense else 0,
+        gated=layer.feed_forward.gated,
+        parallel=layer.parallel,
+        num_norms=layer.num_norms,
+        skips_last_product=problem.skips_last_product(layer),
+        sparse=moe is not None,
+        num_experts=moe.num_experts if moe else 1,
+        experts_per_token=moe.experts_per_token if moe else 0,
+        expert_width=moe.intermediate_size if moe else 0,
+        expert_matrices=moe.expert.matrices if moe else 0,
+        expert_bias=bool(moe and moe.bias),
+        num_groups=moe.num_groups if moe else 1,
+        groups_per_token=moe.groups_per_token if moe else 1,
+        dense_parameters=layer.parameters(hidden) - expert,
+        expert_parameters=expert,
+        kv_parameters=0 if attention.is_mla else hidden * attention.kv_dim,
+        replicated_parameters=layer.replicated_parameters(hidden),
+        largest_matrix=max(matrices),
+        muon_dense_flops=muon_dense,
+        muon_expert_flops=muon_expert,
+    )
+
+
+def _policies(problem: Problem, recompute: Array) -> Array:
+    numbers, kinds = policy_numbers(recompute), problem.architecture.kinds
+    rows = []
+    for number in numbers.tolist():
+        for kind in kinds:
+            done = problem.recomputed(number, kind)
+            pieces = sum(1 << bit for bit, name in enumerate(ALL_PIECES) if name in done.pieces)
+            rows.append(
+                PolicyFacts(
+                    done.whole, pieces, done.skips_last, done.tensor, done.context, done.expert
+                )
+            )
+    return records(PolicyFacts, rows).reshape(len(numbers), len(kinds))
+
+
+def _dim(dim: Dim) -> DimFacts:
+    return DimFacts(
+        ring=dim.kind == "ring",
+        out=dim.scale == "out",
+        domain=dim.domain,
+        gb_s=dim.gb_s,
+        wraps=dim.wraps,
+        peer_gb_s=dim.peer_gb_s or 0.0,
+    )

@@ -1,0 +1,277 @@
+"""What each part of a model exposes under a policy: compute, and communication that nothing hides.
+
+Times are of one micro-batch, for one layer of a kind, the embedding or the head.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from models.kernel.compiled import inlined
+from models.kernel.facts import RING, ULYSSES, CoefficientRecord, Facts, LayerFacts, PolicyFacts
+from models.kernel.kernels import slower_in_chunks
+from models.kernel.mesh import Mesh, Part
+from models.kernel.rows import Row
+from models.spec.layout import DUALPIPE, ZERO_BUBBLE_V
+
+
+class Pair(NamedTuple):
+    """Of forward and of backward."""
+
+    forward: float
+    backward: float
+
+
+class Exposed(NamedTuple):
+    """Seconds of forward and of both passes, both by term, and in how many of them nothing else is
+    sent beside."""
+
+    forward: float
+    both: float
+    free: float
+    compute: float
+    recompute: float
+    tensor: float
+    context: float
+    expert: float
+    data: float
+    offload: float
+
+
+class Regime:
+    """What of a layout decides how its parts run, beside its mesh."""
+
+    share: float
+    """The share of the layers of a stage that the recompute policy is for."""
+    once: bool
+    """Parameters are gathered and gradients reduced once a step, not with every micro-batch."""
+    gathers: bool
+    """Parameters are gathered before every forward, as in ZeRO 3,"""
+    gathers_again: bool
+    """and before every backward."""
+    offload: bool
+    experts_hide: float
+    """Of how many micro-batches the all-to-all may run beside another's compute."""
+    largest_kept: float
+    """Bytes of activations that the largest layer keeps."""
+    working: float
+    """Bytes of the largest layer while it is computed again, and of what it gathers."""
+
+
+@inlined
+def set_regime(
+    f: Facts, row: Row, micro_batches: int, repeats_experts: bool, regime: Regime
+) -> None:
+    zero3 = row.zero_stage == 3
+    regime.share = recomputed_share(f, row)
+    regime.once = row.zero_stage < 2 or (zero3 and not row.reshard and row.pp > 1)
+    regime.gathers = zero3 and not regime.once
+    regime.gathers_again = regime.gathers and row.reshard
+    regime.offload = row.offload_activations
+    regime.experts_hide = 0.0
+    if f.overlap_expert and (row.pp == 1 or overlaps(row)) and not repeats_experts:
+        regime.experts_hide = 1 - 1 / micro_batches  # not in the first forward, the last backward
+
+
+@inlined
+def overlaps(row: Row) -> bool:
+    """Whether the schedule runs one micro-batch's compute beside another's communication."""
+    return row.virtual_stages > 1 or row.schedule == DUALPIPE or row.schedule == ZERO_BUBBLE_V
+
+
+@inlined
+def recomputed_share(f: Facts, row: Row) -> float:
+    """Full recompute may be for the first few layers of each chunk."""
+    if row.recompute_layers == 0:
+        return 1.0
+    chunk = f.num_layers / (row.pp * row.virtual_stages)
+    return min(row.recompute_layers / chunk, 1.0)
+
+
+@inlined
+def expose_layer(
+    f: Facts,
+    layer: LayerFacts,
+    part: Part,
+    policy: PolicyFacts,
+    row: Row,
+    mesh: Mesh,
+    regime: Regime,
+    c: CoefficientRecord,
+    weight: float,
+    again: float,
+    kept: float,
+) -> Exposed:
+    """A layer, less so many seconds of `weight` gradients, where backward computes so much `again`
+    and so many bytes are `kept`."""
+    backward = part.backward - weight
+    ahead, back = part.forward, backward + again
+    repeated = regime.share * policy.context
+    kernels = Pair(
+        part.attention_forward, part.attention_backward + repeated * part.attention_forward
+    )
+    whole = regime.share if policy.whole else 0.0
+    idle = Pair(part.idle_forward, part.idle_backward + whole * part.idle_forward)
+    offload = 0.0
+    if regime.offload:
+        traffic = kept / (c.host_gb_s * 1e9)
+        sent, fetched = max(traffic - ahead, 0.0), max(traffic - back, 0.0)
+        ahead, back, offload = ahead + sent, back + fetched, sent + fetched
+        idle = Pair(idle.forward + sent, idle.backward + fetched)
+
+    repeated_tensor = 1.0 + regime.share * policy.tensor
+    tensor = Pair(part.tensor, part.tensor * repeated_tensor)
+    if f.overlap_tensor:
+        beside = Pair(ahead - kernels.forward, back - kernels.backward)
+        hidden = Pair(0.0, 0.0)
+        if row.sequence_parallel and not mesh.tensor_across_domains:
+            hidden = hidden_tensor(c, tensor, beside)
+        tensor = Pair(tensor.forward - hidden.forward, tensor.backward - hidden.backward)
+        idle = Pair(
+            min(idle.forward, beside.forward - hidden.forward),
+            min(idle.backward, beside.backward - hidden.backward),
+        )
+    ahead, back = ahead + tensor.forward, back + tensor.backward
+    host = Pair(part.host + part.stall, part.host * (2 + whole) + part.stall * repeated_tensor)
+    held = Pair(max(host.forward - ahead, 0.0), max(host.backward - back, 0.0))
+    ahead, back = ahead + held.forward, back + held.backward
+
+    forward, context = ahead, 0.0
+    if row.cp > 1:
+        sent_context = Pair(part.context, part.context * (context_returns(f) + repeated))
+        hidden = Pair(0.0, 0.0)
+        if f.context == RING:
+            hidden = hidden_context(c, sent_context, kernels, idle)
+            slower = slower_in_chunks(f, layer, row.cp)
+            context = slower * (kernels.forward + kernels.backward)
+            forward += slower * kernels.forward
+        forward += sent_context.forward - hidden.forward
+        context += sent_context.forward - hidden.forward
+        context += sent_context.backward - hidden.backward
+        ahead = max(ahead - hidden.forward, 0.0)
+        back = max(back - hidden.backward, 0.0)
+
+    data = expose_data(f, part, regime, c, ahead, back)
+    forward, free = forward + data.forward, data.free
+    expert = 0.0
+    if layer.sparse:
+        hidden_expert = min(c.expert_overlap * 2.0 * part.dispatch, free) * regime.experts_hide
+        forward += part.dispatch - hidden_expert / 2
+        free -= hidden_expert
+        expert = part.dispatch * (2.0 + regime.share * policy.expert) - hidden_expert
+    compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
+    tensor_all += held.forward + held.backward
+    both = compute + again + tensor_all + context + expert + data.both + offload
+    return Exposed(
+        forward, both, free, compute, again, tensor_all, context, expert, data.both, offload
+    )
+
+
+@inlined
+def expose_end(
+    f: Facts, part: Part, regime: Regime, c: CoefficientRecord, weight: float, again: float
+) -> Exposed:
+    """The same of the embedding or the head."""
+    backward = part.backward - weight
+    data = expose_data(f, part, regime, c, part.forward, backward + again)
+    compute = part.forward + backward
+    both = compute + again + data.both
+    return Exposed(
+        part.forward + data.forward, both, data.free,
+        compute, again, 0.0, 0.0, 0.0, data.both, 0.0,
+    )  # fmt: skip
+
+
+@inlined
+def hidden_tensor(c: CoefficientRecord, tensor: Pair, beside: Pair) -> Pair:
+    """Within a scale-up domain a GEMM works on the parts that have come (userbuffers of Transformer
+    Engine); `beside`: what all but attention takes, gaps and all."""
+    return Pair(
+        min(c.tensor_overlap * tensor.forward, beside.forward),
+        min(c.tensor_overlap * tensor.backward, beside.backward),
+    )
+
+
+@inlined
+def context_returns(f: Facts) -> float:
+    """How often what forward sends is sent in backward: keys and values come again there, and their
+    gradients leave; heads that are exchanged for tokens go back as they came."""
+    return 1.0 if f.context == ULYSSES else 2.0
+
+
+@inlined
+def hidden_context(c: CoefficientRecord, sent: Pair, kernels: Pair, idle: Pair) -> Pair:
+    """A ring runs beside attention and gaps. What is gathered or exchanged instead is there before
+    attention begins, or leaves after it."""
+    return Pair(
+        min(sent.forward, c.context_overlap * (kernels.forward + idle.forward)),
+        min(sent.backward, c.context_overlap * (kernels.backward + idle.backward)),
+    )
+
+
+class DataExposed(NamedTuple):
+    """Data-parallel traffic that every micro-batch exposes in forward and in both passes, and what
+    it leaves `free` of the passes."""
+
+    forward: float
+    both: float
+    free: float
+
+
+@inlined
+def expose_data(
+    f: Facts, part: Part, regime: Regime, c: CoefficientRecord, forward: float, backward: float
+) -> DataExposed:
+    """Where parameters are gathered or gradients reduced with every micro-batch (ZeRO 2 and 3).
+    Copies beside that are nothing once a step, beside the update."""
+    if regime.once:
+        return DataExposed(0.0, 0.0, forward + backward)
+    before = stuck = early = 0.0
+    after, late = part.reduce_copy, part.scatter
+    movable = part.gather - part.stuck
+    if regime.gathers:
+        before, early, stuck = part.gather_copy, movable, part.stuck
+    both = before + after + stuck
+    if regime.gathers_again:
+        after, late, both = (
+            after + part.gather_copy,
+            late + movable,
+            both + part.gather_copy + part.stuck,
+        )
+    forward, backward = forward + before, backward + after
+    exposed_early = hide_data(f, c, early, forward)
+    exposed_late = hide_data(f, c, late, backward)
+    hidden = early + late - exposed_early - exposed_late
+    return DataExposed(
+        before + stuck + exposed_early,
+        both + exposed_early + exposed_late,
+        forward + backward - hidden,
+    )
+
+
+@inlined
+def hide_data(f: Facts, c: CoefficientRecord, traffic: float, window: float) -> float:
+    """What `window` seconds of compute leave exposed of data-parallel traffic, and what the hidden
+    part slows them by."""
+    if not f.overlap_data:
+        return traffic
+    return traffic - min(traffic, c.data_overlap * window) * (1 - c.interference)
+
+
+@inlined
+def hide_once(f: Facts, c: CoefficientRecord, row: Row, traffic: float, window: float) -> float:
+    """The same of what comes once a step."""
+    if row.zero_stage == 1 and not f.overlap_zero1:
+        return traffic
+    return hide_data(f, c, traffic, window)
+
+
+@inlined
+def waiting_for_slow_node(f: Facts, c: CoefficientRecord, row: Row, micro_batches: int) -> float:
+    """For a node in trouble, whose every send and receipt takes so much longer: two of both passes
+    for each neighbour of a stage, and one for each hop of filling and draining the pipeline.
+    Without neighbours both passes wait."""
+    if not f.fills_fabric:
+        return 0.0
+    neighbours = row.virtual_stages * min(max(row.pp - 1, 1), 2)
+    return 2 * (micro_batches * neighbours + row.pp - 1) * c.slow_node_s

@@ -1,0 +1,117 @@
+"""Layouts, and how their layers fall on stages, as compiled functions read them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+from models.cost.stage_partition import Stages
+from models.spec.device_order import filling_code
+from models.spec.layout import Layouts
+
+
+class Row:
+    """One layout (models.spec.layout.Layout)."""
+
+    pp: int
+    dp_replicate: int
+    dp_shard: int
+    cp: int
+    tp: int
+    ep: int
+    etp: int
+    placement: int
+    filling: int
+    """Of a torus (models.spec.device_order.filling_code)."""
+    micro_batch: int
+    sequence_parallel: bool
+    policy: int
+    """Which of the recompute policies of a question."""
+    recompute_layers: int
+    offload_activations: bool
+    offload_optimizer: bool
+    zero_stage: int
+    reshard: bool
+    schedule: int
+    virtual_stages: int
+    partition: int
+    """Which of the partitions that StageTables has."""
+
+
+ROW = np.dtype(
+    [(name, "?" if kind == "bool" else "i4") for name, kind in Row.__annotations__.items()],
+    align=True,
+)
+
+
+def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
+    """Layouts as records, (n,), with the recompute policies and partitions that they have."""
+    rows = np.empty(len(layouts), dtype=ROW)
+    for name in ROW.names or ():
+        if name == "policy":
+            rows[name] = np.searchsorted(policies, layouts.recompute)
+        elif name == "partition":
+            rows[name] = partition
+        elif name == "filling":
+            rows[name] = filling_code(layouts.torus_axes, layouts.torus_block)
+        else:
+            rows[name] = getattr(layouts, name)
+    return rows
+
+
+class StageTables(NamedTuple):
+    """The different stages of u partitions, at most s each (models.cost.stage_partition.Stages)."""
+
+    different: Array
+    """(u,): how many stages of a partition differ."""
+    amounts: Array
+    """(u, s, parts): layers of each kind that a stage has, and how much of each end."""
+    first_alike: Array
+    """(u, s): the first stage that is like this one."""
+    kind: Array
+    """(u, stages): which of the different stages each stage is."""
+    corners: Array
+    """(u, corners): the stages where a stretch of equal ones begins or ends, ascending."""
+    corner_count: Array
+    """(u,): how many corners there are; from there on the last one is repeated."""
+    first: Array
+    """(u, s, parts): of `amounts` the chunks of the first round, under interleaving."""
+    last: Array
+    """(u, s, parts): those of the last round."""
+    path_out: Array
+    """(u, parts): forwards that a micro-batch takes on the longest path while stages alternate."""
+    path_back: Array
+    """(u, parts): backwards on that path."""
+    path_ahead: Array
+    """(u, parts): both, on the longest path where all forwards come first."""
+    path_moves: Array
+    """(u,): how many stages down the first path goes with every group of micro-batches."""
+    path_last: Array
+    """(u,): the stage where the other one ends."""
+
+
+def stage_tables(stages: Stages) -> StageTables:
+    """The partitions of `stages`, which has each once, in their order."""
+
+    def table(values: Array) -> Array:
+        return np.ascontiguousarray(np.moveaxis(values, -1, 0))
+
+    order, steady = stages.order, stages.steady
+    corners = table(order.corners)
+    return StageTables(
+        different=stages.different,
+        amounts=table(stages.amounts.transpose(1, 0, 2)),
+        first_alike=table(stages.index),
+        kind=table(order.kind),
+        corners=corners,
+        corner_count=1 + (corners < corners[:, -1:]).sum(axis=1),
+        first=table(stages.rounds[0].transpose(1, 0, 2)).astype(float),
+        last=table(stages.rounds[1].transpose(1, 0, 2)).astype(float),
+        path_out=table(steady.passes[0]),
+        path_back=table(steady.passes[1]),
+        path_ahead=table(steady.passes[2]),
+        path_moves=steady.moves.astype(float),
+        path_last=steady.last.astype(float),
+    )

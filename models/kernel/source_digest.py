@@ -1,0 +1,62 @@
+"""A digest of all that the machine code of a function depends on.
+
+A compiled function contains the functions that it calls and the constants that it names, in
+whatever files those are. So the digest is one of its own file and of all that this imports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import numba
+import numpy as np
+
+_IMPORT = re.compile(r"^\s*(?:from|import) ([.\w]+)", re.MULTILINE)
+
+
+@cache
+def source_digest(file: Path, package: Path) -> str:
+    """Of a file, of all that it imports from its package, and of what compiles them."""
+    versions = platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__
+    digest = hashlib.sha256(repr((versions, numba.config.BOUNDSCHECK)).encode())
+    for each in sorted(sources(file, package)):
+        text = _text(each)
+        digest.update(f"{each.relative_to(package)} {len(text)}\n{text}".encode())
+    return digest.hexdigest()[:16]
+
+
+def sources(file: Path, package: Path) -> set[Path]:
+    """A file of a package, and all that it imports from there, directly or not."""
+    pending, found = [file], set[Path]()
+    while pending:
+        file = pending.pop()
+        if file not in found and file.exists():
+            found.add(file)
+            pending += [each for name in _imported(file) for each in _files_of(name, package)]
+    return found
+
+
+@cache
+def _imported(file: Path) -> list[list[str]]:
+    """The modules that a file imports, each by the parts of its name."""
+    return [name.split(".") for name in _IMPORT.findall(_text(file))]
+
+
+@cache
+def _text(file: Path) -> str:
+    """What was in a file when it was first asked for, which is while its functions are imported."""
+    return file.read_text("utf-8")
+
+
+def _files_of(name: list[str], package: Path) -> Iterable[Path]:
+    """The file of a module, if it is one of the package. A package stands for its modules."""
+    if name[0] != package.name:
+        return []
+    module = package.joinpath(*name[1:])
+    return module.glob("*.py") if module.is_dir() else [module.with_suffix(".py")]

@@ -1,0 +1,436 @@
+"""How layers fall on the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, combinations_with_replacement
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.columns import Array
+from models.cost import combine
+from models.cost import pipeline as by_arrays
+from models.cost import stage_partition as arrays
+from models.kernel.rows import StageTables
+from models.kernel.stage_partition import (
+    Layers,
+    layers_of,
+    layers_of_chunks,
+    partition,
+    partitions,
+)
+from models.spec.layout import DUALPIPE, SCHEDULES, ZERO_BUBBLE_V, Layout, Layouts
+from tests.models.kernel.tables_of_arrays import tables_of_arrays
+from tests.oracles.random_questions import random_layouts, random_problem
+
+Runs = Sequence[tuple[int, int]]
+RUNS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=3)
+COSTS = [1.0, 2.5]
+"""Of the two kinds of layers that models have here."""
+
+
+def model(
+    runs: Runs,
+    head: float,
+    costs: Sequence[float] = COSTS,
+    *,
+    mtp_layers: int = 0,
+    by_threshold: bool = False,
+) -> Layers:
+    """The layers of a model with these runs of layers of one kind, and with these costs."""
+    problem: Any = SimpleNamespace(
+        architecture=SimpleNamespace(layer_runs=tuple(runs), mtp_layers=mtp_layers),
+        forward_flops=(tuple(costs), float(head)),
+        stack=SimpleNamespace(splits_by_threshold=by_threshold),
+    )
+    return layers_of(problem)
+
+
+def balanced(pp: int, schedule: str = "1f1b", virtual_stages: int = 1) -> Layout:
+    return Layout(pp=pp, schedule=schedule, virtual_stages=virtual_stages, balanced=True)
+
+
+def counts(layers: Layers, layout: Layout) -> Array:
+    """How many layers each chunk has."""
+    begin, _ = partition(layers, Layouts.of([layout]))
+    return np.diff(begin[0])
+
+
+def costs_of(layers: Layers, chunks: Array) -> Array:
+    """What the layers of chunks cost that have so many, and the last one with the head."""
+    costs = np.diff(layers.upto[np.append(0, np.cumsum(chunks))])
+    costs[-1] += layers.head
+    return costs
+
+
+def largest_of_best(costs: Array, chunks: int) -> float:
+    """The least that the largest chunk of layers with these costs may be, over all splits."""
+    upto = np.append(0.0, np.cumsum(costs))
+    cuts = combinations(range(1, len(costs)), chunks - 1)
+    return min(float(np.diff(upto[[0, *cut, len(costs)]]).max()) for cut in cuts)
+
+
+# -- one chunk a stage
+
+
+@given(RUNS, st.floats(0.0, 6.0), st.integers(2, 4))
+def test_a_balanced_partition_has_the_least_slowest_stage(runs: Runs, head: float, pp: int) -> None:
+    layers = model(runs, head)
+    each = np.diff(layers.upto)
+    if len(each) < pp:
+        return
+    each[-1] += head
+    made = costs_of(layers, counts(layers, balanced(pp)))
+    assert made.max() == pytest.approx(largest_of_best(each, pp))
+
+
+@given(RUNS, st.floats(0.0, 6.0), st.integers(2, 4))
+def test_early_stages_have_the_fewest_layers(runs: Runs, head: float, pp: int) -> None:
+    layers = model(runs, head)
+    n = len(layers.kind)
+    if n < pp:
+        return
+    made = counts(layers, balanced(pp))
+    most = costs_of(layers, made).max() * (1 + 1e-9)
+    for cut in combinations(range(1, n), pp - 1):
+        if costs_of(layers, np.diff([0, *cut, n])).max() <= most:
+            assert (np.cumsum(made)[:-1] <= cut).all()
+
+
+@given(RUNS, st.floats(0.0, 6.0), st.integers(2, 7))
+def test_where_all_hold_as_many_micro_batches_no_stage_is_larger_than_it_has_to_be(
+    runs: Runs, head: float, pp: int
+) -> None:
+    layers = model(runs, head)
+    if len(layers.kind) < pp:
+        return
+    level, plain = (counts(layers, balanced(pp, which)) for which in ("zero_bubble", "1f1b"))
+    assert level[-1] == plain[-1]
+    before_last = np.diff(layers.upto)[: -level[-1]]
+    made = costs_of(layers, level)[:-1]
+    assert made.max() == pytest.approx(largest_of_best(before_last, pp - 1))
+
+
+@given(RUNS, st.integers(0, 6), st.integers(2, 12))
+def test_stages_fill_up_to_a_threshold_as_in_nanotron(runs: Runs, head: int, pp: int) -> None:
+    """Against its loop over blocks (src/nanotron/models/base.py, build_model), less its last block,
+    the head."""
+    layers = model(runs, head, by_threshold=True)
+    upto = layers.upto[1:]
+    if len(upto) < pp:
+        return
+    thresholds = [(upto[-1] + head) * (rank + 1) / pp for rank in range(pp)]
+    rank, held = 0, [0] * pp
+    for so_far in upto:
+        held[rank] += 1
+        if so_far > thresholds[rank]:
+            rank = min(rank + 1, pp - 1)
+    assert counts(layers, balanced(pp)).tolist() == held
+
+
+def test_an_even_partition_gives_every_stage_as_many_layers() -> None:
+    assert counts(model([(0, 3), (1, 9)], 2.0), Layout(pp=4)).tolist() == [3, 3, 3, 3]
+
+
+# -- chunks in rounds
+
+
+@given(st.integers(2, 8), st.integers(2, 6), st.integers(-1, 60), st.floats(0.0, 6.0))
+def test_dealt_out_in_rounds_the_slowest_stage_has_least(
+    pp: int, v: int, more: int, head: float
+) -> None:
+    """Against every number of layers that the last stage, with the head, may have."""
+    n = pp * v + more
+    layers = model([(0, n)], head)
+    chunks = counts(layers, balanced(pp, "interleaved", v)).reshape(v, pp)
+    stages = costs_of(layers, chunks.ravel()).reshape(v, pp).sum(axis=0)
+    on_last = range(v - 1, n - v * (pp - 1) + 1)
+    best = min(max(-(-(n - last) // (pp - 1)), last + head) for last in on_last)
+    assert stages.max() == pytest.approx(best)
+    assert chunks.ravel()[:-1].min() >= 1
+    assert (np.diff(chunks[:, :-1], axis=0) <= 0).all()
+    assert (chunks[0, :-1] - chunks[-1, :-1] <= 1).all()
+    assert chunks[0, -1] - chunks[-2, -1] <= 1  # but the head's
+
+
+@given(st.integers(2, 12), st.integers(2, 6), st.floats(0.0, 6.0))
+def test_ends_may_be_chunks_by_themselves(pp: int, v: int, head: float) -> None:
+    n = pp * v - 2
+    made = counts(model([(0, n)], head), balanced(pp, "interleaved", v))
+    assert made.tolist() == [0, *[1] * n, 0]
+
+
+def test_a_stage_of_cheap_layers_takes_one_more() -> None:
+    """DeepSeek-V3's three dense layers among 61 on seven stages: no other has ten sparse ones."""
+    layers = model([(0, 3), (1, 58)], 2.0)
+    made = costs_of(layers, counts(layers, balanced(7, "interleaved", 2)))
+    assert made.reshape(2, 7).sum(axis=0)[:-1].max() == 9 * 2.5
+
+
+def test_what_stages_have_in_the_first_and_in_the_last_round() -> None:
+    """Six layers and a head of three on two stages in two rounds: 2, 2 and 2 layers, then the head
+    alone."""
+    layers = model([(0, 6)], 3.0, [1.0])
+    _, found = partition(layers, Layouts.of([balanced(2, "interleaved", 2)]))
+    assert found.amounts[0].tolist() == [[4.0, 1.0, 0.0], [2.0, 0.0, 1.0]]
+    assert found.first[0].tolist() == [[2.0, 1.0, 0.0], [2.0, 0.0, 0.0]]
+    assert found.last[0].tolist() == [[2.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+
+
+@given(RUNS, st.integers(2, 4), st.integers(2, 4), st.floats(0.0, 6.0))
+def test_where_all_forwards_come_first_the_path_is_the_longest_that_never_goes_up(
+    runs: Runs, pp: int, v: int, head: float
+) -> None:
+    """Against every path, in models whose kinds of layers take turns."""
+    layers = model([*runs, *runs, (0, 1), (1, 1), (0, 1)], head)
+    if len(layers.kind) < pp * v:
+        return
+    layout = balanced(pp, "interleaved", v)
+    made = costs_of(layers, counts(layers, layout)).reshape(v, pp)
+    paths = combinations_with_replacement(range(pp), v)
+    longest = max(sum(made[turn, stage] for turn, stage in enumerate(path)) for path in paths)
+    _, found = partition(layers, Layouts.of([layout]))
+    if found.path_ahead.any():  # some path leaves its stage
+        assert found.path_ahead[0] @ layers.costs == pytest.approx(longest)
+    else:
+        assert made.sum(axis=0).max() == pytest.approx(longest)
+
+
+# -- chunks that face each other
+
+
+@given(st.booleans(), st.integers(2, 3), st.integers(0, 5), st.floats(0.0, 6.0), st.integers(0, 3))
+def test_with_both_ends_on_one_the_slowest_stage_has_least(
+    dualpipe: bool, pairs: int, more: int, head: float, cheap: int
+) -> None:
+    """In a V and under DualPipe. Of every split that leaves no chunk but the head's without a
+    layer; within a layer where layers differ."""
+    n = 2 * pairs + more
+    layers = model([(0, cheap), (1, n - cheap)], head)
+
+    def slowest(chunks: Array) -> float:
+        costs = costs_of(layers, chunks)
+        return float((costs[:pairs] + costs[::-1][:pairs]).max())
+
+    cuts = combinations(range(1, n + 1), 2 * pairs - 1)
+    best = min(slowest(np.diff([0, *cut, n])) for cut in cuts)
+    layout = balanced(2 * pairs, "dualpipe") if dualpipe else balanced(pairs, "zero_bubble_v", 2)
+    made = slowest(counts(layers, layout))
+    assert made <= best * (1 + 1e-9) + (2.5 if cheap else 0.0)
+
+
+def test_a_v_puts_both_ends_on_the_first_stage() -> None:
+    layout = Layout(pp=4, virtual_stages=2, schedule="zero_bubble_v")
+    _, found = partition(model([(0, 2), (1, 6)], 2.0), Layouts.of([layout]))
+    assert found.amounts[0, : found.different[0]].tolist() == [
+        [1, 1, 1, 1],
+        [1, 1, 0, 0],
+        [0, 2, 0, 0],
+    ]
+    assert found.kind[0].tolist() == [0, 1, 2, 2]
+
+
+def test_two_stages_of_dualpipe_hold_half_of_the_same_chunks() -> None:
+    layout = Layout(pp=4, schedule="dualpipe")
+    _, found = partition(model([(0, 2), (1, 6)], 2.0), Layouts.of([layout]))
+    assert found.amounts[0, : found.different[0]].tolist() == [[1, 1, 0.5, 0.5], [0, 2, 0, 0]]
+    assert found.kind[0].tolist() == [0, 1, 1, 0]
+
+
+# -- any chunks
+
+
+@given(st.integers(2, 4), st.integers(1, 3), st.data())
+def test_chunks_begin_where_it_is_stated(pp: int, v: int, data: st.DataObject) -> None:
+    stated = data.draw(st.lists(st.integers(1, 9), min_size=pp * v, max_size=pp * v))
+    schedule = "1f1b" if v == 1 else "interleaved"
+    layout = Layout(
+        pp=pp, virtual_stages=v, schedule=schedule, balanced=True, layers_per_chunk=tuple(stated)
+    )
+    layers = model([(0, sum(stated))], 2.0)
+    others = balanced(pp, schedule, v)
+    begin, _ = partition(layers, Layouts.of([layout, others]))
+    assert np.diff(begin[0]).tolist() == stated
+    assert np.diff(begin[1]).tolist() == counts(layers, others).tolist()
+
+
+def test_partitions_of_other_lengths_may_be_stated_together() -> None:
+    stated = [(5, 3), (1, 2, 3, 2)]
+    layouts = [Layout(pp=len(of), balanced=True, layers_per_chunk=of) for of in stated]
+    begin, found = partition(model([(0, 8)], 1.0), Layouts.of(layouts))
+    assert begin.tolist() == [[0, 5, 8, 8, 8], [0, 1, 3, 6, 8]]
+    assert found.amounts[0, :2, 0].tolist() == [5.0, 3.0]
+    assert found.amounts[1, :, 0].tolist() == [1.0, 2.0, 3.0, 2.0]
+
+
+def test_layers_of_multi_token_prediction_are_where_the_head_is() -> None:
+    """And do not count as layers, but as a part of the head, where they are split."""
+    layers = model([(0, 1), (1, 7)], 5.0, mtp_layers=2)
+    layout = Layout(pp=4, balanced=False)
+    _, found = partition(layers, Layouts.of([layout]))
+    assert found.amounts[0, : found.different[0]].tolist() == [
+        [1, 1, 1, 0],
+        [0, 2, 0, 0],
+        [0, 4, 0, 1],
+    ]
+    without = model([(0, 1), (1, 7)], 5.0)
+    assert counts(layers, balanced(4)).tolist() == counts(without, balanced(4)).tolist()
+
+
+def test_stages_that_differ_are_told_apart_and_stretches_of_equal_ones_end_at_corners() -> None:
+    stated = Layout(pp=8, balanced=True, layers_per_chunk=(2, 1, 1, 1, 2, 2, 1, 1))
+    _, found = partition(model([(0, 11)], 1.0), Layouts.of([stated]))
+    assert found.kind[0].tolist() == [0, 1, 1, 1, 2, 2, 1, 3]
+    assert found.first_alike[0, : found.different[0]].tolist() == [0, 1, 4, 7]
+    assert found.corners[0, : found.corner_count[0]].tolist() == [0, 1, 3, 4, 5, 6, 7]
+
+
+# -- of many layouts of a problem
+
+
+def test_each_layout_has_its_own_of_few_partitions() -> None:
+    rng = np.random.default_rng(5)
+    problem = random_problem(rng)
+    layouts = random_layouts(problem, rng, 300)
+    tables, code = partitions(problem, layouts)
+    assert len(tables.different) < len(layouts) / 3
+    for row in range(len(layouts)):
+        alone, _ = partitions(problem, Layouts.of([layouts[row]]))
+        assert_same(alone, 0, tables, code[row], layouts[row].pp, layers_of(problem).costs)
+
+
+def test_chunks_have_the_layers_that_are_in_amounts() -> None:
+    for problem, layouts in _questions(40):
+        tables, code = partitions(problem, layouts)
+        kinds = len(problem.architecture.kinds)
+        for row, chunks in enumerate(layers_of_chunks(problem, layouts)):
+            layout = layouts[row]
+            assert len(chunks) == layout.pp * layout.virtual_stages
+            order = [kind for kind, count in problem.architecture.layer_runs for _ in range(count)]
+            assert [kind for chunk in chunks for kind in chunk] == order
+            whole = tables.amounts[code[row], tables.kind[code[row], : layout.pp]].sum(axis=0)
+            assert whole.tolist() == problem.architecture.trained_part_counts
+            assert len(whole) == kinds + 2
+
+
+def _questions(count: int) -> Iterator[tuple[Any, Layouts]]:
+    """Random problems with random layouts."""
+    for seed in range(count):
+        rng = np.random.default_rng([29, seed])
+        problem = random_problem(rng)
+        layouts = random_layouts(problem, rng, 50)
+        if len(layouts):
+            yield problem, layouts
+
+
+# -- against partitions over arrays
+
+_SHAPES = 60
+"""Of every model."""
+
+
+def assert_same(
+    expected: StageTables, i: Any, found: StageTables, j: Any, stages: int, costs: Array
+) -> None:
+    """That partition i of the one is partition j of the other, of so many stages. Of several paths
+    that cost the same, either may have any."""
+    assert expected.different[i] == found.different[j]
+    assert expected.corner_count[i] == found.corner_count[j]
+    different, corners = expected.different[i], expected.corner_count[i]
+    lengths = {"kind": stages, "corners": corners}
+    for name in ("amounts", "first_alike", "first", "last", "kind", "corners"):
+        length = lengths.get(name, different)
+        of_one, of_other = getattr(expected, name)[i, :length], getattr(found, name)[j, :length]
+        assert of_one.tolist() == of_other.tolist(), name
+    paths = [
+        np.array([tables.path_out[at], tables.path_back[at], tables.path_ahead[at]])
+        for tables, at in ((expected, i), (found, j))
+    ]
+    assert paths[1] @ costs == pytest.approx(paths[0] @ costs)
+    if paths[0].any() and paths[1] == pytest.approx(paths[0]):
+        assert expected.path_moves[i] == found.path_moves[j]
+        assert expected.path_last[i] == found.path_last[j]
+
+
+def _random_runs(rng: np.random.Generator) -> Runs:
+    """Of 1 to 3 kinds of layers that follow each other, or take turns."""
+    kinds = int(rng.integers(1, 4))
+    if rng.random() < 0.5:
+        return [(kind, int(rng.integers(4, 60))) for kind in range(kinds)]
+    turns = [(kind, int(rng.integers(1, 4))) for kind in range(kinds)]
+    return turns * int(rng.integers(4, 24))
+
+
+def _random_shape(rng: np.random.Generator, n: int) -> Layout:
+    """Of a pipeline that n layers are enough for."""
+    schedule = SCHEDULES[rng.integers(len(SCHEDULES))]
+    in_rounds = schedule == "interleaved"
+    v = int(rng.integers(2, 1 + min(8, n // 2))) if in_rounds else 1 + (schedule == "zero_bubble_v")
+    pp = int(rng.integers(1, 1 + min(64, (n + 2 * in_rounds) // v)))
+    if v > 1:
+        pp = max(pp, 2)
+    if schedule == "dualpipe":
+        pp = max(pp // 2 * 2, 2)
+    stated: tuple[int, ...] = ()
+    kind = rng.integers(4)
+    if kind == 0 and pp * v <= n:
+        cuts = np.sort(rng.permutation(np.arange(1, n))[: pp * v - 1])
+        stated = tuple(np.diff([0, *cuts, n]).tolist())
+    return Layout(
+        pp=pp,
+        virtual_stages=v,
+        schedule=schedule,
+        balanced=bool(kind != 1),
+        layers_per_chunk=stated,
+    )
+
+
+def _random_costs(rng: np.random.Generator, kinds: int, whole: bool) -> tuple[Array, float]:
+    """Of a layer of each kind and of the head, which may be worth a whole number of layers."""
+    costs = rng.uniform(1e8, 1e9, kinds)
+    if whole:
+        costs = np.floor(costs)
+    head = costs[-1] * rng.integers(0, 4) if rng.random() < 0.3 else rng.uniform(0.0, 5e9)
+    return costs, float(np.floor(head) if whole else head)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("seed", range(50))
+def test_partitions_are_those_over_arrays(seed: int, whole: bool) -> None:
+    """Of costs that are whole numbers, as FLOPs are, and of any."""
+    rng = np.random.default_rng([17, seed])
+    runs = _random_runs(rng)
+    n = sum(count for _, count in runs)
+    costs, head = _random_costs(rng, 1 + max(runs)[0], whole)
+    mtp_layers, by_threshold = int(rng.integers(0, 3)), bool(rng.random() < 0.15)
+    x = Layouts.of([_random_shape(rng, n) for _ in range(_SHAPES)])
+    mirrored, folded = x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V
+    level, shape = by_arrays.holds_equal_micro_batches(x.schedule), (x.pp, x.virtual_stages)
+    how: dict[str, Any] = {"by_threshold": by_threshold, "stated": x.stated_layers}
+    each = np.repeat(costs[[kind for kind, _ in runs]], [count for _, count in runs])
+    faces = arrays.facing(x.pp, mirrored, folded)
+    begin = arrays.boundaries(each, head, *shape, x.balanced, faces, level, **how)
+    stages = arrays.partition(runs, costs, head, *shape, x.balanced, mirrored, folded, level, **how)
+    expected = tables_of_arrays(stages.beside_head(runs[-1][0], mtp_layers))
+    layers = model(runs, head, costs.tolist(), mtp_layers=mtp_layers, by_threshold=by_threshold)
+    found_begin, found = partition(layers, x)
+    assert found_begin.tolist() == begin.tolist()
+    for i in range(len(x)):
+        assert_same(expected, i, found, i, x.pp[i], layers.costs)
+
+
+def test_those_of_a_problem_are_too() -> None:
+    for problem, layouts in _questions(60):
+        shared = combine.partitions(problem, layouts)
+        expected = tables_of_arrays(shared.table)
+        found, code = partitions(problem, layouts)
+        costs = layers_of(problem).costs
+        for row, pp in enumerate(layouts.pp):
+            assert_same(expected, shared.code[row], found, code[row], pp, costs)
+        chunks = layers_of_chunks(problem, layouts)
+        assert chunks == combine.layers_of_chunks(problem, layouts)
