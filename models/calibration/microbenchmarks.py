@@ -19,10 +19,8 @@ import numpy as np
 
 from models.calibration.fleet_effects import published_benchmarks
 from models.columns import Array
-from models.cost.collectives import Cost, Network
-from models.cost.kernels import Kernels
-from models.layouts.placement import groups
-from models.spec.layout import Layout, Layouts
+from models.kernel import single
+from models.kernel.single import collective_cost
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, to_natural, to_unbounded
 
@@ -87,25 +85,14 @@ class GemmTimings:
 
 def collective_seconds(timings: CollectiveTimings, c: Coefficients) -> Array:
     """Predicted seconds of each size."""
-    cluster = timings.problem.cluster
-    group = groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard.table
-    network = Network(cluster.dims, c)
-    costs: dict[Operation, Callable[[], Cost]] = {
-        "all_reduce": lambda: network.reduce(group),
-        "all_gather": lambda: network.gather(group),
-        "reduce_scatter": lambda: network.gather(group),
-        "all_to_all": lambda: network.all_to_all(group),
-        "send_recv": lambda: network.send(group),
-    }
-    cost = costs[timings.operation]()
+    cost = collective_cost(timings.problem, timings.operation, c)
     handshake = c.send_s if timings.operation == "send_recv" else 0.0
     return np.asarray(cost.byte_s * timings.sizes + cost.latency_s + handshake)
 
 
 def gemm_seconds(timings: GemmTimings, c: Coefficients) -> Array:
     """Predicted seconds of each product."""
-    kernels = Kernels(timings.problem, c)
-    return np.asarray(kernels.linear(timings.m, timings.k, timings.n).forward)
+    return single.gemm_seconds(timings.problem, timings.m, timings.k, timings.n, c)
 
 
 def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.columns import Array, total
-from models.cost.compute import deviation
+from models.kernel.compute import deviation
 from models.kernel.predictions import predict
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -37,6 +37,7 @@ from models.kernel.kernels import (
     times,
 )
 from models.kernel.shard import Shard, kv_share, routed_tokens
+from models.spec.problem import Problem
 
 OLDEST_YEARS = 3.0
 """Older software is treated as this old: dates further back come with other chips and models."""
@@ -287,6 +288,16 @@ def busiest(num_experts: float, ep: float) -> float:
     part = doublings - below
     largest = _LARGEST[below] + part * (_LARGEST[below + 1] - _LARGEST[below])
     return largest * math.sqrt(ep / num_experts)
+
+
+def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
+    """The coefficient `imbalance`, where the busiest of ep devices had so many tokens more than the
+    mean, as a share of it. None where all experts are on one device or balance is forced: that says
+    nothing of how they are chosen."""
+    moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
+    if moe is None or ep == 1 or problem.workload.routing != "natural":
+        return None
+    return imbalance / busiest(float(moe.num_experts), float(ep))
 
 
 # -- memory-bound work

@@ -14,9 +14,6 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 
 from models.columns import Array
-from models.cost.kernels import KEY_BLOCK
-from models.cost.memory import LOGIT_BYTES as LOGIT_MEMORY
-from models.cost.memory import PARALLEL_LOGIT_BYTES
 from models.spec.architecture import Layer
 from models.spec.device_order import DeviceOrders
 from models.spec.flops import mean_keys
@@ -31,6 +28,30 @@ DISPATCHERS = ("alltoall", "deduplicated", "allgather")
 ALLTOALL, DEDUPLICATED, ALLGATHER = range(len(DISPATCHERS))
 LOSSES = ("fused", "compiled", "pytorch", "stepwise")
 ALL_PIECES = (*PIECES, LAST)
+KEY_BLOCK = {"splash": 512}
+"""Keys that an attention kernel takes at a time (sa_block_kv of MaxText); others 128, as flash
+kernels."""
+SCORE_PASSES = {"unfused": 10.0, "fused_softmax": 5.0}
+"""How often a kernel that writes scores to memory reads or writes each: scale, mask, softmax and
+dropout one by one, or all at once."""
+LOSS_TRAFFIC = {"fused": 16, "compiled": 16, "pytorch": 40, "stepwise": 52}
+"""Bytes of memory traffic per fp32 logit. One kernel writes it, reads it for its maximum and sum,
+writes a gradient and reads that. PyTorch's cross-entropy converts it (6 bytes), takes log-softmax
+(12), clears a gradient (4), fills it (12) and converts that (6). Step by step, as Megatron-LM's
+vocab_parallel_cross_entropy does unless told otherwise: converted (6), maximum (4), subtracted (8),
+exponent (8), sum (4), divided (8); backward scaled (8) and converted (6)."""
+LOSS_MEMORY = {
+    # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for
+    # logits)
+    "fused": 6,
+    "stepwise": 6,  # in place
+    "compiled": 8,  # and 16-bit logits
+    "pytorch": 16,  # and fp32 log-softmax and gradient
+}
+"""Bytes of memory per logit."""
+PARALLEL_LOSS_MEMORY = 20
+"""The same of PyTorch's loss_parallel: log-softmax, gradient, exponent, sum and product, each
+fp32."""
 (
     NORM,
     DENSE_ACT,
@@ -288,7 +309,7 @@ def _facts(problem: Problem) -> Facts:
     mtp_extra = architecture.mtp_layers * (architecture.mtp_parameters - layer)
     gemm_flops = cluster.peak_flops(number_format.gemm)
     heads = 1 + architecture.mtp_layers
-    logit_bytes = LOGIT_MEMORY[stack.loss]
+    logit_bytes = LOSS_MEMORY[stack.loss]
     sharded_loss = stack.loss == "pytorch" and stack.parallel_loss
     gather_copy, reduce_copy = problem.shard_copy_bytes
     return Facts(
@@ -327,14 +348,14 @@ def _facts(problem: Problem) -> Facts:
         sharded_master_bytes=workload.optimizer_state.master_bytes,
         moment_bytes=workload.optimizer_state.moment_bytes,
         materialises_scores=problem.materialises_scores,
-        score_passes=10.0 if problem.kernel == "unfused" else 5.0,
+        score_passes=SCORE_PASSES.get(problem.kernel, 0.0),
         key_block=KEY_BLOCK.get(problem.kernel, 128),
         fused=stack.fused,
         fused_norm=stack.fused_norm,
         low_precision_activations=stack.low_precision_activations,
-        loss_traffic_bytes={"fused": 16, "compiled": 16, "pytorch": 40, "stepwise": 52}[stack.loss],
+        loss_traffic_bytes=LOSS_TRAFFIC[stack.loss],
         loss_memory_bytes=logit_bytes * heads / stack.loss_chunks,
-        loss_memory_bytes_over_tensor=(PARALLEL_LOGIT_BYTES if sharded_loss else logit_bytes)
+        loss_memory_bytes_over_tensor=(PARALLEL_LOSS_MEMORY if sharded_loss else logit_bytes)
         * heads
         / stack.loss_chunks,
         parallel_loss=stack.parallel_loss,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.columns import Array
-from models.cost.combine import partitions
 from models.kernel.facts import coefficient_records, policy_numbers, question
 from models.kernel.least_links import NO_LINKS
-from models.kernel.rows import rows_of, stage_tables
+from models.kernel.rows import rows_of
+from models.kernel.stage_partition import partitions
 from models.kernel.step import MEMORY, TIME, exposed_sends, predict_rows, room_for
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
@@ -38,9 +38,9 @@ class LayoutParts:
     @classmethod
     def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:
         layouts = Layouts.of([layout])
-        split = partitions(problem, layouts)
-        q, tables = question(problem, layouts.recompute), stage_tables(split.table)
-        rows = rows_of(layouts, policy_numbers(layouts.recompute), split.code)
+        tables, code = partitions(problem, layouts)
+        q = question(problem, layouts.recompute)
+        rows = rows_of(layouts, policy_numbers(layouts.recompute), code)
         coefficients, room = coefficient_records(c), room_for(q, tables)
         one = np.empty(1)
         predict_rows(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from models.columns import Array, SharedRows, total
-from models.cost.combine import layers_of_chunks, partitions
-from models.cost.stage_partition import Stages
+from models.columns import Array, total
 from models.kernel.facts import coefficient_records, policy_numbers, question
 from models.kernel.least_links import NO_LINKS
-from models.kernel.rows import rows_of, stage_tables
+from models.kernel.rows import StageTables, rows_of
+from models.kernel.stage_partition import layers_of_chunks, partitions
 from models.kernel.step import MEMORY, TIME, predict_rows, room_for
 from models.spec.flops import AttentionCount, model_flops
 from models.spec.layout import Layouts
@@ -62,6 +62,16 @@ def in_gib(term: str) -> str:
     return term.replace("_bytes", "_gib")
 
 
+class Split(NamedTuple):
+    """How the layers of layouts fall on stages: partitions, and which of them each layout has."""
+
+    tables: StageTables
+    code: Array
+
+    def take(self, rows: Array) -> Split:
+        return Split(self.tables, self.code[rows])
+
+
 @dataclass(frozen=True)
 class Predictions:
     """Time and memory of n layouts; terms are arrays of shape (n,), on the stage that sets them.
@@ -74,7 +84,7 @@ class Predictions:
     problem: Problem
     layouts: Layouts
     c: Coefficients
-    stages: SharedRows[Stages]
+    stages: Split
     time_terms: Array
     """(n, terms)."""
     memory_terms: Array
@@ -167,7 +177,7 @@ class Predictions:
 
 
 def predict(
-    problem: Problem, layouts: Layouts, c: Coefficients, stages: SharedRows[Stages] | None = None
+    problem: Problem, layouts: Layouts, c: Coefficients, stages: Split | None = None
 ) -> Predictions:
     """Time and memory of every layout. Layouts are taken as legal (models.layouts.rules); illegal
     ones give numbers, not sense.
@@ -176,8 +186,8 @@ def predict(
     `stages`: of the layouts, where they are known.
     """
     n = len(layouts)
-    split = partitions(problem, layouts) if stages is None else stages
-    q, tables = question(problem, layouts.recompute), stage_tables(split.table)
+    split = stages or Split(*partitions(problem, layouts))
+    q, tables = question(problem, layouts.recompute), split.tables
     rows = rows_of(layouts, policy_numbers(layouts.recompute), split.code)
     coefficients = coefficient_records(c)
     order = np.argsort(_alike(rows), kind="stable") if len(coefficients) == 1 else np.arange(n)

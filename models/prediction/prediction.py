@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.columns import Array, SharedRows
+from models.columns import Array
 from models.cost.memory_uncertainty import MemoryUncertainty
-from models.cost.pipeline import micro_batch_group
-from models.cost.stage_partition import Stages
-from models.kernel.predictions import Predictions, in_gib, predict
+from models.kernel.pipeline import micro_batch_group
+from models.kernel.predictions import Predictions, Split, in_gib, predict
 from models.prediction.coverage import Provenance, extrapolates, provenance
 from models.spec.flops import AttentionCount
 from models.spec.hardware import GIB
@@ -197,7 +196,7 @@ def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
 
 
 def _unknown_variances(
-    problem: Problem, layouts: Layouts, stages: SharedRows[Stages], profile: Profile
+    problem: Problem, layouts: Layouts, stages: Split, profile: Profile
 ) -> Array:
     """Return the variances of log step time that come from the terms without runs, towards faster
     and towards slower; shape (2, n). `stages` are those of the layouts.
@@ -238,9 +237,7 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
     return spread * widening
 
 
-def _drawn_log_times(
-    problem: Problem, layouts: Layouts, stages: SharedRows[Stages], profile: Profile
-) -> Array:
+def _drawn_log_times(problem: Problem, layouts: Layouts, stages: Split, profile: Profile) -> Array:
     """Return log step times under draws of the terms without runs, the same for every layout; shape
     (n, draws)."""
     n = len(layouts)

@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 
 from models.columns import Array, total
-from models.cost.combine import partitions
 from models.cost.memory_uncertainty import MemoryTerms, MemoryUncertainty
 from models.errors import Invalid, TooLarge
 from models.kernel.facts import Question, coefficient_records, policy_numbers, question
@@ -33,7 +32,8 @@ from models.kernel.mesh_policies import (
 )
 from models.kernel.partial_sums import bound_rows
 from models.kernel.predictions import Predictions, predict
-from models.kernel.rows import ROW, StageTables, stage_tables
+from models.kernel.rows import ROW, StageTables
+from models.kernel.stage_partition import partitions
 from models.kernel.step import MEMORY, TIME, Room, predict_rows, room_for
 from models.layouts.complexity import points_of_policy
 from models.layouts.factors import divisors
@@ -275,9 +275,8 @@ class SearchTables:
         code = np.zeros(self.legal_schedules.shape, dtype=np.int64)
         chain, schedule = np.nonzero(self.legal_schedules)
         shapes = self.policies.schedules.take(schedule).with_columns(pp=self.trunks.pp[chain])
-        found = partitions(self.problem, shapes)
-        code[chain, schedule] = found.code
-        return stage_tables(found.table), code
+        tables, code[chain, schedule] = partitions(self.problem, shapes)
+        return tables, code
 
     @cached_property
     def coefficients(self) -> Array:

@@ -14,8 +14,8 @@ from models.cost.makespan import Chunks, Rounds
 from models.cost.overlap import weighed
 from models.cost.stage_partition import Order, Stages, Steady, partition
 from models.kernel import pipeline
-from models.kernel.rows import stage_tables
 from models.spec.layout import DUALPIPE, INTERLEAVED, SCHEDULES, ZERO_BUBBLE_V
+from tests.models.kernel.tables_of_arrays import tables_of_arrays
 
 PIPELINES = 200
 """Of every model, each with a partition, seconds and micro-batches of its own."""
@@ -217,7 +217,7 @@ def test_stages_are_idle_as_long_as_by_arrays(
 ) -> None:
     of = kind(schedule, seed)
     expected = of.by_arrays()
-    tables = stage_tables(of.stages)
+    tables = tables_of_arrays(of.stages)
     scratch = pipeline.scratch_for(tables)
     idle = np.empty(len(expected))
     for i in range(PIPELINES):
