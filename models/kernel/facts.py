@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -232,6 +233,7 @@ class DimFacts(NamedTuple):
     """0 where there is a switch."""
 
 
+@cache
 def record_type(cls: Any) -> np.dtype[Any]:
     """The dtype of records with the fields of a class."""
     codes = {int: "i8", float: "f8", bool: "?"}

@@ -1,0 +1,78 @@
+"""Clusters of the catalogue, and meshes that lie on them anyhow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from models.errors import Invalid
+from models.layouts.factors import divisors
+from models.spec import catalogue
+from models.spec.hardware import Cluster
+from models.spec.layout import PLACEMENTS, TORUS_AXES, Layout, Layouts
+from tests.oracles.random_problems import pick
+
+FABRICS = {
+    **{f"{chip.id}, data sheet": (chip, chip.fabric) for chip in catalogue.chips().values()},
+    **{
+        fabric.id: (catalogue.chip(catalogue.fabric_chip(fabric.id)), fabric)
+        for fabric in catalogue.fabrics().values()
+    },
+}
+"""Every fabric of the catalogue and the chip that it joins, those of data sheets among them."""
+SIZES = (1, 2, 6, 8, 12, 16, 64, 96, 100, 288, 512, 1152)
+"""Chips: more than a node, a rack or a slice, and numbers that none of them divides."""
+_SLICES = ((2, 4, 8), (8, 2, 2), (4, 4, 4), (3, 2, 4), (4, 4), (2, 8), (16, 2), (6, 2))
+
+
+def clusters(name: str) -> Iterator[Cluster]:
+    """Those of a fabric, and on a torus those of slices of several shapes too."""
+    chip, fabric = FABRICS[name]
+    for size in SIZES:
+        shapes: list[tuple[int, ...] | None] = [None]
+        if fabric.torus:
+            ndim = fabric.torus.ndim
+            shapes += [one for one in _SLICES if len(one) == ndim and size % prod(one) == 0]
+        for shape in shapes:
+            try:
+                cluster = Cluster(chip=chip, fabric=fabric, num_chips=size, torus_shape=shape)
+                _ = cluster.dims
+            except Invalid:  # the fabric joins fewer chips, or only those of one slice
+                continue
+            yield cluster
+
+
+def random_meshes(cluster: Cluster, rng: np.random.Generator, count: int) -> Layouts:
+    """Meshes of all devices, in any placement and any filling of a torus."""
+    return Layouts.of([_random_mesh(cluster, rng) for _ in range(count)])
+
+
+def _random_mesh(cluster: Cluster, rng: np.random.Generator) -> Layout:
+    tp, cp, dp_shard, dp_replicate, pp = _random_factors(rng, cluster.num_devices, 5)
+    sharing = dp_shard * cp * tp * (dp_replicate if dp_shard == 1 else 1)
+    ep, etp, _ = _random_factors(rng, sharing, 3)
+    order, block = pick(rng, cluster.device_orders.fillings.tolist())
+    return Layout(
+        tp=tp,
+        cp=cp,
+        dp_shard=dp_shard,
+        dp_replicate=dp_replicate,
+        pp=pp,
+        ep=ep,
+        etp=etp,
+        placement=pick(rng, PLACEMENTS),
+        torus_axes=TORUS_AXES[order],
+        torus_block=block,
+    )
+
+
+def _random_factors(rng: np.random.Generator, n: int, parts: int) -> Sequence[int]:
+    """So many factors whose product is n, in any order."""
+    factors = []
+    for _ in range(parts - 1):
+        factors.append(pick(rng, divisors(n)))
+        n //= factors[-1]
+    factors.append(n)
+    return [factors[place] for place in rng.permutation(parts)]
