@@ -124,10 +124,13 @@ def give_policies(
     room: Room,
     time: Array,
     memory: Array,
+    settled: Array,
     found: Found,
 ) -> Count:
     """Writes the layouts of meshes that fit, and that may be in an answer: none takes longer than
-    `limits` (2, points) say, of those without and with a pipeline, by points of complexity."""
+    `limits` (2, points) say, of those without and with a pipeline, by points of complexity. Where
+    the plain variant of a sharding fits under a schedule, or takes too long, that is `settled`
+    (s,): the others only add work."""
     f, c, w, wanted = q.facts[0], coefficients[0], room.workspace, wanted_pieces(q.policies)
     count, looked_at, over_memory, dominated, closing = 0, 0, 0, 0, np.inf
     most = len(policies.variants) * len(policies.schedules)
@@ -142,14 +145,20 @@ def give_policies(
         for variant in range(len(policies.variants)):
             if not meshes.legal[mesh, variant]:
                 continue
+            if policies.plain[variant]:
+                settled[:] = False
+            elif all_settled(policies, chain, settled):
+                continue
             points = meshes.points[mesh] + policies.variant_points[variant]
             seconds = bound_variant(q, policies, variant, row, c, margin, room)
             if seconds > limits[piped, points]:
                 closing = min(closing, seconds)
+                if policies.plain[variant] and seconds < np.inf:
+                    settled[:] = True
                 continue
             open_layers = policies.open_layers[variant]
             for schedule in range(len(policies.schedules)):
-                if not policies.legal[chain, schedule]:
+                if not policies.legal[chain, schedule] or settled[schedule]:
                     continue
                 row.schedule = policies.schedules[schedule].schedule
                 row.virtual_stages = policies.schedules[schedule].virtual_stages
@@ -160,6 +169,7 @@ def give_policies(
                 seconds = least_step(f, row, c, w)
                 if seconds > limit:
                     closing = min(closing, seconds)
+                    settled[schedule] = policies.plain[variant]
                     continue
                 looked_at += 1
                 fill_stages(f, q.layers, row, tables, w, room.stages)
@@ -167,6 +177,7 @@ def give_policies(
                 seconds = time.sum()
                 if seconds > limit:
                     closing = min(closing, seconds)
+                    settled[schedule] = policies.plain[variant]
                     continue
                 layers = recompute_until_it_fits(
                     q, tables, policies, row, variant, schedule, c, margin, room, memory
@@ -174,6 +185,7 @@ def give_policies(
                 over_memory += layers.least
                 if layers.least == layers.legal:
                     continue
+                settled[schedule] = policies.plain[variant]
                 dominated += layers.legal - layers.least - 1
                 if row.recompute_layers != known.recompute_layers:
                     expose(q, row, c, room)
@@ -190,6 +202,15 @@ def give_policies(
                 found.seconds[count] = seconds
                 count += 1
     return Count(len(rows), count, looked_at, over_memory, dominated, closing)
+
+
+@inlined
+def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
+    """Whether that is so under every schedule that a pipeline may have."""
+    for schedule in range(len(settled)):
+        if policies.legal[chain, schedule] and not settled[schedule]:
+            return False
+    return True
 
 
 @compiled

@@ -416,9 +416,10 @@ class SearchTables:
         """Writes the layouts of meshes that fit and may be in an answer, but for their
         placement."""
         time, memory = np.empty(len(TIME)), np.empty(len(MEMORY))
+        keeps_all = np.zeros(len(self.policies.schedules), dtype=bool)
         return give_policies(
             self.question, self._partitions[0], self.coefficients, self.least, self.policy_tables,
-            meshes, limits, self.margin, self.room, time, memory, found,
+            meshes, limits, self.margin, self.room, time, memory, keeps_all, found,
         )  # fmt: skip
 
     def bound(self, rows: Array, *, placed: bool = False) -> tuple[Array, Array]:
