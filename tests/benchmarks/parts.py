@@ -21,16 +21,17 @@ from typing import Any
 import numpy as np
 
 from models.calibration.priors import priors
-from models.cost.collectives import Network
-from models.cost.kernels import Kernels
 from models.errors import DomainError
-from models.layouts.placement import groups
+from models.kernel import kernels
+from models.kernel.collectives import time
+from models.kernel.facts import coefficient_records, question
+from models.kernel.single import collective_cost, gemm_seconds
 from models.spec import catalogue
 from models.spec.architecture import Attention
 from models.spec.hardware import Chip
-from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile, shipped_profile
+from models.spec.recompute import NONE
 from models.spec.workload import Workload
 
 Row = Mapping[str, Any]
@@ -44,9 +45,8 @@ def collective(row: Row, chip: Chip, c: Coefficients) -> float | None:
     ranks, size = row.get("ranks"), row.get("bytes")
     if not (row["what"] == "allreduce_busbw_sweep" and ranks and size):
         return None
-    cluster = catalogue.cluster(chip.id, ranks)
-    group = groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard.table
-    return float(Network(cluster.dims, c).reduce(group).time(float(size))[0])
+    problem = replace(_alone(chip), cluster=catalogue.cluster(chip.id, ranks))
+    return time(collective_cost(problem, "all_reduce", c), float(size))
 
 
 def gemm(row: Row, chip: Chip, profile: Profile) -> float | None:
@@ -57,8 +57,8 @@ def gemm(row: Row, chip: Chip, profile: Profile) -> float | None:
     if row["what"] != "gemm_by_size" or precision is None:
         return None
     problem = _alone(chip, precision=precision)
-    kernels = Kernels(problem, profile.coefficients(problem.scopes))
-    return float(kernels.linear(*(float(row[dim]) for dim in ("m_dim", "k_dim", "n_dim"))).forward)
+    m, k, n = (np.array([float(row[dim])]) for dim in ("m_dim", "k_dim", "n_dim"))
+    return float(gemm_seconds(problem, m, k, n, profile.coefficients(problem.scopes))[0])
 
 
 _IMPLEMENTATIONS = {
@@ -83,9 +83,13 @@ def attention(row: Row, chip: Chip, profile: Profile) -> float | None:
     problem = _alone(chip, seq_len=row["seq_len"], kernel=kernel)
     dim = int(row["head_dim"])
     heads = Attention(num_heads=2048 // dim, num_kv_heads=2048 // dim, head_dim=dim, v_head_dim=dim)
-    kernels = Kernels(problem, profile.coefficients(problem.scopes))
-    passes = kernels.attention(heads, np.array([2.0**14]), np.array([2048 / dim]))
-    return float((passes.forward + passes.backward)[0])
+    layer, *_ = problem.architecture.layers
+    layers = (replace(layer, attention=heads),)
+    problem = replace(problem, architecture=replace(problem.architecture, layers=layers))
+    c = coefficient_records(profile.coefficients(problem.scopes))[0]
+    q = question(problem, np.array([NONE]))
+    passes = kernels.attention(q.facts[0], q.layers[0], c, 2.0**14, 2048 / dim)
+    return float(passes.forward + kernels.backward(passes))
 
 
 def _alone(

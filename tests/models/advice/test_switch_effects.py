@@ -17,7 +17,7 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.switches import changed, switches_of
 from models.spec.workload import Precision
-from tests.models.cost.examples import question
+from tests.models.kernel.examples import question
 
 EXPERTS = Layout(
     pp=8, dp_shard=32, ep=32, schedule="interleaved", virtual_stages=2, zero_stage=1, balanced=True

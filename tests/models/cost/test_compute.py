@@ -15,7 +15,7 @@ from models.spec import catalogue
 from models.spec.architecture import Architecture, Moe, MoeShape
 from models.spec.layout import Layout, Layouts
 from models.spec.recompute import FULL, NONE, policy_code
-from tests.models.cost.examples import PROFILE, faster_link, on_stack, question, step_times
+from tests.models.kernel.examples import PROFILE, faster_link, on_stack, question, step_times
 
 
 def test_older_software_is_slower() -> None:

@@ -12,7 +12,7 @@ from models.kernel.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.profile import NewestSoftware
-from tests.models.cost.examples import LAYOUTS, PROFILE, question
+from tests.models.kernel.examples import LAYOUTS, PROFILE, question
 
 
 def test_a_ring_of_chunks_has_shorter_kernels_than_the_whole_sequence() -> None:

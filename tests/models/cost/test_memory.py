@@ -14,7 +14,7 @@ from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.recompute import NONE, policy_code
-from tests.models.cost.examples import LAYOUTS, PROFILE, on_stack, question
+from tests.models.kernel.examples import LAYOUTS, PROFILE, on_stack, question
 
 
 def test_what_is_computed_again_is_kept_no_longer() -> None:

@@ -9,7 +9,7 @@ import pytest
 from models.cost.mesh_costs import MeshCosts
 from models.kernel.predictions import predict
 from models.spec.layout import Layout, Layouts
-from tests.models.cost.examples import PROFILE, on_stack, question
+from tests.models.kernel.examples import PROFILE, on_stack, question
 
 
 def test_a_ring_passes_repeated_key_value_heads() -> None:

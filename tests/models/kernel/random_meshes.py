@@ -10,7 +10,7 @@ import numpy as np
 from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.spec import catalogue
-from models.spec.hardware import Cluster
+from models.spec.hardware import Cluster, Torus
 from models.spec.layout import PLACEMENTS, TORUS_AXES, Layout, Layouts
 from tests.oracles.random_problems import pick
 
@@ -24,7 +24,7 @@ FABRICS = {
 """Every fabric of the catalogue and the chip that it joins, those of data sheets among them."""
 SIZES = (1, 2, 6, 8, 12, 16, 64, 96, 100, 288, 512, 1152)
 """Chips: more than a node, a rack or a slice, and numbers that none of them divides."""
-_SLICES = ((2, 4, 8), (8, 2, 2), (4, 4, 4), (3, 2, 4), (4, 4), (2, 8), (16, 2), (6, 2))
+_SHAPES = ((2, 2, 2), (8, 2, 2), (4, 4, 8), (4, 12, 8), (2, 2), (4, 4), (2, 8), (16, 2))
 
 
 def clusters(name: str) -> Iterator[Cluster]:
@@ -33,8 +33,7 @@ def clusters(name: str) -> Iterator[Cluster]:
     for size in SIZES:
         shapes: list[tuple[int, ...] | None] = [None]
         if fabric.torus:
-            ndim = fabric.torus.ndim
-            shapes += [one for one in _SLICES if len(one) == ndim and size % prod(one) == 0]
+            shapes += [one for one in _slices(fabric.torus) if size % prod(one) == 0]
         for shape in shapes:
             try:
                 cluster = Cluster(chip=chip, fabric=fabric, num_chips=size, torus_shape=shape)
@@ -42,6 +41,10 @@ def clusters(name: str) -> Iterator[Cluster]:
             except Invalid:  # the fabric joins fewer chips, or only those of one slice
                 continue
             yield cluster
+
+
+def _slices(torus: Torus) -> list[tuple[int, ...]]:
+    return [shape for shape in _SHAPES if len(shape) == torus.ndim and torus.is_slice(shape)]
 
 
 def random_meshes(cluster: Cluster, rng: np.random.Generator, count: int) -> Layouts:

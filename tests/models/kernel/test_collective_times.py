@@ -10,15 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.cost.collectives import Network
-from models.cost.mesh_costs import MeshCosts, dispatch_name
-from models.layouts.placement import Group, closest_groups, groups
+from models.calibration.priors import priors
+from models.columns import Array
+from models.kernel.collectives import Cost, all_to_all, domains_in_reach, gather, links_of, reduce
+from models.kernel.collectives import time as time_of
+from models.kernel.facts import LayerFacts, coefficient_records, question, record_type
+from models.kernel.groups import DP_SHARD, TP, groups_for, set_group, set_groups
+from models.kernel.rows import rows_of
+from models.kernel.single import collective_cost
 from models.spec import catalogue
-from models.spec.architecture import Moe
 from models.spec.hardware import Cluster
 from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, shipped_profile
+from models.spec.recompute import NONE
 from models.spec.workload import Workload
 
 C = shipped_profile().coefficients(("generation:hopper",))
@@ -32,16 +37,34 @@ def ideal(**changes: float) -> Coefficients:
     return Coefficients(**{**rest, **perfect, **none, **changes})
 
 
-def whole(cluster: Cluster) -> Group:
-    """One group of all devices."""
-    return groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard.table
+def problem_on(cluster: Cluster) -> Problem:
+    return Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=cluster,
+        workload=Workload(seq_len=4096, global_batch=cluster.num_devices),
+        stack=catalogue.stack("generic"),
+    )
+
+
+def whole(cluster: Cluster, operation: str, c: Coefficients) -> Cost:
+    """Over one group of all devices."""
+    return collective_cost(problem_on(cluster), operation, c)
+
+
+def seconds(cluster: Cluster, operation: str, c: Coefficients, size: float) -> float:
+    """The same, of so many bytes."""
+    return time_of(whole(cluster, operation, c), size)
+
+
+def rows(layouts: list[Layout]) -> Array:
+    return rows_of(Layouts.of(layouts), np.array([NONE]), np.zeros(len(layouts)))
 
 
 def test_a_gather_over_nodes_is_bound_by_the_network_cards_of_a_node_together() -> None:
     """Eight rings, of 50 GB/s where they leave a node, hand on all but a device's own part."""
     cluster = catalogue.cluster("dgx-h100-superpod", 256)
-    time = Network(cluster.dims, ideal()).gather(whole(cluster)).time(np.array([32e9]))
-    assert time[0] == pytest.approx(32e9 * (255 / 256) / (8 * 50e9))
+    time = seconds(cluster, "all_gather", ideal(), 32e9)
+    assert time == pytest.approx(32e9 * (255 / 256) / (8 * 50e9))
 
 
 @pytest.mark.parametrize(("nodes", "bus_gb_s"), [(4, 375.0), (8, 379.0), (16, 380.0), (128, 372.0)])
@@ -52,23 +75,21 @@ def test_bus_bandwidth_of_large_reductions_does_not_depend_on_nodes(
     counts what a ring moves (nccl-tests doc/PERFORMANCE.md)."""
     cluster = catalogue.cluster("dgx-h100-superpod", 8 * nodes)
     ranks, size = 8 * nodes, 2.0**34
-    seconds = (
-        Network(cluster.dims, ideal(scaleout=0.94)).reduce(whole(cluster)).time(np.array([size]))[0]
-    )
-    assert size * 2 * (ranks - 1) / ranks / seconds / 1e9 == pytest.approx(bus_gb_s, rel=0.02)
+    time = seconds(cluster, "all_reduce", ideal(scaleout=0.94), size)
+    assert size * 2 * (ranks - 1) / ranks / time / 1e9 == pytest.approx(bus_gb_s, rel=0.02)
 
 
 def test_a_gather_within_a_node_is_bound_by_one_link() -> None:
     cluster = catalogue.cluster("h100", 8)
-    time = Network(cluster.dims, ideal()).gather(whole(cluster)).time(np.array([8e9]))
-    assert time[0] == pytest.approx(8e9 * (7 / 8) / 450e9)
+    time = seconds(cluster, "all_gather", ideal(), 8e9)
+    assert time == pytest.approx(8e9 * (7 / 8) / 450e9)
 
 
 def test_a_closed_torus_gathers_over_both_directions_of_all_its_dims() -> None:
     """The scaling book's rule: V / (2 directions x dims x link)."""
     cluster = catalogue.cluster("tpu-v5p", 512)
-    time = Network(cluster.dims, ideal()).gather(whole(cluster)).time(np.array([512e9]))
-    assert time[0] == pytest.approx(512e9 * (511 / 512) / (3 * 2 * 90e9))
+    time = seconds(cluster, "all_gather", ideal(), 512e9)
+    assert time == pytest.approx(512e9 * (511 / 512) / (3 * 2 * 90e9))
 
 
 def test_an_all_to_all_on_a_closed_ring_takes_a_quarter_of_a_gather() -> None:
@@ -80,9 +101,8 @@ def test_an_all_to_all_on_a_closed_ring_takes_a_quarter_of_a_gather() -> None:
         num_chips=16,
         torus_shape=(1, 16),
     )
-    network, group = Network(cluster.dims, ideal()), whole(cluster)
-    gathered = network.gather(group).time(np.array([16e9]))[0] / (15 / 16)
-    exchanged = network.all_to_all(group).time(np.array([16e9 / 16]))[0]
+    gathered = seconds(cluster, "all_gather", ideal(), 16e9) / (15 / 16)
+    exchanged = seconds(cluster, "all_to_all", ideal(), 16e9 / 16)
     assert exchanged == pytest.approx(gathered / 4)
 
 
@@ -95,17 +115,18 @@ def test_a_larger_scale_up_domain_slows_no_collective(degree: int, size: float) 
         cluster = replace(
             cluster, fabric=replace(cluster.fabric, levels=(replace(inner, size=domain), *outer))
         )
-        group = closest_groups(cluster, Layouts.of([Layout(dp_shard=degree)])).dp_shard.table
-        network = Network(cluster.dims, C)
-        costs = (network.gather(group), network.reduce(group), network.all_to_all(group))
-        times.append([cost.time(np.array([size]))[0] for cost in costs])
+        q, c = question(problem_on(cluster), np.array([NONE])), coefficient_records(C)[0]
+        group = groups_for(q.order)
+        set_group(q.order, 0, 1, degree, group, TP)
+        costs = [of(q.facts[0], q.dims, c, group, TP) for of in (gather, reduce, all_to_all)]
+        times.append([time_of(cost, size) for cost in costs])
     assert (np.diff(times, axis=0) <= 1e-12).all()
 
 
 def test_an_all_to_all_does_not_gather_network_cards() -> None:
     cluster = catalogue.cluster("dgx-h100-superpod", 64)
-    time = Network(cluster.dims, ideal()).all_to_all(whole(cluster)).time(np.array([1e9]))
-    assert time[0] == pytest.approx(1e9 * (56 / 64) / 50e9)
+    time = seconds(cluster, "all_to_all", ideal(), 1e9)
+    assert time == pytest.approx(1e9 * (56 / 64) / 50e9)
 
 
 @pytest.mark.parametrize(
@@ -120,26 +141,26 @@ def test_large_gathers_reach_the_measured_bus_bandwidth(
     chip: str, bus_gb_s: float, source: str
 ) -> None:
     """With the priors' efficiencies, before any training run is looked at; within 15%."""
-    from service.tools.fit_profile import priors
-
     cluster = catalogue.cluster(chip, 8)
     c = priors().coefficients((f"generation:{cluster.chip.generation}",))
-    size = np.array([8 * 2.0**30])
-    time = Network(cluster.dims, c).gather(whole(cluster)).time(size)[0]
-    assert size[0] * (7 / 8) / time / 1e9 == pytest.approx(bus_gb_s, rel=0.15), source
+    size = 8 * 2.0**30
+    time = seconds(cluster, "all_gather", c, size)
+    assert size * (7 / 8) / time / 1e9 == pytest.approx(bus_gb_s, rel=0.15), source
 
 
 def test_a_call_is_paid_whole_and_a_send_between_nodes_takes_their_hop() -> None:
     cluster = catalogue.cluster("h100", 64)
-    network = Network(cluster.dims, C)
-    assert network.all_to_all(whole(cluster)).latency_s[0] > C.collective_s
-    rows = Layouts.of(
-        [
-            Layout(pp=8, dp_shard=8),
-            Layout(tp=4, pp=2, dp_shard=8, placement=("tp", "pp", *AXES[1:4])),
-        ]
+    assert whole(cluster, "all_to_all", C).latency_s > C.collective_s
+    layouts = [
+        Layout(pp=8, dp_shard=8),
+        Layout(tp=4, pp=2, dp_shard=8, placement=("tp", "pp", *AXES[1:4])),
+    ]
+    q, c = question(problem_on(cluster), np.array([NONE])), coefficient_records(C)[0]
+    room, dispatch = groups_for(q.order), np.empty((len(q.layers), 2))
+    outside, inside = (
+        links_of(q.facts[0], q.layers, q.dims, q.order, row, c, room, dispatch).send.latency_s
+        for row in rows(layouts)
     )
-    outside, inside = network.send(groups(cluster, rows, shared=False).pp.table).latency_s
     assert (outside, inside) == (C.scaleout_hop_s, C.scaleup_hop_s)
 
 
@@ -147,11 +168,11 @@ def test_a_ring_waits_at_every_hop_and_a_tree_at_every_doubling() -> None:
     """NCCL has rings for gathers and trees too for all-reduces (src/graph/tuning.cc)."""
     c = ideal(collective_s=0.0, scaleup_hop_s=1e-6, scaleout_hop_s=1e-5)
     nodes = catalogue.cluster("dgx-h100-superpod", 8 * 64)
-    network, group, empty = Network(nodes.dims, c), whole(nodes), np.array([0.0])
-    assert network.gather(group).time(empty)[0] == pytest.approx(64 * 7 * 1e-6 + 63 * 1e-5)
-    assert network.reduce(group).time(empty)[0] < 2 * network.gather(group).time(empty)[0]
+    gathered = seconds(nodes, "all_gather", c, 0.0)
+    assert gathered == pytest.approx(64 * 7 * 1e-6 + 63 * 1e-5)
+    assert seconds(nodes, "all_reduce", c, 0.0) < 2 * gathered
     small = catalogue.cluster("h100", 2)
-    assert Network(small.dims, c).reduce(whole(small)).time(empty)[0] == pytest.approx(2e-6)
+    assert seconds(small, "all_reduce", c, 0.0) == pytest.approx(2e-6)
 
 
 @pytest.mark.parametrize("step", [0.0, 4e-6, 2e-5])
@@ -159,12 +180,15 @@ def test_every_step_of_a_ring_that_leaves_a_node_takes_what_its_network_needs(st
     """NCCL src/graph/tuning.cc; and no group is faster for being spread over more nodes."""
     c = ideal(scaleup_hop_s=1e-6, scaleout_hop_s=1e-5, ring_step_s=step)
     node, nodes = (catalogue.cluster("dgx-h100-superpod", chips) for chips in (8, 64))
-    network, empty = Network(nodes.dims, c), np.array([0.0])
     expected = 8 * 7 * max(1e-6, step) + 7 * max(1e-5, step)
-    assert network.gather(whole(nodes)).time(empty)[0] == pytest.approx(expected)
-    assert Network(node.dims, c).gather(whole(node)).time(empty)[0] == pytest.approx(7e-6)
-    rows = Layouts.of([Layout(tp=tp, dp_shard=8, dp_replicate=8 // tp) for tp in (1, 2, 4, 8)])
-    spread = network.gather(groups(nodes, rows, shared=False).dp_shard.table).latency_s
+    assert seconds(nodes, "all_gather", c, 0.0) == pytest.approx(expected)
+    assert seconds(node, "all_gather", c, 0.0) == pytest.approx(7e-6)
+    q, of_c = question(problem_on(nodes), np.array([NONE])), coefficient_records(c)[0]
+    layouts = [Layout(tp=tp, dp_shard=8, dp_replicate=8 // tp) for tp in (1, 2, 4, 8)]
+    spread, groups = [], groups_for(q.order)
+    for row in rows(layouts):
+        set_groups(q.order, row, groups)
+        spread.append(gather(q.facts[0], q.dims, of_c, groups, DP_SHARD).latency_s)
     assert (np.diff(spread) >= 0).all()
 
 
@@ -195,9 +219,7 @@ def test_fsdp_turns_communication_bound_where_the_scaling_book_says(
     a chip."""
     where = catalogue.cluster(cluster, chips)
     parameters = 1e12
-    gathering = (
-        Network(where.dims, ideal()).gather(whole(where)).time(np.array([2 * parameters]))[0]
-    )
+    gathering = seconds(where, "all_gather", ideal(), 2 * parameters)
     assert gathering * where.peak_flops(dtype) / (2 * parameters) == pytest.approx(
         tokens, rel=0.01
     ), printed
@@ -210,8 +232,7 @@ def test_tensor_parallelism_turns_communication_bound_where_the_scaling_book_say
     chip = catalogue.chip("tpu-v5e")
     cluster = Cluster(chip=chip, fabric=chip.fabric, num_chips=16, torus_shape=(1, 16))
     tokens, hidden, width = 1e6, 8192, 16 * 1.97e14 / 9e10
-    cost = Network(cluster.dims, ideal()).gather(whole(cluster))
-    moved = 2 * cost.time(np.array([2 * tokens * hidden]))[0] / (15 / 16)
+    moved = 2 * seconds(cluster, "all_gather", ideal(), 2 * tokens * hidden) / (15 / 16)
     computed = 4 * tokens * hidden * width / 16 / cluster.peak_flops("bf16")
     assert moved == pytest.approx(computed, rel=0.01)
 
@@ -252,19 +273,14 @@ def test_groups_of_experts_reach_as_many_domains_as_their_choices_do(
 ) -> None:
     """The mean over every choice of groups, experts dealt out to groups and to domains in a row."""
     count, chosen = groups
-    moe = Moe(
-        num_experts=64,
-        experts_per_token=4,
-        intermediate_size=8,
-        num_groups=count,
-        groups_per_token=chosen,
-    )
+    layer = np.zeros(1, record_type(LayerFacts))[0]
+    layer["num_groups"], layer["groups_per_token"] = count, chosen
     expert = np.arange(64)
     group, domain = expert * count // 64, expert * domains // 64
     reached = [
         len(set(domain[np.isin(group, some)])) for some in combinations(range(count), chosen)
     ]
-    assert moe.domains_in_reach(np.array([float(domains)]))[0] == pytest.approx(np.mean(reached))
+    assert domains_in_reach(layer, float(domains)) == pytest.approx(np.mean(reached))
 
 
 def test_a_token_of_few_groups_is_sent_to_fewer_nodes() -> None:
@@ -276,7 +292,7 @@ def test_a_token_of_few_groups_is_sent_to_fewer_nodes() -> None:
     everywhere = [
         replace(layer, feed_forward=free) if layer.moe else layer for layer in model.layers
     ]
-    rows = Layouts.of([Layout(ep=64, dp_shard=64, zero_stage=1)])
+    (row,) = rows([Layout(ep=64, dp_shard=64, zero_stage=1)])
     costs = []
     for architecture in (model, replace(model, layers=tuple(everywhere))):
         problem = Problem(
@@ -285,9 +301,12 @@ def test_a_token_of_few_groups_is_sent_to_fewer_nodes() -> None:
             workload=Workload(seq_len=4096, global_batch=64),
             stack=catalogue.stack("megatron"),
         )
-        (dispatched,) = {layer.moe for layer in architecture.kinds if layer.moe}
-        meshes = MeshCosts.of(problem, rows, shipped_profile().coefficients(problem.scopes))
-        costs.append(meshes._at(dispatch_name(dispatched)).byte_s[0])
+        q = question(problem, np.array([NONE]))
+        c = coefficient_records(shipped_profile().coefficients(problem.scopes))[0]
+        dispatch = np.empty((len(q.layers), 2))
+        links_of(q.facts[0], q.layers, q.dims, q.order, row, c, groups_for(q.order), dispatch)
+        (byte_s,) = {float(dispatch[i, 0]) for i, of in enumerate(architecture.kinds) if of.moe}
+        costs.append(byte_s)
     met = [4 * (1 - 0.75**8), 8 * (1 - 0.875**8)]
     assert costs[0] / costs[1] == pytest.approx(met[0] / met[1])
 
@@ -300,6 +319,6 @@ def test_twice_the_nodes_lengthen_a_tree_by_what_was_measured(nodes: int) -> Non
 
     def latency(count: int) -> float:
         cluster = catalogue.cluster("h100", 8 * count)
-        return float(Network(cluster.dims, c).all_to_all(whole(cluster)).latency_s[0])
+        return whole(cluster, "all_to_all", c).latency_s
 
     assert latency(2 * nodes) - latency(nodes) == pytest.approx(45e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +25,12 @@ from models.kernel.rows import rows_of
 from models.layouts.placement import Groups, groups
 from models.spec import catalogue
 from models.spec.architecture import Moe
+from models.spec.hardware import Cluster
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import KINDS, Coefficients, shipped_profile
 from models.spec.recompute import NONE
-from models.spec.workload import Workload
+from models.spec.workload import Precision, Workload
 from tests.models.kernel.random_meshes import FABRICS, clusters, random_meshes
 from tests.oracles.random_problems import pick, random_problem
 
@@ -55,18 +57,19 @@ AXES = {
 Named = dict[str, Array]
 
 
-def question_on(cluster: object, rng: np.random.Generator) -> Problem:
+def question_on(cluster: Cluster, rng: np.random.Generator) -> Problem:
     """Of any model, with any way to exchange context and tokens."""
+    precision: Precision = "bf16" if "bf16" in cluster.chip.peak_tflops else "fp16"
+    exchanges: dict[str, Any] = {
+        "context": pick(rng, CONTEXT),
+        "dispatcher": pick(rng, DISPATCHERS),
+        "node_limit": pick(rng, (None, 1, 2, 4)),
+    }
     return Problem(
         architecture=catalogue.architecture(pick(rng, MODELS)),
-        cluster=cluster,  # type: ignore[arg-type]
-        workload=Workload(seq_len=4096, global_batch=512, precision="fp16"),
-        stack=replace(
-            catalogue.stack("generic"),
-            context=pick(rng, CONTEXT),
-            dispatcher=pick(rng, DISPATCHERS),
-            node_limit=pick(rng, (None, 1, 2, 4)),
-        ),
+        cluster=cluster,
+        workload=Workload(seq_len=4096, global_batch=512, precision=precision),
+        stack=replace(catalogue.stack("generic"), **exchanges),
     )
 
 

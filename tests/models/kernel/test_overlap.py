@@ -7,11 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.cost.mesh_costs import MeshCosts
+from models.kernel import facts
+from models.kernel.collectives import links_of, time
+from models.kernel.groups import groups_for
 from models.kernel.predictions import predict
+from models.kernel.rows import rows_of
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
-from tests.models.cost.examples import PROFILE, on_stack, question
+from models.spec.problem import Problem
+from models.spec.profile import Coefficients
+from models.spec.recompute import NONE
+from tests.models.kernel.examples import PROFILE, on_stack, question
 
 
 def test_dualpipe_updates_what_it_holds() -> None:
@@ -124,6 +130,16 @@ def test_the_host_s_collectives_hide_beside_what_the_device_does(micro_batch: in
     assert extra[1] == pytest.approx(max(host - device, 0.0), abs=0.1 * device)
 
 
+def send_seconds(problem: Problem, rows: Layouts, c: Coefficients) -> float:
+    """Of the activations of a micro-batch of the only layout, whose tokens no axis divides."""
+    q, of_c = facts.question(problem, np.array([NONE])), facts.coefficient_records(c)[0]
+    (row,) = rows_of(rows, np.array([NONE]), np.zeros(1))
+    room, dispatch = groups_for(q.order), np.empty((len(q.layers), 2))
+    links = links_of(q.facts[0], q.layers, q.dims, q.order, row, of_c, room, dispatch)
+    tokens = problem.workload.seq_len * int(rows.micro_batch[0])
+    return time(links.send, tokens * problem.architecture.hidden_size * 2.0) + float(c.send_s)
+
+
 @pytest.mark.parametrize("seq_len", [256, 1024, 8192])
 def test_no_more_is_exposed_of_sends_than_there_is(seq_len: int) -> None:
     """However much of a layer FSDP's copies take, beside which its collectives run too."""
@@ -139,8 +155,7 @@ def test_no_more_is_exposed_of_sends_than_there_is(seq_len: int) -> None:
     }
     rows = Layouts.of([Layout(**knobs)])  # type: ignore[arg-type]
     c = PROFILE.coefficients(problem.scopes)
-    meshes = MeshCosts.of(problem, rows, c)
-    every = 2 * rows.num_micro_batches(512) * 2 * meshes.send
+    every = 2 * rows.num_micro_batches(512) * 2 * send_seconds(problem, rows, c)
     exposed = predict(problem, rows, c).time["pipeline_s"]
     assert 0 <= exposed[0] <= every[0] * (1 + 1e-9)
 

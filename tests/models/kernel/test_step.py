@@ -20,7 +20,7 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
-from tests.models.cost.examples import LAYOUTS, PROFILE, faster_link, question, step_times
+from tests.models.kernel.examples import LAYOUTS, PROFILE, faster_link, question, step_times
 
 
 def test_the_terms_add_up_to_the_step() -> None:
