@@ -30,7 +30,8 @@ from models.calibration.losses import BoundLoss, student_t_loss, student_t_weigh
 from models.calibration.posterior import Posterior
 from models.calibration.random_effects import RandomEffects
 from models.columns import Array
-from models.kernel.predictions import Predictions, predict
+from models.kernel.predictions import Predictions, Split, predict
+from models.kernel.stage_partition import partitions
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile, TermKey
@@ -137,14 +138,16 @@ class Estimate:
 class Batch:
     """Targets of one quantity of one problem, which are predicted together.
 
-    `targets` are their indices and `layouts` the distinct layouts among them; `layout_index` says
-    which of those each target has. A Jacobian has a row for each layout, from `first_row` on.
+    `targets` are their indices and `layouts` the distinct layouts among them, with their `stages`;
+    `layout_index` says which of those each target has. A Jacobian has a row for each layout, from
+    `first_row` on.
     """
 
     problem: Problem
     quantity: Quantity
     targets: Array
     layouts: Layouts
+    stages: Split
     layout_index: Array
     first_row: int
 
@@ -215,11 +218,13 @@ class Fit:
         for (_, quantity), targets in members.items():
             distinct: dict[Layout, int] = {}
             index = [distinct.setdefault(self.targets[i].layout, len(distinct)) for i in targets]
+            problem, layouts = self.targets[targets[0]].problem, Layouts.of(list(distinct))
             batch = Batch(
-                problem=self.targets[targets[0]].problem,
+                problem=problem,
                 quantity=self.quantities[quantity],
                 targets=np.array(targets),
-                layouts=Layouts.of(list(distinct)),
+                layouts=layouts,
+                stages=Split(*partitions(problem, layouts)),
                 layout_index=np.array(index),
                 first_row=first_row,
             )
@@ -239,7 +244,7 @@ class Fit:
                 mine = wanted[batch.targets]
             if mine.any():
                 coefficients = profile.coefficients(batch.problem.scopes)
-                predictions = predict(batch.problem, batch.layouts, coefficients)
+                predictions = predict(batch.problem, batch.layouts, coefficients, batch.stages)
                 logs = np.log(batch.quantity(predictions))
                 result[batch.targets[mine]] = logs[batch.layout_index[mine]]
         return result
@@ -272,8 +277,9 @@ class Fit:
             shift[k + j] = -_DIFFERENCE
             offsets[key] = shift.ravel()
         coefficients = profile.coefficients(batch.problem.scopes, offsets)
-        repeated = batch.layouts.take(np.tile(np.arange(n), 2 * k + 1))
-        predictions = predict(batch.problem, repeated, coefficients)
+        rows = np.tile(np.arange(n), 2 * k + 1)
+        repeated, stages = batch.layouts.take(rows), batch.stages.take(rows)
+        predictions = predict(batch.problem, repeated, coefficients, stages)
         return np.asarray(np.log(batch.quantity(predictions)).reshape(2 * k + 1, n))
 
     def solve(self) -> Estimate:

@@ -148,20 +148,27 @@ def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | No
 def with_known_biases(own: Architecture) -> Architecture:
     """A model whose biases and norms nobody told, with those of the first shipped model that is
     otherwise the same; unchanged where there is none."""
-    plain = _plain(own)
-    for known in architectures().values():
-        if _plain(known) == plain:
-            return replace(
-                known,
-                name=own.name,
-                vocab_size=own.vocab_size,
-                tie_word_embeddings=own.tie_word_embeddings,
-                mtp_layers=own.mtp_layers,
-            )
-    return own
+    known = _shipped_by_plain().get(_plain(own))
+    if known is None:
+        return own
+    return replace(
+        known,
+        name=own.name,
+        vocab_size=own.vocab_size,
+        tie_word_embeddings=own.tie_word_embeddings,
+        mtp_layers=own.mtp_layers,
+    )
 
 
 @cache
+def _shipped_by_plain() -> Mapping[Architecture, Architecture]:
+    """The first shipped model for each that is the same but for its biases and norms."""
+    shipped: dict[Architecture, Architecture] = {}
+    for known in architectures().values():
+        shipped.setdefault(_plain(known), known)
+    return shipped
+
+
 def _plain(own: Architecture) -> Architecture:
     """A model without what sources seldom tell, or tell apart from the shape."""
     layers = tuple(_plain_layer(layer) for layer in own.layers)
