@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.columns import Array
-from models.kernel.pipeline import micro_batch_group
+from models.cost.pipeline import micro_batch_group
 from models.spec.layout import (
     AFAB,
     DUALPIPE,

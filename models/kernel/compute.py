@@ -30,6 +30,7 @@ from models.kernel.kernels import (
     attention,
     backward,
     both,
+    gemm_efficiency,
     grouped,
     linear,
     linear_16,
@@ -263,12 +264,26 @@ def every_second_product(
 def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
     """Routed experts as grouped products, each of its own share of the tokens, and the router. The
     busiest device sets the pace."""
+    if layer.num_experts == 0:
+        return least_expert_products(f, layer, shard, c)
     local = layer.num_experts / shard.ep
     each, width = routed_tokens(layer, shard) / local, layer.expert_width / shard.etp
     up = grouped(f, c, each, f.hidden_size, width * (layer.expert_matrices - 1), local)
     down = grouped(f, c, each, width, f.hidden_size, local)
     router = linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
     return both(times(both(up, down), skew(f, layer, c, shard.ep)), router)
+
+
+@compiled
+def least_expert_products(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
+) -> Passes:
+    """What routed experts take at least, whatever the degrees of their axes: as long as the largest
+    products take."""
+    weights = layer.expert_matrices * layer.expert_width * f.hidden_size
+    flops = 2.0 * shard.local_tokens * layer.experts_per_token * weights
+    seconds = flops / (f.gemm_flops * gemm_efficiency(f, c))
+    return Passes(seconds, seconds, seconds)
 
 
 @compiled

@@ -151,6 +151,8 @@ class Facts(NamedTuple):
     overlap_expert: bool
     overlap_pipeline: bool
     age_years: float
+    splits_by_threshold: bool
+    """So that a stage of a pipeline may have no layer."""
     # the cluster
     is_torus: bool
     node: float
@@ -187,6 +189,7 @@ class LayerFacts(NamedTuple):
     skips_last_product: bool
     sparse: bool
     num_experts: float
+    """0 where it is not decided yet how they are divided over devices."""
     experts_per_token: float
     expert_width: float
     expert_matrices: float
@@ -376,6 +379,7 @@ def _facts(problem: Problem) -> Facts:
         overlap_expert=stack.overlap_expert,
         overlap_pipeline=stack.overlap_pipeline,
         age_years=stack.age_years,
+        splits_by_threshold=stack.splits_by_threshold,
         is_torus=any(dim.kind == "ring" for dim in cluster.dims),
         node=min(8, cluster.scale_up_domain),
         fills_fabric=cluster.fills_fabric,

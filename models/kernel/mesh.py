@@ -100,6 +100,8 @@ class Mesh:
     """What waiting for the slowest device adds to a step, as a share of it."""
     largest_unit: float
     """Parameters that FSDP gathers at a time, of the largest layer."""
+    undecided: bool
+    """Whether its placement or its policy is to be decided yet, and times are lower bounds."""
 
 
 # -- what a shard decides

@@ -119,6 +119,7 @@ def expose_layer(
         ahead, back, offload = ahead + sent, back + fetched, sent + fetched
         idle = Pair(idle.forward + sent, idle.backward + fetched)
 
+    gaps = idle
     repeated_tensor = 1.0 + regime.share * policy.tensor
     tensor = Pair(part.tensor, part.tensor * repeated_tensor)
     if f.overlap_tensor:
@@ -135,6 +136,8 @@ def expose_layer(
     host = Pair(part.host + part.stall, part.host * (2 + whole) + part.stall * repeated_tensor)
     held = Pair(max(host.forward - ahead, 0.0), max(host.backward - back, 0.0))
     ahead, back = ahead + held.forward, back + held.backward
+    if mesh.undecided:  # slower traffic of other axes, or to the host, may leave as long gaps
+        idle = Pair(gaps.forward + held.forward, gaps.backward + held.backward)
 
     forward, context = ahead, 0.0
     if row.cp > 1:

@@ -61,7 +61,8 @@ def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
 
 
 class StageTables(NamedTuple):
-    """The different stages of u partitions, at most s each (models.cost.stage_partition.Stages)."""
+    """The different stages of u partitions, at most s each (models.kernel.stage_partition). What
+    stands beyond those that a partition has means nothing; nor do further corners."""
 
     different: Array
     """(u,): how many stages of a partition differ."""
@@ -74,7 +75,7 @@ class StageTables(NamedTuple):
     corners: Array
     """(u, corners): the stages where a stretch of equal ones begins or ends, ascending."""
     corner_count: Array
-    """(u,): how many corners there are; from there on the last one is repeated."""
+    """(u,): how many corners there are."""
     first: Array
     """(u, s, parts): of `amounts` the chunks of the first round, under interleaving."""
     last: Array

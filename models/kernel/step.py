@@ -628,6 +628,7 @@ def set_mesh(
     else:
         links = links_of(f, q.layers, q.dims, q.order, row, c, room.groups, w.dispatch)
     set_traffic(f, q.layers, row, shard, c, links, w.dispatch, w.parts, w.mesh[0])
+    w.mesh[0].undecided = len(least.degrees) > 0
 
 
 @inlined

@@ -299,11 +299,14 @@ class SearchTables:
 
     @property
     def _slows_outwards(self) -> bool:
-        """Whether the links of no dim are faster than those inside it."""
+        """Whether links are no faster than those inside, nor hops between domains shorter. On a
+        torus, the links of its dims are added up."""
         dims, c = self.problem.cluster.dims, self.c
         rates = [dim.gb_s * (c.scaleup if dim.scale == "up" else c.scaleout) for dim in dims]
         slower = all(inner >= outer for inner, outer in zip(rates, rates[1:], strict=False))
-        return slower and not any(dim.peer_gb_s for dim in dims)
+        if any(dim.peer_gb_s or dim.kind == "ring" for dim in dims):
+            return False
+        return slower and bool(c.scaleup_hop_s <= c.scaleout_hop_s)
 
     @cached_property
     def room(self) -> Room:
@@ -430,21 +433,9 @@ class SearchTables:
         """The same step time of trunks, whatever the expert degrees: experts send nothing, and
         compute as fast as the largest matrix products do."""
         layers = self.question.layers.copy()
-        layers["sparse"] = False
+        layers["num_experts"] = 0
         seconds, _ = self._bound(self.question._replace(layers=layers), rows, self.least)
-        return seconds + self._expert_seconds(rows)
-
-    def _expert_seconds(self, rows: Array) -> Array:
-        """Of the products of routed experts, forward and backward, of all micro-batches."""
-        f, layers = self.question.facts[0], self.question.layers
-        weights = layers["expert_matrices"] * layers["expert_width"] * f["hidden_size"]
-        each = (layers["trained_layers"] * layers["experts_per_token"] * weights).sum()
-        efficiency = {8: self.c.gemm_8, 4: self.c.gemm_4}.get(int(f["gemm_format_bits"]))
-        rate = f["gemm_flops"] * (self.c.gemm_16 if efficiency is None else efficiency)
-        sharded = rows["cp"] * np.where(rows["sequence_parallel"], rows["tp"], 1)
-        m = self.problem.workload.global_batch / (rows["dp_shard"] * rows["dp_replicate"])
-        tokens = m * f["seq_len"] / sharded
-        return tokens * (6 * each / rate * self.c.compute_overhead) / rows["pp"]
+        return seconds
 
     def _bound(self, q: Question, rows: Array, links: LeastLinks) -> tuple[Array, Array]:
         seconds, memory = np.empty((2, len(rows)))

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import permutations, product
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from models.search.bounds import Bounds, CoreBounds, Variants, slower_shardings
-from models.search.least_costs import LeastCosts
-from models.search.memory_bounds import CoreMemory, MemoryBounds
-from models.search.pipeline_bounds import Chains
 
 from models.advice.recommendation import recommend
 from models.columns import Array, distinct
-from models.cost.mesh_costs import MeshCosts, ShardCosts
-from models.cost.overlap import recomputed
-from models.cost.shard import Shards
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.kernel.predictions import predict
 from models.layouts.factors import factorisations, ordered_factorisations
-from models.layouts.placement import closest_groups
 from models.layouts.space import (
-    MEMORY_POLICY_KNOBS,
-    SCHEDULE_KNOBS,
-    SHARDING_KNOBS,
-    Policies,
     Space,
     default_layouts,
 )
-from models.search import branch_and_bound as search_module
+from models.search import enumeration as search_module
 from models.search.enumeration import search
 from models.search.incumbent import Incumbent
 from models.search.pareto import ROUNDED
@@ -41,10 +29,11 @@ from models.search.result import Answer, Goal, NothingFaster, run_to_completion
 from models.search.tables import NoLegalLayout, SearchTables
 from models.spec import catalogue
 from models.spec.constraints import EVEN_CHANCE, Constraints
+from models.spec.device_order import filling_code
 from models.spec.hardware import GIB
 from models.spec.layout import SCHEDULES, Layouts
 from models.spec.problem import Problem
-from models.spec.profile import Coefficients, shipped_profile
+from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
 from tests.oracles.brute_force import Found, fitting, legal
@@ -53,10 +42,9 @@ from tests.oracles.random_questions import PINNED, UNSURE, offers
 
 PROFILE = shipped_profile()
 SIZES = (
+    "_FIRST_CORES",
     "_CORES",
-    "_PROBED",
     "_FIRST_MESHES",
-    "_FIRST_PLACED",
     "_FIRST_LEAVES",
 )  # of what is opened together at first
 
@@ -253,7 +241,7 @@ def test_the_answer_does_not_hang_on_how_many_layouts_are_worked_on_together(
 ) -> None:
     problem, goal = NAMED["llama-3.1-405b"](), Goal(tolerance=0.03, top=5, both_sides=True)
     usual = search(Space(problem, Constraints()), PROFILE, goal)
-    for name in (*SIZES, "_MESHES", "_LEAVES"):
+    for name in (*SIZES, "_MESHES"):
         monkeypatch.setattr(search_module, name, size)
     other = search(Space(problem, Constraints()), PROFILE, goal)
     for answer in (usual, other):
@@ -278,120 +266,26 @@ def test_every_layout_of_the_space_is_counted_once(problem: Problem) -> None:
     assert sum(counts) == certificate.space
 
 
-def bounded(
-    problem: Problem, constraints: Constraints, layouts: Layouts
-) -> Iterator[tuple[Array, Array]]:
-    """(least time, least bytes) of every bound that the search prunes by, each layout under its own
-    policy."""
-    policies, n = Space(problem, constraints).policies, len(layouts)
-    c = PROFILE.coefficients(problem.scopes)
-    rows = np.arange(n)
-    schedule = position(policies.schedules, layouts, SCHEDULE_KNOBS)
-    memory_policy = position(
-        policies.memory_policies,
-        layouts,
-        [knob for knob in MEMORY_POLICY_KNOBS if knob != "recompute_layers"],
+def bounded(tables: SearchTables, layouts: Layouts) -> Iterator[tuple[Array, Array]]:
+    """(least time, least bytes) of every partial sum that a search drops layouts by, from their
+    trunks to their meshes; none of bytes where nothing is dropped for them."""
+    none = np.zeros(len(layouts))
+    undivided = tables.undivided_rows(
+        replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones_like(layouts.dp))
     )
-    variant = (
-        position(policies.shardings, layouts, SHARDING_KNOBS) * len(policies.memory_policies)
-        + memory_policy
-    )
-    variants = Variants.of_policies(policies)
-    m = layouts.num_micro_batches(problem.workload.global_batch)
-    shards = Shards.of(layouts, problem.workload.seq_len)
-    costs = ShardCosts.of(problem, shards.table, c, policies.memory_policies.recompute)
-    its_own = schedule[:, None] == np.arange(len(policies.schedules))
-    chains = Chains(problem, policies.schedules, layouts.pp, m, its_own, costs.weights)
-    wanted = np.ones((len(variants.keys), n), dtype=bool)
-
-    placed = Bounds(costs_of(problem, layouts, c, policies), policies, chains, rows)
-    near = Bounds(unplaced(problem, placed.costs), policies, chains, rows)
-    needed = predict(
-        problem, layouts, c
-    ).needed_bytes  # with no more memory than that, it has to recompute so much
-    held = chains.in_flight_by_schedule[rows, schedule]
-    memory = MemoryBounds(near.costs, policies, held, needed * (1 + 1e-12)).memory()
-    share = np.where(policies.open[memory_policy], memory.share[variant, rows], 1.0)
-    assert (share <= (1.0 if (part := recomputed(problem, layouts)) is None else part) + 1e-9).all()
-    shares = np.broadcast_to(share, wanted.shape)
-    for bounds in (placed, near):
-        times, parts = bounds.time(variants, wanted, shares)
-        key = variants.of[variant]
-        yield times.step[key, rows], memory.least[variant, rows]
-        row, both, once = times.row[key, rows], parts.both[:, key, rows], parts.once[:, key, rows]
-        beyond = chains.beyond(rows, schedule, row, both, parts.weights, once, bounds.hideable)
-        more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
-        yield times.step[key, rows] + more, memory.least[variant, rows]
-    none = MemoryBounds(near.costs, policies, np.zeros(n), np.inf).memory()
-    kept = ~slower_shardings(
-        problem, policies.shardings, np.ones((1, len(policies.shardings)), dtype=bool)
-    )
-    shardings, legal = policies.shardings.take(kept), np.ones((int(kept.sum()), n), dtype=bool)
-    fillings, apart = (
-        problem.cluster.device_orders.distinct_fillings,
-        in_every_filling(problem, placed.costs),
-    )
-    filled = Bounds(apart, policies, chains, np.tile(rows, len(fillings)))
-    filled = filled.least(shardings, np.tile(legal, len(fillings)))
-    its_own = (layouts.torus_axes == fillings[:, :1]) & (layouts.torus_block == fillings[:, 1:])
-    yield (
-        np.where(its_own, filled.reshape(len(fillings), n), 0.0).max(axis=0),
-        none.least[variant, rows],
-    )
-    for bounds in (placed, near):
-        yield bounds.least(shardings, legal), (none.layers + held * none.each)[variant, rows]
-
-    cores = CoreBounds(
-        problem,
-        costs,
-        c,
-        LeastCosts(problem, c, layouts.ep, layouts.etp),
-        np.arange(len(shards.table)),
-    )
-    unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
-    each = cores.passes[shards.code] + cores.context(layouts, shards.code)
-    row = chains.row(cores.weights[shards.code], each)
-    idle, window = chains.least_idle[row, rows], chains.window[row, rows]
-    parameters = cores.dense[shards.code], cores.expert[shards.code]
-    time = cores.time(each, unsplit, idle, window, *parameters)
-    yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
-
-
-def costs_of(problem: Problem, layouts: Layouts, c: Coefficients, policies: Policies) -> MeshCosts:
-    """Under every recompute policy of these."""
-    placed = MeshCosts.of(problem, layouts, c)
-    shards = ShardCosts.of(
-        problem, placed.tables.shards.shards, c, policies.memory_policies.recompute
-    )
-    return replace(placed, tables=replace(placed.tables, shards=shards))
-
-
-def unplaced(problem: Problem, placed: MeshCosts) -> MeshCosts:
-    """With every axis as close as it can be."""
-    closest = closest_groups(problem.cluster, placed.layouts)
-    links = partial(LeastCosts(problem, placed.c).collectives, closest, placed.layouts)
-    tables = replace(placed.tables, links=links)
-    return replace(placed, tables=tables, groups=closest)
-
-
-def in_every_filling(problem: Problem, placed: MeshCosts) -> MeshCosts:
-    """Those, one filling of a torus after the other."""
-    times, closest = (
-        len(problem.cluster.device_orders.distinct_fillings),
-        closest_groups(problem.cluster, placed.layouts),
-    )
-    rows = np.tile(np.arange(len(placed.layouts)), times)
-    links = partial(LeastCosts(problem, placed.c).collectives, closest, placed.layouts, apart=True)
-    tables = replace(placed.tables, links=links)
-    return replace(placed.take(rows), tables=tables, groups=closest.times(times))
-
-
-def position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
-    """Which of some policies each layout has."""
-    keys = list(zip(*(getattr(of, knob).tolist() for knob in knobs), strict=True))
-    mine = zip(*(getattr(layouts, knob).tolist() for knob in knobs), strict=True)
-    place = {key: i for i, key in enumerate(keys)}
-    return np.array([place[key] for key in mine])
+    trunks = undivided.copy()
+    trunks["ep"] = trunks["etp"] = 1
+    yield tables.bound_trunks(trunks), none
+    yield tables.bound(undivided)[0], none
+    rows = tables.rows(layouts)
+    rows["zero_stage"], rows["reshard"] = layouts.zero_stage, layouts.reshard
+    yield tables.bound(rows)[0], none
+    filled = rows.copy()
+    filled["filling"] = filling_code(layouts.torus_axes, layouts.torus_block)
+    yield tables.bound(filled)[0], none
+    placed = filled.copy()
+    placed["placement"] = layouts.placement
+    yield tables.bound(placed, placed=True)[0], none
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
@@ -437,7 +331,8 @@ def agree_with_bounds(problem: Problem, constraints: Constraints) -> None:
         return
     layouts = layouts.take(np.arange(0, len(layouts), max(len(layouts) // 4000, 1)))
     found = predict(problem, layouts, PROFILE.coefficients(problem.scopes))
-    for time, memory in bounded(problem, constraints, layouts):
+    tables = SearchTables(Space(problem, constraints), PROFILE)
+    for time, memory in bounded(tables, layouts):
         assert (time <= found.step_time_s * (1 + 1e-9)).all()
         assert (memory <= found.needed_bytes * (1 + 1e-9)).all()
 

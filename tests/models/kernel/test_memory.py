@@ -7,9 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.cost.memory import kept_bytes, layer_bytes
-from models.cost.shard import Shards
+from models.kernel.facts import ALL_PIECES, coefficient_records, policy_numbers, record_type
+from models.kernel.facts import question as asked
+from models.kernel.memory import layer_size
+from models.kernel.mesh import Part, set_shard
 from models.kernel.predictions import predict
+from models.kernel.shard import Shard
+from models.kernel.step import wanted_pieces
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
@@ -25,17 +29,27 @@ def test_what_is_computed_again_is_kept_no_longer() -> None:
     problem = replace(
         question(), architecture=gpt, stack=replace(question().stack, attention_kernel="unfused")
     )
-    x = Shards.of(Layouts.of([Layout()]), problem.workload.seq_len).table
     modules = [(), ("mlp",), ("mlp_act",), ("core_attn",), ("layernorm",)]
-    policies = [
-        problem.recomputed(policy_code("selective", names) if names else NONE, gpt.kinds[0])
-        for names in modules
-    ]
-    kept = kept_bytes(problem, gpt.kinds[0], x, policies)[:, 0] / (
-        problem.workload.seq_len * gpt.hidden_size
-    )
+    policies = [policy_code("selective", names) if names else NONE for names in modules]
+    kept = kept_bytes(problem, policies) / (problem.workload.seq_len * gpt.hidden_size)
     scores = 5 * gpt.kinds[0].attention.num_heads * problem.workload.seq_len / gpt.hidden_size
     assert (kept[0] - kept).tolist() == pytest.approx([0, 16, 8, scores, 4])
+
+
+def kept_bytes(problem: Problem, policies: list[int]) -> np.ndarray:
+    """What a layer of the first kind keeps of one sequence under each policy, on one device."""
+    numbers = np.array(policies)
+    q, tokens = asked(problem, numbers), float(problem.workload.seq_len)
+    c = coefficient_records(PROFILE.coefficients(problem.scopes))[0]
+    different, kinds = q.policies.shape
+    parts = np.zeros(kinds + 2, dtype=record_type(Part))
+    again, kept = np.empty((different, kinds + 2)), np.empty((different, kinds))
+    shard, pieces = Shard(tokens, tokens, 1.0, 1.0, 1.0), np.empty(len(ALL_PIECES))
+    set_shard(
+        q.facts[0], q.layers, q.policies, shard, c, wanted_pieces(q.policies), parts, again, kept,
+        pieces,
+    )  # fmt: skip
+    return kept[np.searchsorted(policy_numbers(numbers), numbers), 0]
 
 
 def test_sharding_more_needs_less_memory() -> None:
@@ -133,13 +147,13 @@ def test_tensor_parallelism_leaves_routers_norms_and_down_projections_whole() ->
     """Of a sparse layer of DeepSeek-V3: 44 million dense parameters on each of eight ranks, not
     29."""
     problem = question(model="deepseek-v3")
-    layer, h = problem.architecture.kinds[1], 7168
+    h = 7168
     whole = h * (1536 + 512 + 64) + 1536 + 512 + 2 * h + h * 256
-    rows = [
-        Shards.of(Layouts.of([Layout(tp=tp, sequence_parallel=tp > 1)]), 4096).table
-        for tp in (1, 8)
-    ]
-    one, eight = (float(layer_bytes(problem, layer, x).dense[0]) for x in rows)
+    q = asked(problem, np.array([NONE]))
+    one, eight = (
+        layer_size(q.facts[0], q.layers[1], Shard(4096.0, 4096.0 / tp, tp, 1.0, 1.0)).dense
+        for tp in (1.0, 8.0)
+    )
     assert eight == pytest.approx((one - whole) / 8 + whole)
 
 

@@ -7,13 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.cost.compute import SETTLED_YEARS, Compute, busiest
-from models.cost.kernels import Kernels
-from models.cost.shard import Shards
+from models.kernel.compute import SETTLED_YEARS, busiest, head_time, layer_time, overhead
+from models.kernel.facts import ALL_PIECES, coefficient_records, policy_numbers
+from models.kernel.facts import question as asked
+from models.kernel.kernels import linear
+from models.kernel.mesh import computed_again
 from models.kernel.predictions import predict
+from models.kernel.shard import Shard
+from models.kernel.step import wanted_pieces
 from models.spec import catalogue
 from models.spec.architecture import Architecture, Moe, MoeShape
 from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Coefficients
 from models.spec.recompute import FULL, NONE, policy_code
 from tests.models.kernel.examples import PROFILE, faster_link, on_stack, question, step_times
 
@@ -74,22 +80,24 @@ def test_a_host_launches_kernels_and_waits_for_collectives_one_after_the_other()
 
 def test_a_head_ages_with_the_layers() -> None:
     problem = question()
-    shards = Shards.of(Layouts.of([Layout()]), problem.workload.seq_len).table
+    tokens = float(problem.workload.seq_len)
+    shard = Shard(tokens, tokens, 1.0, 1.0, 1.0)
     old = replace(problem, stack=replace(problem.stack, age_years=2.0))
     c = replace(PROFILE.coefficients(problem.scopes), launch_ageing=0.0)
-    now, then = (Compute(p, shards, c, [NONE]).head().once.forward[0] for p in (problem, old))
+    record = coefficient_records(c)[0]
+    now, then = (
+        head_time(asked(p, np.array([NONE])).facts[0], shard, record).forward
+        for p in (problem, old)
+    )
     assert then / now == pytest.approx(float(np.exp(c.ageing * (2.0 - SETTLED_YEARS))))
 
 
 @pytest.mark.parametrize(("experts", "ep"), [(8, 8), (64, 8), (256, 64), (256, 8), (128, 1)])
 def test_the_busiest_device_is_the_largest_of_random_shares(experts: int, ep: int) -> None:
     """Against drawn shares of experts, 2,000 times."""
-    moe = next(kind.moe for kind in catalogue.architecture("mixtral-8x7b").kinds if kind.moe)
     shares = np.random.default_rng(0).standard_normal((2000, ep, experts // ep)).mean(axis=2)
     drawn = float((shares.max(axis=1) - shares.mean(axis=1)).mean())
-    assert float(busiest(replace(moe, num_experts=experts), ep)) == pytest.approx(
-        drawn, rel=0.05, abs=1e-9
-    )
+    assert busiest(float(experts), float(ep)) == pytest.approx(drawn, rel=0.05, abs=1e-9)
 
 
 def test_natural_routing_is_free_where_every_device_has_all_experts() -> None:
@@ -126,17 +134,30 @@ def test_a_last_product_that_nothing_needs_is_not_computed_again(
     base = on_stack("torchtitan", question(model=model, chips=8, global_batch=8))
     whole = on_stack("torchtitan", base, recomputes_last=True)
     policies = [NONE, policy_code("selective", ["moe", "mlp"]), FULL]
-    shards = Shards.of(Layouts.of([Layout(dp_shard=8, zero_stage=3)]), 8192).table
+    shard = Shard(8192.0, 8192.0, 1.0, 1.0, 1.0)
     c, layer = PROFILE.coefficients(base.scopes), base.architecture.kinds[-1]
-    less, more = (Compute(p, shards, c, policies).layer(layer).again[:, 0] for p in (base, whole))
+    less, more = (seconds_again(p, shard, c, policies) for p in (base, whole))
     down = 0.0
     if left_out:
         assert layer.dense is not None
-        product = Kernels(base, c).linear(
-            shards.tokens, layer.dense.intermediate_size, base.architecture.hidden_size
-        )
-        down = float(product.forward[0] * Compute(base, shards, c, policies).slower)
+        f, record = asked(base, np.array([NONE])).facts[0], coefficient_records(c)[0]
+        width, hidden = layer.dense.intermediate_size, base.architecture.hidden_size
+        product = linear(f, record, shard.tokens, float(width), float(hidden))
+        down = product.forward * overhead(f, record)
     assert more - less == pytest.approx([0.0, down, down])
+
+
+def seconds_again(
+    problem: Problem, shard: Shard, c: Coefficients, policies: list[int]
+) -> np.ndarray:
+    """What each policy adds to backward of a layer of the last kind."""
+    numbers = np.array(policies)
+    q, record = asked(problem, numbers), coefficient_records(c)[0]
+    pieces = np.empty(len(ALL_PIECES))
+    wanted = wanted_pieces(q.policies)
+    forward = layer_time(q.facts[0], q.layers[-1], shard, record, wanted, pieces).forward
+    rows = np.searchsorted(policy_numbers(numbers), numbers)
+    return np.array([computed_again(q.policies[row, -1], forward, pieces) for row in rows])
 
 
 def test_fusing_norms_and_then_the_rest_saves_time() -> None:

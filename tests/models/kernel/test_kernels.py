@@ -7,11 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.cost.kernels import Kernels
+from models.kernel.facts import coefficient_records
+from models.kernel.facts import question as asked
+from models.kernel.kernels import attention
 from models.kernel.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
 from models.spec.profile import NewestSoftware
+from models.spec.recompute import NONE
 from tests.models.kernel.examples import LAYOUTS, PROFILE, question
 
 
@@ -54,20 +58,19 @@ def test_heads_of_64_are_as_much_slower_as_was_measured() -> None:
     """FlashAttention-2 on A100, causal, forward and backward, 8,192 tokens: 165 and 182 TFLOP/s."""
     problem = replace(question(), cluster=catalogue.cluster("a100", 64))
     problem = replace(problem, stack=replace(problem.stack, attention_kernel="flash2"))
-    kernels = Kernels(problem, PROFILE.coefficients(problem.scopes))
-    attention = problem.architecture.layers[0].attention
-    seconds = {
-        dim: float(
-            kernels.attention(
-                replace(attention, head_dim=dim, v_head_dim=dim),
-                np.array([8192.0]),
-                np.array([2048 / dim]),
-            ).forward[0]
-        )
-        for dim in (64, 128, 256)
-    }
+    c = coefficient_records(PROFILE.coefficients(problem.scopes))[0]
+    seconds = {}
+    for dim in (64, 128, 256):
+        q = asked(with_heads_of(problem, dim), np.array([NONE]))
+        seconds[dim] = attention(q.facts[0], q.layers[0], c, 8192.0, 2048 / dim).forward
     assert seconds[128] / seconds[64] == pytest.approx(165 / 182, abs=0.02)
     assert seconds[256] == pytest.approx(seconds[128])
+
+
+def with_heads_of(problem: Problem, dim: int) -> Problem:
+    layer = problem.architecture.layers[0]
+    narrow = replace(layer, attention=replace(layer.attention, head_dim=dim, v_head_dim=dim))
+    return replace(problem, architecture=replace(problem.architecture, layers=(narrow,)))
 
 
 def test_without_tf32_products_of_fp32_run_at_the_peak_of_fp32() -> None:
