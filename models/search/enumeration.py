@@ -213,7 +213,8 @@ class _Search:
             meshes.rows["filling"] = filling_code(layouts.torus_axes, layouts.torus_block)
             points, piped = meshes.points, layouts.pp > 1
             bound = tables.bound_meshes(meshes)
-        for some, rest in growing_slices(np.argsort(bound, kind="stable"), _FIRST_MESHES, _MESHES):
+        order = np.argsort(bound, kind="stable")[: int(np.isfinite(bound).sum())]
+        for some, rest in growing_slices(order, _FIRST_MESHES, _MESHES):
             if not self._may_go_on(float(bound[rest].min())):
                 return
             wanted = some[self._wanted(bound[some], piped[some], points[some])]
