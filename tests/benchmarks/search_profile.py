@@ -44,11 +44,10 @@ _BESIDES: dict[Callable[..., Any], str] = {
 _LEVELS: dict[Callable[..., Any], str] = {
     SearchTables.__init__: "tables",
     Space.trunks.func: "tables",
-    _Search._crossed: "cores",
-    _Search._split: "meshes",
-    _Search._open: "placements",
-    _Search._leaves: "policies",
-    _Search._evaluate: "layouts",
+    _Search._open_cores: "cores",
+    _Search._open_meshes: "meshes",
+    _Search._give_policies: "policies",
+    _Search._place: "placements",
 }
 """Levels of the search, by the innermost."""
 _COLUMNS = (*dict.fromkeys(_LEVELS.values()), *dict.fromkeys(_BESIDES.values()), "rest")
