@@ -32,4 +32,4 @@ def test_no_text_takes_a_reader_long(format_: LaunchFormat, text: str) -> None:
     before = process_time()
     with suppress(Invalid):
         format_.read(text, None)
-    assert process_time() - before < 1  # a third of it on an idle machine
+    assert process_time() - before < 2  # a third of it on an idle machine
