@@ -127,7 +127,7 @@ def least_links(f: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links
         float(sharding),
         float(experts),
         row.tp > least.domain,
-        row.ep * row.etp > least.domain,
+        row.ep > least.domain,
     )
 
 
