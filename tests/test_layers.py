@@ -21,8 +21,8 @@ LAYERS = (
     "models.errors models.columns",
     "models.spec",
     "models.layouts",
+    "models.compilation",
     "models.cost",
-    "models.kernel",
     "models.prediction",
     "models.search models.calibration",
     "models.advice",
@@ -86,7 +86,7 @@ def test_imports_go_down(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] == "models"])
 def test_models_know_only_numpy_and_the_standard_library(name: str) -> None:
     known = {"numpy", "models"}
-    if name.startswith("models.kernel"):
+    if name.startswith("models.compilation"):
         known |= {"numba", "llvmlite"}
     assert outside(name) <= {*sys.stdlib_module_names, *known}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.kernel.predictions import Predictions
+from models.cost.predictions import Predictions
 from models.layouts.complexity import complexity_terms
 from models.prediction.prediction import Prediction, describe, log_spreads
 from models.spec.profile import Profile

@@ -10,8 +10,8 @@ import numpy as np
 
 from models.advice.candidate import Candidate, candidates
 from models.advice.safe_fit import solve_avoiding_oom
+from models.cost.predictions import predict
 from models.errors import Infeasible
-from models.kernel.predictions import predict
 from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, host_memory_note

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 from models.advice.sweep import LINK_AXES, Block, FrontierSweep, Point, problem_at
+from models.cost.predictions import predict
 from models.errors import Invalid
-from models.kernel.predictions import predict
 from models.prediction.prediction import log_ratio_spread
 from models.search.result import ShouldContinue, run_to_completion
 from models.spec.constraints import Constraints

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from models.advice.single_changes import Outcome, outcomes, value_in_words
 from models.calibration.residual_diagnosis import COMMUNICATION
 from models.cost.memory_uncertainty import percent
-from models.kernel.predictions import TIME_TERMS
+from models.cost.predictions import TIME_TERMS
 from models.layouts.complexity import complexity_terms
 from models.layouts.neighbours import neighbours
 from models.layouts.rules import first_broken

@@ -10,8 +10,8 @@ from typing import Literal
 
 from models.advice.candidate import Candidate
 from models.advice.divisibility import Lift
-from models.kernel.layout_parts import LayoutParts
-from models.kernel.predictions import Predictions
+from models.cost.layout_parts import LayoutParts
+from models.cost.predictions import Predictions
 from models.spec.flops import model_flops
 from models.spec.layout import Layout
 from models.spec.problem import Problem

@@ -31,8 +31,8 @@ from models.advice.safe_fit import (
 )
 from models.columns import Array
 from models.cost.memory_uncertainty import percent
+from models.cost.predictions import Predictions
 from models.errors import Infeasible, Invalid
-from models.kernel.predictions import Predictions
 from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
 from models.prediction.coverage import DECISIVE_SHARE

@@ -9,8 +9,8 @@ from statistics import NormalDist
 from typing import Any
 
 from models.cost.memory_uncertainty import MemoryUncertainty
+from models.cost.predictions import Predictions, predict
 from models.errors import Invalid
-from models.kernel.predictions import Predictions, predict
 from models.layouts.neighbours import KNOBS, neighbours
 from models.layouts.rules import first_broken
 from models.spec.constraints import SAFE_FIT_PROBABILITY

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from models.cost.predictions import Predictions, predict
 from models.errors import Invalid
-from models.kernel.predictions import Predictions, predict
 from models.spec.hardware import GIB
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -30,8 +30,8 @@ from models.calibration.losses import BoundLoss, student_t_loss, student_t_weigh
 from models.calibration.posterior import Posterior
 from models.calibration.random_effects import RandomEffects
 from models.columns import Array
-from models.kernel.predictions import Predictions, Split, predict
-from models.kernel.stage_partition import partitions
+from models.cost.predictions import Predictions, Split, predict
+from models.cost.stage_partition import partitions
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile, TermKey

@@ -19,8 +19,8 @@ import numpy as np
 
 from models.calibration.fleet_effects import published_benchmarks
 from models.columns import Array
-from models.kernel import single
-from models.kernel.single import collective_cost
+from models.cost import single_operations
+from models.cost.single_operations import collective_cost
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, to_natural, to_unbounded
 
@@ -92,7 +92,7 @@ def collective_seconds(timings: CollectiveTimings, c: Coefficients) -> Array:
 
 def gemm_seconds(timings: GemmTimings, c: Coefficients) -> Array:
     """Predicted seconds of each product."""
-    return single.gemm_seconds(timings.problem, timings.m, timings.k, timings.n, c)
+    return single_operations.gemm_seconds(timings.problem, timings.m, timings.k, timings.n, c)
 
 
 def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.columns import Array, total
-from models.kernel.compute import deviation
-from models.kernel.predictions import predict
+from models.cost.compute import deviation
+from models.cost.predictions import predict
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile

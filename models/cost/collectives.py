@@ -9,14 +9,35 @@ and an all-to-all takes a quarter of a gather on a closed ring.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+import math
+from typing import NamedTuple
 
 from models.columns import Array
-from models.layouts.placement import Group
-from models.spec.hardware import Dim
-from models.spec.profile import Coefficients, Number
+from models.compilation.compiled import compiled
+from models.cost.facts import (
+    ALLGATHER,
+    DEDUPLICATED,
+    ULYSSES,
+    CoefficientRecord,
+    DeviceOrder,
+    DimFacts,
+    Facts,
+    LayerFacts,
+)
+from models.cost.groups import (
+    CP,
+    DP_REPLICATE,
+    EDP,
+    EP,
+    ETP,
+    PP,
+    REPLICAS,
+    SHARDING,
+    TP,
+    Groups,
+    set_groups,
+)
+from models.cost.rows import Row
 
 TREE_HOPS = 10.0
 """How many hops of a ring one pass over a tree costs for every doubling of nodes: 90 us were
@@ -26,240 +47,341 @@ TREE_HOPS_INSIDE = 3.2
 ring's there, and 2.1 times as long between nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a collective costs over each of n groups: seconds a byte, and seconds before the first
-    byte; both of shape (n,)."""
+class Cost(NamedTuple):
+    """What a collective costs over a group: seconds a byte, and seconds before the first byte."""
 
-    byte_s: Array
-    latency_s: Array
-
-    def take(self, rows: Array) -> Cost:
-        return Cost(self.byte_s.take(rows), self.latency_s.take(rows))
-
-    def least_of(self, choices: int, *, apart: int = 1) -> Cost:
-        """The least of both costs among `choices` for each group, where the rows list all groups
-        for the first choice, then for the second, and so on. `apart` such lists stay separate."""
-        return Cost(
-            *(
-                v.reshape(apart, choices, -1).min(axis=1).ravel()
-                for v in (self.byte_s, self.latency_s)
-            )
-        )
-
-    def times(self, count: int) -> Cost:
-        return Cost(np.tile(self.byte_s, count), np.tile(self.latency_s, count))
-
-    def time(self, size: Array | float) -> Array:
-        return np.asarray(size * self.byte_s + self.latency_s)
+    byte_s: float
+    latency_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A cluster's dims with achieved bandwidths and latencies."""
+class Links(NamedTuple):
+    """What the collectives of a layout cost over its links. Those of tokens for experts are given
+    apart, for every kind of layer."""
 
-    dims: tuple[Dim, ...]
-    c: Coefficients
-
-    def gather(self, group: Group) -> Cost:
-        """All-gather, or a reduce-scatter of the same size (its mirror image)."""
-        return Cost(self._transfer(group), self._latency(group, self._ring(group)))
-
-    def reduce(self, group: Group) -> Cost:
-        """All-reduce: a reduce-scatter and a gather."""
-        path = np.minimum(self._ring(group), self._tree(group))
-        return Cost(2 * self._transfer(group), self._latency(group, 2 * path))
-
-    def _transfer(self, group: Group) -> Array:
-        """Seconds a byte of a gather.
-
-        Switched levels carry rings. A ring passes on all but a member's own part over every link,
-        and a domain has as many rings as members to leave it by, so the bus bandwidth of large
-        messages does not depend on the number of nodes. Levels work at the same time on different
-        pieces, so the slowest one counts.
-
-        A torus gathers level by level: what enters a domain is all but the part already inside.
-        What goes between slices is a collective of its own, before or after the one within them,
-        so its time is added.
-        """
-        slowest: Array = np.zeros_like(group.degree)
-        between: Array = np.zeros_like(group.degree)
-        inside: Array = np.ones_like(group.members[0])
-        beyond = group.degree
-        stages = self._stages(group)
-        within = len(stages) - (
-            sum(dim.scale == "out" for dim in self.dims) if self._is_torus else 0
-        )
-        for number, (members, bandwidth) in enumerate(stages):
-            missing = 1 - 1 / (beyond if self._is_torus else group.degree)
-            seconds = np.where(members > 1, missing / (inside * bandwidth), 0.0)
-            if number < within:
-                slowest = np.maximum(slowest, seconds)
-            else:
-                between = between + seconds
-            inside = inside * members
-            beyond = beyond / members
-        return slowest + between
-
-    def all_to_all(self, group: Group, copies: list[Array] | None = None) -> Cost:
-        """Every device sends its bytes, spread evenly over the group.
-
-        Switched levels: the part that leaves a domain crosses its own NIC only (no aggregation),
-        all of it crosses the innermost links. Ring dims: n/8 of the bytes per one-way link on a
-        closed ring, n/4 on an open one. `copies[d]` scales what crosses dim d (tokens sent once to
-        a domain instead of once to each expert).
-        """
-        degree = group.degree
-        slowest: Array = np.zeros_like(degree)
-        inside: Array = np.ones_like(group.members[0])
-        for d, dim in enumerate(self.dims):
-            members = group.members[d]
-            sent = copies[d] if copies else 1.0
-            rate = self._rate(dim) * self.c.alltoall
-            if dim.kind == "ring":
-                closed = dim.wraps & (members * group.stride[d] * self._below(d) == dim.domain)
-                time = sent * members * group.stride[d] / (np.where(closed, 8, 4) * rate)
-            else:
-                if dim.peer_gb_s:
-                    rate = rate * np.minimum((members - 1) * dim.peer_gb_s / dim.gb_s, 1.0)
-                time = sent * (1 - inside / degree) / np.maximum(rate, 1.0)
-            slowest = np.maximum(slowest, np.where(members > 1, time, 0.0))
-            inside = inside * members
-        return Cost(slowest, self._latency(group, self._tree(group)))
-
-    def send(self, group: Group) -> Cost:
-        """Point to point between neighbours of a group, over the slowest links any neighbours are
-        joined by."""
-        time, hop = np.zeros((2, len(group.degree)))
-        for d, dim in enumerate(self.dims):
-            rate = self._rate(dim) * (dim.peer_gb_s / dim.gb_s if dim.peer_gb_s else 1.0)
-            seconds = self.c.scaleup_hop_s if dim.scale == "up" else self.c.scaleout_hop_s
-            time = np.where(group.members[d] > 1, np.maximum(time, 1 / rate), time)
-            hop = np.where(group.members[d] > 1, np.maximum(hop, seconds), hop)
-        return Cost(time, hop)
-
-    def _rate(self, dim: Dim) -> Number:
-        return dim.gb_s * 1e9 * (self.c.scaleup if dim.scale == "up" else self.c.scaleout)
-
-    def _below(self, d: int) -> int:
-        return self.dims[d - 1].domain if d else 1
-
-    def _stages(self, group: Group) -> list[tuple[Array, Array]]:
-        """(members, bytes/s per device) per stage: each switched dim by itself, all ring dims as
-        one."""
-        stages: list[tuple[Array, Array]] = []
-        ring_members, ring_rate = np.ones_like(group.members[0]), np.zeros_like(group.members[0])
-        rings = [d for d, dim in enumerate(self.dims) if dim.kind == "ring"]
-        for d, dim in enumerate(self.dims):
-            members, rate = group.members[d], self._rate(dim)
-            if dim.kind == "switch":
-                if dim.peer_gb_s:
-                    rate = rate * np.clip((members - 1) * dim.peer_gb_s / dim.gb_s, 1e-9, 1.0)
-                stages.append((members, np.asarray(rate)))
-                continue
-            covers = members * group.stride[d] * self._below(d) == dim.domain
-            directions = np.where(dim.wraps & covers, 2.0, 1.0) / group.stride[d]
-            ring_members = ring_members * members
-            ring_rate = ring_rate + np.where(members > 1, directions * rate, 0.0)
-            if d == rings[-1]:
-                stages.append((ring_members, np.where(ring_rate > 0, ring_rate, 1.0)))
-        return stages
-
-    def _latency(self, group: Group, path: Array) -> Array:
-        """Seconds before the first byte: the fixed cost of a call and those of the `path`; 0 for a
-        group of one."""
-        return np.where(group.degree > 1, self.c.collective_s + path, 0.0)
-
-    def _ring(self, group: Group) -> Array:
-        """Once round a ring of the group: a message passes every member, over slow hops between
-        domains and fast ones within; each a step of the ring, which takes what its network needs at
-        least where it leaves a domain.
-
-        NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops, and a network's overhead in
-        every step between nodes; it has no tree for gathers and scatters. The rings of a torus run
-        at the same time, both ways round.
-        """
-        up, out = self._spread(group)
-        if self._is_torus:
-            return self._around(group) * self.c.scaleup_hop_s + (out - 1) * self.c.scaleout_hop_s
-        step = np.where(out > 1, self.c.ring_step_s, 0.0)
-        fast, slow = np.maximum(self.c.scaleup_hop_s, step), np.maximum(self.c.scaleout_hop_s, step)
-        return (up - 1) * out * fast + (out - 1) * slow
-
-    def _tree(self, group: Group) -> Array:
-        """Down a tree: logarithmic between domains and within large ones, a chain within small
-        ones."""
-        up, out = self._spread(group)
-        fast = (
-            self._around(group)
-            if self._is_torus
-            else np.minimum(up - 1, TREE_HOPS_INSIDE * _doublings(up))
-        )
-        return fast * self.c.scaleup_hop_s + TREE_HOPS * _doublings(out) * self.c.scaleout_hop_s
-
-    @property
-    def _is_torus(self) -> bool:
-        return any(dim.kind == "ring" for dim in self.dims)
-
-    def _around(self, group: Group) -> Array:
-        """Hops round the longest ring of a torus, half of them where it closes: messages go both
-        ways."""
-        hops = np.zeros_like(group.members[0])
-        for d, dim in enumerate(self.dims):
-            if dim.kind == "ring":
-                hops = np.maximum(
-                    hops, (group.members[d] - 1) * group.stride[d] / (2 if dim.wraps else 1)
-                )
-        return hops
-
-    def _spread(self, group: Group) -> tuple[Array, Array]:
-        """Members within a scale-up domain, and domains."""
-        up, out = np.ones_like(group.members[0]), np.ones_like(group.members[0])
-        for d, dim in enumerate(self.dims):
-            if dim.scale == "up":
-                up = up * group.members[d]
-            else:
-                out = out * group.members[d]
-        return up, out
-
-    def least_gather(self, group: Group) -> Cost:
-        """What no group of so many devices beats, however its axes bend; `group` is as close as can
-        be.
-
-        On a torus what lies outside a package comes over the links of all its devices, or of the
-        level above the torus. On switched levels that slow down outwards nothing is faster than
-        close; on others everything comes over the links of some level, first of all.
-        """
-        degree, none = group.degree, np.zeros_like(group.degree)
-        if self._is_torus:
-            package = self.dims[0].domain if self.dims[0].kind == "switch" else 1
-            rings = [d for d, dim in enumerate(self.dims) if dim.kind == "ring"]
-            links = sum(self._rate(self.dims[d]) * (2 if self.dims[d].wraps else 1) for d in rings)
-            fastest = max(
-                float(np.max(rate))
-                for rate in (links, *(self._rate(d) for d in self.dims[rings[-1] + 1 :]))
-            )
-            return Cost((1 - np.minimum(package, degree) / degree) / (package * fastest), none)
-        if self._slows_outwards:
-            return self.gather(group)
-        return Cost(
-            (1 - 1 / degree)
-            / max((float(np.max(self._rate(dim))) for dim in self.dims), default=1.0),
-            none,
-        )
-
-    def least_reduce(self, group: Group) -> Cost:
-        """The same of an all-reduce: twice the bytes, and a call."""
-        call = np.where(group.degree > 1, self.c.collective_s, 0.0)
-        return Cost(2 * self.least_gather(group).byte_s, call)
-
-    @property
-    def _slows_outwards(self) -> bool:
-        rates = [float(np.max(self._rate(dim))) for dim in self.dims]
-        slower = all(inner >= outer for inner, outer in zip(rates, rates[1:], strict=False))
-        hops = float(np.max(self.c.scaleout_hop_s)) >= float(np.max(self.c.scaleup_hop_s))
-        return slower and hops and not any(dim.peer_gb_s for dim in self.dims)
+    tp: Cost
+    """A gather, as are those without another name."""
+    tp_reduce: Cost
+    etp: Cost
+    cp: Cost
+    send: Cost
+    replicate: Cost
+    """An all-reduce over replicas."""
+    edp: Cost
+    sharding: Cost
+    replicas: Cost
+    """An all-reduce over all that hold the same parameters where nothing is sharded."""
+    dense_shards: float
+    expert_shards: float
+    tensor_across_domains: bool
+    expert_across_domains: bool
 
 
-def _doublings(members: Array) -> Array:
-    return np.log2(np.maximum(members, 1.0))
+@compiled
+def time(cost: Cost, size: float) -> float:
+    """Seconds for so many bytes."""
+    return size * cost.byte_s + cost.latency_s
+
+
+@compiled
+def links_of(
+    f: Facts,
+    layers: Array,
+    dims: Array,
+    order: DeviceOrder,
+    row: Row,
+    c: CoefficientRecord,
+    g: Groups,
+    dispatch: Array,
+) -> Links:
+    """The links of a layout. Writes what an exchange of tokens costs in every kind of layer into
+    `dispatch` (kinds, 2)."""
+    set_groups(order, row, g)
+    for kind in range(f.kinds):
+        cost = dispatch_cost(f, layers[kind], dims, c, g)
+        dispatch[kind, 0] = cost.byte_s
+        dispatch[kind, 1] = cost.latency_s
+    context = all_to_all(f, dims, c, g, CP) if f.context == ULYSSES else gather(f, dims, c, g, CP)
+    return Links(
+        gather(f, dims, c, g, TP),
+        reduce(f, dims, c, g, TP),
+        gather(f, dims, c, g, ETP),
+        context,
+        send(dims, c, g, PP),
+        reduce(f, dims, c, g, DP_REPLICATE),
+        gather(f, dims, c, g, EDP),
+        gather(f, dims, c, g, SHARDING),
+        reduce(f, dims, c, g, REPLICAS),
+        float(g.degree[SHARDING]),
+        float(g.degree[EDP]),
+        crosses_domains(dims, g, TP),
+        crosses_domains(dims, g, EP),
+    )
+
+
+@compiled
+def dispatch_cost(
+    f: Facts, layer: LayerFacts, dims: Array, c: CoefficientRecord, g: Groups
+) -> Cost:
+    """An exchange of tokens over expert parallelism."""
+    if not layer.sparse or g.degree[EP] == 1:
+        return Cost(0.0, 0.0)
+    if f.dispatcher == ALLGATHER:
+        return gather(f, dims, c, g, EP)
+    slowest, inside = 0.0, 1.0
+    for d in range(len(dims)):
+        members = g.members[EP, d]
+        if members > 1:
+            copies = copies_crossing(f, layer, dims, g, d)
+            slowest = max(slowest, copies * exchange_s(dims, c, g, EP, d, inside))
+        inside *= members
+    return Cost(slowest, latency(c, g, EP, tree(f, dims, c, g, EP)))
+
+
+@compiled
+def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int) -> float:
+    """The share of the copies of a token that cross a dim when a domain receives it once; the dims
+    of a torus are no domains.
+
+    Of D domains within reach of its groups a token that picks k experts at random meets D(1 - (1 -
+    1/D)^k); node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
+    """
+    if f.dispatcher != DEDUPLICATED or d == 0 or dims[d].ring:
+        return 1.0
+    domains = 1.0
+    for beyond in range(d, len(dims)):
+        domains *= g.members[EP, beyond]
+    domains = domains_in_reach(layer, domains)
+    met = domains * (1 - (1 - 1 / domains) ** layer.experts_per_token)
+    if dims[d].out:
+        met = min(met, f.node_limit)
+    return min(met / layer.experts_per_token, 1.0)
+
+
+@compiled
+def domains_in_reach(layer: LayerFacts, domains: float) -> float:
+    """In how many domains the groups of a token lie on average, where the experts are divided
+    evenly over `domains` domains."""
+    groups = layer.num_groups
+    if layer.groups_per_token == groups:
+        return domains
+    groups_per_domain = max(groups / domains, 1.0)
+    if groups_per_domain <= 1:
+        return layer.groups_per_token * max(domains / groups, 1.0)
+    missed = 1.0  # the probability that a domain holds none of the groups, drawn one by one
+    for drawn in range(layer.groups_per_token):
+        left = groups - drawn
+        missed *= min(max((left - groups_per_domain) / left, 0.0), 1.0)
+    return domains * (1 - missed)
+
+
+# -- collectives over a group
+
+
+@compiled
+def gather(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
+    """All-gather, or a reduce-scatter of the same size (its mirror image)."""
+    if g.degree[group] == 1:
+        return Cost(0.0, 0.0)
+    seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
+    return Cost(seconds, latency(c, g, group, ring(f, dims, c, g, group)))
+
+
+@compiled
+def reduce(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
+    """All-reduce: a reduce-scatter and a gather, round a ring or over a tree."""
+    if g.degree[group] == 1:
+        return Cost(0.0, 0.0)
+    seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
+    path = min(ring(f, dims, c, g, group), tree(f, dims, c, g, group))
+    return Cost(2 * seconds, latency(c, g, group, 2 * path))
+
+
+@compiled
+def transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
+    """Seconds a byte of a gather over switched levels, which carry rings.
+
+    A ring passes on all but a member's own part over every link, and a domain has as many rings as
+    members to leave it by, so the bus bandwidth of large messages does not depend on the number of
+    nodes. Levels work at the same time on different pieces, so the slowest one counts.
+    """
+    missing = 1 - 1 / g.degree[group]
+    slowest, inside = 0.0, 1.0
+    for d in range(len(dims)):
+        members = g.members[group, d]
+        if members > 1:
+            slowest = max(slowest, missing / (inside * switch_rate(dims[d], c, members)))
+        inside *= members
+    return slowest
+
+
+@compiled
+def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
+    """The same on a torus, which gathers level by level: what enters a domain is all but the part
+    already inside. All dims of the torus are one level, at the sum of their links. What goes
+    between slices is a collective of its own, before or after the one within them, so its time is
+    added."""
+    slowest, between, inside, beyond = 0.0, 0.0, 1.0, float(g.degree[group])
+    ring_members, ring_rate, below = 1.0, 0.0, 1
+    for d in range(len(dims)):
+        dim, members = dims[d], g.members[group, d]
+        if dim.ring:
+            if members > 1:
+                covers = members * g.stride[group, d] * below == dim.domain
+                directions = (2.0 if dim.wraps and covers else 1.0) / g.stride[group, d]
+                ring_rate += directions * link_rate(dim, c)
+            ring_members *= members
+        below = dim.domain
+        if dim.ring and d + 1 < len(dims) and dims[d + 1].ring:
+            continue  # the next dim of the torus is part of the same level
+        rate = ring_rate if dim.ring else switch_rate(dim, c, members)
+        members = ring_members if dim.ring else members
+        seconds = (1 - 1 / beyond) / (inside * rate) if members > 1 else 0.0
+        if dim.out:
+            between += seconds
+        else:
+            slowest = max(slowest, seconds)
+        inside *= members
+        beyond /= members
+    return slowest + between
+
+
+@compiled
+def all_to_all(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
+    """Every device sends its bytes, spread evenly over the group."""
+    if g.degree[group] == 1:
+        return Cost(0.0, 0.0)
+    slowest, inside = 0.0, 1.0
+    for d in range(len(dims)):
+        members = g.members[group, d]
+        if members > 1:
+            slowest = max(slowest, exchange_s(dims, c, g, group, d, inside))
+        inside *= members
+    return Cost(slowest, latency(c, g, group, tree(f, dims, c, g, group)))
+
+
+@compiled
+def exchange_s(
+    dims: Array, c: CoefficientRecord, g: Groups, group: int, d: int, inside: float
+) -> float:
+    """Seconds a byte of an all-to-all over one dim, with so many members inside it.
+
+    Switched levels: the part that leaves a domain crosses its own NIC only (no aggregation), all of
+    it crosses the innermost links. Ring dims: n/8 of the bytes per one-way link on a closed ring,
+    n/4 on an open one.
+    """
+    dim, members = dims[d], g.members[group, d]
+    if dim.ring:
+        spans = members * g.stride[group, d]
+        below = dims[d - 1].domain if d > 0 else 1
+        closed = dim.wraps and spans * below == dim.domain
+        return spans / ((8 if closed else 4) * link_rate(dim, c) * c.alltoall)
+    rate = link_rate(dim, c) * c.alltoall
+    if dim.peer_gb_s > 0:
+        rate *= min((members - 1) * dim.peer_gb_s / dim.gb_s, 1.0)
+    return (1 - inside / g.degree[group]) / max(rate, 1.0)
+
+
+@compiled
+def send(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
+    """Point to point between neighbours of a group, over the slowest links that join any."""
+    seconds = hop = 0.0
+    for d in range(len(dims)):
+        if g.members[group, d] > 1:
+            dim = dims[d]
+            rate = link_rate(dim, c)
+            if dim.peer_gb_s > 0:
+                rate *= dim.peer_gb_s / dim.gb_s
+            seconds = max(seconds, 1 / rate)
+            hop = max(hop, c.scaleout_hop_s if dim.out else c.scaleup_hop_s)
+    return Cost(seconds, hop)
+
+
+@compiled
+def crosses_domains(dims: Array, g: Groups, group: int) -> bool:
+    """Whether some members of a group are in different scale-up domains."""
+    for d in range(len(dims)):
+        if dims[d].out and g.members[group, d] > 1:
+            return True
+    return False
+
+
+# -- rates and latencies
+
+
+@compiled
+def link_rate(dim: DimFacts, c: CoefficientRecord) -> float:
+    """Bytes a second that a device reaches over its links of a dim."""
+    return dim.gb_s * 1e9 * (c.scaleout if dim.out else c.scaleup)
+
+
+@compiled
+def switch_rate(dim: DimFacts, c: CoefficientRecord, members: float) -> float:
+    """The same of a group with so many members there. Where there is no switch, a device drives
+    only the links to these."""
+    rate = link_rate(dim, c)
+    if dim.peer_gb_s > 0:
+        rate *= min(max((members - 1) * dim.peer_gb_s / dim.gb_s, 1e-9), 1.0)
+    return rate
+
+
+@compiled
+def latency(c: CoefficientRecord, g: Groups, group: int, path: float) -> float:
+    """Seconds before the first byte: the fixed cost of a call and those of the path."""
+    return c.collective_s + path if g.degree[group] > 1 else 0.0
+
+
+@compiled
+def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
+    """Once round a ring of the group: a message passes every member, over slow hops between domains
+    and fast ones within; each a step of the ring, which takes what its network needs at least where
+    it leaves a domain.
+
+    NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops, and a network's overhead in
+    every step between nodes; it has no tree for gathers and scatters. The rings of a torus run at
+    the same time, both ways round.
+    """
+    up, out = spread(dims, g, group)
+    if f.is_torus:
+        return around(dims, g, group) * c.scaleup_hop_s + (out - 1) * c.scaleout_hop_s
+    step = c.ring_step_s if out > 1 else 0.0
+    fast, slow = max(c.scaleup_hop_s, step), max(c.scaleout_hop_s, step)
+    return (up - 1) * out * fast + (out - 1) * slow
+
+
+@compiled
+def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
+    """Down a tree: logarithmic between domains and within large ones, a chain within small ones."""
+    up, out = spread(dims, g, group)
+    fast = min(up - 1, TREE_HOPS_INSIDE * doublings(up))
+    if f.is_torus:
+        fast = around(dims, g, group)
+    return fast * c.scaleup_hop_s + TREE_HOPS * doublings(out) * c.scaleout_hop_s
+
+
+@compiled
+def around(dims: Array, g: Groups, group: int) -> float:
+    """Hops round the longest ring of a torus, half of them where it closes: messages go both
+    ways."""
+    hops = 0.0
+    for d in range(len(dims)):
+        if dims[d].ring:
+            length = (g.members[group, d] - 1) * g.stride[group, d]
+            hops = max(hops, length / 2 if dims[d].wraps else length)
+    return hops
+
+
+@compiled
+def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
+    """Members within a scale-up domain, and domains."""
+    up = out = 1.0
+    for d in range(len(dims)):
+        if dims[d].out:
+            out *= g.members[group, d]
+        else:
+            up *= g.members[group, d]
+    return up, out
+
+
+@compiled
+def doublings(count: float) -> float:
+    return math.log2(max(count, 1.0))

@@ -1,400 +1,308 @@
-"""Compute time of a layer and of the ends of a model on one device, for one micro-batch.
-
-A layer is its body (attention, dense MLP, norms) and its experts; each depends on fewer cuts than
-both together.
-"""
+"""Compute time of a layer and of the ends of a model on one device, for one micro-batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+import math
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
-from models.columns import Array, Columns, SharedRows, total
-from models.cost.kernels import Kernels, Passes, joined
-from models.cost.shard import Shards
-from models.spec.architecture import Attention, Layer, Mlp, Moe
+from models.columns import Array
+from models.compilation.compiled import compiled
+from models.cost.facts import (
+    ATTENTION,
+    DENSE,
+    DENSE_ACT,
+    DENSE_HALF,
+    ENDS,
+    EXPERT_ACT,
+    EXPERTS,
+    LAST_PRODUCT,
+    NORM,
+    UP,
+    CoefficientRecord,
+    Facts,
+    LayerFacts,
+)
+from models.cost.kernels import (
+    Passes,
+    attention,
+    backward,
+    both,
+    gemm_efficiency,
+    grouped,
+    linear,
+    linear_16,
+    move,
+    times,
+)
+from models.cost.shard import Shard, kv_share, routed_tokens
 from models.spec.problem import Problem
-from models.spec.profile import Coefficients, Number
-from models.spec.recompute import LAST, PIECES, Recomputed
 
-# older software is treated as this old: dates further back come with other chips and models
 OLDEST_YEARS = 3.0
-SETTLED_YEARS = 0.5  # dense runs of one layout have been as fast for longer (docs/experiments.md)
-_DOUBLINGS = np.arange(15)
-_LARGEST = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in 2.0**_DOUBLINGS])
+"""Older software is treated as this old: dates further back come with other chips and models."""
+SETTLED_YEARS = 0.5
+"""Dense runs of one layout have been as fast for longer (docs/experiments.md)."""
+_LARGEST = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in 2.0 ** np.arange(15)])
 """The largest of 1, 2, 4, ... normal values (Blom 1958, Statistical Estimates and Transformed
 Beta-Variables)."""
 EAGER_NORM = 18
 """Elements of 16 bits that an RMSNorm reads and writes for each of its input, operation by
 operation: to fp32, squared, averaged, scaled, back, times its weight, 6 + 8 + 4 + 8 + 6 + 4 bytes.
 One fused kernel: 2."""
-EAGER_ROTARY = 9  # two products, a rotated copy and a sum, where one kernel has 2
-EAGER_GATE = 2  # the activated gate, written and read again
-LOGIT_BYTES = {"fused": 16, "compiled": 16, "pytorch": 40, "stepwise": 52}
-"""Traffic per fp32 logit. One kernel writes it, reads it for its maximum and sum, writes a gradient
-and reads that. PyTorch's cross-entropy converts it (6 bytes), takes log-softmax (12), clears a
-gradient (4), fills it (12) and converts that (6). Step by step, as Megatron-LM's
-vocab_parallel_cross_entropy does unless told otherwise: converted (6), maximum (4), subtracted (8),
-exponent (8), sum (4), divided (8); backward scaled (8) and converted (6)."""
+EAGER_ROTARY = 9
+"""Two products, a rotated copy and a sum, where one kernel has 2."""
+EAGER_GATE = 2
+"""The activated gate, written and read again."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTime(Columns):
-    """Seconds of one layer (or of a model end) for one micro-batch.
+class LayerTime(NamedTuple):
+    """Seconds of one layer, or of an end of the model, for one micro-batch.
 
     `backward` is both halves; `weight` is what weight gradients, which zero-bubble schedules move,
     add to it. Both have the attention kernel, and the gaps in which the device is `idle`, waiting
     for the host, which takes `host` for forward and twice that for backward.
     """
 
-    forward: Array
-    backward: Array
-    weight: Array
-    attention_forward: Array
-    attention_backward: Array
-    idle_forward: Array
-    idle_backward: Array
-    host: Array
-
-    @classmethod
-    def plain(cls, forward: Array, backward: Array, weight: Array) -> LayerTime:
-        """Of work without attention that no host holds up."""
-        return cls(forward, backward, weight, *[np.zeros_like(forward)] * 5)
-
-    def of_stretches(self, starts: Array, extreme: np.ufunc) -> LayerTime:
-        """Of stretches of rows that start there one value each: np.maximum, or np.minimum, of all
-        of them."""
-        return LayerTime(
-            *(extreme.reduceat(getattr(self, name), starts) for name in self.__slots__)
-        )
-
-    def scaled(self, factor: Array | float) -> LayerTime:
-        return LayerTime(*(getattr(self, name) * factor for name in self.__slots__))
-
-    def __add__(self, other: LayerTime) -> LayerTime:
-        return LayerTime(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+    forward: float
+    backward: float
+    weight: float
+    attention_forward: float
+    attention_backward: float
+    idle_forward: float
+    idle_backward: float
+    host: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Products, the attention kernel, memory-bound work; and forward seconds of the pieces that can
-    be computed again by themselves (models.spec.recompute.PIECES)."""
-
-    products: Passes
-    core: Passes
-    light: Passes
-    pieces: dict[str, Array]
-
-    def take(self, rows: Array) -> _Part:
-        pieces = {name: seconds.take(rows) for name, seconds in self.pieces.items()}
-        return _Part(self.products.take(rows), self.core.take(rows), self.light.take(rows), pieces)
-
-    def __add__(self, other: _Part) -> _Part:
-        return _Part(
-            self.products + other.products,
-            self.core + other.core,
-            self.light + other.light,
-            self.pieces | other.pieces,
-        )
+@compiled
+def plain_time(forward: float, backward: float, weight: float, factor: float) -> LayerTime:
+    """Of work without attention that no host holds up, so many times."""
+    return LayerTime(forward * factor, backward * factor, weight * factor, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTimes:
-    """A layer's, and what each recompute policy adds to its backward, (policies, n)."""
-
-    once: LayerTime
-    again: Array
-
-    def take(self, rows: Array) -> LayerTimes:
-        return LayerTimes(self.once.take(rows), self.again.take(rows, axis=1))
-
-    def scaled(self, factor: Array | float) -> LayerTimes:
-        return LayerTimes(self.once.scaled(factor), self.again * factor)
-
-    def __add__(self, other: LayerTimes) -> LayerTimes:
-        return LayerTimes(self.once + other.once, self.again + other.again)
+@compiled
+def overhead(f: Facts, c: CoefficientRecord) -> float:
+    """How many times as long compute takes as its kernels do. Nothing is known of kernels younger
+    than those that ran on the chip's generation."""
+    age = min(max(f.age_years, c.kernel_age), OLDEST_YEARS)
+    return c.compute_overhead * math.exp(c.ageing * max(age - SETTLED_YEARS, 0.0))
 
 
-class Compute:
-    """Times of a problem's layers and ends under some shards, arrays of shape (n,) as the shards';
-    and under some recompute policies."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        shards: Shards,
-        c: Coefficients,
-        policies: Sequence[int],
-        *,
-        shared: bool = True,
-    ) -> None:
-        self.problem, self.shards, self.c, self.policies = problem, shards, c, policies
-        kinds = problem.architecture.kinds
-        done = [problem.recomputed(policy, kind) for policy in policies for kind in kinds]
-        self.repeated = {piece for what in done for piece in what.pieces}
-        self.repeated |= {LAST for what in done if what.whole and what.skips_last}
-        self.h = problem.architecture.hidden_size
-        self.kernels = Kernels(problem, c)
-        self.bodies: SharedRows[Shards] = shards.bodies(shared=shared)
-        self.experts: SharedRows[Shards] = shards.experts(shared=shared)
-        self.age = min(problem.stack.age_years, OLDEST_YEARS)
-        kernel_age = np.clip(problem.stack.age_years, c.kernel_age, OLDEST_YEARS)
-        self.slower = c.compute_overhead * np.exp(
-            c.ageing * np.maximum(kernel_age - SETTLED_YEARS, 0.0)
-        )
-
-    def layer(self, layer: Layer) -> LayerTimes:
-        """One transformer layer."""
-        body = self._body(layer, self.bodies.table)
-        if not layer.moe:
-            return self._times(layer, body).take(self.bodies.code)
-        experts = self._experts(layer.moe, self.experts.table).take(self.experts.code)
-        return self._times(layer, body.take(self.bodies.code) + experts)
-
-    def _times(self, layer: Layer, part: _Part) -> LayerTimes:
-        each, of_experts = self._launches(layer)
-        host = (each * self.c.launch_s + of_experts * self.c.expert_launch_s) * np.exp(
-            self.c.launch_ageing * self.age
-        )
-        everything = part.products + part.core + part.light
-        forward = _slower(everything.forward, host)
-        backward = _slower(everything.backward, 2 * host)
-        idle = forward - everything.forward, backward - everything.backward
-        weight = backward - _slower(everything.backward - part.products.weight, 2 * host)
-        beside = part.core.forward, part.core.backward, *idle, host + np.zeros_like(forward)
-        once = LayerTime(forward, backward, weight, *beside)
-        again = [
-            self._again(self.problem.recomputed(policy, layer), forward, part.pieces)
-            for policy in self.policies
-        ]
-        return LayerTimes(once, np.stack(again)).scaled(self.slower)
-
-    @staticmethod
-    def _again(what: Recomputed, forward: Array, pieces: dict[str, Array]) -> Array:
-        if what.whole:
-            return forward - pieces[LAST] if what.skips_last else forward
-        return np.asarray(
-            sum((pieces[name] for name in PIECES if name in what.pieces), np.zeros_like(forward))
-        )
-
-    def embedding(self) -> LayerTime:
-        """The look-up of input embeddings: reading and writing, and a scatter backward."""
-        size = self.problem.workload.number_format.activation_bytes
-        move = self.kernels.move(3 * self.bodies.table.local_tokens * self.h * size)
-        return (
-            LayerTime.plain(move, move, np.zeros_like(move))
-            .scaled(self.slower)
-            .take(self.bodies.code)
-        )
-
-    def head(self) -> LayerTimes:
-        """Final norm, output projection and cross-entropy over fp32 logits; MTP modules add a
-        projection and a head each, and a layer, which is counted with the others."""
-        x, kernels, modules = self.bodies.table, self.kernels, self.problem.architecture.mtp_layers
-        vocab = self.problem.architecture.vocab_size
-        matmul = kernels.linear_16(x.tokens, self.h, vocab / x.tp)
-        kept = vocab / x.tp if self.problem.stack.parallel_loss else vocab
-        logits = kernels.move(x.tokens * kept * LOGIT_BYTES[self.problem.stack.loss]) * 0.5
-        none = np.zeros((len(self.policies), len(x)))
-        one = LayerTime.plain(matmul.forward + logits, matmul.backward + logits, matmul.weight)
-        head = LayerTimes(one.scaled(self.slower), none)
-        if modules:
-            head = head.scaled(1 + modules) + self._projection(x).scaled(modules)
-        return head.take(self.bodies.code)
-
-    def _projection(self, x: Shards) -> LayerTimes:
-        """Of an MTP module, from what its layer reads to what the layer takes: again, where that
-        layer is."""
-        product = self.kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
-        once = LayerTime.plain(product.forward, product.backward, product.weight).scaled(
-            self.slower
-        )
-        last = self.problem.architecture.layers[-1]
-        whole = np.array([self.problem.recomputed(policy, last).whole for policy in self.policies])
-        return LayerTimes(once, whole[:, None] * once.forward)
-
-    def _body(self, layer: Layer, x: Shards) -> _Part:
-        attention, pieces = layer.attention, dict[str, Callable[[], Array]]()
-        products = self._projections(attention, x)
-        if dense := layer.dense:
-            up, down = self._dense(dense, x)
-            mlp = up + down
-            products = products + mlp
-            left = down.forward * self.problem.skips_last_product(layer)
-            pieces[LAST] = lambda: left
-            pieces["dense"] = lambda: (
-                mlp.forward - left - self._half(dense, attention, x, down.forward - left)
-            )
-            pieces["dense_half"] = lambda: self._half(dense, attention, x, down.forward - left)
-        core = self.kernels.attention(attention, x.tokens, attention.num_heads / x.tp)
-        pieces["attention"] = lambda: core.forward
-        pieces["up"] = lambda: self._up_projections(attention, x)
-        pieces["ends"] = lambda: self._keys_and_output(attention, x)
-        moved = self._body_traffic(layer, x)
-        pieces |= {name: partial(self._moving, size) for name, size in moved.items()}
-        return _Part(products, core, self._traffic(total(moved.values())), self._wanted(pieces))
-
-    def _wanted(self, pieces: Mapping[str, Callable[[], Array]]) -> dict[str, Array]:
-        """Those that some policy computes again."""
-        return {name: seconds() for name, seconds in pieces.items() if name in self.repeated}
-
-    def _dense(self, dense: Mlp, x: Shards) -> tuple[Passes, Passes]:
-        """Up, with a gate's product, and down."""
-        width = dense.intermediate_size / x.tp
-        up = self.kernels.linear(x.tokens, self.h, width * (dense.matrices - 1))
-        return up, self.kernels.linear(x.tokens, width, self.h)
-
-    def _half(self, dense: Mlp, attention: Attention, x: Shards, down: Array) -> Array:
-        """Forward of the products of an MLP that are the second, fourth and so on of their layer,
-        after queries, keys, values and output, or after five of MLA; `down`: what is done again of
-        the last."""
-        up = self.kernels.linear(x.tokens, self.h, dense.intermediate_size / x.tp).forward
-        if attention.is_mla:
-            return up + down if dense.gated else up
-        return up if dense.gated else down
-
-    def _projections(self, attention: Attention, x: Shards) -> Passes:
-        """Heads are sharded over tp; MLA's down-projections are not, each device does its own
-        tokens."""
-        linear, parts = self.kernels.linear, []
-        for name, n_in, n_out in attention.projections(self.h):
-            if name.endswith("_down"):
-                parts.append(linear(x.local_tokens, n_in, n_out))
-            elif name == "o":
-                parts.append(linear(x.tokens, n_in / x.tp, n_out))
-            elif name == "kv":
-                continue
-            elif (
-                name == "q" and not attention.is_mla
-            ):  # one product with keys and values; heads are shared or repeated
-                parts.append(
-                    linear(
-                        x.tokens, n_in, n_out / x.tp + attention.kv_dim * attention.kv_share(x.tp)
-                    )
-                )
-            else:
-                parts.append(linear(x.tokens, n_in, n_out / x.tp))
-        return joined(parts)
-
-    def _up_projections(self, attention: Attention, x: Shards) -> Array:
-        ups = [(i, o) for name, i, o in attention.projections(self.h) if name.endswith("_up")]
-        return total(self.kernels.linear(x.tokens, i, o / x.tp).forward for i, o in ups)
-
-    def _keys_and_output(self, attention: Attention, x: Shards) -> Array:
-        keys = self.kernels.linear(
-            x.tokens, self.h, attention.kv_dim / 2 * attention.kv_share(x.tp)
-        )
-        output = self.kernels.linear(
-            x.tokens, attention.num_heads * attention.v_head_dim / x.tp, self.h
-        )
-        return keys.forward + output.forward
-
-    def _body_traffic(self, layer: Layer, x: Shards) -> dict[str, Array]:
-        """Bytes of norms, of a dense activation function, and of residuals, rotary and the rest:
-        reads and writes of elements by fused kernels, or of a Llama-like layer (the one with gates)
-        operation by operation."""
-        attention, size = layer.attention, self.problem.workload.number_format.activation_bytes
-        stream = x.local_tokens * self.h
-        heads = attention.num_heads / x.tp + attention.num_kv_heads * attention.kv_share(x.tp)
-        stack, gated = self.problem.stack, layer.feed_forward.gated
-        eager = gated and not stack.fused
-        norm = EAGER_NORM if eager and not stack.fused_norm else 2
-        rest = (
-            stream * 3 * 2 + (EAGER_ROTARY if eager else 2) * x.tokens * heads * attention.head_dim
-        )
-        values = x.tokens * attention.num_heads * attention.v_head_dim / x.tp
-        moved = {
-            "norm": stream * norm * layer.num_norms * size + self._quantised(x.tokens * 2 * self.h),
-            "other": rest * size + self._quantised(values),
-        }
-        if dense := layer.dense:
-            width = x.tokens * dense.intermediate_size / x.tp
-            moved["dense_act"] = width * (
-                dense.matrices + (EAGER_GATE if eager else 0)
-            ) * size + self._quantised(width)
-        return moved
-
-    def _quantised(self, operands: Array) -> Array:
-        """Bytes of bringing inputs of products to the format they are multiplied in: read once, and
-        written as they are and transposed, for the weight gradient."""
-        size = self.problem.workload.number_format
-        return (
-            operands
-            * (size.activation_bytes + 2 * size.gemm_bytes)
-            * (size.gemm_bytes < size.activation_bytes)
-        )
-
-    def _experts(self, moe: Moe, x: Shards) -> _Part:
-        """Routed experts as grouped GEMMs: every local expert is a product of its own share of
-        tokens.
-
-        The busiest device sets the pace.
-        """
-        routed, local = routed_tokens(moe, x), moe.num_experts / x.ep
-        width = moe.intermediate_size / x.etp
-        up = self.kernels.grouped(routed / local, self.h, width * (moe.expert.matrices - 1), local)
-        down = self.kernels.grouped(routed / local, width, self.h, local)
-        router = self.kernels.linear_16(x.local_tokens, self.h, moe.num_experts)
-        products = (up + down) * skew(self.problem, self.c, moe, x.ep) + router
-        size = self.problem.workload.number_format.activation_bytes
-        act = routed * width * moe.expert.matrices * size + self._quantised(routed * width)
-        if moe.bias:
-            act = (
-                act
-                + routed * (width * (moe.expert.matrices - 1) + self.h) * size * self.c.bias_traffic
-            )
-        sorting = (
-            4 * routed * self.h * self.c.routing_traffic * np.exp(self.c.routing_ageing * self.age)
-        )
-        light = self._traffic(act + sorting * size + self._quantised(routed * self.h))
-        pieces: dict[str, Callable[[], Array]] = {
-            "expert_act": partial(self._moving, act),
-            "experts": lambda: products.forward + light.forward - self._moving(act),
-        }
-        return _Part(products, Passes.of(*(np.zeros_like(act),) * 2), light, self._wanted(pieces))
-
-    def _moving(self, moved: Array) -> Array:
-        return self._traffic(moved).forward
-
-    def _traffic(self, moved: Array) -> Passes:
-        """Memory-bound work; backward moves twice as much."""
-        forward = self.kernels.move(moved * self.c.elementwise_traffic)
-        return Passes.of(forward, 2 * forward)
-
-    def _launches(self, layer: Layer) -> tuple[Number, Array | float]:
-        """Kernels of a layer's forward: projections, attention, element-wise, and where it is
-        sparse routing and dispatch; and a few for every local expert, from a loop in C++, or for
-        all at once. A conversion goes with every product in a low format."""
-        fused, low = self.problem.stack.fused, self.problem.workload.number_format.gemm_bytes < 2
-        products = sum(name != "kv" for name, _, _ in layer.attention.projections(self.h)) + (
-            2 if layer.dense else 0
-        )
-        count = (
-            products * (3 if low else 1)
-            + 2
-            + layer.num_norms * (1 if fused else 3)
-            + (4 if fused else 10)
-        )
-        if not layer.moe:
-            return count, 0.0
-        experts = (
-            1 if self.problem.stack.experts_at_once else layer.moe.num_experts / self.shards.ep
-        )
-        return count + self.c.routing_launches, experts * (6 if low else 2)
+@compiled
+def layer_time(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, wanted: int, pieces: Array
+) -> LayerTime:
+    """One transformer layer. Writes into `pieces` the forward seconds of those parts of it that
+    recompute may repeat; of those that cost something to work out, the ones `wanted`, a bit
+    each."""
+    pieces[:] = 0.0
+    products = both(
+        projections(f, layer, shard, c), dense_products(f, layer, shard, c, wanted, pieces)
+    )
+    core = attention(f, layer, c, shard.tokens, layer.num_heads / shard.tp)
+    pieces[ATTENTION] = core.forward
+    light = body_traffic(f, layer, shard, c, pieces)
+    if layer.sparse:
+        experts = expert_products(f, layer, shard, c)
+        products = both(products, experts)
+        light += expert_traffic(f, layer, shard, c, pieces)
+        pieces[EXPERTS] += experts.forward
+    if wanted >> UP & 1 and layer.mla:
+        pieces[UP] = mla_up(f, layer, shard, c).forward
+    if wanted >> ENDS & 1:
+        pieces[ENDS] = keys_and_output(f, layer, shard, c)
+    return waiting_for_host(f, layer, shard, c, products, core, light, pieces)
 
 
-def routed_tokens(moe: Moe, x: Shards) -> Array:
-    """Token copies one device's experts process, on average."""
-    return x.local_tokens * moe.experts_per_token * x.etp
+@compiled
+def waiting_for_host(
+    f: Facts,
+    layer: LayerFacts,
+    shard: Shard,
+    c: CoefficientRecord,
+    products: Passes,
+    core: Passes,
+    light: float,
+    pieces: Array,
+) -> LayerTime:
+    """A layer of these kernels, which takes no less than its host needs to launch them; memory-
+    bound work moves twice as much in backward."""
+    slower, host = overhead(f, c), host_seconds(f, layer, shard, c)
+    device_forward = products.forward + core.forward + light
+    device_backward = backward(products) + backward(core) + 2 * light
+    forward = slower_of(device_forward, host)
+    back = slower_of(device_backward, 2 * host)
+    without_weights = slower_of(device_backward - products.weight, 2 * host)
+    for piece in range(len(pieces)):
+        pieces[piece] *= slower
+    return LayerTime(
+        forward * slower,
+        back * slower,
+        (back - without_weights) * slower,
+        core.forward * slower,
+        backward(core) * slower,
+        (forward - device_forward) * slower,
+        (back - device_backward) * slower,
+        host * slower,
+    )
 
 
-def skew(problem: Problem, c: Coefficients, moe: Moe, ep: Array) -> Array | float:
+@compiled
+def slower_of(device: float, host: float) -> float:
+    """The slower of two that run beside each other, with some of the other where they are close."""
+    device, host = device * device, host * host
+    return math.sqrt(math.sqrt(device * device + host * host))
+
+
+@compiled
+def embedding_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
+    """The look-up of input embeddings: reading and writing, and a scatter backward."""
+    seconds = move(f, c, 3 * shard.local_tokens * f.hidden_size * f.activation_bytes)
+    return plain_time(seconds, seconds, 0.0, overhead(f, c))
+
+
+@compiled
+def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
+    """Final norm, output projection and cross-entropy over fp32 logits. Every module of multi-token
+    prediction adds a head and a projection; its layer is counted with the others."""
+    product = linear_16(f, c, shard.tokens, f.hidden_size, f.vocab_size / shard.tp)
+    vocabulary = f.vocab_size / shard.tp if f.parallel_loss else f.vocab_size
+    logits = move(f, c, shard.tokens * vocabulary * f.loss_traffic_bytes) * 0.5
+    heads, more = 1 + f.mtp_layers, mtp_projection(f, shard, c)
+    return plain_time(
+        heads * (product.forward + logits) + f.mtp_layers * more.forward,
+        heads * (backward(product) + logits) + f.mtp_layers * backward(more),
+        heads * product.weight + f.mtp_layers * more.weight,
+        overhead(f, c),
+    )
+
+
+@compiled
+def mtp_projection(f: Facts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """Of a module of multi-token prediction, from what its layer reads to what the layer takes."""
+    if f.mtp_layers == 0:
+        return Passes(0.0, 0.0, 0.0)
+    return linear(f, c, shard.tokens, 2 * f.hidden_size, f.hidden_size / shard.tp)
+
+
+# -- matrix products
+
+
+@compiled
+def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """The projections of attention. Heads are sharded over tp; MLA's down-projections are not, each
+    device does its own tokens. Queries, keys and values are one product, except in MLA."""
+    tokens, tp, hidden = shard.tokens, shard.tp, f.hidden_size
+    queries, values = layer.num_heads * layer.head_dim, layer.num_heads * layer.v_head_dim
+    output = linear(f, c, tokens, values / tp, hidden)
+    if not layer.mla:
+        together = queries / tp + layer.kv_dim * kv_share(layer, tp)
+        return both(linear(f, c, tokens, hidden, together), output)
+    down = linear(f, c, shard.local_tokens, hidden, layer.kv_lora_rank + layer.rope_head_dim)
+    found = both(both(output, down), mla_up(f, layer, shard, c))
+    if layer.q_lora_rank == 0:
+        return both(found, linear(f, c, tokens, hidden, queries / tp))
+    return both(found, linear(f, c, shard.local_tokens, hidden, layer.q_lora_rank))
+
+
+@compiled
+def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """MLA's projections from latents to heads."""
+    tokens, tp, heads = shard.tokens, shard.tp, layer.num_heads
+    key_value = heads * (layer.head_dim - layer.rope_head_dim + layer.v_head_dim)
+    up = linear(f, c, tokens, layer.kv_lora_rank, key_value / tp)
+    if layer.q_lora_rank == 0:
+        return up
+    return both(up, linear(f, c, tokens, layer.q_lora_rank, heads * layer.head_dim / tp))
+
+
+@compiled
+def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
+    """Forward of the projections of keys and of the output."""
+    keys = layer.kv_dim / 2 * kv_share(layer, shard.tp)
+    values = layer.num_heads * layer.v_head_dim / shard.tp
+    return (
+        linear(f, c, shard.tokens, f.hidden_size, keys).forward
+        + linear(f, c, shard.tokens, values, f.hidden_size).forward
+    )
+
+
+@compiled
+def dense_products(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, wanted: int, pieces: Array
+) -> Passes:
+    """The dense network or shared expert: up, with a gate's product, and down."""
+    if layer.dense_width == 0:
+        return Passes(0.0, 0.0, 0.0)
+    width = layer.dense_width / shard.tp
+    up = linear(f, c, shard.tokens, f.hidden_size, width * (layer.dense_matrices - 1))
+    down = linear(f, c, shard.tokens, width, f.hidden_size)
+    left_out = down.forward if layer.skips_last_product else 0.0
+    again = down.forward - left_out
+    if wanted >> DENSE_HALF & 1:
+        pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, again)
+    pieces[LAST_PRODUCT] = left_out
+    pieces[DENSE] = up.forward + again - pieces[DENSE_HALF]
+    return both(up, down)
+
+
+@compiled
+def every_second_product(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, down: float
+) -> float:
+    """Forward of the products of an MLP that are the second, fourth and so on of their layer, after
+    queries, keys, values and output, or after five of MLA; `down`: what is done again of the
+    last."""
+    up = linear(f, c, shard.tokens, f.hidden_size, layer.dense_width / shard.tp).forward
+    if layer.mla:
+        return up + down if layer.gated else up
+    return up if layer.gated else down
+
+
+@compiled
+def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """Routed experts as grouped products, each of its own share of the tokens, and the router. The
+    busiest device sets the pace."""
+    if layer.num_experts == 0:
+        return least_expert_products(f, layer, shard, c)
+    local = layer.num_experts / shard.ep
+    each, width = routed_tokens(layer, shard) / local, layer.expert_width / shard.etp
+    up = grouped(f, c, each, f.hidden_size, width * (layer.expert_matrices - 1), local)
+    down = grouped(f, c, each, width, f.hidden_size, local)
+    router = linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
+    return both(times(both(up, down), skew(f, layer, c, shard.ep)), router)
+
+
+@compiled
+def least_expert_products(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
+) -> Passes:
+    """What routed experts take at least, whatever the degrees of their axes: as long as the largest
+    products take."""
+    weights = layer.expert_matrices * layer.expert_width * f.hidden_size
+    flops = 2.0 * shard.local_tokens * layer.experts_per_token * weights
+    seconds = flops / (f.gemm_flops * gemm_efficiency(f, c))
+    return Passes(seconds, seconds, seconds)
+
+
+@compiled
+def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
     """Work and traffic of the busiest device's experts over the mean."""
-    return 1 + c.imbalance * busiest(moe, ep) if problem.workload.routing == "natural" else 1.0
+    if not f.natural_routing:
+        return 1.0
+    return 1 + c.imbalance * busiest(layer.num_experts, ep)
+
+
+@compiled
+def busiest(num_experts: float, ep: float) -> float:
+    """How far the largest of ep shares of the tokens lies above their mean, in standard deviations
+    of an expert's: each is the mean of E/ep experts' shares, all normal."""
+    doublings = min(math.log2(ep), len(_LARGEST) - 1.0)
+    below = min(int(doublings), len(_LARGEST) - 2)
+    part = doublings - below
+    largest = _LARGEST[below] + part * (_LARGEST[below + 1] - _LARGEST[below])
+    return largest * math.sqrt(ep / num_experts)
 
 
 def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
@@ -404,16 +312,89 @@ def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
     moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
     if moe is None or ep == 1 or problem.workload.routing != "natural":
         return None
-    return imbalance / float(busiest(moe, ep))
+    return imbalance / busiest(float(moe.num_experts), float(ep))
 
 
-def busiest(moe: Moe, ep: Array | int) -> Array:
-    """How far the largest of ep shares of the tokens lies above their mean, in standard deviations
-    of an expert's: each is the mean of E/ep experts' shares, all normal."""
-    return np.asarray(np.interp(np.log2(ep), _DOUBLINGS, _LARGEST) * np.sqrt(ep / moe.num_experts))
+# -- memory-bound work
 
 
-def _slower(device: Array, host: Array) -> Array:
-    """The slower of two that run beside each other, with some of the other where they are close."""
-    device, host = device * device, host * host
-    return np.asarray(np.sqrt(np.sqrt(device * device + host * host)))
+@compiled
+def body_traffic(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
+) -> float:
+    """Forward of norms, of a dense activation function, and of residuals, rotary and the rest:
+    reads and writes of elements by fused kernels, or of a Llama-like layer (the one with gates)
+    operation by operation."""
+    tp, stream = shard.tp, shard.local_tokens * f.hidden_size
+    eager = layer.gated and not f.fused
+    norm = EAGER_NORM if eager and not f.fused_norm else 2
+    heads = layer.num_heads / tp + layer.num_kv_heads * kv_share(layer, tp)
+    rotary = (EAGER_ROTARY if eager else 2) * shard.tokens * heads * layer.head_dim
+    values = shard.tokens * layer.num_heads * layer.v_head_dim / tp
+    norms = stream * norm * layer.num_norms * f.activation_bytes
+    norms += quantised_bytes(f, shard.tokens * 2 * f.hidden_size)
+    rest = (stream * 3 * 2 + rotary) * f.activation_bytes + quantised_bytes(f, values)
+    width = shard.tokens * layer.dense_width / tp
+    passes = layer.dense_matrices + (EAGER_GATE if eager else 0)
+    activation = width * passes * f.activation_bytes + quantised_bytes(f, width)
+    pieces[NORM] = elementwise(f, c, norms)
+    pieces[DENSE_ACT] = elementwise(f, c, activation)
+    return elementwise(f, c, norms + rest + activation)
+
+
+@compiled
+def expert_traffic(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
+) -> float:
+    """Forward of the activation functions and biases of experts, and of sorting tokens for them and
+    back."""
+    routed, width = routed_tokens(layer, shard), layer.expert_width / shard.etp
+    act = routed * width * layer.expert_matrices * f.activation_bytes
+    act += quantised_bytes(f, routed * width)
+    if layer.expert_bias:
+        outputs = width * (layer.expert_matrices - 1) + f.hidden_size
+        act += routed * outputs * f.activation_bytes * c.bias_traffic
+    older = math.exp(c.routing_ageing * min(f.age_years, OLDEST_YEARS))
+    sorting = 4 * routed * f.hidden_size * c.routing_traffic * older * f.activation_bytes
+    sorting += quantised_bytes(f, routed * f.hidden_size)
+    pieces[EXPERT_ACT] = elementwise(f, c, act)
+    pieces[EXPERTS] = elementwise(f, c, sorting)
+    return elementwise(f, c, act + sorting)
+
+
+@compiled
+def elementwise(f: Facts, c: CoefficientRecord, size: float) -> float:
+    return move(f, c, size * c.elementwise_traffic)
+
+
+@compiled
+def quantised_bytes(f: Facts, operands: float) -> float:
+    """Bytes of bringing inputs of products to the format they are multiplied in: read once, and
+    written as they are and transposed, for the weight gradient."""
+    if f.gemm_bytes >= f.activation_bytes:
+        return 0.0
+    return operands * (f.activation_bytes + 2 * f.gemm_bytes)
+
+
+# -- launches
+
+
+@compiled
+def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
+    """What the host takes to launch a layer's forward: projections, attention, element-wise
+    kernels, and where it is sparse routing and dispatch; and a few for every local expert, from a
+    loop in C++, or for all at once. A conversion goes with every product in a low format."""
+    low = f.gemm_bytes < 2
+    products = 2 if layer.dense_width > 0 else 0
+    if layer.mla:
+        products += 5 if layer.q_lora_rank > 0 else 4
+    else:
+        products += 2
+    count = products * (3.0 if low else 1.0) + 2
+    count += layer.num_norms * (1 if f.fused else 3) + (4 if f.fused else 10)
+    experts = 0.0
+    if layer.sparse:
+        count += c.routing_launches
+        experts = 1.0 if f.experts_at_once else layer.num_experts / shard.ep
+    seconds = count * c.launch_s + experts * (6 if low else 2) * c.expert_launch_s
+    return seconds * math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))

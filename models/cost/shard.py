@@ -2,67 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-
-from models.columns import Array, Columns, SharedRows, all_distinct, distinct
-from models.spec.layout import Layouts
-
-
-@dataclass(frozen=True, slots=True)
-class Shards(Columns):
-    """`tokens` of a micro-batch that a device's cp rank holds, and how tp, ep and etp cut a layer;
-    shape (n,)."""
-
-    tokens: Array
-    tp: Array
-    sequence_parallel: Array
-    ep: Array
-    etp: Array
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def local_tokens(self) -> Array:
-        """Tokens of which a device holds norms, residuals and routing."""
-        return self.tokens / np.where(self.sequence_parallel, self.tp, 1)
-
-    @classmethod
-    def of(cls, layouts: Layouts, seq_len: int, *, shared: bool = True) -> SharedRows[Shards]:
-        """Those of some layouts: alike where tokens and cuts are, whatever else differs."""
-        x = layouts
-        tokens, token_code = _tokens(x, seq_len)
-        columns = (token_code, x.tp, x.sequence_parallel, x.ep, x.etp)
-        first, code = distinct(*columns) if shared else all_distinct(len(x))
-        one = cls(
-            tokens[token_code[first]],
-            x.tp[first],
-            x.sequence_parallel[first],
-            x.ep[first],
-            x.etp[first],
-        )
-        return SharedRows(one, code)
-
-    def bodies(self, *, shared: bool = True) -> SharedRows[Shards]:
-        """Without the experts."""
-        return self._alike(shared, self.tokens, self.tp, self.sequence_parallel)
-
-    def experts(self, *, shared: bool = True) -> SharedRows[Shards]:
-        """The experts only."""
-        return self._alike(shared, self.local_tokens, self.ep, self.etp)
-
-    def _alike(self, shared: bool, tokens: Array, *others: Array) -> SharedRows[Shards]:
-        if not shared:
-            return SharedRows(self, np.arange(len(self)))
-        _, number = np.unique(tokens, return_inverse=True)
-        first, code = distinct(number, *others)
-        return SharedRows(self.take(first), code)
+from models.compilation.compiled import compiled
+from models.cost.facts import Facts, LayerFacts
+from models.cost.rows import Row
 
 
-def _tokens(x: Layouts, seq_len: int) -> tuple[Array, Array]:
-    """(distinct numbers of tokens of a micro-batch after cp, which of them each layout has)."""
-    first, code = distinct(x.micro_batch, x.cp)
-    tokens, of_pair = np.unique(x.micro_batch[first] * seq_len / x.cp[first], return_inverse=True)
-    return tokens, of_pair[code]
+class Shard(NamedTuple):
+    """The tokens of a device's cp rank, and how tp, ep and etp cut a layer."""
+
+    tokens: float
+    """Of a micro-batch."""
+    local_tokens: float
+    """Tokens of which a device holds norms, residuals and routing."""
+    tp: float
+    ep: float
+    etp: float
+
+
+@compiled
+def shard_of(f: Facts, row: Row) -> Shard:
+    tokens = row.micro_batch * f.seq_len / row.cp
+    local_tokens = tokens / row.tp if row.sequence_parallel else tokens
+    return Shard(tokens, local_tokens, float(row.tp), float(row.ep), float(row.etp))
+
+
+@compiled
+def same_shard(one: Row, other: Row) -> bool:
+    """Whether two layouts cut layers and micro-batches alike."""
+    return (
+        one.micro_batch == other.micro_batch
+        and one.cp == other.cp
+        and one.tp == other.tp
+        and one.ep == other.ep
+        and one.etp == other.etp
+        and one.sequence_parallel == other.sequence_parallel
+    )
+
+
+@compiled
+def kv_share(layer: LayerFacts, tp: float) -> float:
+    """The share of all key-value heads that a device has: 1/tp, but at least one head, which is
+    repeated on several devices where tp exceeds their number."""
+    return max(1 / tp, 1 / layer.num_kv_heads)
+
+
+@compiled
+def routed_tokens(layer: LayerFacts, shard: Shard) -> float:
+    """Token copies that one device's experts process, on average."""
+    return shard.local_tokens * layer.experts_per_token * shard.etp

@@ -1,6 +1,6 @@
 """How layers fall on the stages of a pipeline: contiguous chunks, one or several to a stage.
 
-Without balancing every stage has an equal number of layers. A balanced split depends on the
+Without balancing every chunk has an equal number of layers. A balanced split depends on the
 schedule. Each of these makes its first quantity least, then the next one among what is left:
 
 - One chunk a stage, as 1F1B has it: the largest stage, then the number of layers on early stages,
@@ -22,494 +22,510 @@ chunks, neither has the embedding's, as in Megatron-LM's splits and Llama 3's (a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from models.columns import Array, distinct, take_at
+from models.columns import Array, distinct
+from models.compilation.compiled import compiled, inlined
+from models.cost.facts import record_type
+from models.cost.pipeline import holds_equal_micro_batches, weighed
+from models.cost.rows import StageTables
+from models.spec.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
+from models.spec.problem import Problem
 
 _ALTERNATING = 2
 """A model with more runs of layers of one kind than this has kinds that take turns, so that the
 rounds of its stages differ."""
-_TRIED = 8
-"""How many sizes of the largest chunk are tried."""
+_ROUNDING = 1e-12
+"""Costs that differ by less, relatively, are the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The stages of some partitions, one after the other."""
+class Layers(NamedTuple):
+    """The layers of a model, and the forward FLOPs by which they are split."""
 
     kind: Array
-    """Which of the different stages each stage is; shape (most stages, partitions)."""
-    corners: Array
-    """The stages where a stretch of equal stages begins or ends; shape (most corners, partitions).
-    Shorter columns repeat their last entry."""
-
-    @classmethod
-    def of(cls, kind: Array, pp: Array) -> Order:
-        """Of kinds (partitions, most stages)."""
-        stage, last = np.arange(kind.shape[1]), pp[:, None] - 1
-        differs = np.diff(kind, axis=1, prepend=-1) != 0
-        begins, ends = differs | (stage == 0), np.roll(differs, -1, axis=1) | (stage == last)
-        corner = np.where((begins | ends) & (stage <= last), stage, last)
-        most = 1 + int((corner < last).sum(axis=1).max())
-        return cls(
-            np.ascontiguousarray(kind.T), np.ascontiguousarray(np.sort(corner, axis=1)[:, :most].T)
-        )
-
-    def corners_of(self, partition: Array) -> Array:
-        """Of pipelines with these partitions, with no more padding than they need, (s, n)."""
-        corners = self.corners.take(partition, axis=1)
-        return corners[: 1 + int((corners < corners[-1]).any(axis=1).sum())]
+    """(layers,): of which kind each is."""
+    upto: Array
+    """(layers + 1,): FLOPs of the layers before each, and at last of all."""
+    head: float
+    """FLOPs of the head with multi-token prediction."""
+    costs: Array
+    """(parts,): FLOPs of a layer of each kind, of the embedding, and of the head alone."""
+    mtp_layers: int
+    """Layers of multi-token prediction, which are like the last layer and where the head is."""
+    take_turns: bool
+    by_threshold: bool
+    """Whether balanced splits are nanotron's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Steady:
-    """Paths through chunks that are dealt out in rounds, the longest by what parts cost, where
-    stages alternate between forwards and backwards, and where all forwards come first: from stage
-    to stage, round after round.
+class Shape(NamedTuple):
+    """What of a layout decides how its layers fall on stages."""
 
-    `passes` (3, parts, u): forwards and backwards that a micro-batch takes on the one, and both
-    that it takes on the other; `moves` (u,): down how many stages the first goes with every group
-    of micro-batches, and misses as many chunks of both; `last` (u,): where the other one ends.
-    Nothing where there is one round, or where kinds of layers do not take turns.
-    """
-
-    passes: Array
-    moves: Array
-    last: Array
-
-    def with_groups(self, rows: Array, group: Array, chunk: Array) -> tuple[Array, Array, Array]:
-        """`passes` of some with groups of so many micro-batches, less what they miss of mean chunks
-        (parts, n): no more than there is, so that no part makes a path shorter that takes longer
-        itself."""
-        out, back, ahead = self.passes.take(rows, axis=2)
-        missed = self.moves.take(rows) / group * chunk
-        return np.maximum(out - missed, 0.0), np.maximum(back - missed, 0.0), ahead
-
-    @classmethod
-    def of(cls, begin: Array, order: Array, costs: Array, pp: Array, rounds: Array) -> Steady:
-        """Of groups of as many micro-batches as stages; backward is taken to be two thirds of both
-        passes."""
-        u, kinds = len(pp), len(costs) - 2
-        found = cls(np.zeros((3, len(costs), u)), np.zeros(u), np.zeros(u))
-        held = _held(begin, order, kinds)
-        for p, v in {(int(p), int(v)) for p, v in zip(pp, rounds, strict=True) if v > 1}:
-            rows = np.flatnonzero((pp == p) & (rounds == v))
-            parts = np.zeros((len(rows), p * v, len(costs)))
-            parts[:, :, :kinds] = held[rows, : p * v]
-            parts[:, 0, kinds] = parts[:, -1, -1] = 1
-            chunks = parts.reshape(len(rows), v, p, len(costs))
-            forward, backward = _blocks(chunks)
-            path, moves = _cycle(
-                (forward + 2 * backward) @ costs / 3, (chunks @ costs).mean(axis=(1, 2)) / p
-            )
-            ahead = _downwards(chunks @ costs)
-            for i, (of, at) in enumerate(((forward, path), (backward, path), (chunks, ahead))):
-                on_path = np.take_along_axis(of, at[:, :, None, None], axis=2)[:, :, 0]
-                found.passes[i][:, rows] = on_path.sum(axis=1).T
-            stays = np.all([(of == of[:, :1]).all(axis=1) for of in (path, ahead)], axis=0)
-            found.passes[:, :, rows[stays]] = 0.0
-            found.moves[rows], found.last[rows] = moves, ahead[:, -1]
-        return found
+    pp: int
+    virtual_stages: int
+    schedule: int
+    balanced: bool
+    stated: bool
+    """Whether the layout says how many layers each chunk has."""
 
 
-def _blocks(chunks: Array) -> tuple[Array, Array]:
-    """Forwards and backwards of a micro-batch, (u, v, p, parts) each, on every stage while
-    backwards are those of one round after the other, from the last one back: of chunks (u, v, p,
-    parts). Forwards are a round ahead, and twice as many of them for every stage that follows
-    (models.cost.schedules)."""
-    _, v, p, _ = chunks.shape
-    stage, block = np.arange(p), np.arange(v)[:, None]
-    ahead, late = np.divmod(2 * (p - 1 - stage), p)
-    share = (late / p)[:, None]
-    early, later = ((block - 1 + ahead + more) % v for more in (0, 1))
-    return (1 - share) * chunks[:, early, stage] + share * chunks[:, later, stage], chunks[:, ::-1]
+SHAPE = record_type(Shape)
 
 
-def _cycle(values: Array, each: Array) -> tuple[Array, Array]:
-    """Of values (u, v, p) the stage of every round, (u, v), on the cycle that has most, where a
-    move down takes as much from it as `each` (u,) of the stages moved; and how many those are
-    together."""
-    u, v, p = values.shape
-    stage = np.arange(p)
-    lost = np.maximum(stage - stage[:, None], 0) * each[:, None, None]  # from row to column
-    best, came = np.zeros((u, p)), []
-    for turn in range(2 * v):
-        reached = best[:, :, None] - lost
-        came.append(reached.argmax(axis=1))
-        best = reached.max(axis=1) + values[:, turn % v]
-    at, path = best.argmax(axis=1), np.empty((u, v), dtype=np.int64)
-    for turn in range(2 * v - 1, v - 1, -1):
-        path[:, turn - v] = at
-        at = np.take_along_axis(came[turn], at[:, None], axis=1)[:, 0]
-    return path, np.maximum(np.diff(path, axis=1, prepend=path[:, -1:]), 0).sum(axis=1)
+class Scratch(NamedTuple):
+    """Room for the chunks of a partition, and for a path through them."""
+
+    held: Array
+    """(chunks, parts): layers of each kind that chunks have, and which of the ends."""
+    cost: Array
+    """(chunks,)"""
+    best: Array
+    """(2 * rounds + 1, stages): what the longest path to a stage costs before each round."""
+    came: Array
+    """(2 * rounds, stages): from which stage that path comes."""
+    paths: Array
+    """(2, rounds): the stages of the longest paths."""
 
 
-def _downwards(values: Array) -> Array:
-    """Of values (u, v, p) the stage of every round, (u, v), that have most of those that never go
-    up."""
-    u, v, p = values.shape
-    best, came = np.zeros((u, p)), []
-    for turn in range(v):
-        reached = np.where(np.arange(p) >= np.arange(p)[:, None], best[:, :, None], -np.inf)
-        came.append(reached.argmax(axis=1))
-        best = reached.max(axis=1) + values[:, turn]
-    at, path = best.argmax(axis=1), np.empty((u, v), dtype=np.int64)
-    for turn in range(v - 1, -1, -1):
-        path[:, turn] = at
-        at = np.take_along_axis(came[turn], at[:, None], axis=1)[:, 0]
-    return path
+def partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
+    """The partitions that layouts have, each once, and the number of each layout's."""
+    shapes, code = _distinct_shapes(layouts)
+    return partition(layers_of(problem), shapes)[1], code
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """The different stages of u partitions, at most s each.
-
-    `amounts` (parts, s, u): layers of each kind, then how much of the embedding and of the head a
-    stage has. `index` (s, u): the first stage that is like this, which holds no less than the
-    others (models.cost.pipeline.in_flight). Padding repeats the last one. Of every partition that
-    they were taken from, `order`: how they follow each other, and `rounds` (2, parts, s, all):
-    amounts of their chunks of the first and of the last round, where they are dealt out in rounds,
-    and `steady`: on which paths these are longest; `code` (u,): which of those each is.
-    """
-
-    amounts: Array
-    index: Array
-    order: Order
-    rounds: Array
-    steady: Steady
-    code: Array
-
-    def take(self, rows: Array) -> Stages:
-        """Those of some partitions, with no more padding than they need."""
-        most = int(self.different[rows].max(initial=1))
-        amounts, index = (
-            self.amounts[:, :most].take(rows, axis=2),
-            self.index[:most].take(rows, axis=1),
-        )
-        return Stages(amounts, index, self.order, self.rounds, self.steady, self.code.take(rows))
-
-    def of_rounds(self, rows: Array) -> Array:
-        """`rounds` of some, (2, parts, s, rows)."""
-        return self.rounds[:, :, : self.amounts.shape[1]].take(self.code.take(rows), axis=3)
-
-    def beside_head(self, kind: int, layers: int) -> Stages:
-        """With so many layers of a kind more where the head is."""
-        if not layers:
-            return self
-        amounts, rounds, passes = self.amounts.copy(), self.rounds.copy(), self.steady.passes.copy()
-        for values in (amounts, *rounds, *passes):
-            values[kind] += layers * values[-1]
-        return Stages(
-            amounts, self.index, self.order, rounds, replace(self.steady, passes=passes), self.code
-        )
-
-    @property
-    def different(self) -> Array:
-        """How many stages of each partition differ, (u,)."""
-        return np.asarray(1 + (np.diff(self.index, axis=0) != 0).sum(axis=0))
+def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
+    """Of each layout's partition, the kinds of the layers of each chunk, in the order of the
+    model."""
+    shapes, code = _distinct_shapes(layouts)
+    layers = layers_of(problem)
+    kinds, begin = layers.kind.tolist(), partition(layers, shapes)[0].tolist()
+    ends = (shapes.pp * shapes.virtual_stages + 1).tolist()
+    return [[kinds[a:b] for a, b in pairwise(begin[shape][: ends[shape]])] for shape in code]
 
 
-def partition(
-    runs: Sequence[tuple[int, int]],
-    layer_cost: Array,
-    head_cost: float,
-    pp: Array,
-    virtual_stages: Array,
-    balanced: Array,
-    mirrored: Array,
-    folded: Array,
-    level: Array | bool = False,
-    *,
-    by_threshold: bool = False,
-    stated: Array | None = None,
-) -> Stages:
-    """Contiguous chunks of layers for u rows.
+def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
+    """One layout of every shape there is, and the number of each layout's shape."""
+    x = layouts
+    columns = [x.pp, x.virtual_stages, x.schedule, x.balanced]
+    if x.states_layers.any():
+        columns.append(np.unique(x.layers_per_chunk, return_inverse=True)[1].ravel())
+    first, code = distinct(*columns)
+    return x.take(first), code
 
-    `layer_cost` (k,): a layer of each kind; `head_cost`: output head and MTP, which are in the last
-    chunk. Rows that are `balanced` get a split by these costs, or that of nanotron, `by_threshold`;
-    the others an equal number of layers, but for those that have them in `stated`, as boundaries
-    does. `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on
-    device i, `folded` ones (two chunks in a V) chunk i and chunk 2p-1-i. Stages of `level` ones
-    hold as many micro-batches each.
-    """
-    order = np.repeat([kind for kind, _ in runs], [count for _, count in runs])
-    costs = layer_cost[order]
-    shape = pp, virtual_stages, balanced, facing(pp, mirrored, folded), level
-    begin = boundaries(costs, head_cost, *shape, by_threshold=by_threshold, stated=stated)
-    rounds = np.where(mirrored | folded, 1, virtual_stages)
-    amounts, of_rounds, index, kind = _different_stages(
-        begin, order, len(layer_cost), pp, rounds, mirrored, folded
+
+def layers_of(problem: Problem) -> Layers:
+    """Those that are split over stages."""
+    architecture = problem.architecture
+    runs, mtp_layers = architecture.layer_runs, architecture.mtp_layers
+    layer_costs, head = problem.forward_flops
+    kind = np.repeat(*np.array(runs).T)
+    costs = np.array([*layer_costs, 0.0, head - mtp_layers * layer_costs[kind[-1]]])
+    return Layers(
+        kind=kind,
+        upto=np.append(0.0, costs[kind].cumsum()),
+        head=head,
+        costs=costs,
+        mtp_layers=mtp_layers,
+        take_turns=len(runs) > _ALTERNATING,
+        by_threshold=problem.stack.splits_by_threshold,
     )
-    costs = np.array([*layer_cost, 0.0, head_cost])
-    steady = Steady.of(
-        begin, order, costs, pp, rounds if len(runs) > _ALTERNATING else np.ones_like(rounds)
+
+
+def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
+    """Where the chunks of each shape begin, (u, most chunks + 1), from the last one's end on the
+    number of layers; and the stages that they make."""
+    x, u, parts = shapes, len(shapes), len(layers.costs)
+    chunks = int((x.pp * x.virtual_stages).max(initial=1))
+    stages, rounds = int(x.pp.max(initial=1)), int(x.virtual_stages.max(initial=1))
+    columns = x.pp, x.virtual_stages, x.schedule, x.balanced, x.states_layers
+    records = np.array(list(zip(*columns, strict=True)), dtype=SHAPE)
+    begin = np.empty((u, chunks + 1), dtype=np.int64)
+    scratch = Scratch(
+        held=np.empty((chunks, parts)),
+        cost=np.empty(chunks),
+        best=np.empty((2 * rounds + 1, stages)),
+        came=np.empty((2 * rounds, stages), dtype=np.int64),
+        paths=np.empty((2, rounds), dtype=np.int64),
     )
-    return Stages(amounts, index, Order.of(kind, pp), of_rounds, steady, np.arange(len(pp)))
-
-
-def facing(pp: Array, mirrored: Array, folded: Array) -> Array:
-    """How many chunks from either end on lie on stages with one from the other end; 0 where none
-    do."""
-    return np.where(mirrored, pp // 2, np.where(folded, pp, 0))
-
-
-def boundaries(
-    layers: Array,
-    head: float,
-    pp: Array,
-    virtual_stages: Array,
-    balanced: Array,
-    facing: Array,
-    level: Array | bool = False,
-    *,
-    by_threshold: bool = False,
-    stated: Array | None = None,
-) -> Array:
-    """Where each chunk of layers begins, (u, most chunks + 1); from the last one's end on the
-    number of layers. `stated` has the layers of each chunk, (u, chunks), of the rows that are split
-    as someone says, and 0 in the others."""
-    if stated is not None:
-        is_stated = stated.any(axis=1)
-        shape = pp, virtual_stages, balanced & ~is_stated, facing, level
-        begin = boundaries(layers, head, *shape, by_threshold=by_threshold)
-        ends = np.cumsum(stated[is_stated], axis=1)[:, : begin.shape[1] - 1]
-        begin[is_stated, 1:] = len(layers)
-        begin[is_stated, 1 : 1 + ends.shape[1]] = np.minimum(ends, len(layers))
-        return begin
-    chunks = pp * virtual_stages
-    begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(layers) / chunks[:, None]).astype(
-        np.int64
+    tables = StageTables(
+        different=np.zeros(u, dtype=np.int64),
+        amounts=np.zeros((u, stages, parts)),
+        first_alike=np.zeros((u, stages), dtype=np.int64),
+        kind=np.zeros((u, stages), dtype=np.int64),
+        corners=np.zeros((u, stages), dtype=np.int64),
+        corner_count=np.zeros(u, dtype=np.int64),
+        first=np.zeros((u, stages, parts)),
+        last=np.zeros((u, stages, parts)),
+        path_out=np.zeros((u, parts)),
+        path_back=np.zeros((u, parts)),
+        path_ahead=np.zeros((u, parts)),
+        path_moves=np.zeros(u),
+        path_last=np.zeros(u),
     )
-    begin = np.minimum(begin, len(layers))
-    rounds = balanced & (virtual_stages > 1) & (pp > 1) & (facing == 0) & (not by_threshold)
-    v_shaped = balanced & (facing > 1) & (len(layers) >= chunks) & (not by_threshold)
-    if rounds.any():
-        begin[rounds] = _in_rounds(layers, head, pp[rounds], virtual_stages[rounds], begin.shape[1])
-    for pairs in np.unique(facing[v_shaped]).tolist():
-        begin[v_shaped & (facing == pairs)] = _in_v(layers, head, pairs, begin.shape[1])
-    whole = balanced & ~rounds & ~v_shaped
-    if whole.any():
-        split = _thresholds if by_threshold else _balanced
-        begin[whole] = split(layers, head, chunks[whole], begin.shape[1])
-    levelled = whole & level & (chunks > 2) & (not by_threshold)
-    if levelled.any():
-        others, before = chunks[levelled] - 1, begin[levelled]
-        ends = take_at(before, np.arange(len(before)), others)
-        again = _balanced(layers, head, others, begin.shape[1], ends)
-        begin[levelled] = np.where(np.arange(begin.shape[1]) < others[:, None], again, before)
-    return begin
+    _partition_all(layers, records, x.stated_layers, begin, scratch, tables)
+    return begin, tables
 
 
-def _thresholds(layers: Array, head: float, chunks: Array, width: int) -> Array:
-    """Where chunks begin (u, width): each takes layers until the cost of all so far passes its
-    share of the whole (nanotron src/nanotron/models/base.py, build_model)."""
-    upto = np.cumsum(layers)
-    begin = np.full((len(chunks), width), len(layers))
-    at = np.zeros(len(chunks), dtype=np.int64)
-    for chunk in range(width):
-        begin[:, chunk] = np.where(chunk < chunks, at, len(layers))
-        passed = np.searchsorted(upto, (upto[-1] + head) * (chunk + 1) / chunks, side="right") + 1
-        at = np.minimum(np.maximum(passed, at + 1), len(layers))
-    return begin
+@compiled
+def _partition_all(
+    layers: Layers,
+    shapes: Array,
+    stated: Array,
+    begin: Array,
+    scratch: Scratch,
+    tables: StageTables,
+) -> None:
+    """Of shapes of which some have `stated` (u, chunks) layers; into tables that are all 0."""
+    for i in range(len(shapes)):
+        _split(layers, shapes[i], stated[i], begin[i])
+        _set_chunks(layers, shapes[i], begin[i], scratch.held)
+        _set_stages(shapes[i], scratch.held, tables, i)
+        if layers.take_turns and _is_dealt_out(shapes[i]):
+            _set_paths(layers, shapes[i], scratch, tables, i)
 
 
-def _balanced(
-    layers: Array, head: float, chunks: Array, width: int, ends: Array | None = None
-) -> Array:
-    """Where chunks begin (u, width), and the number of layers from the last one's end on, so that
-    the largest chunk is least: of the sums that stretches of layers have, several tried at once. Of
-    all layers and the head, or of the first `ends`."""
-    ends = np.full(len(chunks), len(layers)) if ends is None else ends
-    single, upto = layers.astype(float), _up_to(layers).astype(float)
-    for of in (single, upto):
-        of[-1] += head
-    sums = np.unique((upto[None, :] - upto[:, None])[np.triu_indices(len(upto), 1)])
-    largest = np.maximum.accumulate(single)[ends - 1]
-    least = np.maximum(upto[ends] / chunks, largest)
-    low = np.searchsorted(sums, least * (1 - 1e-12))
-    high = np.minimum(np.searchsorted(sums, least + largest), len(sums) - 1)
-    every, to, row = np.tile(chunks, _TRIED), np.tile(ends, _TRIED), np.arange(len(chunks))
-    while (low < high).any():
-        tried = low + (high - low) * np.arange(_TRIED)[:, None] // _TRIED
-        fits = (_filled(upto, every, sums[tried].ravel(), width, to)[:, 0] == 0).reshape(
-            tried.shape
-        )
-        few = _TRIED - fits.sum(axis=0)  # that are too small
-        bounds = np.concatenate([low[None] - 1, tried, high[None]])
-        low, high = bounds[few, row] + 1, bounds[few + 1, row]
-    return _filled(upto, chunks, sums[low], width, ends)
+# -- where chunks begin
 
 
-def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> Array:
-    """Where chunks that are dealt out to several stages in rounds begin (u, width)."""
-    n, head = len(layers), head / float(layers.mean())
-    on_last, ending = _last_stages(n, head, pp, v)
-    pp, v = pp[:, None], v[:, None]
-    each, more = np.divmod(n - on_last[:, None], pp - 1)
-    chunk = np.arange(width - 1)
-    stage, round_ = chunk % pp, chunk // pp
-    of_last = np.where(
-        round_ < v - 1, _evenly((on_last - ending)[:, None], v - 1, round_), ending[:, None]
-    )
-    bare, splits = n < pp * v - 1, []  # both ends without a layer
-    late = stage >= pp - 1 - more
-    for has_more in (late, np.where(bare, late, stage < more)):
-        counts = np.where(stage == pp - 1, of_last, _evenly(each + has_more, v, round_))
-        counts = np.where(bare & (stage == 0), round_ > 0, counts)
-        begin = _up_to(counts).astype(np.int64)
-        splits.append(np.where(np.arange(width) < pp * v, begin, n))
-    late, early = (
-        _slowest(begin, layers, stage, pp) for begin in splits
-    )  # the head is on the last stage of both
-    return np.where((early < late * (1 - 1e-9))[:, None], splits[1], splits[0])
+@compiled
+def _split(layers: Layers, shape: Shape, stated: Array, begin: Array) -> None:
+    n, pp = len(layers.kind), shape.pp
+    chunks = pp * shape.virtual_stages
+    begin[:] = n
+    if shape.stated:
+        begin[0] = 0
+        for chunk in range(chunks):
+            begin[chunk + 1] = min(begin[chunk] + stated[chunk], n)
+    elif not shape.balanced or n < chunks - (2 if _is_dealt_out(shape) else 0):
+        for chunk in range(chunks):
+            begin[chunk] = -(-chunk * n // chunks)
+    elif layers.by_threshold:
+        _up_to_thresholds(layers, chunks, begin)
+    elif _is_dealt_out(shape):
+        _in_rounds(layers, pp, shape.virtual_stages, begin)
+    elif _faces(shape) and chunks >= 4:
+        _in_v(layers, chunks // 2, begin)
+    else:
+        _with_least_largest(layers, chunks, n, layers.head, begin)
+        if holds_equal_micro_batches(shape.schedule) and chunks > 2:
+            _with_least_largest(layers, chunks - 1, begin[chunks - 1], 0.0, begin)
 
 
-def _slowest(begin: Array, layers: Array, stage: Array, pp: Array) -> Array:
-    """What the layers of the costliest stage but the last cost, (u,), with the `stage` of every
-    chunk."""
-    rows, width = stage.shape
-    place = (np.arange(rows)[:, None] * width + stage).ravel()
-    cost = np.bincount(place, np.diff(_up_to(layers)[begin], axis=1).ravel(), rows * width).reshape(
-        rows, width
-    )
-    return np.asarray(np.where(np.arange(width) < pp - 1, cost, 0.0).max(axis=1))
+@compiled
+def _faces(shape: Shape) -> bool:
+    """Whether chunks from both ends of the model face each other on a stage, of which DualPipe has
+    two."""
+    return shape.schedule in (ZERO_BUBBLE_V, DUALPIPE)
 
 
-def _in_v(layers: Array, head: float, pp: int, width: int) -> Array:
-    """Where the chunks of a V begin (width,)."""
-    n, most = len(layers), len(layers) // (2 * pp) + 2
-    first, last, early = (grid.ravel()[:, None] for grid in np.indices((most, most + 1, 2)))
-    first = first + 1
-    each, more = np.divmod(n - first - last, pp - 1)
-    stage = np.arange(1, pp)
-    held = each + np.where(early == 1, stage <= more, stage >= pp - more)
-    counts = np.concatenate([first, (held + 1) // 2, held[:, ::-1] // 2, last], axis=1)
-    begin, upto = _up_to(counts), _up_to(layers)
-    chunks = np.diff(upto[np.minimum(begin, n)], axis=1)
-    chunks[:, -1] += head
-    stages = chunks[:, :pp] + chunks[:, : pp - 1 : -1]
-    slowest = np.where(each[:, 0] >= 2, stages.max(axis=1), np.inf)
-    best = np.lexsort((chunks.max(axis=1), np.round(slowest / upto[-1], 9)))[0]
-    return np.concatenate([begin[best, :-1], np.full(width - 2 * pp, n)])
+@compiled
+def _is_dealt_out(shape: Shape) -> bool:
+    return shape.virtual_stages > 1 and shape.pp > 1 and not _faces(shape)
 
 
-def _up_to(values: Array) -> Array:
-    """Their sums up to each, beginning with nothing, along the last axis."""
-    nothing = np.zeros_like(values, shape=(*values.shape[:-1], 1))
-    return np.concatenate([nothing, np.cumsum(values, axis=-1)], axis=-1)
+@compiled
+def _up_to_thresholds(layers: Layers, chunks: int, begin: Array) -> None:
+    """Each takes layers until the cost of all so far passes its share of the whole (nanotron
+    src/nanotron/models/base.py, build_model)."""
+    n, at = len(layers.kind), 0
+    for chunk in range(chunks):
+        begin[chunk] = at
+        threshold = (layers.upto[n] + layers.head) * (chunk + 1) / chunks
+        at = min(at + 1, n)
+        while at < n and layers.upto[at] <= threshold:
+            at += 1
 
 
-def _last_stages(n: int, head: float, pp: Array, v: Array) -> tuple[Array, Array]:
+@compiled
+def _with_least_largest(layers: Layers, chunks: int, end: int, head: float, begin: Array) -> None:
+    """Chunks of the layers before `end`, and beside the last one the head. The largest is no less
+    than the mean chunk and than a single layer; from there on it grows to the next size that lets
+    some chunk take one layer more, until all layers are in chunks."""
+    upto = layers.upto
+    largest = max((upto[end] + head) / chunks, upto[end] + head - upto[end - 1])
+    for layer in range(end):
+        largest = max(largest, layers.costs[layers.kind[layer]])
+    begin[0] = end
+    while begin[0] > 0:
+        largest = _fill_back(upto, chunks, end, head, largest, begin)
+
+
+@compiled
+def _fill_back(
+    upto: Array, chunks: int, end: int, head: float, largest: float, begin: Array
+) -> float:
+    """Fills chunks up to the largest, from the last one back, so that of all splits within it the
+    early stages, which hold most micro-batches, get the fewest layers; each gets one. Layers are
+    left before the first where that is too small. Returns the least size with which some chunk
+    takes one layer more."""
+    least = np.inf
+    for chunk in range(chunks - 1, -1, -1):
+        whole, first = upto[end] + head, end - 1
+        while first > chunk and whole - upto[first - 1] <= largest * (1 + _ROUNDING):
+            first -= 1
+        if first > chunk:
+            least = min(least, whole - upto[first - 1])
+        begin[chunk] = end = first
+        head = 0.0
+    return least
+
+
+@compiled
+def _in_rounds(layers: Layers, pp: int, v: int, begin: Array) -> None:
+    """Chunks that are dealt out to several stages, to late ones one more; or to early ones, where
+    that makes the slowest stage before the last faster."""
+    n = len(layers.kind)
+    on_last, ending = _last_stage(n, layers.head / (layers.upto[n] / n), pp, v)
+    _deal(n, pp, v, on_last, ending, True, begin)
+    late = _slowest_before_last(layers, pp, v, begin)
+    _deal(n, pp, v, on_last, ending, False, begin)
+    if _slowest_before_last(layers, pp, v, begin) >= late * (1 - 1e-9):
+        _deal(n, pp, v, on_last, ending, True, begin)
+
+
+@compiled
+def _last_stage(n: int, head: float, pp: int, v: int) -> tuple[int, int]:
     """How many of n layers the last stage has, and its last chunk beside the head, which is worth
-    so many, (u,): of equally good numbers the most, since the stages before hold more
-    micro-batches."""
-    last = np.arange(n, -1, -1)
-    most = np.minimum(n - v * (pp - 1) + (n < pp * v - 1), n // pp + 1)
-    others = -(-(n - last) // (pp - 1)[:, None])
-    stages = np.where(
-        (last <= most[:, None]) & (last >= v[:, None] - 1), np.maximum(others, last + head), np.inf
-    )
-    row, at = np.nonzero(stages <= stages.min(axis=1, keepdims=True) * (1 + 1e-12))
-    end, round_ = np.arange(n // int((pp * v).min()) + 1, -1, -1), np.arange(int(v.max()))
-    rounds, last, others = v[row, None, None], last[at, None, None], others[row, at, None, None]
-    of_last = np.where(
-        round_ < rounds - 1, _evenly(last - end[:, None], rounds - 1, round_), end[:, None] + head
-    )
-    longest = np.maximum(_evenly(others, rounds, round_), of_last)
-    together = np.where(round_ < rounds, longest, 0.0).sum(axis=2)
-    legal = (end <= n // (pp * v)[row, None] + 1) & (last[:, 0] - end >= rounds[:, 0] - 1)
-    together = np.where(legal, together, np.inf)
-    best = np.lexsort((np.arange(len(row)), together.min(axis=1), row))
-    best = best[np.searchsorted(row, np.arange(len(pp)))]
-    return last[best, 0, 0], end[together[best].argmin(axis=1)]
+    so many, for the least largest stage and then the least sum of largest chunks. Of equally good
+    numbers these are the most, since the stages before hold more micro-batches."""
+    bare = n < pp * v - 1  # neither end of the model has a layer beside it
+    most = min(n - v * (pp - 1) + (1 if bare else 0), n // pp + 1)
+    on_last = ending = 0
+    slowest = least = np.inf
+    for last in range(most, v - 2, -1):
+        before = -(-(n - last) // (pp - 1))
+        stage = max(before, last + head)
+        if stage > slowest * (1 + _ROUNDING):
+            continue
+        if stage < slowest * (1 - _ROUNDING):
+            slowest, least = stage, np.inf
+        for end in range(min(n // (pp * v) + 1, last - v + 1), -1, -1):
+            earlier = 0
+            for round_ in range(v - 1):
+                earlier += max(_evenly(before, v, round_), _evenly(last - end, v - 1, round_))
+            together = earlier + max(_evenly(before, v, v - 1), end + head)
+            if together < least * (1 - _ROUNDING):
+                on_last, ending, least = last, end, together
+    return on_last, ending
 
 
-def _evenly(count: Array, rounds: Array | int, round_: Array) -> Array:
+@compiled
+def _evenly(count: int, rounds: int, round_: int) -> int:
     """Of so many layers those of a round, the first ones' one more."""
-    return count // rounds + (round_ < count % rounds)
+    return count // rounds + (1 if round_ < count % rounds else 0)
 
 
-def _filled(upto: Array, chunks: Array, bound: Array, width: int, ends: Array) -> Array:
-    """Chunks filled up to a bound, from the last of some layers back, so that of all splits within
-    it the early stages, which hold most micro-batches, get the fewest. The first begins after layer
-    0 where the bound is too tight."""
-    begin, at = np.repeat(ends[:, None], width, axis=1), ends
-    for chunk in range(int(chunks.max()) - 1, -1, -1):
-        reach = np.searchsorted(upto, upto[at] - bound * (1 + 1e-12))
-        reach = np.minimum(
-            np.maximum(reach, chunk), at - 1
-        )  # every chunk before has a layer, and so has this
-        at = np.where(chunk < chunks, reach, at)
-        begin[:, chunk] = at
-    return begin
+@compiled
+def _deal(n: int, pp: int, v: int, on_last: int, ending: int, late: bool, begin: Array) -> None:
+    """Gives the last stage so many layers, and so many of them beside the head; and other stages as
+    many each, or one more to `late` ones or to early ones."""
+    each, more = divmod(n - on_last, pp - 1)
+    bare = n < pp * v - 1
+    begin[0] = 0
+    for chunk in range(pp * v - 1):
+        round_, stage = divmod(chunk, pp)
+        if stage == pp - 1:
+            count = _evenly(on_last - ending, v - 1, round_)
+        elif bare and stage == 0:
+            count = min(round_, 1)
+        else:
+            has_more = stage >= pp - 1 - more if late or bare else stage < more
+            count = _evenly(each + has_more, v, round_)
+        begin[chunk + 1] = begin[chunk] + count
 
 
-def stage_of(chunk: Array, pp: Array | int, folded: Array | bool) -> Array:
-    """Where chunks lie: on stage after stage, and again from the first, or from the last back."""
-    return np.where(folded & (chunk >= pp), (-1 - chunk) % pp, chunk % pp)
+@compiled
+def _slowest_before_last(layers: Layers, pp: int, v: int, begin: Array) -> float:
+    """What the layers of the costliest stage but the last cost."""
+    slowest = 0.0
+    for stage in range(pp - 1):
+        cost = 0.0
+        for chunk in range(stage, pp * v, pp):
+            cost += layers.upto[begin[chunk + 1]] - layers.upto[begin[chunk]]
+        slowest = max(slowest, cost)
+    return slowest
 
 
-def _held(begin: Array, order: Array, kinds: int) -> Array:
-    """Layers of each kind in each chunk, (u, chunks, kinds)."""
-    of_kind = np.concatenate(
-        [np.zeros((1, kinds)), np.cumsum(order[:, None] == np.arange(kinds), axis=0)]
-    )
-    return np.diff(of_kind[begin], axis=1)
+@compiled
+def _in_v(layers: Layers, stages: int, begin: Array) -> None:
+    """Chunks of which each stage has one from either end of the model; of DualPipe's stages, two
+    have the same. Tries all numbers of layers for the first and the last chunk that may be best."""
+    n = len(layers.kind)
+    most = n // (2 * stages) + 2
+    best = 0, 0, False
+    least = np.inf, np.inf
+    for first in range(1, most + 1):
+        for last in range(most + 1):
+            if (n - first - last) // (stages - 1) < 2:
+                continue  # some chunk would have no layer
+            for early in (False, True):
+                largest = _fill_v(layers, stages, first, last, early, begin)
+                if largest < least:
+                    best, least = (first, last, early), largest
+    _fill_v(layers, stages, *best, begin)
 
 
-def _different_stages(
-    begin: Array, order: Array, kinds: int, pp: Array, rounds: Array, mirrored: Array, folded: Array
-) -> tuple[Array, Array, Array, Array]:
-    """`amounts`, `rounds` and `index` of Stages, and `kind` of their Order."""
-    rows, width = len(pp), int(pp.max())
-    held = _held(begin, order, kinds)
-    chunk = np.arange(held.shape[1])
-    place = np.arange(rows)[:, None] * width + stage_of(chunk, pp[:, None], folded[:, None])
+@inlined
+def _fill_v(
+    layers: Layers, stages: int, first: int, last: int, early: bool, begin: Array
+) -> tuple[float, float]:
+    """Gives the first and the last chunk so many layers, and other stages as many each, or one more
+    to `early` ones or to late ones; more of them on the way down. Returns what the largest stage
+    costs, in billionths of all layers, and the largest chunk."""
+    upto, down, up = layers.upto, 0, len(layers.kind)
+    each, more = divmod(up - first - last, stages - 1)
+    largest = largest_chunk = 0.0
+    for stage in range(stages):
+        held = each + (stage <= more if early else stage >= stages - more)
+        down_end = down + (first if stage == 0 else (held + 1) // 2)
+        up_begin = up - (last if stage == 0 else held // 2)
+        cost_down = upto[down_end] - upto[down]
+        cost_up = upto[up] - upto[up_begin] + (layers.head if stage == 0 else 0.0)
+        largest = max(largest, cost_down + cost_up)
+        largest_chunk = max(largest_chunk, cost_down, cost_up)
+        begin[stage], begin[2 * stages - 1 - stage] = down, up_begin
+        down, up = down_end, up_begin
+    return np.rint(largest / upto[-1] * 1e9), largest_chunk
 
-    def by_stage(held: Array) -> list[Array]:
-        return [
-            np.bincount(place.ravel(), held[:, :, k].ravel(), rows * width).reshape(rows, width)
-            for k in range(kinds)
-        ]
 
-    stage = np.broadcast_to(np.arange(width), (rows, width))
-    last = np.where(folded, 0, pp - 1)[:, None]
-    ends = stage == 0, stage == last
-    parts = np.stack([*by_stage(held), *ends]).astype(float)
-    opposite = np.broadcast_to(np.maximum(pp[:, None] - 1 - stage, 0), parts.shape)
-    parts = np.where(
-        mirrored[:, None], (parts + np.take_along_axis(parts, opposite, axis=2)) / 2, parts
-    )
-    of_rounds = np.zeros((2, *parts.shape))
-    if (several := rounds > 1).any():
-        before, after = (
-            (chunk < pp[:, None])[:, :, None],
-            (chunk >= (pp * (rounds - 1))[:, None])[:, :, None],
-        )
-        none = np.zeros_like(ends[0])
-        of_rounds[0] = several[:, None] * np.stack([*by_stage(held * before), ends[0], none])
-        of_rounds[1] = several[:, None] * np.stack([*by_stage(held * after), none, ends[1]])
+# -- stages
 
-    row, stage = np.nonzero(stage < pp[:, None])
-    row, stage = (
-        row[::-1],
-        stage[::-1],
-    )  # of stages that are alike, `distinct` names the last it meets
-    told_apart = [*2 * parts, *(of_rounds[0, :kinds] + (len(order) + 1) * of_rounds[1, :kinds])]
-    alike, code = distinct(row, *(part[row, stage].astype(np.int64) for part in told_apart))
-    ordered = np.lexsort((stage[alike], row[alike]))
-    start = np.searchsorted(row[alike[ordered]], np.arange(rows + 1))
-    kind = np.zeros((rows, width), dtype=np.int64)
-    kind[row, stage] = np.argsort(ordered)[code] - start[row]
-    row, stage = row[alike[ordered]], stage[alike[ordered]]
-    most = np.diff(start).max()
-    pick = np.minimum(start[:-1] + np.arange(most)[:, None], start[1:] - 1)
-    return (
-        parts[:, row[pick], stage[pick]],
-        of_rounds[:, :, row[pick], stage[pick]],
-        stage[pick],
-        kind,
-    )
+
+@compiled
+def _set_chunks(layers: Layers, shape: Shape, begin: Array, held: Array) -> None:
+    chunks = shape.pp * shape.virtual_stages
+    held[:chunks] = 0.0
+    for chunk in range(chunks):
+        for layer in range(begin[chunk], begin[chunk + 1]):
+            held[chunk, layers.kind[layer]] += 1
+    held[0, -2] = held[chunks - 1, -1] = 1.0
+    held[chunks - 1, layers.kind[-1]] += layers.mtp_layers
+
+
+@compiled
+def _set_stages(shape: Shape, held: Array, tables: StageTables, i: int) -> None:
+    """Writes the stages that differ, in the order in which they first come, which of them each
+    stage is, and where stretches of equal ones begin or end."""
+    pp, kind = shape.pp, tables.kind[i]
+    for stage in range(pp):
+        count = tables.different[i]
+        _set_stage(shape, held, stage, tables, i, count)
+        for like in range(count + 1):
+            if _are_alike(tables, i, like, count):
+                kind[stage] = like
+                break
+        if kind[stage] == count:
+            tables.first_alike[i, count] = stage
+            tables.different[i] += 1
+    for stage in range(pp):
+        begins = stage == 0 or kind[stage - 1] != kind[stage]
+        if begins or stage == pp - 1 or kind[stage + 1] != kind[stage]:
+            tables.corners[i, tables.corner_count[i]] = stage
+            tables.corner_count[i] += 1
+
+
+@compiled
+def _set_stage(
+    shape: Shape, held: Array, stage: int, tables: StageTables, i: int, place: int
+) -> None:
+    """Writes what a stage has, and what of it in the first and in the last round."""
+    chunks = shape.pp * shape.virtual_stages
+    for part in range(held.shape[1]):
+        amount = 0.0
+        if _faces(shape):
+            amount = held[stage, part] + held[chunks - 1 - stage, part]
+        else:
+            for chunk in range(stage, chunks, shape.pp):
+                amount += held[chunk, part]
+        tables.amounts[i, place, part] = amount / 2 if shape.schedule == DUALPIPE else amount
+        if _is_dealt_out(shape):
+            tables.first[i, place, part] = held[stage, part]
+            tables.last[i, place, part] = held[chunks - shape.pp + stage, part]
+
+
+@compiled
+def _are_alike(tables: StageTables, i: int, one: int, other: int) -> bool:
+    for of in (tables.amounts[i], tables.first[i], tables.last[i]):
+        for part in range(of.shape[1]):
+            if of[one, part] != of[other, part]:
+                return False
+    return True
+
+
+# -- paths through rounds that differ
+
+
+@compiled
+def _set_paths(layers: Layers, shape: Shape, scratch: Scratch, tables: StageTables, i: int) -> None:
+    """Writes the paths through chunks that are dealt out in rounds, the longest by what parts cost,
+    where stages alternate between forwards and backwards, and where all forwards come first: from
+    stage to stage, round after round. Nothing where both stay on one stage.
+
+    The first goes down the pipeline with every group of micro-batches, taken to be as many as
+    stages, and misses as many chunks of both passes as it goes down stages.
+    """
+    pp, rounds, costs, held = shape.pp, shape.virtual_stages, layers.costs, scratch.held
+    alternating, ahead = scratch.paths[0, :rounds], scratch.paths[1, :rounds]
+    chunks = pp * rounds
+    for chunk in range(chunks):
+        scratch.cost[chunk] = weighed(held[chunk], costs)
+    stays = _set_longest_path(pp, rounds, rounds, 0.0, np.inf, scratch, ahead)
+    for chunk in range(chunks):
+        both = 0.0  # of which backward is taken to be two thirds
+        for part in range(len(costs)):
+            out, back = _passes(held, pp, rounds, chunk, part)
+            both += (out + 2 * back) * costs[part]
+        scratch.cost[chunk] = both / 3
+    missed = (layers.upto[-1] + layers.head) / chunks / pp
+    if _set_longest_path(pp, rounds, 2 * rounds, missed, 0.0, scratch, alternating) and stays:
+        return
+    tables.path_last[i] = ahead[-1]
+    for round_ in range(rounds):
+        tables.path_moves[i] += max(alternating[round_] - alternating[round_ - 1], 0)
+        for part in range(len(costs)):
+            out, back = _passes(held, pp, rounds, round_ * pp + alternating[round_], part)
+            tables.path_out[i, part] += out
+            tables.path_back[i, part] += back
+            tables.path_ahead[i, part] += held[round_ * pp + ahead[round_], part]
+
+
+@compiled
+def _passes(held: Array, pp: int, rounds: int, chunk: int, part: int) -> tuple[float, float]:
+    """Forwards and backwards of a part that a micro-batch has on a stage while backwards are those
+    of one round after the other, from the last one back: `chunk` counts these. Forwards are a round
+    ahead, and twice as many of them for every stage that follows (models.cost.schedules)."""
+    round_, stage = divmod(chunk, pp)
+    ahead, late = divmod(2 * (pp - 1 - stage), pp)
+    early = held[(round_ - 1 + ahead) % rounds * pp + stage, part]
+    later = held[(round_ + ahead) % rounds * pp + stage, part]
+    share = late / pp
+    return (1 - share) * early + share * later, held[(rounds - 1 - round_) * pp + stage, part]
+
+
+@compiled
+def _set_longest_path(
+    pp: int, rounds: int, turns: int, down: float, up: float, scratch: Scratch, path: Array
+) -> bool:
+    """Writes the stage of each round on the path through chunks that costs most, after so many
+    turns; a move takes `down` or `up` from it for every stage that it goes. Returns whether the
+    path is on one stage."""
+    best, came = scratch.best, scratch.came
+    best[0, :pp] = 0.0
+    for turn in range(turns):
+        for stage in range(pp):
+            longest = -np.inf
+            for other in range(pp):
+                lost = (stage - other) * down if other <= stage else (other - stage) * up
+                if best[turn, other] - lost > longest:
+                    longest = best[turn, other] - lost
+                    came[turn, stage] = other
+            best[turn + 1, stage] = longest + scratch.cost[turn % rounds * pp + stage]
+    end = stage = int(best[turns, :pp].argmax())
+    stays = True
+    for turn in range(turns - 1, turns - 1 - rounds, -1):
+        path[turn % rounds] = stage
+        stays = stays and stage == end
+        stage = came[turn, stage]
+    return stays

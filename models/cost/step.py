@@ -1,203 +1,718 @@
-"""A training step: the terms of time and memory of any layout, put together.
+"""A training step: time and memory of a layout, put together.
 
-The work is done in two passes, both element-wise over arrays: :mod:`models.cost.mesh_costs` for the
-distinct meshes among the layouts, :mod:`models.cost.combine` for the layouts themselves.
+Time and memory are those of the stage that sets them: time of the stage that is last to finish its
+own passes, waiting, gradient reduction and update; memory of the fullest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from models.columns import Array, SharedRows, total
-from models.cost.combine import (
-    MEMORY_TERMS,
-    TIME_TERMS,
-    Combiner,
-    in_gib,
-    layers_of_chunks,
-    partitions,
+from models.columns import Array
+from models.compilation.compiled import compiled, inlined
+from models.cost.collectives import links_of
+from models.cost.facts import (
+    CONTEXT_ALLGATHER,
+    LAST_PRODUCT,
+    CoefficientRecord,
+    Facts,
+    Question,
+    record_type,
 )
-from models.cost.mesh_costs import MeshCosts, is_drawn
-from models.cost.stage_partition import Stages
-from models.spec.flops import AttentionCount, model_flops
-from models.spec.layout import SCHEDULES, Layouts
-from models.spec.problem import Problem
-from models.spec.profile import Coefficients
+from models.cost.groups import Groups, groups_for
+from models.cost.least_links import LeastLinks, least_links
+from models.cost.mesh import Mesh, Part, set_shard, set_traffic
+from models.cost.overlap import (
+    Exposed,
+    Regime,
+    expose_end,
+    expose_layer,
+    hide_once,
+    overlaps,
+    set_regime,
+    waiting_for_slow_node,
+)
+from models.cost.pipeline import (
+    FORWARD,
+    Scratch,
+    StageTimes,
+    bubble,
+    ends_together,
+    in_flight,
+    moves_weight_gradients,
+    passes_alike,
+    scratch_for,
+)
+from models.cost.rows import ROW, Row, StageTables
+from models.cost.shard import same_shard, shard_of
+from models.spec.hardware import GIB
+from models.spec.layout import DUALPIPE
 
-__all__ = ["MEMORY_TERMS", "TIME_TERMS", "Predictions", "in_gib", "predict"]
+TIME = (
+    "compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "data_s", "pipeline_s",
+    "bubble_s", "offload_s", "optimizer_s", "fixed_s", "jitter_s",
+)  # fmt: skip
+(
+    COMPUTE, RECOMPUTE, TENSOR, CONTEXT, EXPERT, DATA, SENDS,
+    BUBBLE, OFFLOAD, OPTIMIZER, FIXED, JITTER,
+) = range(len(TIME))  # fmt: skip
+MEMORY = (
+    "parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "logits_bytes",
+    "context_bytes", "fragmentation_bytes",
+)  # fmt: skip
+PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, LOGITS, RUNTIME, FRAGMENTATION = range(len(MEMORY))
 
-_BLOCK = 1 << 13
+
+PART, MESH, EXPOSED, REGIME = (record_type(cls) for cls in (Part, Mesh, Exposed, Regime))
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """Time and memory of n layouts, each worked out when asked for; terms are arrays of shape (n,),
-    on the stage that sets them.
+class Stages(NamedTuple):
+    """The different stages of a pipeline, arrays of shape (stages,); seconds of one micro-batch."""
 
-    `time` keys are those of TIME_TERMS, in seconds, and sum to `step_time_s`; `memory` keys those
-    of MEMORY_TERMS. `allocated_bytes` is what tensors take, `reserved_bytes` what the framework
-    holds for them, as it reports it itself, `needed_bytes` what the device must have; `host_bytes`
-    what is offloaded, for a device of the stage with most.
+    forward: Array
+    backward: Array
+    weight: Array
+    """Weight gradients, a part of backward."""
+    free: Array
+    """Seconds of both passes beside which nothing else is sent."""
+    idle: Array
+    """Seconds of a whole step."""
+    dense: Array
+    """Parameters outside and inside of routed experts, whole; as is the next."""
+    expert: Array
+    dense_flops: Array
+    """Of the orthogonalisation of matrices outside and inside of routed experts, by Muon."""
+    expert_flops: Array
+    gather: Array
+    """Seconds of data-parallel traffic once a step, nothing hidden: parameters gathered, and
+    gradients reduced."""
+    reduce: Array
+    kept: Array
+    """Bytes of activations of one micro-batch."""
+    of_layers: Array
+    """Parameters without those of embedding and head."""
+
+
+class Workspace(NamedTuple):
+    """What of one layout is worked out on the way to its step time."""
+
+    parts: Array
+    """(parts,) of Part."""
+    mesh: Array
+    """(1,) of Mesh."""
+    regime: Array
+    """(1,) of Regime."""
+    exposed: Array
+    """(parts,) of Exposed."""
+    counts: Array
+    """(parts,): layers of each kind in the whole model, and one of each end."""
+    part_forward: Array
+    """(parts,): forward of every part; then both passes, and what weight gradients add to them."""
+    part_both: Array
+    weights: Array
+    gather_once: Array
+    """(parts,): data-parallel traffic once a step, nothing hidden: parameters gathered, and
+    gradients reduced."""
+    reduce_once: Array
+    kept_now: Array
+    """(kinds,): bytes that a layer keeps, on average over those that are recomputed and those that
+    are not."""
+    again: Array
+    """(policies, parts): seconds that a recompute policy adds to backward."""
+    kept: Array
+    """(policies, kinds): bytes that a layer keeps."""
+    pieces: Array
+    dispatch: Array
+    """(kinds, 2): what an exchange of tokens costs over the links."""
+
+
+def workspace_for(layers: Array, policies: Array) -> Workspace:
+    kinds = len(layers)
+    parts = kinds + 2
+    counts = np.ones(parts)
+    counts[:kinds] = layers["trained_layers"]
+    return Workspace(
+        np.zeros(parts, PART),
+        np.zeros(1, MESH),
+        np.zeros(1, REGIME),
+        np.zeros(parts, EXPOSED),
+        counts,
+        np.zeros(parts),
+        np.zeros(parts),
+        np.zeros(parts),
+        np.zeros(parts),
+        np.zeros(parts),
+        np.zeros(kinds),
+        np.zeros((len(policies), parts)),
+        np.zeros((len(policies), kinds)),
+        np.zeros(LAST_PRODUCT + 1),
+        np.zeros((kinds, 2)),
+    )
+
+
+def stages_for(tables: StageTables) -> Stages:
+    """Room for the stages of any of these partitions."""
+    a = np.zeros((13, tables.amounts.shape[1]))
+    return Stages(
+        a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12]
+    )  # fmt: skip
+
+
+class Room(NamedTuple):
+    """Where compiled functions work, one layout after the other."""
+
+    workspace: Workspace
+    stages: Stages
+    scratch: Scratch
+    groups: Groups
+    row: Array
+    """(1,) of Row: the layout whose parts are exposed."""
+
+
+def room_for(q: Question, tables: StageTables) -> Room:
+    return Room(
+        workspace_for(q.layers, q.policies),
+        stages_for(tables),
+        scratch_for(tables),
+        groups_for(q.order),
+        np.zeros(1, ROW),
+    )
+
+
+# -- parts and stages
+
+
+@compiled
+def expose_parts(
+    f: Facts, layers: Array, policies: Array, row: Row, c: CoefficientRecord, w: Workspace
+) -> None:
+    """Writes what every part exposes, and what weight gradients add to it where the schedule moves
+    them."""
+    set_kept(f, policies, row, w)
+    mesh, regime = w.mesh[0], w.regime[0]
+    moves_weights = moves_weight_gradients(row.schedule)
+    for kind in range(f.kinds):
+        layer, part, policy = layers[kind], w.parts[kind], policies[row.policy, kind]
+        again, kept = w.again[row.policy, kind] * regime.share, w.kept_now[kind]
+        found = expose_layer(f, layer, part, policy, row, mesh, regime, c, 0.0, again, kept)
+        set_exposed(w, kind, found)
+        w.weights[kind] = 0.0
+        if moves_weights:
+            without = expose_layer(
+                f, layer, part, policy, row, mesh, regime, c, part.weight, again, kept
+            )
+            w.weights[kind] = found.both - without.both
+    for end in range(f.kinds, f.kinds + 2):
+        part, again = w.parts[end], w.again[row.policy, end] * regime.share
+        found = expose_end(f, part, regime, c, 0.0, again)
+        set_exposed(w, end, found)
+        w.weights[end] = 0.0
+        if moves_weights:
+            without = expose_end(f, part, regime, c, part.weight, again)
+            w.weights[end] = found.both - without.both
+    set_once(f, row, w)
+
+
+@inlined
+def set_kept(f: Facts, policies: Array, row: Row, w: Workspace) -> None:
+    """Writes how the parts of a layout run, and the activations that they keep: bytes of every
+    layer, of the largest, of which two are on their way to the host or back, and of those that it
+    has only while it is computed again."""
+    regime = w.regime[0]
+    set_regime(f, row, w.mesh[0].micro_batches, repeats_experts(policies, row.policy), regime)
+    largest = working = 0.0
+    for kind in range(f.kinds):
+        whole, kept = w.kept[0, kind], w.kept[row.policy, kind]
+        w.kept_now[kind] = regime.share * kept + (1 - regime.share) * whole
+        largest = max(largest, w.kept_now[kind])
+        working = max(working, whole - kept)
+    regime.largest_kept = largest
+    regime.working = working + (w.mesh[0].whole_keys if f.context == CONTEXT_ALLGATHER else 0.0)
+
+
+@inlined
+def set_once(f: Facts, row: Row, w: Workspace) -> None:
+    """Writes the data-parallel traffic of every part that comes once a step, nothing hidden."""
+    once = w.regime[0].once
+    gathers = 1 <= row.zero_stage <= 2 or (once and row.zero_stage == 3)
+    whole = row.zero_stage <= (1 if f.whole_gradients else 0)
+    for index in range(f.kinds + 2):
+        part = w.parts[index]
+        w.gather_once[index] = part.gather if gathers else 0.0
+        reduced = part.reduce if whole else part.scatter
+        w.reduce_once[index] = reduced if once else 0.0
+
+
+@inlined
+def set_exposed(w: Workspace, index: int, found: Exposed) -> None:
+    exposed = w.exposed[index]
+    exposed.forward = found.forward
+    exposed.both = found.both
+    exposed.free = found.free
+    exposed.compute = found.compute
+    exposed.recompute = found.recompute
+    exposed.tensor = found.tensor
+    exposed.context = found.context
+    exposed.expert = found.expert
+    exposed.data = found.data
+    exposed.offload = found.offload
+    w.part_forward[index] = found.forward
+    w.part_both[index] = found.both
+
+
+@compiled
+def repeats_experts(policies: Array, policy: int) -> bool:
+    for kind in range(policies.shape[1]):
+        if policies[policy, kind].expert > 0:
+            return True
+    return False
+
+
+@inlined
+def fill_stages(
+    f: Facts, layers: Array, row: Row, tables: StageTables, w: Workspace, s: Stages
+) -> None:
+    """Sums over the parts that each stage has. DualPipe holds the parameters of two stages, and a
+    tied embedding is where the head is too."""
+    embedding, head = f.kinds, f.kinds + 1
+    held_times = 2.0 if row.schedule == DUALPIPE else 1.0
+    for stage in range(tables.different[row.partition]):
+        forward = both = weight = free = dense = expert = gather = reduce = 0.0
+        for index in range(f.kinds + 2):
+            amount = tables.amounts[row.partition, stage, index]
+            held = amount * held_times
+            if f.tied_embedding and index == embedding:
+                held = max(held, tables.amounts[row.partition, stage, head] * held_times)
+            forward += amount * w.exposed[index].forward
+            both += amount * w.exposed[index].both
+            free += amount * w.exposed[index].free
+            weight += amount * w.weights[index]
+            dense += held * w.parts[index].dense
+            expert += held * w.parts[index].expert
+            gather += held * w.gather_once[index]
+            reduce += held * w.reduce_once[index]
+        s.forward[stage] = forward
+        s.backward[stage] = both - forward
+        s.weight[stage] = weight
+        s.free[stage] = free
+        s.dense[stage] = dense
+        s.expert[stage] = expert
+        s.gather[stage] = gather
+        s.reduce[stage] = reduce
+        fill_layers(f, layers, tables.amounts[row.partition, stage], held_times, w, s, stage)
+
+
+@inlined
+def fill_layers(
+    f: Facts, layers: Array, amounts: Array, held_times: float, w: Workspace, s: Stages, stage: int
+) -> None:
+    """The sums that are over layers only."""
+    kept = parameters = 0.0
+    for kind in range(f.kinds):
+        kept += amounts[kind] * w.kept_now[kind]
+        parameters += amounts[kind] * held_times * (w.parts[kind].dense + w.parts[kind].expert)
+    s.kept[stage] = kept
+    s.of_layers[stage] = parameters
+    if f.muon:
+        dense = expert = 0.0
+        for kind in range(f.kinds):
+            held, part, layer = amounts[kind] * held_times, w.parts[kind], layers[kind]
+            dense += held * part.dense * layer.muon_dense_flops
+            expert += held * part.expert * layer.muon_expert_flops
+        s.dense_flops[stage] = dense
+        s.expert_flops[stage] = expert
+
+
+# -- time
+
+
+@inlined
+def step_time(
+    f: Facts,
+    row: Row,
+    c: CoefficientRecord,
+    tables: StageTables,
+    w: Workspace,
+    s: Stages,
+    scratch: Scratch,
+    time: Array,
+) -> float:
+    """Writes the seconds of a step by term; returns what is exposed of data-parallel traffic once a
+    step.
+
+    Where all stages wait for the last of the passes (models.cost.pipeline.ends_together), passes
+    are those of the slowest stage.
     """
+    mesh, m = w.mesh[0], w.mesh[0].micro_batches
+    together = ends_together(row.schedule)
+    set_idle(row, tables, w, s, scratch, m)
+    every = m * (s.forward[0] + s.backward[0]) + s.idle[0]
+    last = slowest = 0
+    latest = longest = -np.inf
+    once = optimizer = sends = 0.0
+    for stage in range(tables.different[row.partition]):
+        both = s.forward[stage] + s.backward[stage]
+        window = once_window(row, m, together, every, s.forward[stage], s.backward[stage])
+        stage_once = hide_once(f, c, row, s.gather[stage], window[0])
+        stage_once += hide_once(f, c, row, s.reduce[stage], window[1])
+        stage_optimizer = optimizer_seconds(f, c, row, mesh, s, stage)
+        beside = (1 - 1 / m) * every if together else (m - 1) * s.free[stage]
+        stage_sends = exposed_sends(f, c, row, m, mesh.send, beside)
+        end = m * both + s.idle[stage] + stage_once + stage_optimizer + stage_sends
+        if both > longest:
+            slowest, longest = stage, both
+        if end > latest:
+            last, latest = stage, end
+            once, optimizer, sends = stage_once, stage_optimizer, stage_sends
+    slow = slowest if together else last
+    sum_terms(f, tables.amounts[row.partition, slow], w, m, time)
+    time[DATA] += once
+    time[SENDS] = sends
+    time[BUBBLE] = max(s.idle[slow], 0.0) + 2 * (row.pp - 1) * mesh.send
+    time[OPTIMIZER] = optimizer
+    time[FIXED] = c.step_fixed_s
+    seconds = waits = waiting_for_slow_node(f, c, row, m)
+    for term in range(JITTER):
+        seconds += time[term]
+    time[JITTER] = waits + seconds * mesh.straggling
+    return once
 
-    meshes: MeshCosts
-    stages: SharedRows[Stages]
 
-    def take(self, rows: Array) -> Predictions:
-        """Those at `rows`; not for coefficients drawn for each layout."""
-        return Predictions(self.meshes.take(rows), self.stages.take(rows))
+@inlined
+def sum_terms(f: Facts, amounts: Array, w: Workspace, m: int, time: Array) -> None:
+    """Of all micro-batches on a stage with these amounts of every part."""
+    compute = recompute = tensor = context = expert = data = offload = 0.0
+    for index in range(f.kinds + 2):
+        exposed, amount = w.exposed[index], m * amounts[index]
+        compute += amount * exposed.compute
+        recompute += amount * exposed.recompute
+        tensor += amount * exposed.tensor
+        context += amount * exposed.context
+        expert += amount * exposed.expert
+        data += amount * exposed.data
+        offload += amount * exposed.offload
+    time[COMPUTE] = compute
+    time[RECOMPUTE] = recompute
+    time[TENSOR] = tensor
+    time[CONTEXT] = context
+    time[EXPERT] = expert
+    time[DATA] = data
+    time[OFFLOAD] = offload
 
-    def with_stack(self, problem: Problem, c: Coefficients) -> Predictions:
-        """The same layouts for a problem that differs in its stack, and splits layers over stages
-        as this one does; for scalar coefficients."""
-        return Predictions(self.meshes.with_stack(problem, c), self.stages)
 
-    @property
-    def problem(self) -> Problem:
-        return self.meshes.problem
+@inlined
+def set_idle(
+    row: Row, tables: StageTables, w: Workspace, s: Stages, scratch: Scratch, m: int
+) -> None:
+    """Writes the seconds that each stage is idle in a step."""
+    all_forward = all_both = all_weight = 0.0
+    for index in range(len(w.counts)):
+        all_forward += w.counts[index] * w.part_forward[index]
+        all_both += w.counts[index] * w.part_both[index]
+        all_weight += w.counts[index] * w.weights[index]
+    times = StageTimes(
+        s.forward,
+        s.backward,
+        s.weight,
+        all_forward,
+        all_both,
+        all_weight,
+        w.counts,
+        w.part_forward,
+        w.part_both,
+    )
+    bubble(
+        row.schedule, row.pp, row.virtual_stages, m, row.partition, tables, times, s.idle, scratch
+    )
 
-    @property
-    def layouts(self) -> Layouts:
-        return self.meshes.layouts
 
-    @cached_property
-    def time(self) -> dict[str, Array]:
-        return self._terms[0] if self._whole is None else self._whole.time()
+@inlined
+def once_window(
+    row: Row, m: int, together: bool, every: float, forward: float, backward: float
+) -> tuple[float, float]:
+    """A forward and a backward that what comes once a step may hide beside: a stage's own; or,
+    where stages end together, those of a mean pass of `every` second that they compute or wait for
+    one another."""
+    if not together or row.pp == 1:
+        return forward, backward
+    one = every / passes_alike(row.pp, row.virtual_stages, m)
+    return FORWARD * one, (1 - FORWARD) * one
 
-    @property
-    def memory(self) -> dict[str, Array]:
-        return self._held[0]
 
-    @property
-    def memory_stage(self) -> Array:
-        return self._held[1]
+@inlined
+def exposed_sends(
+    f: Facts, c: CoefficientRecord, row: Row, m: int, send: float, beside: float
+) -> float:
+    """Exposed sends of a step between stages, beside so many seconds."""
+    every = 2 * m * row.virtual_stages * send
+    if not (f.overlap_pipeline and overlaps(row)):
+        return every
+    return every - min(c.pipeline_overlap * every, beside)
 
-    @cached_property
-    def host_bytes(self) -> Array:
-        return self._terms[2] if self._whole is None else self._whole.host()
 
-    @cached_property
-    def _held(self) -> tuple[dict[str, Array], Array]:
-        """Memory and the fullest stage."""
-        return self._terms[1] if self._whole is None else self._whole.memory()
+@inlined
+def over_shards(mesh: Mesh, dense: float, expert: float, sharded: bool) -> float:
+    """Parameters, or what they are worth, over the devices that share them, if they are sharded."""
+    if not sharded:
+        return dense + expert
+    return dense / mesh.dense_shards + expert / mesh.expert_shards
 
-    @cached_property
-    def _whole(self) -> Combiner | None:
-        """All of them, where they are few enough for their arrays to stay in cache."""
-        meshes, stages = self.meshes, self.stages
-        if len(self.layouts) > _BLOCK and not is_drawn(meshes.c):
-            return None
-        return Combiner(meshes.layouts, meshes, stages.table.take(stages.code))
 
-    @cached_property
-    def _terms(self) -> tuple[dict[str, Array], tuple[dict[str, Array], Array], Array]:
-        """Time, memory with the fullest stage, and what is on the host, of one block after the
-        other."""
-        order, place = (
-            np.argsort(self._work, kind="stable"),
-            np.empty(len(self.layouts), dtype=np.int64),
+@inlined
+def optimizer_seconds(
+    f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, s: Stages, stage: int
+) -> float:
+    """Clip, update, and Muon's five Newton-Schulz steps on every matrix (arXiv 2502.16982 §2.2),
+    spread over those who share it. The ends stay with AdamW."""
+    sharded = row.zero_stage >= 1
+    owned = over_shards(mesh, s.dense[stage], s.expert[stage], sharded)
+    seconds = update_seconds(f, c, row, owned) + mesh.norm
+    if f.muon:
+        flops = over_shards(mesh, s.dense_flops[stage], s.expert_flops[stage], sharded)
+        seconds += flops / (f.optimizer_flops * c.gemm_16)
+    return seconds
+
+
+@inlined
+def update_seconds(f: Facts, c: CoefficientRecord, row: Row, owned: float) -> float:
+    """Clip (read gradients) and update (read and write states) so many parameters, from device or
+    host memory. A device's share of host memory is about as fast as its link to it."""
+    states = 2 * (f.master_bytes + f.moment_bytes)
+    moved = f.gradient_bytes + f.parameter_bytes
+    if row.offload_optimizer:
+        return owned * (states + 2 * moved) / (c.host_gb_s * 1e9)
+    return owned * (states + f.gradient_bytes + moved) / (f.memory_bytes_s * c.memory)
+
+
+# -- memory
+
+
+class Held(NamedTuple):
+    """Bytes of a stage by term; of activations what is in flight."""
+
+    parameters: float
+    gradients: float
+    states: float
+    activations: float
+    logits: float
+    host: float
+
+
+@inlined
+def step_memory(
+    f: Facts,
+    row: Row,
+    c: CoefficientRecord,
+    tables: StageTables,
+    w: Workspace,
+    s: Stages,
+    memory: Array,
+) -> tuple[int, float]:
+    """Writes bytes by term on the fullest stage; returns its number, and the bytes on the host for
+    a device of the stage that has most there."""
+    fullest, most, on_host = 0, -np.inf, 0.0
+    for stage in range(tables.different[row.partition]):
+        held = stage_memory(f, row, c, tables, w, s, stage)
+        allocated = held.parameters + held.gradients + held.states + held.activations + held.logits
+        on_host = max(on_host, held.host)
+        if allocated > most:
+            fullest, most = stage, allocated
+            memory[PARAMETERS] = held.parameters
+            memory[GRADIENTS] = held.gradients
+            memory[STATES] = held.states
+            memory[ACTIVATIONS] = held.activations
+            memory[LOGITS] = held.logits
+    memory[RUNTIME] = c.context_gib * GIB
+    memory[FRAGMENTATION] = most * c.fragmentation
+    return tables.first_alike[row.partition, fullest], on_host
+
+
+@inlined
+def stage_memory(
+    f: Facts,
+    row: Row,
+    c: CoefficientRecord,
+    tables: StageTables,
+    w: Workspace,
+    s: Stages,
+    stage: int,
+) -> Held:
+    mesh, regime = w.mesh[0], w.regime[0]
+    dense, expert = s.dense[stage], s.expert[stage]
+    states = state_bytes(f, row) * over_shards(mesh, dense, expert, row.zero_stage >= 1)
+    flying = (
+        s.kept[stage]
+        * c.activation_memory
+        * in_flight(
+            row.schedule,
+            tables.first_alike[row.partition, stage],
+            row.pp,
+            row.virtual_stages,
+            mesh.micro_batches,
         )
-        place[order] = np.arange(len(order))
-        found = [(block.time(), *block.memory(), block.host()) for block in self._blocks(order)]
-        times, memories, stages, hosts = zip(*found, strict=True)
-        held = _by_name(memories, place), _joined(stages, place)
-        return _by_name(times, place), held, _joined(hosts, place)
-
-    @cached_property
-    def layers_per_chunk(self) -> list[tuple[int, ...]]:
-        return [tuple(map(len, chunks)) for chunks in layers_of_chunks(self.problem, self.layouts)]
-
-    def _blocks(self, order: Array) -> Iterator[Combiner]:
-        """Blocks small enough for that, of layouts in this order."""
-        meshes, stages = self.meshes, self.stages
-        for start in range(0, len(order), _BLOCK):
-            rows = order[start : start + _BLOCK]
-            some = meshes.take(rows)
-            yield Combiner(some.layouts, some, stages.table.take(stages.code[rows]))
-
-    @property
-    def _work(self) -> Array:
-        """What decides how much there is to do for a layout, as a number: blocks of layouts that
-        ask for like work take less."""
-        x, stages = self.layouts, self.stages
-        work = stages.per_row(stages.table.different)
-        for knob, most in (
-            (x.schedule, len(SCHEDULES)),
-            (x.zero_stage, 4),
-            (x.offload_activations, 2),
-        ):
-            work = work * most + knob
-        return work.astype(np.int16)  # which sort in linear time
-
-    @cached_property
-    def step_time_s(self) -> Array:
-        return total(self.time.values())
-
-    @cached_property
-    def needed_bytes(self) -> Array:
-        return total(self.memory.values())
-
-    @property
-    def reserved_bytes(self) -> Array:
-        return self.needed_bytes - self.memory["context_bytes"]
-
-    @property
-    def allocated_bytes(self) -> Array:
-        return self.reserved_bytes - self.memory["fragmentation_bytes"]
-
-    def fits(self, reserve_bytes: float = 0.0) -> Array:
-        """Whether the predicted memory of each layout is within what its device, less the reserve,
-        and its host have; shape (n,)."""
-        cluster = self.problem.cluster
-        return (self.needed_bytes <= cluster.usable_bytes - reserve_bytes) & (
-            self.host_bytes <= cluster.host_bytes
-        )
-
-    @property
-    def chips(self) -> Array:
-        return self.layouts.num_devices / self.problem.cluster.chip.devices_per_chip
-
-    @property
-    def tokens_per_s(self) -> Array:
-        return self.problem.workload.tokens / self.step_time_s
-
-    def tflops_per_chip(self, count: AttentionCount) -> Array:
-        if count not in self._tflops_per_chip:
-            flops = model_flops(self.problem.architecture, self.problem.workload, count)
-            self._tflops_per_chip[count] = flops / self.step_time_s / self.chips / 1e12
-        return self._tflops_per_chip[count]
-
-    @cached_property
-    def _tflops_per_chip(self) -> dict[AttentionCount, Array]:
-        return {}
-
-    def mfu(self, count: AttentionCount, dtype: str | None = None) -> Array:
-        """Model FLOPs over the chip's dense peak, by default the peak of the GEMM format."""
-        chip = self.problem.cluster.chip
-        peak = chip.peak_flops(dtype or self.problem.workload.number_format.gemm) / 1e12
-        return self.tflops_per_chip(count) / peak
+    )
+    resident = flying
+    if row.offload_activations:
+        resident = min(2 * regime.largest_kept * c.activation_memory, flying)
+    working, logits = regime.working * c.activation_memory, 0.0
+    has_head = tables.amounts[row.partition, stage, f.kinds + 1] > 0
+    if has_head and mesh.logits * c.logit_memory > working:
+        logits, working = mesh.logits * c.logit_memory, 0.0  # gone before layers are computed again
+    return Held(
+        parameters=parameter_bytes(f, row, mesh, s, stage),
+        gradients=gradient_bytes(f, row, mesh, regime, dense, expert),
+        states=0.0 if row.offload_optimizer else states,
+        activations=resident + working,
+        logits=logits + (mesh.kept_logits if has_head else 0.0),
+        host=(states if row.offload_optimizer else 0.0)
+        + (flying if row.offload_activations else 0.0),
+    )
 
 
-def predict(
-    problem: Problem, layouts: Layouts, c: Coefficients, stages: SharedRows[Stages] | None = None
-) -> Predictions:
-    """Time and memory of every layout. Layouts are taken as legal (models.layouts.rules); illegal
-    ones give numbers, not sense.
-
-    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
-    `stages`: of the layouts, where they are known.
-    """
-    return Predictions(MeshCosts.of(problem, layouts, c), stages or partitions(problem, layouts))
+@inlined
+def state_bytes(f: Facts, row: Row) -> float:
+    """Of a parameter's master copy and moments. FSDP's sharded parameters are the fp32 copy,
+    whatever the parameters in use are."""
+    return f.moment_bytes + (f.sharded_master_bytes if row.zero_stage == 3 else f.master_bytes)
 
 
-def _by_name(parts: Sequence[dict[str, Array]], place: Array) -> dict[str, Array]:
-    return {name: _joined([part[name] for part in parts], place) for name in parts[0]}
+@inlined
+def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> float:
+    """Of parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer)
+    and two gathered layers, unless it does not reshard; what the host updates comes back as shards
+    of them. Where none are gathered, copies of layers in the format of GEMMs may lie beside."""
+    dense, expert = s.dense[stage], s.expert[stage]
+    if row.zero_stage < 3:
+        return f.parameter_bytes * (dense + expert) + f.operand_bytes * s.of_layers[stage]
+    held = dense + expert
+    if row.reshard:
+        held = min(2 * mesh.largest_unit, held)
+    if row.offload_optimizer or f.parameter_shards:
+        held += over_shards(mesh, dense, expert, True)
+    return f.parameter_bytes * held
 
 
-def _joined(parts: Sequence[Array], place: Array) -> Array:
-    """The values of blocks, one after the other, from which each row takes that at its place."""
-    return np.concatenate(parts).take(place)
+@inlined
+def gradient_bytes(
+    f: Facts, row: Row, mesh: Mesh, regime: Regime, dense: float, expert: float
+) -> float:
+    """Of accumulated gradients, and of those of the layer that is being reduced."""
+    sharded = row.zero_stage >= 2 and not regime.once
+    size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
+    return size + f.gradient_reduction_bytes * mesh.largest_unit if sharded else size
+
+
+# -- one layout after the other
+
+
+@compiled
+def set_mesh(
+    q: Question,
+    row: Row,
+    c: CoefficientRecord,
+    wanted: int,
+    anew: bool,
+    least: LeastLinks,
+    room: Room,
+) -> None:
+    """Works out what a layout's mesh decides; its shard only if `anew`. Where the least links are
+    known, they stand for those of its placement."""
+    f, w = q.facts[0], room.workspace
+    shard = shard_of(f, row)
+    if anew:
+        set_shard(f, q.layers, q.policies, shard, c, wanted, w.parts, w.again, w.kept, w.pieces)
+    if len(least.degrees) > 0:
+        links = least_links(f, row, least, w.dispatch)
+    else:
+        links = links_of(f, q.layers, q.dims, q.order, row, c, room.groups, w.dispatch)
+    set_traffic(f, q.layers, row, shard, c, links, w.dispatch, w.parts, w.mesh[0])
+    w.mesh[0].undecided = len(least.degrees) > 0
+
+
+@inlined
+def set_step(
+    q: Question, row: Row, c: CoefficientRecord, tables: StageTables, room: Room, time: Array
+) -> float:
+    """Writes the seconds of a step by term; returns what it exposes of data-parallel traffic once
+    a step."""
+    f, w, s = q.facts[0], room.workspace, room.stages
+    fill_stages(f, q.layers, row, tables, w, s)
+    return step_time(f, row, c, tables, w, s, room.scratch, time)
+
+
+@inlined
+def set_memory(
+    q: Question, row: Row, c: CoefficientRecord, tables: StageTables, room: Room, memory: Array
+) -> tuple[int, float]:
+    """Writes bytes by term on the fullest stage; returns its number, and the bytes on the host.
+    Needs the stages of `set_step`."""
+    return step_memory(q.facts[0], row, c, tables, room.workspace, room.stages, memory)
+
+
+@compiled
+def predict_rows(
+    q: Question,
+    tables: StageTables,
+    rows: Array,
+    coefficients: Array,
+    least: LeastLinks,
+    room: Room,
+    time: Array,
+    memory: Array,
+    fullest: Array,
+    host: Array,
+    once: Array,
+) -> None:
+    """Writes time (n, terms), memory (n, terms), the fullest stage (n,), bytes on the host (n,) and
+    the data-parallel traffic exposed once a step (n,) of n layouts, under one set of coefficients
+    or one for each. What a layout has in common with the one before it is not worked out again."""
+    wanted, drawn = wanted_pieces(q.policies), len(coefficients) > 1
+    for i in range(len(rows)):
+        row, before, c = rows[i], rows[max(i - 1, 0)], coefficients[i if drawn else 0]
+        new_shard = i == 0 or drawn or not same_shard(row, before)
+        new_mesh = new_shard or not same_mesh(row, before)
+        if new_mesh:
+            set_mesh(q, row, c, wanted, new_shard, least, room)
+        if new_mesh or not same_regime(row, before):
+            expose_parts(q.facts[0], q.layers, q.policies, row, c, room.workspace)
+        once[i] = set_step(q, row, c, tables, room, time[i])
+        fullest[i], host[i] = set_memory(q, row, c, tables, room, memory[i])
+
+
+@inlined
+def same_mesh(one: Row, other: Row) -> bool:
+    """Whether two layouts whose shards are alike have the same mesh, placed alike."""
+    return (
+        one.pp == other.pp
+        and one.dp_shard == other.dp_shard
+        and one.dp_replicate == other.dp_replicate
+        and one.placement == other.placement
+        and one.filling == other.filling
+    )
+
+
+@inlined
+def same_regime(one: Row, other: Row) -> bool:
+    """Whether the parts of two layouts on the same mesh run alike."""
+    return (
+        one.policy == other.policy
+        and one.recompute_layers == other.recompute_layers
+        and one.offload_activations == other.offload_activations
+        and one.zero_stage == other.zero_stage
+        and one.reshard == other.reshard
+        and (one.recompute_layers == 0 or one.virtual_stages == other.virtual_stages)
+        and overlaps(one) == overlaps(other)
+        and moves_weight_gradients(one.schedule) == moves_weight_gradients(other.schedule)
+    )
+
+
+@compiled
+def wanted_pieces(policies: Array) -> int:
+    """The pieces that some policy repeats, a bit each."""
+    wanted = 0
+    for policy in range(len(policies)):
+        for kind in range(policies.shape[1]):
+            wanted |= policies[policy, kind].pieces
+    return wanted

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from models.columns import Array
-from models.kernel.predictions import in_gib, predict
+from models.cost.predictions import in_gib, predict
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile, QuantityRange, TermCoverage

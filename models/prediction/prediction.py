@@ -12,8 +12,8 @@ import numpy as np
 
 from models.columns import Array
 from models.cost.memory_uncertainty import MemoryUncertainty
-from models.kernel.pipeline import micro_batch_group
-from models.kernel.predictions import Predictions, Split, in_gib, predict
+from models.cost.pipeline import micro_batch_group
+from models.cost.predictions import Predictions, Split, in_gib, predict
 from models.prediction.coverage import Provenance, extrapolates, provenance
 from models.spec.flops import AttentionCount
 from models.spec.hardware import GIB

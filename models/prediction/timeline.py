@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.columns import Array
+from models.cost.layout_parts import LayoutParts
+from models.cost.predictions import predict
 from models.cost.schedules import run
+from models.cost.stage_partition import layers_of_chunks
 from models.errors import Invalid
-from models.kernel.layout_parts import LayoutParts
-from models.kernel.predictions import predict
-from models.kernel.stage_partition import layers_of_chunks
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile

@@ -3,7 +3,7 @@
 Layouts are enumerated in levels (models.layouts.space): trunks are crossed with expert degrees to
 cores, cores divided into meshes, meshes given policies, and what is left is placed on the fabric.
 At each level every row has a lower bound, which the cost model itself gives for what is fixed so
-far (models.kernel.partial_sums). Rows are opened in order of their bound, a few at first, and those
+far (models.search.partial_sums). Rows are opened in order of their bound, a few at first, and those
 that cannot be in the answer any more are dropped.
 
 What is opened is searched for all of the answer: the fastest, the best of the meshes that are asked
@@ -17,7 +17,6 @@ import numpy as np
 
 from models.columns import Array, distinct, expand_ranges, growing_slices
 from models.errors import OutOfTime
-from models.kernel.mesh_policies import Count, Meshes, taken
 from models.layouts.complexity import (
     MOST_POINTS,
     complexity,
@@ -27,6 +26,7 @@ from models.layouts.complexity import (
 from models.layouts.space import Space, variant_row
 from models.search.incumbent import Incumbent
 from models.search.leaves import Leaves, room_for_found
+from models.search.mesh_policies import Count, Meshes, taken
 from models.search.minimum_memory import MinimumMemory
 from models.search.result import (
     Answer,

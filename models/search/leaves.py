@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.columns import Array
-from models.kernel.mesh_policies import Found
-from models.kernel.rows import ROW
+from models.cost.rows import ROW
+from models.search.mesh_policies import Found
 from models.search.tables import SearchTables
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from models.columns import Array, growing_slices
 from models.cost.memory_uncertainty import MemoryTerms, percent
+from models.cost.step import MEMORY
 from models.errors import Infeasible, Surest
-from models.kernel.step import MEMORY
 from models.layouts.complexity import points_of_degrees, points_of_policy
 from models.layouts.space import variant_row
 from models.search.result import ShouldContinue

@@ -10,11 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from models.columns import Array, total
-from models.cost.memory_uncertainty import MemoryTerms, MemoryUncertainty
-from models.errors import Invalid, TooLarge
-from models.kernel.facts import Question, coefficient_records, policy_numbers, question
-from models.kernel.fit import Margin
-from models.kernel.least_links import (
+from models.cost.facts import Question, coefficient_records, policy_numbers, question
+from models.cost.least_links import (
     ANY_FILLING,
     DISPATCH,
     NO_LINKS,
@@ -22,19 +19,12 @@ from models.kernel.least_links import (
     LeastLinks,
     fill_least,
 )
-from models.kernel.mesh_policies import (
-    Count,
-    Found,
-    Meshes,
-    PolicyTables,
-    bound_meshes,
-    give_policies,
-)
-from models.kernel.partial_sums import bound_rows
-from models.kernel.predictions import Predictions, predict
-from models.kernel.rows import ROW, StageTables
-from models.kernel.stage_partition import partitions
-from models.kernel.step import MEMORY, TIME, Room, predict_rows, room_for
+from models.cost.memory_uncertainty import MemoryTerms, MemoryUncertainty
+from models.cost.predictions import Predictions, predict
+from models.cost.rows import ROW, StageTables
+from models.cost.stage_partition import partitions
+from models.cost.step import MEMORY, TIME, Room, predict_rows, room_for
+from models.errors import Invalid, TooLarge
 from models.layouts.complexity import points_of_policy
 from models.layouts.factors import divisors
 from models.layouts.space import (
@@ -45,6 +35,16 @@ from models.layouts.space import (
     default_layouts,
     first_refusals,
 )
+from models.search.fit import Margin
+from models.search.mesh_policies import (
+    Count,
+    Found,
+    Meshes,
+    PolicyTables,
+    bound_meshes,
+    give_policies,
+)
+from models.search.partial_sums import bound_rows
 from models.spec.device_order import filling_code
 from models.spec.hardware import GIB
 from models.spec.layout import ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts

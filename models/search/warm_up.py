@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from models.kernel.layout_parts import LayoutParts
+from models.cost.layout_parts import LayoutParts
 from models.layouts.space import Space
 from models.search.enumeration import search
 from models.search.result import Goal

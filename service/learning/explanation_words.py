@@ -9,7 +9,7 @@ from models.advice.layout_check import LEAST_GAIN, LayoutCheck
 from models.advice.remedies import Remedy
 from models.advice.single_changes import value_in_words
 from models.cost.memory_uncertainty import percent
-from models.kernel.predictions import MEMORY_TERMS, TIME_TERMS, in_gib
+from models.cost.predictions import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.prediction.prediction import Prediction
 from service.learning.residual_attribution import NOT_DESCRIBED
 from service.schemas.explanation import (

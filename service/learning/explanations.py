@@ -10,8 +10,8 @@ from typing import Any, Literal
 from models.advice.layout_check import BrokenRule, LayoutCheck, check_layout
 from models.advice.remedies import MemoryShown, Remedy, must_change, remedies
 from models.advice.single_changes import SingleChange
+from models.cost.predictions import TIME_TERMS
 from models.errors import Invalid
-from models.kernel.predictions import TIME_TERMS
 from models.layouts.rules import first_broken
 from models.prediction.prediction import Prediction, predict_layouts
 from models.spec.constraints import SAFE_FIT_PROBABILITY

@@ -13,7 +13,7 @@ from models.calibration.calibrate import Calibration
 from models.calibration.cross_validation import MIN_RUNS_TO_JUDGE, ProfileComparison
 from models.calibration.fleet_effects import without_fleet
 from models.columns import Array
-from models.kernel.predictions import predict
+from models.cost.predictions import predict
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile

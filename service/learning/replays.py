@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from models.columns import Array
 from models.cost.memory_uncertainty import MemoryUncertainty
+from models.cost.predictions import Predictions, predict
 from models.errors import DomainError
-from models.kernel.predictions import Predictions, predict
 from models.spec.constraints import Constraints
 from models.spec.hardware import GIB
 from models.spec.layout import Layouts

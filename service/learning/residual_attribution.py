@@ -10,7 +10,7 @@ from models.calibration.residual_diagnosis import (
     TermDraws,
     imbalance_excess_s,
 )
-from models.kernel.predictions import TIME_TERMS
+from models.cost.predictions import TIME_TERMS
 from models.prediction.prediction import Prediction
 from models.spec.layout import Layout
 from models.spec.problem import Problem

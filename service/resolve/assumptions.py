@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from models.advice.allocation import Allocation, Node
-from models.kernel.compute import OLDEST_YEARS
+from models.cost.compute import OLDEST_YEARS
 from models.spec.hardware import Chip, Torus
 from models.spec.problem import Problem
 from models.spec.profile import Profile

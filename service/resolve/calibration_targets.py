@@ -9,8 +9,8 @@ import numpy as np
 
 from models.calibration.observation import Observation
 from models.columns import Array
-from models.kernel.compute import deviation
-from models.kernel.predictions import Predictions, predict
+from models.cost.compute import deviation
+from models.cost.predictions import Predictions, predict
 from models.spec.hardware import GIB
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

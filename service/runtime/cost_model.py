@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from models.kernel.cache_folder import machine_code
+from models.compilation.cache_folder import machine_code
 from service.errors import StillCompiling
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, Field, WithJsonSchema, model_validator
 
+from models.cost.predictions import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.errors import Invalid
-from models.kernel.predictions import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.prediction.coverage import EvidenceLevel
 from models.prediction.prediction import Prediction
 from models.spec.hardware import Cluster

@@ -25,8 +25,8 @@ from threadpoolctl import threadpool_limits
 from models.calibration.calibrate import Calibration, calibrate
 from models.calibration.observation import Observation
 from models.calibration.priors import priors
+from models.cost.predictions import predict
 from models.errors import DomainError, Invalid
-from models.kernel.predictions import predict
 from models.layouts.rules import RULES, first_broken
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -27,7 +27,7 @@ from models.calibration.observation import Observation, with_limited_sources
 from models.calibration.posterior import Posterior, shipped_posterior
 from models.calibration.time_and_memory_fits import time_fit
 from models.columns import Array
-from models.kernel.predictions import predict
+from models.cost.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from models.cost.predictions import predict
 from models.errors import DomainError, Invalid
-from models.kernel.predictions import predict
 from models.layouts.rules import RULES, require_legal
 from models.prediction.prediction import log_spreads
 from models.spec.layout import Layouts

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from models.calibration.priors import priors
+from models.cost import kernels
+from models.cost.collectives import time
+from models.cost.facts import coefficient_records, question
+from models.cost.single_operations import collective_cost, gemm_seconds
 from models.errors import DomainError
-from models.kernel import kernels
-from models.kernel.collectives import time
-from models.kernel.facts import coefficient_records, question
-from models.kernel.single import collective_cost, gemm_seconds
 from models.spec import catalogue
 from models.spec.architecture import Attention
 from models.spec.hardware import Chip

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from models.calibration.observation import Observation
-from models.kernel.predictions import predict
+from models.cost.predictions import predict
 from models.prediction.prediction import log_ratio_spread
 from models.spec.layout import Layouts
 from models.spec.problem import Problem

@@ -34,7 +34,7 @@ import numpy as np
 
 from models.advice.recommendation import recommend
 from models.columns import Array
-from models.kernel.predictions import predict
+from models.cost.predictions import predict
 from models.spec import catalogue
 from models.spec.constraints import Constraints
 from models.spec.layout import Layouts

@@ -17,7 +17,7 @@ import numpy as np
 
 from models.columns import Array
 from models.cost.memory_uncertainty import MemoryUncertainty
-from models.kernel.predictions import Predictions, predict
+from models.cost.predictions import Predictions, predict
 from models.layouts.complexity import complexity
 from models.layouts.factors import ordered_factorisations
 from models.layouts.rules import RULES, Rule

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
+from models.cost.stage_partition import layers_of_chunks
 from models.errors import Invalid
-from models.kernel.stage_partition import layers_of_chunks
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from service.formats.launch.machines import Machines

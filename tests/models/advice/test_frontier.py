@@ -14,8 +14,8 @@ from models.advice import sweep
 from models.advice.frontier import crossings, frontier
 from models.advice.sweep import Block, FrontierSweep, Point
 from models.advice.thresholds import thresholds
+from models.cost.predictions import predict
 from models.errors import Infeasible
-from models.kernel.predictions import predict
 from models.layouts.space import Space
 from models.search.enumeration import search
 from models.search.result import Goal

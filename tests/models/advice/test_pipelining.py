@@ -12,7 +12,7 @@ from models.advice.frontier import frontier
 from models.advice.pipelining import need_by_gap
 from models.advice.recommendation import recommend
 from models.advice.thresholds import thresholds
-from models.kernel.predictions import predict
+from models.cost.predictions import predict
 from models.prediction.prediction import log_ratio_spread, log_spreads
 from models.spec import catalogue
 from models.spec.constraints import Constraints

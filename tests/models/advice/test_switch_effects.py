@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from models.advice.switch_effects import SwitchEffect, switch_effects
+from models.cost.predictions import predict
 from models.errors import Invalid
-from models.kernel.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.switches import changed, switches_of
 from models.spec.workload import Precision
-from tests.models.kernel.examples import question
+from tests.models.cost.examples import question
 
 EXPERTS = Layout(
     pp=8, dp_shard=32, ep=32, schedule="interleaved", virtual_stages=2, zero_stage=1, balanced=True

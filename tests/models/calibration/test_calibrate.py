@@ -11,8 +11,8 @@ import pytest
 from models.calibration.calibrate import calibrate
 from models.calibration.observation import Observation
 from models.columns import Array
-from models.kernel.compute import deviation
-from models.kernel.predictions import predict
+from models.cost.compute import deviation
+from models.cost.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -23,7 +23,7 @@ from models.calibration.observation import (
     with_limited_sources,
 )
 from models.calibration.posterior import Posterior, shipped_posterior
-from models.kernel.predictions import Predictions, predict
+from models.cost.predictions import Predictions, predict
 from models.prediction.prediction import log_spreads
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.cost.memory_uncertainty import MemoryUncertainty, percent
-from models.kernel.predictions import predict
+from models.cost.predictions import predict
 from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from tests.benchmarks.problems import problem

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import combinations, combinations_with_replacement
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,83 +13,127 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.columns import Array
-from models.cost.stage_partition import boundaries, facing, partition
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 5)), min_size=1, max_size=3),
-    st.floats(0.0, 4.0),
-    st.integers(2, 4),
+from models.cost.rows import StageTables
+from models.cost.stage_partition import (
+    Layers,
+    layers_of,
+    layers_of_chunks,
+    partition,
+    partitions,
 )
-def test_a_balanced_partition_has_the_least_slowest_stage(
-    runs: list[tuple[int, int]], head: float, pp: int
-) -> None:
-    cost = np.array([1.0, 2.7])
-    layers = [cost[kind] for kind, count in runs for _ in range(count)]
-    if len(layers) < pp:
+from models.spec.layout import Layout, Layouts
+from tests.oracles.random_questions import random_layouts, random_problem
+
+Runs = Sequence[tuple[int, int]]
+RUNS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=3)
+COSTS = [1.0, 2.5]
+"""Of the two kinds of layers that models have here."""
+
+
+def model(
+    runs: Runs,
+    head: float,
+    costs: Sequence[float] = COSTS,
+    *,
+    mtp_layers: int = 0,
+    by_threshold: bool = False,
+) -> Layers:
+    """The layers of a model with these runs of layers of one kind, and with these costs."""
+    problem: Any = SimpleNamespace(
+        architecture=SimpleNamespace(layer_runs=tuple(runs), mtp_layers=mtp_layers),
+        forward_flops=(tuple(costs), float(head)),
+        stack=SimpleNamespace(splits_by_threshold=by_threshold),
+    )
+    return layers_of(problem)
+
+
+def balanced(pp: int, schedule: str = "1f1b", virtual_stages: int = 1) -> Layout:
+    return Layout(pp=pp, schedule=schedule, virtual_stages=virtual_stages, balanced=True)
+
+
+def counts(layers: Layers, layout: Layout) -> Array:
+    """How many layers each chunk has."""
+    begin, _ = partition(layers, Layouts.of([layout]))
+    return np.diff(begin[0])
+
+
+def costs_of(layers: Layers, chunks: Array) -> Array:
+    """What the layers of chunks cost that have so many, and the last one with the head."""
+    costs = np.diff(layers.upto[np.append(0, np.cumsum(chunks))])
+    costs[-1] += layers.head
+    return costs
+
+
+def largest_of_best(costs: Array, chunks: int) -> float:
+    """The least that the largest chunk of layers with these costs may be, over all splits."""
+    upto = np.append(0.0, np.cumsum(costs))
+    cuts = combinations(range(1, len(costs)), chunks - 1)
+    return min(float(np.diff(upto[[0, *cut, len(costs)]]).max()) for cut in cuts)
+
+
+# -- one chunk a stage
+
+
+@given(RUNS, st.floats(0.0, 6.0), st.integers(2, 4))
+def test_a_balanced_partition_has_the_least_slowest_stage(runs: Runs, head: float, pp: int) -> None:
+    layers = model(runs, head)
+    each = np.diff(layers.upto)
+    if len(each) < pp:
         return
-    layers[-1] += head
-    cuts = ((0, *cut, len(layers)) for cut in combinations(range(1, len(layers)), pp - 1))
-    best = min(max(sum(layers[a:b]) for a, b in zip(cut, cut[1:], strict=False)) for cut in cuts)
-    found = partition(
-        tuple(runs),
-        cost,
-        head,
-        np.array([pp]),
-        np.array([1]),
-        np.array([True]),
-        *[np.array([False])] * 2,
-    )
-    *layers_of_kind, _, last = found.amounts[:, :, 0]
-    stages = cost @ np.array(layers_of_kind) + last * head
-    assert stages.max() == pytest.approx(best)
+    each[-1] += head
+    made = costs_of(layers, counts(layers, balanced(pp)))
+    assert made.max() == pytest.approx(largest_of_best(each, pp))
 
 
-def test_an_even_partition_gives_every_stage_as_many_layers() -> None:
-    no = np.array([False])
-    found = partition(
-        ((0, 3), (1, 9)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([1]), no, no, no
-    )
-    assert set(found.amounts[:2, :, 0].sum(axis=0)) == {3.0}
+@given(RUNS, st.floats(0.0, 6.0), st.integers(2, 4))
+def test_early_stages_have_the_fewest_layers(runs: Runs, head: float, pp: int) -> None:
+    layers = model(runs, head)
+    n = len(layers.kind)
+    if n < pp:
+        return
+    made = counts(layers, balanced(pp))
+    most = costs_of(layers, made).max() * (1 + 1e-9)
+    for cut in combinations(range(1, n), pp - 1):
+        if costs_of(layers, np.diff([0, *cut, n])).max() <= most:
+            assert (np.cumsum(made)[:-1] <= cut).all()
 
 
-def test_a_v_puts_both_ends_on_the_first_stage() -> None:
-    no, yes = np.array([False]), np.array([True])
-    found = partition(
-        ((0, 2), (1, 6)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([2]), no, no, yes
-    )
-    first, others = found.amounts[:, 0, 0], found.amounts[:, 1:, 0]
-    assert first.tolist() == [1, 1, 1, 1]
-    assert (others[2:] == 0).all()
-    assert [1, 1, 0, 0] in others.T.tolist()
-    assert [0, 2, 0, 0] in others.T.tolist()
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=3),
-    st.integers(0, 6),
-    st.integers(2, 12),
-)
-def test_stages_fill_up_to_a_threshold_as_in_nanotron(
-    runs: list[tuple[int, int]], head: int, pp: int
+@given(RUNS, st.floats(0.0, 6.0), st.integers(2, 7))
+def test_where_all_hold_as_many_micro_batches_no_stage_is_larger_than_it_has_to_be(
+    runs: Runs, head: float, pp: int
 ) -> None:
+    layers = model(runs, head)
+    if len(layers.kind) < pp:
+        return
+    level, plain = (counts(layers, balanced(pp, which)) for which in ("zero_bubble", "1f1b"))
+    assert level[-1] == plain[-1]
+    before_last = np.diff(layers.upto)[: -level[-1]]
+    made = costs_of(layers, level)[:-1]
+    assert made.max() == pytest.approx(largest_of_best(before_last, pp - 1))
+
+
+@given(RUNS, st.integers(0, 6), st.integers(2, 12))
+def test_stages_fill_up_to_a_threshold_as_in_nanotron(runs: Runs, head: int, pp: int) -> None:
     """Against its loop over blocks (src/nanotron/models/base.py, build_model), less its last block,
     the head."""
-    layers = np.array([[1.0, 2.5][kind] for kind, count in runs for _ in range(count)])
-    if len(layers) < pp:
+    layers = model(runs, head, by_threshold=True)
+    upto = layers.upto[1:]
+    if len(upto) < pp:
         return
-    thresholds, upto = (
-        [(layers.sum() + head) * (rank + 1) / pp for rank in range(pp)],
-        np.cumsum(layers),
-    )
+    thresholds = [(upto[-1] + head) * (rank + 1) / pp for rank in range(pp)]
     rank, held = 0, [0] * pp
     for so_far in upto:
         held[rank] += 1
         if so_far > thresholds[rank]:
             rank = min(rank + 1, pp - 1)
-    one, no, yes = np.array([1]), np.array([False]), np.array([True])
-    begin = boundaries(layers, head, np.array([pp]), one, yes, no, by_threshold=True)
-    assert np.diff(begin[0]).tolist() == held
+    assert counts(layers, balanced(pp)).tolist() == held
+
+
+def test_an_even_partition_gives_every_stage_as_many_layers() -> None:
+    assert counts(model([(0, 3), (1, 9)], 2.0), Layout(pp=4)).tolist() == [3, 3, 3, 3]
+
+
+# -- chunks in rounds
 
 
 @given(st.integers(2, 8), st.integers(2, 6), st.integers(-1, 60), st.floats(0.0, 6.0))
@@ -94,18 +141,13 @@ def test_dealt_out_in_rounds_the_slowest_stage_has_least(
     pp: int, v: int, more: int, head: float
 ) -> None:
     """Against every number of layers that the last stage, with the head, may have."""
-    layers, no, yes = pp * v + more, np.array([False]), np.array([True])
-    found = partition(
-        ((0, layers),), np.array([1.0]), head, np.array([pp]), np.array([v]), yes, no, no
-    )
-    stages = found.amounts[0, :, 0] + found.amounts[2, :, 0] * head
-    splits = [
-        (-(-(layers - last) // (pp - 1)), last + head)
-        for last in range(v - 1, layers - v * (pp - 1) + 1)
-    ]
-    assert stages.max() == pytest.approx(min(map(max, splits)))
-    begin = boundaries(np.ones(layers), head, np.array([pp]), np.array([v]), yes, no)[0]
-    chunks = np.diff(begin).reshape(v, pp)
+    n = pp * v + more
+    layers = model([(0, n)], head)
+    chunks = counts(layers, balanced(pp, "interleaved", v)).reshape(v, pp)
+    stages = costs_of(layers, chunks.ravel()).reshape(v, pp).sum(axis=0)
+    on_last = range(v - 1, n - v * (pp - 1) + 1)
+    best = min(max(-(-(n - last) // (pp - 1)), last + head) for last in on_last)
+    assert stages.max() == pytest.approx(best)
     assert chunks.ravel()[:-1].min() >= 1
     assert (np.diff(chunks[:, :-1], axis=0) <= 0).all()
     assert (chunks[0, :-1] - chunks[-1, :-1] <= 1).all()
@@ -114,97 +156,192 @@ def test_dealt_out_in_rounds_the_slowest_stage_has_least(
 
 @given(st.integers(2, 12), st.integers(2, 6), st.floats(0.0, 6.0))
 def test_ends_may_be_chunks_by_themselves(pp: int, v: int, head: float) -> None:
-    layers, no, yes = pp * v - 2, np.array([False]), np.array([True])
-    begin = boundaries(np.ones(layers), head, np.array([pp]), np.array([v]), yes, no)[0]
-    assert np.diff(begin).tolist() == [0, *[1] * layers, 0]
-
-
-@given(st.booleans(), st.integers(2, 3), st.integers(0, 5), st.floats(0.0, 6.0), st.integers(0, 3))
-def test_with_both_ends_on_one_the_slowest_stage_has_least(
-    mirrored: bool, pairs: int, more: int, head: float, cheap: int
-) -> None:
-    """In a V and under DualPipe. Of every split that leaves no chunk but the head's without a
-    layer; within a layer where layers differ."""
-    layers = np.where(np.arange(2 * pairs + more) < cheap, 1.0, 2.5)
-    n, yes = len(layers), np.array([True])
-
-    def slowest(begin: Array) -> float:
-        chunks = np.array([layers[a:b].sum() for a, b in pairwise(begin)])
-        chunks[-1] += head
-        return float((chunks[:pairs] + chunks[::-1][:pairs]).max())
-
-    cuts = ((0, *cut, n) for cut in combinations(range(1, n + 1), 2 * pairs - 1))
-    best = min(slowest(np.array(cut)) for cut in cuts)
-    pp, virtual = (2 * pairs, 1) if mirrored else (pairs, 2)
-    pp_, faces = (
-        np.array([pp]),
-        facing(np.array([pp]), np.array([mirrored]), np.array([not mirrored])),
-    )
-    made = slowest(
-        boundaries(layers, head, pp_, np.array([virtual]), yes, faces)[0][: 2 * pairs + 1]
-    )
-    assert made <= best * (1 + 1e-9) + (2.5 if cheap else 0.0)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=3),
-    st.floats(0.0, 6.0),
-    st.integers(2, 7),
-)
-def test_where_all_hold_as_many_micro_batches_no_stage_is_larger_than_it_has_to_be(
-    runs: list[tuple[int, int]], head: float, pp: int
-) -> None:
-    layers = np.array([[1.0, 2.5][kind] for kind, count in runs for _ in range(count)])
-    if len(layers) < pp:
-        return
-    rows = np.array([pp]), np.array([1]), np.array([True]), np.array([0])
-    level, plain = (boundaries(layers, head, *rows, np.array([flat]))[0] for flat in (True, False))
-    assert level[-2] == plain[-2]
-    chunks = [layers[a:b].sum() for a, b in pairwise(level)][:-1]
-    cuts = ((0, *cut, int(level[-2])) for cut in combinations(range(1, int(level[-2])), pp - 2))
-    assert max(chunks) == pytest.approx(
-        min(max(layers[a:b].sum() for a, b in pairwise(cut)) for cut in cuts)
-    )
+    n = pp * v - 2
+    made = counts(model([(0, n)], head), balanced(pp, "interleaved", v))
+    assert made.tolist() == [0, *[1] * n, 0]
 
 
 def test_a_stage_of_cheap_layers_takes_one_more() -> None:
     """DeepSeek-V3's three dense layers among 61 on seven stages: no other has ten sparse ones."""
-    layers, no, yes = np.where(np.arange(61) < 3, 1.0, 2.5), np.array([False]), np.array([True])
-    begin = boundaries(layers, 2.0, np.array([7]), np.array([2]), yes, no)[0]
-    held = np.array([layers[a:b].sum() for a, b in pairwise(begin)]).reshape(2, 7).sum(axis=0)
-    assert held[:-1].max() == 9 * 2.5
+    layers = model([(0, 3), (1, 58)], 2.0)
+    made = costs_of(layers, counts(layers, balanced(7, "interleaved", 2)))
+    assert made.reshape(2, 7).sum(axis=0)[:-1].max() == 9 * 2.5
 
 
 def test_what_stages_have_in_the_first_and_in_the_last_round() -> None:
     """Six layers and a head of three on two stages in two rounds: 2, 2 and 2 layers, then the head
     alone."""
-    no, yes = np.array([False]), np.array([True])
-    found = partition(((0, 6),), np.array([1.0]), 3.0, np.array([2]), np.array([2]), yes, no, no)
-    assert found.amounts[0, :, 0].tolist() == [4.0, 2.0]
-    first, last = found.of_rounds(np.zeros(1, dtype=int))[:, :, :, 0]
-    assert first.tolist() == [[2.0, 2.0], [1.0, 0.0], [0.0, 0.0]]
-    assert last.tolist() == [[2.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+    layers = model([(0, 6)], 3.0, [1.0])
+    _, found = partition(layers, Layouts.of([balanced(2, "interleaved", 2)]))
+    assert found.amounts[0].tolist() == [[4.0, 1.0, 0.0], [2.0, 0.0, 1.0]]
+    assert found.first[0].tolist() == [[2.0, 1.0, 0.0], [2.0, 0.0, 0.0]]
+    assert found.last[0].tolist() == [[2.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+
+
+@given(RUNS, st.integers(2, 4), st.integers(2, 4), st.floats(0.0, 6.0))
+def test_where_all_forwards_come_first_the_path_is_the_longest_that_never_goes_up(
+    runs: Runs, pp: int, v: int, head: float
+) -> None:
+    """Against every path, in models whose kinds of layers take turns."""
+    layers = model([*runs, *runs, (0, 1), (1, 1), (0, 1)], head)
+    if len(layers.kind) < pp * v:
+        return
+    layout = balanced(pp, "interleaved", v)
+    made = costs_of(layers, counts(layers, layout)).reshape(v, pp)
+    paths = combinations_with_replacement(range(pp), v)
+    longest = max(sum(made[turn, stage] for turn, stage in enumerate(path)) for path in paths)
+    _, found = partition(layers, Layouts.of([layout]))
+    if found.path_ahead.any():  # some path leaves its stage
+        assert found.path_ahead[0] @ layers.costs == pytest.approx(longest)
+    else:
+        assert made.sum(axis=0).max() == pytest.approx(longest)
+
+
+# -- chunks that face each other
+
+
+@given(st.booleans(), st.integers(2, 3), st.integers(0, 5), st.floats(0.0, 6.0), st.integers(0, 3))
+def test_with_both_ends_on_one_the_slowest_stage_has_least(
+    dualpipe: bool, pairs: int, more: int, head: float, cheap: int
+) -> None:
+    """In a V and under DualPipe. Of every split that leaves no chunk but the head's without a
+    layer; within a layer where layers differ."""
+    n = 2 * pairs + more
+    layers = model([(0, cheap), (1, n - cheap)], head)
+
+    def slowest(chunks: Array) -> float:
+        costs = costs_of(layers, chunks)
+        return float((costs[:pairs] + costs[::-1][:pairs]).max())
+
+    cuts = combinations(range(1, n + 1), 2 * pairs - 1)
+    best = min(slowest(np.diff([0, *cut, n])) for cut in cuts)
+    layout = balanced(2 * pairs, "dualpipe") if dualpipe else balanced(pairs, "zero_bubble_v", 2)
+    made = slowest(counts(layers, layout))
+    assert made <= best * (1 + 1e-9) + (2.5 if cheap else 0.0)
+
+
+def test_a_v_puts_both_ends_on_the_first_stage() -> None:
+    layout = Layout(pp=4, virtual_stages=2, schedule="zero_bubble_v")
+    _, found = partition(model([(0, 2), (1, 6)], 2.0), Layouts.of([layout]))
+    assert found.amounts[0, : found.different[0]].tolist() == [
+        [1, 1, 1, 1],
+        [1, 1, 0, 0],
+        [0, 2, 0, 0],
+    ]
+    assert found.kind[0].tolist() == [0, 1, 2, 2]
+
+
+def test_two_stages_of_dualpipe_hold_half_of_the_same_chunks() -> None:
+    layout = Layout(pp=4, schedule="dualpipe")
+    _, found = partition(model([(0, 2), (1, 6)], 2.0), Layouts.of([layout]))
+    assert found.amounts[0, : found.different[0]].tolist() == [[1, 1, 0.5, 0.5], [0, 2, 0, 0]]
+    assert found.kind[0].tolist() == [0, 1, 1, 0]
+
+
+# -- any chunks
 
 
 @given(st.integers(2, 4), st.integers(1, 3), st.data())
-def test_chunks_begin_where_it_is_stated(pp: int, rounds: int, data: st.DataObject) -> None:
-    chunks = pp * rounds
-    counts = data.draw(st.lists(st.integers(1, 9), min_size=chunks, max_size=chunks))
-    layers = np.ones(sum(counts))
-    rows = np.full(2, pp), np.full(2, rounds), np.array([True, False]), np.zeros(2, dtype=int)
-    stated = np.array([counts, [0] * chunks])
-    begin = boundaries(layers, 2.0, *rows, stated=stated)
-    assert np.diff(begin[0]).tolist() == counts
-    assert begin[1].tolist() == boundaries(layers, 2.0, *rows)[1].tolist()
+def test_chunks_begin_where_it_is_stated(pp: int, v: int, data: st.DataObject) -> None:
+    stated = data.draw(st.lists(st.integers(1, 9), min_size=pp * v, max_size=pp * v))
+    schedule = "1f1b" if v == 1 else "interleaved"
+    layout = Layout(
+        pp=pp, virtual_stages=v, schedule=schedule, balanced=True, layers_per_chunk=tuple(stated)
+    )
+    layers = model([(0, sum(stated))], 2.0)
+    others = balanced(pp, schedule, v)
+    begin, _ = partition(layers, Layouts.of([layout, others]))
+    assert np.diff(begin[0]).tolist() == stated
+    assert np.diff(begin[1]).tolist() == counts(layers, others).tolist()
 
 
 def test_partitions_of_other_lengths_may_be_stated_together() -> None:
-    stated = np.array([[5, 3, 0, 0], [1, 2, 3, 2]])
-    no, yes = np.zeros(2, dtype=bool), np.ones(2, dtype=bool)
-    found = partition(
-        ((0, 8),), np.array([1.0]), 1.0, np.array([2, 4]), np.array([1, 1]), yes, no, no,
-        stated=stated,
-    )  # fmt: skip
-    held = found.amounts[0]
-    assert held[:2, 0].tolist() == [5.0, 3.0]
-    assert held[:, 1].tolist() == [1.0, 2.0, 3.0, 2.0]
+    stated = [(5, 3), (1, 2, 3, 2)]
+    layouts = [Layout(pp=len(of), balanced=True, layers_per_chunk=of) for of in stated]
+    begin, found = partition(model([(0, 8)], 1.0), Layouts.of(layouts))
+    assert begin.tolist() == [[0, 5, 8, 8, 8], [0, 1, 3, 6, 8]]
+    assert found.amounts[0, :2, 0].tolist() == [5.0, 3.0]
+    assert found.amounts[1, :, 0].tolist() == [1.0, 2.0, 3.0, 2.0]
+
+
+def test_layers_of_multi_token_prediction_are_where_the_head_is() -> None:
+    """And do not count as layers, but as a part of the head, where they are split."""
+    layers = model([(0, 1), (1, 7)], 5.0, mtp_layers=2)
+    layout = Layout(pp=4, balanced=False)
+    _, found = partition(layers, Layouts.of([layout]))
+    assert found.amounts[0, : found.different[0]].tolist() == [
+        [1, 1, 1, 0],
+        [0, 2, 0, 0],
+        [0, 4, 0, 1],
+    ]
+    without = model([(0, 1), (1, 7)], 5.0)
+    assert counts(layers, balanced(4)).tolist() == counts(without, balanced(4)).tolist()
+
+
+def test_stages_that_differ_are_told_apart_and_stretches_of_equal_ones_end_at_corners() -> None:
+    stated = Layout(pp=8, balanced=True, layers_per_chunk=(2, 1, 1, 1, 2, 2, 1, 1))
+    _, found = partition(model([(0, 11)], 1.0), Layouts.of([stated]))
+    assert found.kind[0].tolist() == [0, 1, 1, 1, 2, 2, 1, 3]
+    assert found.first_alike[0, : found.different[0]].tolist() == [0, 1, 4, 7]
+    assert found.corners[0, : found.corner_count[0]].tolist() == [0, 1, 3, 4, 5, 6, 7]
+
+
+# -- of many layouts of a problem
+
+
+def assert_same(
+    expected: StageTables, i: Any, found: StageTables, j: Any, stages: int, costs: Array
+) -> None:
+    """That partition i of the one is partition j of the other, of so many stages. Of several paths
+    that cost the same, either may have any."""
+    assert expected.different[i] == found.different[j]
+    assert expected.corner_count[i] == found.corner_count[j]
+    different, corners = expected.different[i], expected.corner_count[i]
+    lengths = {"kind": stages, "corners": corners}
+    for name in ("amounts", "first_alike", "first", "last", "kind", "corners"):
+        length = lengths.get(name, different)
+        of_one, of_other = getattr(expected, name)[i, :length], getattr(found, name)[j, :length]
+        assert of_one.tolist() == of_other.tolist(), name
+    paths = [
+        np.array([tables.path_out[at], tables.path_back[at], tables.path_ahead[at]])
+        for tables, at in ((expected, i), (found, j))
+    ]
+    assert paths[1] @ costs == pytest.approx(paths[0] @ costs)
+    if paths[0].any() and paths[1] == pytest.approx(paths[0]):
+        assert expected.path_moves[i] == found.path_moves[j]
+        assert expected.path_last[i] == found.path_last[j]
+
+
+def test_each_layout_has_its_own_of_few_partitions() -> None:
+    rng = np.random.default_rng(5)
+    problem = random_problem(rng)
+    layouts = random_layouts(problem, rng, 300)
+    tables, code = partitions(problem, layouts)
+    assert len(tables.different) < len(layouts) / 3
+    for row in range(len(layouts)):
+        alone, _ = partitions(problem, Layouts.of([layouts[row]]))
+        assert_same(alone, 0, tables, code[row], layouts[row].pp, layers_of(problem).costs)
+
+
+def test_chunks_have_the_layers_that_are_in_amounts() -> None:
+    for problem, layouts in _questions(40):
+        tables, code = partitions(problem, layouts)
+        kinds = len(problem.architecture.kinds)
+        for row, chunks in enumerate(layers_of_chunks(problem, layouts)):
+            layout = layouts[row]
+            assert len(chunks) == layout.pp * layout.virtual_stages
+            order = [kind for kind, count in problem.architecture.layer_runs for _ in range(count)]
+            assert [kind for chunk in chunks for kind in chunk] == order
+            whole = tables.amounts[code[row], tables.kind[code[row], : layout.pp]].sum(axis=0)
+            assert whole.tolist() == problem.architecture.trained_part_counts
+            assert len(whole) == kinds + 2
+
+
+def _questions(count: int) -> Iterator[tuple[Any, Layouts]]:
+    """Random problems with random layouts."""
+    for seed in range(count):
+        rng = np.random.default_rng([29, seed])
+        problem = random_problem(rng)
+        layouts = random_layouts(problem, rng, 50)
+        if len(layouts):
+            yield problem, layouts

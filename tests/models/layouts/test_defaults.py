@@ -11,7 +11,7 @@ from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.workload import Workload
-from tests.models.kernel.examples import on_stack, question
+from tests.models.cost.examples import on_stack, question
 
 
 @pytest.mark.parametrize("stack", list(catalogue.stacks()))

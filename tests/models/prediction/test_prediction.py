@@ -7,7 +7,7 @@ from dataclasses import replace
 from models.prediction.prediction import predict_layouts
 from models.spec import catalogue
 from models.spec.layout import Layout
-from tests.models.kernel.examples import PROFILE, question
+from tests.models.cost.examples import PROFILE, question
 
 
 def test_the_interval_of_a_chip_that_no_run_informed_is_wider() -> None:

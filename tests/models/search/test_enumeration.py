@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from models.advice.recommendation import recommend
 from models.columns import Array, distinct
+from models.cost.predictions import predict
 from models.errors import Infeasible, Invalid, OutOfTime
-from models.kernel.predictions import predict
 from models.layouts.factors import factorisations, ordered_factorisations
 from models.layouts.space import (
     Space,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from models.advice.recommendation import Recommendation, recommend
+from models.cost.predictions import predict
 from models.errors import Infeasible, OutOfTime
-from models.kernel.predictions import predict
 from models.layouts.rules import require_legal
 from models.layouts.space import Space
 from models.prediction.prediction import predict_layouts

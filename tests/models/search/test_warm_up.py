@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba.core import event
 
-from models.kernel.predictions import predict
+from models.cost.predictions import predict
 from models.search.warm_up import warm_up
 from tests.oracles.random_questions import random_coefficients, random_layouts, random_problem
 from tests.paths import ROOT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.models.kernel.examples import PROFILE
+from tests.models.cost.examples import PROFILE
 
 
 def test_the_shipped_profile_knows_the_newest_software_of_each_generation() -> None:

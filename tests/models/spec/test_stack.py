@@ -9,7 +9,7 @@ import pytest
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import as_of
-from tests.models.kernel.examples import on_stack, question
+from tests.models.cost.examples import on_stack, question
 
 
 @pytest.mark.parametrize(

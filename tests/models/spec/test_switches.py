@@ -23,7 +23,7 @@ from models.spec.switches import (
     setting_of,
     switches_of,
 )
-from tests.models.kernel.examples import question
+from tests.models.cost.examples import question
 from tests.paths import SHARED
 
 TABLES = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.kernel.predictions import predict
+from models.cost.predictions import predict
 from models.spec.layout import Layouts
 from models.spec.profile import shipped_profile
 from service.formats import published_runs

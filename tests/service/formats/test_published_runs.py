@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.cost.predictions import predict
 from models.errors import DomainError, Invalid, UnknownName
-from models.kernel.predictions import predict
 from models.layouts.rules import first_broken, require_legal
 from models.spec import catalogue
 from models.spec.hardware import GIB

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from models.kernel.cache_folder import CacheFolders
+from models.compilation.cache_folder import CacheFolders
 from service.runtime import cost_model
 from tests.service.asking import PREDICTION, QUESTION, assert_problem
 

@@ -1,0 +1,51 @@
+"""Compilation of the cost model's functions to machine code.
+
+Functions of this package are plain loops and branches over numbers, which numba compiles when they
+are first called. They release the interpreter lock, so that threads run on all cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+
+from models.compilation.cache_folder import machine_code
+from models.compilation.machine_code import MachineCode
+from models.compilation.processor import target_any_like_this_one
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PACKAGE = Path(__file__).parents[1]
+
+target_any_like_this_one()
+
+
+def compiled(function: F) -> F:
+    """The function as machine code. What divides by zero is infinite or not a number, as in
+    numpy."""
+    return _compiled(function, forceinline=False)
+
+
+def inlined(function: F) -> F:
+    """The same, as a part of the machine code of every function that calls it: for what runs for
+    every layout, and is called from few places."""
+    return _compiled(function, forceinline=True)
+
+
+def _compiled(function: F, *, forceinline: bool) -> F:
+    # Arrays are borrowed from whoever calls from Python, so that nobody counts references, and
+    # nobody calls from C.
+    decorate = numba.njit(
+        nogil=True,
+        error_model="numpy",
+        _nrt=False,
+        no_cfunc_wrapper=True,
+        forceinline=forceinline,
+    )
+    dispatcher = decorate(function)
+    if function.__module__.startswith(f"{_PACKAGE.name}."):  # not that of a test
+        dispatcher._cache = MachineCode(function, _PACKAGE, machine_code())
+    return cast(F, dispatcher)

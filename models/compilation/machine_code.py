@@ -1,0 +1,49 @@
+"""The machine code of a compiled function, kept from one process to the next.
+
+This stands in for numba's own cache. That one takes no notice of a change in another file: a
+function goes on calling what a function there was before. Processes that write it at once may mix
+up its entries, and it needs a folder that can be written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+from models.compilation.cache_folder import CacheFolders
+from models.compilation.source_digest import source_digest
+
+
+class MachineCode:
+    """What numba asks of a cache (numba.core.caching): a file for each types of arguments and each
+    kind of processor. `package` is the folder of the package that the function is from."""
+
+    def __init__(self, function: Callable[..., Any], package: Path, folders: CacheFolders) -> None:
+        digest = source_digest(Path(function.__code__.co_filename), package)
+        self._function = f"{function.__module__}.{function.__qualname__}-{digest}"
+        self._folders = folders
+
+    @property
+    def cache_path(self) -> str:
+        return str(next(iter(self._folders.existing()), None))
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """What was compiled for these types of arguments; None where nothing was."""
+        target.refresh()
+        kept = self._folders.load(self._file_name(signature, target.codegen()))
+        return None if kept is None else CompileResult._rebuild(target, *pickle.loads(kept))
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        if not result.library.has_dynamic_globals:  # such as an address, which the next one lacks
+            name = self._file_name(signature, result.library.codegen)
+            self._folders.save(name, dumps(result._reduce()))
+
+    def _file_name(self, signature: Any, codegen: Any) -> str:
+        key = repr((str(signature), codegen.magic_tuple()))
+        return f"{self._function}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

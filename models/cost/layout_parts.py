@@ -1,0 +1,63 @@
+"""What the parts of one layout take: a layer of each kind, the embedding and the head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.columns import Array
+from models.cost.facts import coefficient_records, policy_numbers, question
+from models.cost.least_links import NO_LINKS
+from models.cost.rows import rows_of
+from models.cost.stage_partition import partitions
+from models.cost.step import MEMORY, TIME, exposed_sends, predict_rows, room_for
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Coefficients
+
+
+@dataclass(frozen=True)
+class LayoutParts:
+    """Of one layout, arrays of shape (parts,); seconds are those of one micro-batch."""
+
+    counts: Array
+    """Layers of each kind in the whole model, and one of each end."""
+    costs: Array
+    """Records of models.cost.mesh.Part: kernel times, sizes, and traffic of which nothing is
+    hidden."""
+    forward_s: Array
+    """Forward, with the traffic that it exposes."""
+    both_s: Array
+    """Forward and backward, with the traffic that they expose."""
+    weights_s: Array
+    """What weight gradients add to both, where the schedule moves them."""
+    send_s: float
+    """Of a send between stages, what is exposed of it in each pass of a chunk."""
+
+    @classmethod
+    def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:
+        layouts = Layouts.of([layout])
+        tables, code = partitions(problem, layouts)
+        q = question(problem, layouts.recompute)
+        rows = rows_of(layouts, policy_numbers(layouts.recompute), code)
+        coefficients, room = coefficient_records(c), room_for(q, tables)
+        one = np.empty(1)
+        predict_rows(
+            q, tables, rows, coefficients, NO_LINKS, room, np.empty((1, len(TIME))),
+            np.empty((1, len(MEMORY))), np.empty(1, dtype=np.int64), one, one.copy(),
+        )  # fmt: skip
+        w = room.workspace
+        m = int(w.mesh[0]["micro_batches"])
+        beside = (m - 1) * float(w.counts @ w.exposed["free"]) / layout.pp
+        sends = exposed_sends(
+            q.facts[0], coefficients[0], rows[0], m, float(w.mesh[0]["send"]), beside
+        )
+        return cls(
+            counts=w.counts,
+            costs=w.parts,
+            forward_s=w.part_forward,
+            both_s=w.part_both,
+            weights_s=w.weights,
+            send_s=sends / (2 * m * layout.virtual_stages),
+        )

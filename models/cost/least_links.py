@@ -1,0 +1,137 @@
+"""What no placement of an axis makes cheaper.
+
+Closest is not always fastest (the rings of a torus, links between peers, a tree over many domains),
+so that every distance between neighbours, in every filling of a torus, is tried once for every
+degree that there is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+from models.compilation.compiled import compiled
+from models.cost.collectives import (
+    Cost,
+    Links,
+    all_to_all,
+    dispatch_cost,
+    gather,
+    reduce,
+    send,
+)
+from models.cost.facts import ULYSSES, CoefficientRecord, Facts, Question
+from models.cost.groups import EP, TP, Groups, devices_sharing_experts, set_group
+from models.cost.rows import Row
+from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
+
+GATHER, REDUCE, SEND, CONTEXT, DISPATCH = range(5)
+"""Collectives, as rows of a table; DISPATCH and those after it are of the kinds of layers."""
+
+
+ANY_FILLING = len(TORUS_AXES) * len(TORUS_BLOCKS)
+"""In place of the number of a filling: whichever serves a collective best."""
+UNDECIDED = -1
+"""In place of a placement: data parallelism is not divided into shards and replicas yet."""
+
+
+class LeastLinks(NamedTuple):
+    """The least that collectives cost over an axis, wherever it lies."""
+
+    degrees: Array
+    """(d,): the degrees of axes, ascending."""
+    costs: Array
+    """(fillings, collectives, d, 2): seconds a byte, and seconds before the first byte; in every
+    filling of a torus, and last of all in the best of them."""
+    filling: Array
+    """(ANY_FILLING + 1,): the row of `costs` for the number of a filling."""
+    domain: int
+    """The largest number of devices that scale-up links join."""
+    joins_axes: bool
+    """Whether two axes together gather no faster than one of their degree, as where links get
+    slower outwards. On other fabrics, two axes may share links that are faster than one's."""
+
+
+@compiled
+def fill_least(
+    q: Question, fillings: Array, devices: int, c: CoefficientRecord, g: Groups, least: LeastLinks
+) -> None:
+    """Writes the costs of a cluster of so many devices."""
+    f, dims, order = q.facts[0], q.dims, q.order
+    least.costs[:] = np.inf
+    for i in range(len(least.degrees)):
+        degree = least.degrees[i]
+        for stride in least.degrees:
+            if stride > 1 and (stride * degree > devices or devices % (stride * degree) != 0):
+                continue
+            for filling in fillings:
+                set_group(order, filling, stride, degree, g, TP)
+                lower(least, filling, GATHER, i, gather(f, dims, c, g, TP))
+                lower(least, filling, REDUCE, i, reduce(f, dims, c, g, TP))
+                lower(least, filling, SEND, i, send(dims, c, g, TP))
+                if f.context == ULYSSES:
+                    lower(least, filling, CONTEXT, i, all_to_all(f, dims, c, g, TP))
+                else:
+                    lower(least, filling, CONTEXT, i, gather(f, dims, c, g, TP))
+                set_group(order, filling, stride, degree, g, EP)
+                for kind in range(f.kinds):
+                    cost = dispatch_cost(f, q.layers[kind], dims, c, g)
+                    lower(least, filling, DISPATCH + kind, i, cost)
+
+
+@compiled
+def lower(least: LeastLinks, filling: int, collective: int, degree: int, cost: Cost) -> None:
+    for row in (least.filling[filling], least.filling[ANY_FILLING]):
+        costs = least.costs[row, collective, degree]
+        costs[0] = min(costs[0], cost.byte_s)
+        costs[1] = min(costs[1], cost.latency_s)
+
+
+@compiled
+def least_cost(least: LeastLinks, filling: int, collective: int, degree: int) -> Cost:
+    if degree == 1:
+        return Cost(0.0, 0.0)
+    i = np.searchsorted(least.degrees, degree)
+    costs = least.costs[least.filling[filling], collective, i]
+    return Cost(costs[0], costs[1])
+
+
+@compiled
+def least_links(f: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links:
+    """The links of a mesh in the best of all placements, each axis by itself. What depends on how
+    data parallelism is divided costs nothing where that is not decided (UNDECIDED)."""
+    for kind in range(f.kinds):
+        cost = least_cost(least, row.filling, DISPATCH + kind, row.ep)
+        dispatch[kind, 0] = cost.byte_s
+        dispatch[kind, 1] = cost.latency_s
+    decided = row.placement != UNDECIDED
+    sharding = row.dp_shard * row.cp
+    replicas = sharding * row.dp_replicate
+    experts = max(devices_sharing_experts(row) // (row.etp * row.ep), 1)
+    axes = (row.dp_shard > 1) + (row.cp > 1)
+    knows_sharding = decided and (least.joins_axes or axes < 2)
+    knows_replicas = decided and (least.joins_axes or axes + (row.dp_replicate > 1) < 2)
+    none = Cost(0.0, 0.0)
+    return Links(
+        least_cost(least, row.filling, GATHER, row.tp),
+        least_cost(least, row.filling, REDUCE, row.tp),
+        least_cost(least, row.filling, GATHER, row.etp),
+        least_cost(least, row.filling, CONTEXT, row.cp),
+        least_cost(least, row.filling, SEND, row.pp),
+        least_cost(least, row.filling, REDUCE, row.dp_replicate) if decided else none,
+        least_cost(least, row.filling, GATHER, experts) if decided else none,
+        least_cost(least, row.filling, GATHER, sharding) if knows_sharding else none,
+        least_cost(least, row.filling, REDUCE, replicas) if knows_replicas else none,
+        float(sharding),
+        float(experts),
+        row.tp > least.domain,
+        row.ep > least.domain,
+    )
+
+
+NO_LINKS = LeastLinks(
+    np.zeros(0, np.int64), np.zeros((0, 0, 0, 2)), np.zeros(0, np.int64), 0, joins_axes=False
+)
+"""Of nothing: layouts have the links of their placements."""

@@ -1,0 +1,356 @@
+"""What depends on the mesh, its placement and the micro-batch only: kernel times, sizes and traffic
+of every part of the model."""
+
+from __future__ import annotations
+
+from models.columns import Array
+from models.compilation.compiled import compiled
+from models.cost.collectives import Links, doublings, time
+from models.cost.compute import (
+    LayerTime,
+    embedding_time,
+    head_time,
+    layer_time,
+    mtp_projection,
+    overhead,
+    skew,
+)
+from models.cost.facts import (
+    ALLGATHER,
+    DEDUPLICATED,
+    LAST_PRODUCT,
+    ULYSSES,
+    CoefficientRecord,
+    Facts,
+    LayerFacts,
+    PolicyFacts,
+)
+from models.cost.memory import (
+    PartSize,
+    activations,
+    embedding_size,
+    head_size,
+    kept_logit_bytes,
+    layer_size,
+    logit_bytes,
+)
+from models.cost.rows import Row
+from models.cost.shard import Shard, kv_share, routed_tokens
+
+
+class Part:
+    """Of one layer of a kind, of the embedding or of the head: seconds for one micro-batch and
+    parameters on one device."""
+
+    layers: float
+    """How many of them the whole model has."""
+    forward: float
+    backward: float
+    weight: float
+    attention_forward: float
+    attention_backward: float
+    idle_forward: float
+    idle_backward: float
+    host: float
+    """These are as in LayerTime; what follows is communication in forward, nothing hidden."""
+    tensor: float
+    stall: float
+    """Host seconds of the tensor-parallel collectives, beside pipeline sends."""
+    context: float
+    dispatch: float
+    """Of experts' tokens, there and back."""
+    gather: float
+    """Of parameters over the devices that shard them."""
+    stuck: float
+    """The part of the gather that cannot hide."""
+    scatter: float
+    """Of gradients, with an all-reduce over replicas."""
+    reduce: float
+    """Of whole gradients, where nothing is sharded."""
+    gather_copy: float
+    """Of the copies beside a gather, and beside a reduction."""
+    reduce_copy: float
+    dense: float
+    expert: float
+    unit: float
+    """These are as in PartSize."""
+    muon_dense_flops: float
+    muon_expert_flops: float
+
+
+class Mesh:
+    """What a mesh has besides its parts."""
+
+    send: float
+    """Seconds of a micro-batch's activations to the next stage."""
+    dense_shards: float
+    expert_shards: float
+    tensor_across_domains: bool
+    logits: float
+    """Bytes on the last stage; as are the next two."""
+    kept_logits: float
+    whole_keys: float
+    """Of a layer's keys and values of whole sequences, where context parallelism gathers them, and
+    of their gradients before those are scattered."""
+    micro_batches: int
+    """Of a rank in one step."""
+    norm: float
+    """Seconds of the gradient's norm."""
+    straggling: float
+    """What waiting for the slowest device adds to a step, as a share of it."""
+    largest_unit: float
+    """Parameters that FSDP gathers at a time, of the largest layer."""
+    undecided: bool
+    """Whether its placement or its policy is to be decided yet, and times are lower bounds."""
+
+
+# -- what a shard decides
+
+
+@compiled
+def set_shard(
+    f: Facts,
+    layers: Array,
+    policies: Array,
+    shard: Shard,
+    c: CoefficientRecord,
+    wanted: int,
+    parts: Array,
+    again: Array,
+    kept: Array,
+    pieces: Array,
+) -> None:
+    """Writes times and sizes into `parts`; the seconds that each recompute policy adds to backward
+    into `again` (policies, parts), and the bytes that a layer keeps into `kept` (policies,
+    kinds)."""
+    for kind in range(f.kinds):
+        layer = layers[kind]
+        seconds = layer_time(f, layer, shard, c, wanted, pieces)
+        set_time(parts[kind], seconds)
+        set_size(parts[kind], layer_size(f, layer, shard))
+        for policy in range(len(policies)):
+            again[policy, kind] = computed_again(policies[policy, kind], seconds.forward, pieces)
+        stored = activations(f, layer, shard, pieces)
+        for policy in range(len(policies)):
+            kept[policy, kind] = stored.input
+            if not policies[policy, kind].whole:
+                kept[policy, kind] += stored.others + not_repeated(policies[policy, kind], pieces)
+    set_ends(f, policies, shard, c, parts, again)
+
+
+@compiled
+def set_ends(
+    f: Facts, policies: Array, shard: Shard, c: CoefficientRecord, parts: Array, again: Array
+) -> None:
+    """A module of multi-token prediction repeats its projection where its layer is repeated."""
+    embedding, head = f.kinds, f.kinds + 1
+    set_time(parts[embedding], embedding_time(f, shard, c))
+    set_size(parts[embedding], embedding_size(f, shard))
+    set_time(parts[head], head_time(f, shard, c))
+    set_size(parts[head], head_size(f, shard))
+    projection = mtp_projection(f, shard, c).forward * f.mtp_layers * overhead(f, c)
+    for policy in range(len(policies)):
+        again[policy, embedding] = 0.0
+        again[policy, head] = projection if policies[policy, f.last_kind].whole else 0.0
+
+
+@compiled
+def computed_again(policy: PolicyFacts, forward: float, pieces: Array) -> float:
+    """Seconds that a policy adds to a layer's backward."""
+    if policy.whole:
+        return forward - pieces[LAST_PRODUCT] if policy.skips_last else forward
+    seconds = 0.0
+    for piece in range(LAST_PRODUCT):
+        if policy.pieces >> piece & 1:
+            seconds += pieces[piece]
+    return seconds
+
+
+@compiled
+def not_repeated(policy: PolicyFacts, pieces: Array) -> float:
+    """The sum of those pieces that a policy does not repeat."""
+    rest = 0.0
+    for piece in range(LAST_PRODUCT):
+        if not policy.pieces >> piece & 1:
+            rest += pieces[piece]
+    return rest
+
+
+@compiled
+def set_time(part: Part, seconds: LayerTime) -> None:
+    part.forward = seconds.forward
+    part.backward = seconds.backward
+    part.weight = seconds.weight
+    part.attention_forward = seconds.attention_forward
+    part.attention_backward = seconds.attention_backward
+    part.idle_forward = seconds.idle_forward
+    part.idle_backward = seconds.idle_backward
+    part.host = seconds.host
+
+
+@compiled
+def set_size(part: Part, size: PartSize) -> None:
+    part.dense = size.dense
+    part.expert = size.expert
+    part.unit = size.unit
+
+
+# -- what the links decide
+
+
+@compiled
+def set_traffic(
+    f: Facts,
+    layers: Array,
+    row: Row,
+    shard: Shard,
+    c: CoefficientRecord,
+    links: Links,
+    dispatch: Array,
+    parts: Array,
+    mesh: Mesh,
+) -> None:
+    """Writes the communication of every part into `parts`, and the rest into `mesh`."""
+    largest_unit = largest_keys = 0.0
+    for kind in range(f.kinds):
+        layer, part = layers[kind], parts[kind]
+        part.tensor = tensor_traffic(f, layer, row, shard, links)
+        part.stall = stall_seconds(layer, row, c)
+        part.context = context_traffic(f, layer, row, shard, links)
+        part.dispatch = dispatch_seconds(f, layer, shard, c, links, dispatch[kind])
+        largest_unit = max(largest_unit, part.unit)
+        largest_keys = max(largest_keys, layer.kv_dim * kv_share(layer, shard.tp))
+    for index in range(f.kinds + 2):
+        sparse = index < f.kinds and layers[index].sparse
+        set_data_traffic(f, row, c, links, sparse, parts[index])
+    sequence_keys = row.micro_batch * f.seq_len * 2 * largest_keys * f.activation_bytes
+    token_bytes = f.hidden_size * f.activation_bytes
+    mesh.micro_batches = micro_batches(f, row)
+    mesh.send = time(links.send, shard.local_tokens * token_bytes) + c.send_s
+    if row.pp == 1:
+        mesh.send = 0.0
+    mesh.dense_shards = links.dense_shards
+    mesh.expert_shards = links.expert_shards
+    mesh.tensor_across_domains = links.tensor_across_domains
+    mesh.logits = logit_bytes(f, shard)
+    keeps_logits = row.pp > 1 and f.keeps_logits
+    mesh.kept_logits = mesh.micro_batches * kept_logit_bytes(f, shard) if keeps_logits else 0.0
+    mesh.whole_keys = sequence_keys if row.cp > 1 else 0.0
+    mesh.largest_unit = largest_unit
+    devices = row.pp * row.dp_replicate * row.dp_shard * row.cp * row.tp
+    mesh.norm = norm_seconds(c, devices)
+    mesh.straggling = straggling(f, c, devices)
+
+
+@compiled
+def micro_batches(f: Facts, row: Row) -> int:
+    """How many a rank runs in one step."""
+    return max(f.global_batch // (row.dp_replicate * row.dp_shard * row.micro_batch), 1)
+
+
+@compiled
+def cut_blocks(layer: LayerFacts) -> int:
+    """Blocks of a layer that are cut over tensor-parallel ranks."""
+    return 2 if layer.dense_width > 0 and not layer.parallel else 1
+
+
+@compiled
+def tensor_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
+    """Every block that is cut has, with sequence parallelism, a gather before and a scatter after
+    it, else all-reduces (Megatron-LM §3, arXiv 1909.08053, and Korthikanti et al. §4.2.1). A sparse
+    block without a shared expert needs none: its tokens stay sharded and travel by all-to-all, but
+    those of the etp group are gathered for the experts' slices, and scattered back."""
+    token_bytes = f.hidden_size * f.activation_bytes
+    seconds = 0.0
+    if row.tp > 1:
+        latency = 2 * links.tp.latency_s if row.sequence_parallel else links.tp_reduce.latency_s
+        block = shard.tokens * 2 * token_bytes * links.tp.byte_s + latency
+        seconds = cut_blocks(layer) * block
+    if layer.sparse and row.etp > 1:
+        seconds += 2 * time(links.etp, routed_tokens(layer, shard) * token_bytes)
+    return seconds
+
+
+@compiled
+def stall_seconds(layer: LayerFacts, row: Row, c: CoefficientRecord) -> float:
+    if row.pp == 1:
+        return 0.0
+    hops = (row.tp - 1) * (2 if row.sequence_parallel else 1)
+    return cut_blocks(layer) * hops * c.stall_s
+
+
+@compiled
+def context_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
+    """Keys and values of the whole sequence pass every device (ring or gather), or heads are
+    exchanged for tokens."""
+    if row.cp == 1:
+        return 0.0
+    keys = layer.kv_dim * kv_share(layer, shard.tp)
+    if f.context == ULYSSES:
+        heads = layer.num_heads * (layer.head_dim + layer.v_head_dim) / shard.tp
+        # repeated where there are fewer key-value heads than ranks: every rank needs one
+        keys = max(keys, row.cp * layer.kv_dim / layer.num_kv_heads)
+        return time(links.cp, shard.tokens * (heads + keys) * f.activation_bytes)
+    reach = min(layer.window, f.seq_len) if layer.window > 0 else f.seq_len
+    share = min(reach / (f.seq_len / row.cp), row.cp)
+    return time(links.cp, shard.tokens * share * keys * f.activation_bytes)
+
+
+@compiled
+def dispatch_seconds(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, links: Links, cost: Array
+) -> float:
+    """Dispatch and combine of tokens over expert parallelism."""
+    if not layer.sparse or shard.ep == 1:
+        return 0.0
+    byte_s, latency_s = cost
+    if f.dispatcher == ALLGATHER:
+        every = shard.local_tokens * shard.ep * f.hidden_size * f.activation_bytes
+        return 2 * (every * byte_s + latency_s)
+    out = f.gemm_bytes if f.dispatcher == DEDUPLICATED else f.activation_bytes
+    sent = shard.local_tokens * layer.experts_per_token * f.hidden_size
+    both = sent * (out + f.activation_bytes) * byte_s + 2 * latency_s
+    return both * skew(f, layer, c, shard.ep)
+
+
+@compiled
+def set_data_traffic(
+    f: Facts, row: Row, c: CoefficientRecord, links: Links, sparse: bool, part: Part
+) -> None:
+    """Parameters and gradients over their data-parallel groups."""
+    gathered, gradient = part.dense * f.gather_bytes, part.dense * f.gradient_bytes
+    part.gather = time(links.sharding, gathered)
+    part.scatter = time(links.sharding, gradient)
+    part.scatter += time(links.replicate, gradient / links.dense_shards)
+    part.reduce = time(links.replicas, gradient)
+    part.stuck = 0.0
+    copied = part.dense if links.dense_shards > 1 else 0.0
+    if sparse:
+        of_experts = time(links.edp, part.expert * f.gather_bytes)
+        over_experts = time(links.edp, part.expert * f.gradient_bytes)
+        part.gather += of_experts
+        part.stuck = of_experts * (1 - c.expert_prefetch)
+        part.scatter += over_experts
+        part.reduce += 2 * over_experts
+        if row.dp_shard > 1:  # else the group that shares experts has the replicas in it
+            share = part.expert * f.gradient_bytes / links.expert_shards
+            part.scatter += time(links.replicate, share)
+        copied += part.expert if links.expert_shards > 1 else 0.0
+    rate = f.memory_bytes_s * c.memory
+    part.gather_copy = f.gather_copy_bytes * copied / rate
+    part.reduce_copy = f.reduce_copy_bytes * copied / rate
+
+
+@compiled
+def norm_seconds(c: CoefficientRecord, devices: int) -> float:
+    """Of the gradient's norm: two reductions over all devices, if there are several."""
+    if devices == 1:
+        return 0.0
+    return 2 * (c.collective_s + c.scaleout_hop_s * doublings(devices))
+
+
+@compiled
+def straggling(f: Facts, c: CoefficientRecord, devices: int) -> float:
+    """What waiting for the slowest of so many devices adds to a step, as a share of it, with each
+    doubling beyond a node."""
+    return c.jitter * doublings(devices / f.node)

@@ -1,0 +1,217 @@
+"""Time and memory of many layouts of one problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array, total
+from models.cost.facts import coefficient_records, policy_numbers, question
+from models.cost.least_links import NO_LINKS
+from models.cost.rows import StageTables, rows_of
+from models.cost.stage_partition import layers_of_chunks, partitions
+from models.cost.step import MEMORY, TIME, predict_rows, room_for
+from models.spec.flops import AttentionCount, model_flops
+from models.spec.layout import Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Coefficients
+
+TIME_TERMS: dict[str, str] = {
+    "compute_s": "kernels of forward and backward on the slowest stage",
+    "recompute_s": "forward work done again in backward",
+    "tensor_s": "exposed tensor-parallel traffic",
+    "context_s": "exposed context-parallel traffic",
+    "expert_s": "exposed expert all-to-all",
+    "data_s": (
+        "exposed data-parallel traffic: FSDP gathers and its copies, gradient reduction, parameter"
+        " gather"
+    ),
+    "pipeline_s": "exposed sends between stages",
+    "bubble_s": "idle time of the slowest stage: pipeline fill and drain",
+    "offload_s": "exposed traffic to host memory",
+    "optimizer_s": "gradient clipping and parameter update",
+    "fixed_s": "host work once a step",
+    "jitter_s": "stragglers, growing with scale, and a node in trouble",
+}
+MEMORY_TERMS: dict[str, str] = {
+    "parameters_bytes": "parameters in use, and FSDP's gathered layers",
+    "gradients_bytes": "accumulated gradients, and those of the layer being reduced",
+    "optimizer_bytes": "master copy and moments",
+    "activations_bytes": (
+        "activations of the micro-batches in flight, and the layer being worked on"
+    ),
+    "logits_bytes": (
+        "logits and their gradient, where they take more than the layer computed again after them"
+    ),
+    "context_bytes": "runtime, libraries, communication buffers",
+    "fragmentation_bytes": "reserved by the allocator beyond what is in use",
+}
+_OF_SHARD = ("micro_batch", "cp", "tp", "sequence_parallel", "ep", "etp")
+_OF_MESH = (
+    "pp", "dp_shard", "dp_replicate", "placement", "filling", "policy", "recompute_layers",
+    "zero_stage", "reshard", "offload_activations",
+)  # fmt: skip
+
+
+def in_gib(term: str) -> str:
+    """The name of a memory term when it is given in GiB."""
+    return term.replace("_bytes", "_gib")
+
+
+class Split(NamedTuple):
+    """How the layers of layouts fall on stages: partitions, and which of them each layout has."""
+
+    tables: StageTables
+    code: Array
+
+    def take(self, rows: Array) -> Split:
+        return Split(self.tables, self.code[rows])
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Time and memory of n layouts; terms are arrays of shape (n,), on the stage that sets them.
+
+    `time` keys are those of TIME_TERMS, in seconds, and sum to `step_time_s`; `memory` keys those
+    of MEMORY_TERMS. `allocated_bytes` is what tensors take, `reserved_bytes` what the framework
+    holds for them, as it reports it itself, `needed_bytes` what the device must have.
+    """
+
+    problem: Problem
+    layouts: Layouts
+    c: Coefficients
+    stages: Split
+    time_terms: Array
+    """(n, terms)."""
+    memory_terms: Array
+    """(n, terms)."""
+    memory_stage: Array
+    """(n,): the fullest stage."""
+    host_bytes: Array
+    """(n,): what is offloaded, for a device of the stage with most."""
+    once_s: Array
+    """(n,): what is exposed of data-parallel traffic that comes once a step."""
+
+    def take(self, rows: Array) -> Predictions:
+        """Those at `rows`; not for coefficients drawn for each layout."""
+        return Predictions(
+            self.problem,
+            self.layouts.take(rows),
+            self.c,
+            self.stages.take(rows),
+            self.time_terms[rows],
+            self.memory_terms[rows],
+            self.memory_stage[rows],
+            self.host_bytes[rows],
+            self.once_s[rows],
+        )
+
+    def with_stack(self, problem: Problem, c: Coefficients) -> Predictions:
+        """The same layouts for a problem that differs in its stack, and splits layers over stages
+        as this one does."""
+        return predict(problem, self.layouts, c, self.stages)
+
+    @cached_property
+    def time(self) -> dict[str, Array]:
+        return dict(zip(TIME, self.time_terms.T, strict=True))
+
+    @cached_property
+    def memory(self) -> dict[str, Array]:
+        return dict(zip(MEMORY, self.memory_terms.T, strict=True))
+
+    @cached_property
+    def layers_per_chunk(self) -> list[tuple[int, ...]]:
+        return [tuple(map(len, chunks)) for chunks in layers_of_chunks(self.problem, self.layouts)]
+
+    @cached_property
+    def step_time_s(self) -> Array:
+        return total(self.time.values())
+
+    @cached_property
+    def needed_bytes(self) -> Array:
+        return total(self.memory.values())
+
+    @property
+    def reserved_bytes(self) -> Array:
+        return self.needed_bytes - self.memory["context_bytes"]
+
+    @property
+    def allocated_bytes(self) -> Array:
+        return self.reserved_bytes - self.memory["fragmentation_bytes"]
+
+    def fits(self, reserve_bytes: float = 0.0) -> Array:
+        """Whether the predicted memory of each layout is within what its device, less the reserve,
+        and its host have; shape (n,)."""
+        cluster = self.problem.cluster
+        return (self.needed_bytes <= cluster.usable_bytes - reserve_bytes) & (
+            self.host_bytes <= cluster.host_bytes
+        )
+
+    @property
+    def chips(self) -> Array:
+        return self.layouts.num_devices / self.problem.cluster.chip.devices_per_chip
+
+    @property
+    def tokens_per_s(self) -> Array:
+        return self.problem.workload.tokens / self.step_time_s
+
+    def tflops_per_chip(self, count: AttentionCount) -> Array:
+        if count not in self._tflops_per_chip:
+            flops = model_flops(self.problem.architecture, self.problem.workload, count)
+            self._tflops_per_chip[count] = flops / self.step_time_s / self.chips / 1e12
+        return self._tflops_per_chip[count]
+
+    @cached_property
+    def _tflops_per_chip(self) -> dict[AttentionCount, Array]:
+        return {}
+
+    def mfu(self, count: AttentionCount, dtype: str | None = None) -> Array:
+        """Model FLOPs over the chip's dense peak, by default the peak of the GEMM format."""
+        chip = self.problem.cluster.chip
+        peak = chip.peak_flops(dtype or self.problem.workload.number_format.gemm) / 1e12
+        return self.tflops_per_chip(count) / peak
+
+
+def predict(
+    problem: Problem, layouts: Layouts, c: Coefficients, stages: Split | None = None
+) -> Predictions:
+    """Time and memory of every layout. Layouts are taken as legal (models.layouts.rules); illegal
+    ones give numbers, not sense.
+
+    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
+    `stages`: of the layouts, where they are known.
+    """
+    n = len(layouts)
+    split = stages or Split(*partitions(problem, layouts))
+    q, tables = question(problem, layouts.recompute), split.tables
+    rows = rows_of(layouts, policy_numbers(layouts.recompute), split.code)
+    coefficients = coefficient_records(c)
+    order = np.argsort(_alike(rows), kind="stable") if len(coefficients) == 1 else np.arange(n)
+    time, memory = np.empty((n, len(TIME))), np.empty((n, len(MEMORY)))
+    stage, host, once = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
+    predict_rows(
+        q, tables, rows[order], coefficients, NO_LINKS, room_for(q, tables),
+        time, memory, stage, host, once,
+    )  # fmt: skip
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
+    found = (values[place] for values in (time, memory, stage, host, once))
+    return Predictions(problem, layouts, c, split, *found)
+
+
+def _alike(rows: Array) -> Array:
+    """A number for each row, in whose order rows lie together that have the same shard, and among
+    these those on the same mesh: what they share is worked out once."""
+    return (_mixed(rows, _OF_SHARD) << np.uint64(32)) ^ (_mixed(rows, _OF_MESH) >> np.uint64(32))
+
+
+def _mixed(rows: Array, names: Sequence[str]) -> Array:
+    """A number for each row that depends on these fields."""
+    mixed = np.zeros(len(rows), dtype=np.uint64)
+    for name in names:
+        mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + rows[name].astype(np.uint64)
+    return mixed

@@ -1,0 +1,55 @@
+"""Single kernels and collectives of a problem, as micro-benchmarks measure them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.columns import Array
+from models.compilation.compiled import compiled
+from models.cost.collectives import Cost, all_to_all, gather, reduce, send
+from models.cost.facts import CoefficientRecord, Question, coefficient_records, question
+from models.cost.groups import TP, Groups, groups_for, set_group
+from models.cost.kernels import linear
+from models.spec.problem import Problem
+from models.spec.profile import Coefficients
+from models.spec.recompute import NONE
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+
+
+def collective_cost(problem: Problem, operation: str, c: Coefficients) -> Cost:
+    """What one of COLLECTIVES costs over all devices of the problem."""
+    q = question(problem, np.array([NONE]))
+    devices, code = problem.cluster.num_devices, COLLECTIVES.index(operation)
+    cost = _collective(q, coefficient_records(c)[0], groups_for(q.order), devices, code)
+    return Cost(*cost)
+
+
+@compiled
+def _collective(q: Question, c: CoefficientRecord, g: Groups, devices: int, operation: int) -> Cost:
+    f = q.facts[0]
+    set_group(q.order, 0, 1, devices, g, TP)
+    if operation == 0:
+        return reduce(f, q.dims, c, g, TP)
+    if operation <= 2:
+        return gather(f, q.dims, c, g, TP)
+    if operation == 3:
+        return all_to_all(f, q.dims, c, g, TP)
+    return send(q.dims, c, g, TP)
+
+
+def gemm_seconds(problem: Problem, m: Array, k: Array, n: Array, c: Coefficients) -> Array:
+    """Seconds of products of m x k by k x n matrices in the problem's GEMM format; all (n,)."""
+    q = question(problem, np.array([NONE]))
+    m, k, n = (np.array(of, dtype=float) for of in (m, k, n))
+    seconds = np.empty(len(m))
+    _products(q, coefficient_records(c)[0], m, k, n, seconds)
+    return seconds
+
+
+@compiled
+def _products(
+    q: Question, c: CoefficientRecord, m: Array, k: Array, n: Array, seconds: Array
+) -> None:
+    for i in range(len(m)):
+        seconds[i] = linear(q.facts[0], c, m[i], k[i], n[i]).forward

@@ -1,1 +1,0 @@
-"""The cost model of one layout as a compiled scalar kernel."""

@@ -1,0 +1,80 @@
+"""Kernel times: shapes, attention kernels and number formats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.cost.facts import coefficient_records
+from models.cost.facts import question as asked
+from models.cost.kernels import attention
+from models.cost.predictions import predict
+from models.spec import catalogue
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import NewestSoftware
+from models.spec.recompute import NONE
+from tests.models.cost.examples import LAYOUTS, PROFILE, question
+
+
+def test_a_ring_of_chunks_has_shorter_kernels_than_the_whole_sequence() -> None:
+    """As many tokens a device, in one sequence or in halves of two; gathered keys are met at
+    once."""
+    longer = []
+    for context in ("ring", "allgather"):
+        problem = question()
+        problem = replace(problem, stack=replace(problem.stack, context=context))
+        layouts = [
+            Layout(dp_shard=64, zero_stage=1),
+            Layout(dp_shard=32, cp=2, micro_batch=2, zero_stage=1),
+        ]
+        found = predict(
+            problem,
+            Layouts.of(layouts),
+            replace(PROFILE.coefficients(problem.scopes), context_overlap=1.0),
+        )
+        longer.append(np.diff(found.time["context_s"])[0])
+    ring, gathered = longer
+    assert ring > gathered >= 0
+
+
+def test_kernels_are_no_newer_than_the_newest_that_ran_on_the_generation() -> None:
+    def compute(age_years: float, known: tuple[NewestSoftware, ...]) -> float:
+        problem = question()
+        problem = replace(problem, stack=replace(problem.stack, age_years=age_years))
+        c = replace(PROFILE, newest=known).coefficients(problem.scopes)
+        same_host = replace(c, launch_ageing=0.0)
+        return float(predict(problem, Layouts.of(LAYOUTS[1:2]), same_host).time["compute_s"][0])
+
+    known = (NewestSoftware(scope="generation:hopper", year=PROFILE.software_year - 2.0),)
+    other = (NewestSoftware(scope="generation:ampere", year=PROFILE.software_year - 2.0),)
+    assert compute(0.0, known) == compute(2.0, ()) > compute(0.0, other)
+    assert compute(2.5, known) == compute(2.5, ()) > compute(2.0, ())
+
+
+def test_heads_of_64_are_as_much_slower_as_was_measured() -> None:
+    """FlashAttention-2 on A100, causal, forward and backward, 8,192 tokens: 165 and 182 TFLOP/s."""
+    problem = replace(question(), cluster=catalogue.cluster("a100", 64))
+    problem = replace(problem, stack=replace(problem.stack, attention_kernel="flash2"))
+    c = coefficient_records(PROFILE.coefficients(problem.scopes))[0]
+    seconds = {}
+    for dim in (64, 128, 256):
+        q = asked(with_heads_of(problem, dim), np.array([NONE]))
+        seconds[dim] = attention(q.facts[0], q.layers[0], c, 8192.0, 2048 / dim).forward
+    assert seconds[128] / seconds[64] == pytest.approx(165 / 182, abs=0.02)
+    assert seconds[256] == pytest.approx(seconds[128])
+
+
+def with_heads_of(problem: Problem, dim: int) -> Problem:
+    layer = problem.architecture.layers[0]
+    narrow = replace(layer, attention=replace(layer.attention, head_dim=dim, v_head_dim=dim))
+    return replace(problem, architecture=replace(problem.architecture, layers=(narrow,)))
+
+
+def test_without_tf32_products_of_fp32_run_at_the_peak_of_fp32() -> None:
+    old, new = (catalogue.chip(name) for name in ("v100", "h100"))
+    assert "tf32" not in old.peak_tflops
+    assert old.peak_flops("tf32") == old.peak_flops("fp32") == old.peak_tflops["fp32"] * 1e12
+    assert new.peak_flops("tf32") > new.peak_flops("fp32")

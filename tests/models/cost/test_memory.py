@@ -1,0 +1,274 @@
+"""Bytes on a device: parameters, gradients, optimizer states and activations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.cost.facts import ALL_PIECES, coefficient_records, policy_numbers, record_type
+from models.cost.facts import question as asked
+from models.cost.memory import layer_size
+from models.cost.mesh import Part, set_shard
+from models.cost.predictions import predict
+from models.cost.shard import Shard
+from models.cost.step import wanted_pieces
+from models.spec import catalogue
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.recompute import NONE, policy_code
+from tests.models.cost.examples import LAYOUTS, PROFILE, on_stack, question
+
+
+def test_what_is_computed_again_is_kept_no_longer() -> None:
+    """Bytes a token and hidden unit of a GPT layer (Korthikanti et al., arXiv 2205.05198, table 2
+    and §4.1): 8 for the input of GeLU and 8 for its output, 2 for the output of each norm, 5as/h
+    for the scores of attention."""
+    gpt = catalogue.architecture("gpt-3-175b")
+    problem = replace(
+        question(), architecture=gpt, stack=replace(question().stack, attention_kernel="unfused")
+    )
+    modules = [(), ("mlp",), ("mlp_act",), ("core_attn",), ("layernorm",)]
+    policies = [policy_code("selective", names) if names else NONE for names in modules]
+    kept = kept_bytes(problem, policies) / (problem.workload.seq_len * gpt.hidden_size)
+    scores = 5 * gpt.kinds[0].attention.num_heads * problem.workload.seq_len / gpt.hidden_size
+    assert (kept[0] - kept).tolist() == pytest.approx([0, 16, 8, scores, 4])
+
+
+def kept_bytes(problem: Problem, policies: list[int]) -> np.ndarray:
+    """What a layer of the first kind keeps of one sequence under each policy, on one device."""
+    numbers = np.array(policies)
+    q, tokens = asked(problem, numbers), float(problem.workload.seq_len)
+    c = coefficient_records(PROFILE.coefficients(problem.scopes))[0]
+    different, kinds = q.policies.shape
+    parts = np.zeros(kinds + 2, dtype=record_type(Part))
+    again, kept = np.empty((different, kinds + 2)), np.empty((different, kinds))
+    shard, pieces = Shard(tokens, tokens, 1.0, 1.0, 1.0), np.empty(len(ALL_PIECES))
+    set_shard(
+        q.facts[0], q.layers, q.policies, shard, c, wanted_pieces(q.policies), parts, again, kept,
+        pieces,
+    )  # fmt: skip
+    return kept[np.searchsorted(policy_numbers(numbers), numbers), 0]
+
+
+def test_sharding_more_needs_less_memory() -> None:
+    problem = question()
+    stages = [Layout(tp=8, dp_replicate=8, sequence_parallel=True)]
+    stages += [
+        Layout(tp=8, dp_shard=8, zero_stage=stage, sequence_parallel=True) for stage in (1, 2, 3)
+    ]
+    found = predict(problem, Layouts.of(stages), PROFILE.coefficients(problem.scopes))
+    assert (np.diff(found.needed_bytes) < 0).all()
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "llama-3.2-1b", "qwen3-0.6b", "gemma-2-2b"])
+def test_every_parameter_byte_is_somewhere(model: str) -> None:
+    """Plain data parallelism on one device holds 2 + 4 + 12 bytes of every parameter, a tied
+    embedding's once."""
+    problem = question(model=model, chips=1, global_batch=1)
+    found = predict(problem, Layouts.of([Layout()]), PROFILE.coefficients(problem.scopes))
+    held = sum(
+        found.memory[name][0] for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
+    )
+    assert held == pytest.approx(18 * problem.architecture.parameters.total, rel=1e-3)
+
+
+def held_bytes(problem: Problem, layout: Layout) -> float:
+    found = predict(problem, Layouts.of([layout]), PROFILE.coefficients(problem.scopes))
+    return float(
+        sum(
+            found.memory[name][0]
+            for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
+        )
+    )
+
+
+def test_in_fp32_there_is_no_second_copy() -> None:
+    """4 + 4 + 8 bytes: parameters, gradients, two moments."""
+    problem = question(model="llama-3-8b", chips=1, global_batch=1, precision="fp32")
+    assert held_bytes(problem, Layout()) == pytest.approx(
+        16 * problem.architecture.parameters.total, rel=1e-3
+    )
+
+
+def test_zero_3_shards_as_much_as_its_paper_says() -> None:
+    """16 bytes of a parameter (Rajbhandari et al., arXiv 1910.02054 §5.3), beside two layers that
+    are gathered and one that is reduced at a time, from 16 bits into what is sent where that is
+    wider; PyTorch's FSDP has 4 bytes of gradient there, and gathers from its fp32 parameters."""
+    of_model = question(model="llama-3-8b")
+    parameters = of_model.architecture.parameters
+    layer = (parameters.total - parameters.embedding - parameters.lm_head) / 32
+    for stack, states, reduced in (
+        ("deepspeed", 16, 2),
+        ("megatron", 18, 6),
+        ("fsdp", 16, 6),
+        ("fms-fsdp", 14, 2),
+    ):
+        held = held_bytes(
+            replace(of_model, stack=catalogue.stack(stack)), Layout(dp_shard=64, zero_stage=3)
+        )
+        assert held == pytest.approx(
+            states * parameters.total / 64 + (2 * 2 + reduced) * layer, rel=1e-3
+        )
+
+
+def test_key_value_heads_repeat_where_tensor_parallelism_exceeds_them() -> None:
+    problem = question(model="llama-3.1-70b", chips=32)
+    eight, thirty_two = (held_bytes(problem, Layout(tp=tp, pp=32 // tp)) for tp in (8, 32))
+    architecture = problem.architecture
+    repeated = (
+        18
+        * 80
+        * architecture.hidden_size
+        * architecture.kinds[0].attention.kv_dim
+        * (1 / 8 - 1 / 32)
+    )
+    whole = 18 * architecture.parameters.total
+    assert thirty_two == pytest.approx(whole / 32 + repeated, rel=0.01)
+    assert eight == pytest.approx(whole / 32, rel=0.15)
+
+
+def test_a_tied_embedding_is_where_the_head_is_too() -> None:
+    """Both ends of a pipeline hold it, and each reduces its gradients."""
+    tied = question(model="llama-3.2-1b", chips=2, global_batch=2)
+    apart = replace(tied, architecture=replace(tied.architecture, tie_word_embeddings=False))
+    for layout in (Layout(pp=2), Layout(pp=2, zero_stage=1)):
+        both = (
+            predict(p, Layouts.of([layout]), PROFILE.coefficients(p.scopes)) for p in (tied, apart)
+        )
+        first, second = both
+        for name in ("gradients_bytes", "optimizer_bytes"):
+            assert first.memory[name][0] == second.memory[name][0]
+        assert first.time["optimizer_s"][0] == pytest.approx(second.time["optimizer_s"][0])
+
+
+def test_tensor_parallelism_leaves_routers_norms_and_down_projections_whole() -> None:
+    """Of a sparse layer of DeepSeek-V3: 44 million dense parameters on each of eight ranks, not
+    29."""
+    problem = question(model="deepseek-v3")
+    h = 7168
+    whole = h * (1536 + 512 + 64) + 1536 + 512 + 2 * h + h * 256
+    q = asked(problem, np.array([NONE]))
+    one, eight = (
+        layer_size(q.facts[0], q.layers[1], Shard(4096.0, 4096.0 / tp, tp, 1.0, 1.0)).dense
+        for tp in (1.0, 8.0)
+    )
+    assert eight == pytest.approx((one - whole) / 8 + whole)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_of_offloaded_activations_two_layers_worth_stay(recompute: str) -> None:
+    """Whatever a layer keeps of them: with full recompute its input, 2 bytes of each element."""
+    problem = replace(question(seq_len=65536, global_batch=64), stack=catalogue.stack("maxtext"))
+    layouts = [
+        Layout(dp_shard=64, zero_stage=3, recompute=recompute, offload_activations=o)
+        for o in (False, True)
+    ]  # type: ignore[arg-type]
+    c = PROFILE.coefficients(problem.scopes)
+    found = predict(problem, Layouts.of(layouts), c)
+    freed = -np.diff(found.memory["activations_bytes"])[0]
+    assert found.host_bytes[1] == pytest.approx(freed * 80 / 78)
+    if recompute == "full":
+        assert found.host_bytes[1] == pytest.approx(80 * 65536 * 8192 * 2 * c.activation_memory)
+
+
+def test_what_the_device_must_have_is_what_is_reserved_and_the_runtime() -> None:
+    problem = question()
+    found = predict(problem, Layouts.of(LAYOUTS), PROFILE.coefficients(problem.scopes))
+    assert found.reserved_bytes + found.memory["context_bytes"] == pytest.approx(found.needed_bytes)
+    assert found.allocated_bytes + found.memory["fragmentation_bytes"] == pytest.approx(
+        found.reserved_bytes
+    )
+
+
+def test_eager_kernels_keep_more_than_fused_ones() -> None:
+    """Of each token and layer of Llama-3-8B: two norms of 6 bytes an element, queries and keys, the
+    activated gate."""
+    base = question(model="llama-3-8b", chips=1, global_batch=1)
+    fused, eager = (on_stack("torchtitan", base, fused=fused) for fused in (True, False))
+    c = PROFILE.coefficients(fused.scopes)
+    kept = [
+        predict(p, Layouts.of([Layout()]), c).memory["activations_bytes"][0] for p in (fused, eager)
+    ]
+    more = 32 * 8192 * (2 * 4096 * 6 + (4096 + 1024 * 2) * 2 + 14336 * 2)
+    assert kept[1] - kept[0] == pytest.approx(more * c.activation_memory, rel=1e-3)
+
+
+def test_a_loss_keeps_what_its_kernels_leave_of_the_logits() -> None:
+    """6 bytes of each; under PyTorch's cross_entropy 16, which are 20 of a device's part where the
+    loss is sharded."""
+    base = question(model="llama-3-8b", chips=4)
+    layout = Layouts.of([Layout(tp=4)])
+    ways = [
+        {"parallel_loss": p, "loss": f}
+        for p, f in ((True, "fused"), (True, "pytorch"), (False, "pytorch"))
+    ]
+    problems = [on_stack("aa-scaling", base, **way) for way in ways]
+    c = PROFILE.coefficients(problems[0].scopes)
+    logits = [predict(p, layout, c).memory["logits_bytes"][0] for p in problems]
+    assert logits[1] == pytest.approx(logits[0] * 20 / 6)
+    assert logits[2] == pytest.approx(logits[0] * 4 * 16 / 6)
+
+
+@pytest.mark.parametrize("stack", ["fsdp", "torchtitan", "fms-fsdp", "llm-foundry", "megatron"])
+def test_gradients_are_there_when_activations_are(stack: str) -> None:
+    """However few micro-batches there are."""
+    problem = on_stack(stack, question(model="llama-3-8b", chips=8))
+    layouts = Layouts.of([Layout(dp_shard=8, zero_stage=3, micro_batch=m) for m in (16, 8, 1)])
+    held = predict(problem, layouts, PROFILE.coefficients(problem.scopes)).memory
+    gradients = problem.gradient_bytes * problem.architecture.parameters.total / 8
+    assert len(set(held["gradients_bytes"])) == 1
+    assert held["gradients_bytes"][0] > gradients
+
+
+def test_a_loss_in_parts_keeps_a_part_of_the_logits() -> None:
+    base = question(model="llama-3-8b", chips=8)
+    rows = Layouts.of([Layout(dp_shard=8, zero_stage=3, recompute="full", micro_batch=4)])
+    problems = [on_stack("torchtitan", base, loss_chunks=chunks) for chunks in (1, 2)]
+    c = PROFILE.coefficients(problems[0].scopes)
+    whole, half = (predict(p, rows, c).memory["logits_bytes"][0] for p in problems)
+    assert half == pytest.approx(whole / 2)
+
+
+def test_a_last_stage_that_keeps_logits_has_those_of_all_micro_batches() -> None:
+    """In 16 bits, a device's part of the vocabulary."""
+    base = question(model="llama-3-8b", chips=16, global_batch=64)
+    rows = Layouts.of(
+        [Layout(pp=2, tp=2, dp_shard=4, zero_stage=2, sequence_parallel=True), Layout(dp_shard=16)]
+    )
+    problems = [on_stack("torchtitan", base, keeps_logits=keeps) for keeps in (False, True)]
+    c = PROFILE.coefficients(problems[0].scopes)
+    without, kept = (predict(p, rows, c) for p in problems)
+    assert kept.memory_stage[0] == 1
+    assert kept.memory["logits_bytes"][0] >= 16 * 8192 * 128256 / 2 * 2
+    assert kept.allocated_bytes[1] == without.allocated_bytes[1]
+
+
+def test_gathered_keys_and_values_are_whole_while_a_layer_runs() -> None:
+    """And so are their gradients: 2 x 2 bytes for each of 8 x 2 x 128 elements of 131,072 tokens. A
+    small vocabulary, or the logits before them would be more."""
+    base = question(model="llama-3-8b", chips=16, seq_len=131072, global_batch=1)
+    base = replace(base, architecture=replace(base.architecture, vocab_size=1024))
+    rows = Layouts.of([Layout(cp=16, recompute="full"), Layout(dp_shard=16)])
+    ways = [on_stack("axlearn", base, context=context) for context in ("ring", "allgather")]
+    c = PROFILE.coefficients(ways[0].scopes)
+    ring, gathered = (predict(p, rows, c).memory["activations_bytes"] for p in ways)
+    assert gathered[0] - ring[0] == pytest.approx(131072 * 2048 * 4 * c.activation_memory)
+    assert gathered[1] == ring[1]
+
+
+def test_copies_of_weights_for_gemms_take_memory_with_fp8_only() -> None:
+    """Two bytes a parameter of a layer, beside those of the one in use; none where it is itself in
+    fp8."""
+    rows = Layouts.of([Layout(tp=8, dp_shard=8, zero_stage=1, sequence_parallel=True)])
+    held = {}
+    for precision in ("bf16", "fp8"):
+        for stack in ("megatron", "megatron-bridge"):
+            problem = on_stack(stack, question(model="llama-3-8b", precision=precision))
+            c = PROFILE.coefficients(problem.scopes)
+            held[precision, stack] = predict(problem, rows, c).memory["parameters_bytes"][0]
+    more = held["fp8", "megatron"] - held["bf16", "megatron"]
+    layers = catalogue.architecture("llama-3-8b").parameters.total - 2 * 128256 * 4096
+    assert more == pytest.approx(2 * layers / 8, rel=1e-3)
+    assert held["fp8", "megatron-bridge"] == held["bf16", "megatron-bridge"]

@@ -1,0 +1,176 @@
+"""What communication hides behind, and what stays exposed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.cost import facts
+from models.cost.collectives import links_of, time
+from models.cost.groups import groups_for
+from models.cost.predictions import predict
+from models.cost.rows import rows_of
+from models.spec import catalogue
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Coefficients
+from models.spec.recompute import NONE
+from tests.models.cost.examples import PROFILE, on_stack, question
+
+
+def test_dualpipe_updates_what_it_holds() -> None:
+    problem = replace(question(model="llama-3.1-70b", chips=64), stack=catalogue.stack("deepseek"))
+    layouts = [
+        Layout(pp=4, tp=2, dp_shard=8, zero_stage=1, schedule=name) for name in ("1f1b", "dualpipe")
+    ]
+    plain, dual = predict(problem, Layouts.of(layouts), PROFILE.coefficients(problem.scopes)).time[
+        "optimizer_s"
+    ]
+    assert 1.8 < dual / plain < 2.2
+
+
+def test_muon_costs_its_orthogonalisation_and_saves_a_moment() -> None:
+    layout = Layout(tp=8, dp_shard=8, zero_stage=1, sequence_parallel=True)
+    found = []
+    for optimizer in ("adamw", "muon"):
+        problem = question(optimizer=optimizer)
+        found.append(predict(problem, Layouts.of([layout]), PROFILE.coefficients(problem.scopes)))
+    adamw, muon = found
+    assert muon.time["optimizer_s"][0] > adamw.time["optimizer_s"][0]
+    assert muon.memory["optimizer_bytes"][0] == pytest.approx(
+        adamw.memory["optimizer_bytes"][0] * 8 / 12
+    )
+
+
+def test_an_offloaded_update_runs_at_the_speed_of_the_host() -> None:
+    problem = question()
+    layouts = [
+        Layout(dp_shard=64, zero_stage=3, recompute="full", offload_optimizer=o)
+        for o in (False, True)
+    ]
+    found = predict(problem, Layouts.of(layouts), PROFILE.coefficients(problem.scopes))
+    device, host = found.time["optimizer_s"]
+    assert host > 10 * device
+
+
+def test_tensor_traffic_hides_within_a_domain_only() -> None:
+    problem = question()
+    apart = replace(problem, stack=replace(problem.stack, overlap_tensor=False))
+    layouts = Layouts.of(
+        [Layout(tp=tp, dp_shard=64 // tp, zero_stage=1, sequence_parallel=True) for tp in (8, 16)]
+    )
+    hidden, exposed = (
+        predict(asked, layouts, PROFILE.coefficients(problem.scopes)).time["tensor_s"]
+        for asked in (problem, apart)
+    )
+    assert hidden[0] < exposed[0]
+    assert hidden[1] == exposed[1]
+
+
+def test_what_a_stack_shards_after_backward_hides_behind_nothing() -> None:
+    """What nanotron's ZeRO 1 scatters and gathers takes as long as if no data-parallel traffic hid;
+    plain data parallelism hides what it reduces."""
+    base = question(model="llama-3-8b", chips=64, global_batch=64)
+    stages = Layouts.of([Layout(tp=8, dp_shard=8, zero_stage=1), Layout(tp=8, dp_replicate=8)])
+    switches = ((True, True), (True, False), (False, False))
+    ways = [
+        on_stack("nanotron", base, overlap_data=data, overlap_zero1=zero1)
+        for data, zero1 in switches
+    ]
+    c = PROFILE.coefficients(ways[0].scopes)
+    hidden, apart, nothing = (predict(p, stages, c).time["data_s"] for p in ways)
+    assert hidden[0] < apart[0] == nothing[0]
+    assert hidden[1] == apart[1] < nothing[1]
+
+
+def test_a_job_of_most_of_a_cluster_waits_for_its_slowest_node() -> None:
+    """With every send and receipt: a stage has four of a micro-batch where it has two neighbours,
+    two where it has one, and a hop has two to fill and drain the pipeline. Not where half of the
+    nodes do without it."""
+    layouts = [
+        Layout(tp=8, pp=pp, dp_shard=64 // pp, sequence_parallel=True, balanced=True)
+        for pp in (4, 2)
+    ]
+    added = []
+    for chips, layout in zip(
+        (256, 512, 512), (replace(layouts[0], dp_shard=8), *layouts), strict=True
+    ):
+        cluster = catalogue.cluster("hf-science", chips)
+        problem = replace(question(chips=chips), cluster=cluster, stack=catalogue.stack("nanotron"))
+        c = replace(PROFILE.coefficients(problem.scopes), jitter=0.0)
+        slow, sound = (
+            predict(problem, Layouts.of([layout]), replace(c, slow_node_s=s)) for s in (0.5, 0.0)
+        )
+        added.append(float(slow.step_time_s[0] - sound.step_time_s[0]))
+    assert added == pytest.approx([0.0, 0.5 * (4 * 8 + 2 * 3), 0.5 * (2 * 4 + 2 * 1)])
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4, 16])
+def test_the_host_s_collectives_hide_beside_what_the_device_does(micro_batch: int) -> None:
+    """A pass takes as long as the host, here of no launches, or the device, whichever takes longer;
+    without a pipeline the host is fast."""
+    problem = replace(question(seq_len=2048, global_batch=256), stack=catalogue.stack("nanotron"))
+    layouts = [
+        Layout(tp=8, pp=pp, dp_shard=8 // pp, micro_batch=micro_batch, balanced=True)
+        for pp in (1, 2)
+    ]
+    c = replace(PROFILE.coefficients(problem.scopes), launch_s=0.0)
+    hop = 2e-4
+    free, held = (predict(problem, Layouts.of(layouts), replace(c, stall_s=s)) for s in (0.0, hop))
+    host = (
+        2 * 2 * 7 * hop * (40 * 2) / 2
+    )  # forward and backward, two reductions a layer, to and fro over 7 hops
+    passes = problem.workload.global_batch // (4 * micro_batch)
+    device = np.asarray(free.time["compute_s"] + free.time["tensor_s"])[1] / passes
+    extra = (held.time["tensor_s"] - free.time["tensor_s"]) / passes
+    assert extra[0] == 0
+    assert extra[1] <= host
+    assert extra[1] == pytest.approx(max(host - device, 0.0), abs=0.1 * device)
+
+
+def send_seconds(problem: Problem, rows: Layouts, c: Coefficients) -> float:
+    """Of the activations of a micro-batch of the only layout, whose tokens no axis divides."""
+    q, of_c = facts.question(problem, np.array([NONE])), facts.coefficient_records(c)[0]
+    (row,) = rows_of(rows, np.array([NONE]), np.zeros(1))
+    room, dispatch = groups_for(q.order), np.empty((len(q.layers), 2))
+    links = links_of(q.facts[0], q.layers, q.dims, q.order, row, of_c, room, dispatch)
+    tokens = problem.workload.seq_len * int(rows.micro_batch[0])
+    return time(links.send, tokens * problem.architecture.hidden_size * 2.0) + float(c.send_s)
+
+
+@pytest.mark.parametrize("seq_len", [256, 1024, 8192])
+def test_no_more_is_exposed_of_sends_than_there_is(seq_len: int) -> None:
+    """However much of a layer FSDP's copies take, beside which its collectives run too."""
+    problem = on_stack(
+        "torchtitan", question(model="llama-3-8b", chips=64, seq_len=seq_len, global_batch=512)
+    )
+    knobs: dict[str, object] = {
+        "pp": 2,
+        "dp_shard": 32,
+        "schedule": "interleaved",
+        "virtual_stages": 2,
+        "zero_stage": 3,
+    }
+    rows = Layouts.of([Layout(**knobs)])  # type: ignore[arg-type]
+    c = PROFILE.coefficients(problem.scopes)
+    every = 2 * rows.num_micro_batches(512) * 2 * send_seconds(problem, rows, c)
+    exposed = predict(problem, rows, c).time["pipeline_s"]
+    assert 0 <= exposed[0] <= every[0] * (1 + 1e-9)
+
+
+def test_tensor_parallel_traffic_hides_beside_no_nvfp4() -> None:
+    """Transformer Engine's userbuffers take 16 bits, fp8 and mxfp8."""
+    rows = Layouts.of([Layout(tp=8, sequence_parallel=True)])
+    for precision, hides in (("mxfp8", True), ("nvfp4", False)):
+        base = replace(
+            question(model="llama-3-8b", global_batch=8), cluster=catalogue.cluster("b200", 8)
+        )
+        base = replace(base, workload=replace(base.workload, precision=precision))
+        apart = replace(base, stack=replace(base.stack, overlap_tensor=False))
+        seconds = [
+            predict(p, rows, PROFILE.coefficients(p.scopes)).time["tensor_s"][0]
+            for p in (base, apart)
+        ]
+        assert (seconds[0] < 0.9 * seconds[1]) == hides

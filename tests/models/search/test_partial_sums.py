@@ -1,0 +1,214 @@
+"""A partial sum never exceeds the whole: every bound of the search, of random layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, product
+
+import numpy as np
+import pytest
+
+from models.columns import Array
+from models.cost.least_links import ANY_FILLING
+from models.errors import Invalid, TooLarge
+from models.layouts.complexity import points_of_degrees
+from models.layouts.space import (
+    MEMORY_POLICY_KNOBS,
+    SCHEDULE_KNOBS,
+    SHARDING_KNOBS,
+    Space,
+    variant_row,
+)
+from models.search.mesh_policies import Meshes
+from models.search.tables import NoLegalLayout, SearchTables
+from models.spec import catalogue
+from models.spec.constraints import Constraints
+from models.spec.device_order import filling_code
+from models.spec.layout import PLACEMENTS, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import shipped_profile
+from tests.benchmarks.problems import problem
+from tests.oracles.random_questions import random_coefficients, random_layouts, random_problem
+
+_OF_TRUNK = ("pp", "tp", "cp", "dp", "sequence_parallel", "micro_batch")
+_KNOBS_OF_MEMORY_POLICIES = [knob for knob in MEMORY_POLICY_KNOBS if knob != "recompute_layers"]
+_CHIPS = sorted({one.id for one in (*catalogue.fabrics().values(), *catalogue.chips().values())})
+"""Those of the catalogue, with the links of their data sheets and of presets."""
+
+
+@dataclass(frozen=True)
+class Members:
+    """Layouts that are in the space of some tables, with the number of the chain, the schedule and
+    the variant that each has there."""
+
+    layouts: Layouts
+    chain: Array
+    schedule: Array
+    variant: Array
+
+    @classmethod
+    def of(cls, tables: SearchTables, layouts: Layouts) -> Members:
+        """Those of some layouts that are; what a layout says of its chunks is left out."""
+        policies = tables.policies
+        memory_policy = _position(policies.memory_policies, layouts, _KNOBS_OF_MEMORY_POLICIES)
+        sharding = _position(policies.shardings, layouts, SHARDING_KNOBS)
+        schedule = _position(policies.schedules, layouts, SCHEDULE_KNOBS)
+        trunk = _position(tables.trunks.rows, layouts, _OF_TRUNK)
+        variant = sharding * len(policies.memory_policies) + memory_policy
+        of_trunk = tables.trunks.chains[trunk]
+        there = np.min([memory_policy, sharding, schedule, trunk], axis=0) >= 0
+        there &= tables.legal_schedules[of_trunk, schedule]
+        there &= tables.legal_variants[variant_row(layouts), variant]
+        unsaid = layouts.with_columns(layers_per_chunk=np.full(len(layouts), "", dtype=str))
+        return cls(unsaid, of_trunk, schedule, variant).take(np.flatnonzero(there))
+
+    def take(self, at: Array) -> Members:
+        return Members(self.layouts.take(at), self.chain[at], self.schedule[at], self.variant[at])
+
+    def everywhere(self, fillings: Array) -> Members:
+        """These in every placement, and in every one of these fillings of a torus."""
+        shape = len(self.layouts), len(PLACEMENTS), len(fillings)
+        row, placement, filling = np.indices(shape).reshape(3, -1)
+        axes, block = fillings[filling].T
+        found = self.take(row)
+        places = {"placement": placement, "torus_axes": axes, "torus_block": block}
+        return replace(found, layouts=found.layouts.with_columns(**places))
+
+    def rows(self, tables: SearchTables) -> Array:
+        """Them as the compiled functions read them."""
+        rows = tables.set_schedule(tables.rows(self.layouts), self.chain, self.schedule)
+        tables.set_variant(rows, self.variant)
+        rows["recompute_layers"] = self.layouts.recompute_layers
+        rows["filling"] = filling_code(self.layouts.torus_axes, self.layouts.torus_block)
+        return rows
+
+
+def _position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
+    """Which of some rows has the knobs of each layout; -1 where none has."""
+
+    def keys(rows: Layouts) -> Iterator[tuple[object, ...]]:
+        return zip(*(getattr(rows, knob).tolist() for knob in knobs), strict=True)
+
+    place = {key: i for i, key in enumerate(keys(of))}
+    return np.array([place.get(key, -1) for key in keys(layouts)], dtype=np.int64)
+
+
+def least_seconds(
+    tables: SearchTables, members: Members, fits: Array
+) -> Iterator[tuple[str, Array]]:
+    """Every partial sum of time that layouts grow from, from their trunks to themselves; nothing
+    where it is of what fits, and they do not."""
+    layouts, whole = members.layouts, members.rows(tables)
+    undivided = tables.undivided_rows(_undivided(layouts))
+    trunks = undivided.copy()
+    trunks["ep"] = trunks["etp"] = 1
+    yield "trunk", tables.bound_trunks(trunks)
+    yield "core", tables.bound(undivided)[0]
+    legal = tables.legal_variants[variant_row(layouts)]
+    for filling in (ANY_FILLING, whole["filling"]):
+        meshes = Meshes(tables.rows(layouts), members.chain, legal, points_of_degrees(layouts))
+        meshes.rows["filling"] = filling
+        yield "mesh", np.where(fits, tables.bound_meshes(meshes), 0.0)
+        unplaced = whole.copy()
+        unplaced["filling"] = filling
+        yield "mesh with a policy", tables.bound(unplaced)[0]
+        yield "layout over the least links", tables.evaluate(unplaced, placed=False)[0]
+    sharding = members.variant // len(tables.policies.memory_policies)
+    placed = tables.set_sharding(tables.rows(layouts), sharding)
+    placed["filling"] = whole["filling"]
+    yield "placed mesh with a sharding", tables.bound(placed, placed=True)[0]
+    yield "mean stage", tables.bound(whole, placed=True)[0]
+
+
+def least_bytes(tables: SearchTables, members: Members) -> Iterator[tuple[str, Array]]:
+    """The same of memory, from cores with their variant on."""
+    undivided = tables.undivided_rows(_undivided(members.layouts))
+    yield "memory of a core", tables.bound(tables.set_variant(undivided, members.variant))[1]
+    yield "memory of the mean stage", tables.bound(members.rows(tables))[1]
+
+
+def _undivided(layouts: Layouts) -> Layouts:
+    return layouts.with_columns(dp_shard=layouts.dp, dp_replicate=np.ones_like(layouts.dp))
+
+
+def require_bounds(tables: SearchTables, members: Members) -> None:
+    """That no partial sum exceeds the whole."""
+    found = tables.predict(members.layouts)
+    fits = tables.fits(found.memory, found.host_bytes)
+    seconds = ((*one, found.step_time_s) for one in least_seconds(tables, members, fits))
+    size = ((*one, found.needed_bytes) for one in least_bytes(tables, members))
+    for name, least, whole in chain(seconds, size):
+        if not (least <= whole * (1 + 1e-9)).all():
+            worst = int((least / whole).argmax())
+            raise AssertionError(
+                f"{name}: {least[worst]!r} of {whole[worst]!r}, at {members.layouts[worst]}"
+            )
+
+
+def some_members(
+    rng: np.random.Generator, question: Problem, count: int
+) -> tuple[SearchTables, Members] | None:
+    """Up to so many layouts of a problem, with random coefficients; None where none is legal."""
+    try:
+        coefficients = random_coefficients(question, rng)
+        layouts = random_layouts(question, rng, count)
+        tables = SearchTables(Space(question, Constraints()), shipped_profile())
+    except (NoLegalLayout, Invalid, TooLarge):
+        return None
+    tables.c = coefficients
+    members = Members.of(tables, layouts) if len(layouts) else None
+    return None if members is None or not len(members.layouts) else (tables, members)
+
+
+def require_bounds_of_random_problems(
+    seed: int, count: int, each: int, *, everywhere: bool = False
+) -> None:
+    """Of so many layouts, up to `each` of a problem; or of these in every place."""
+    rng = np.random.default_rng(seed)
+    while count > 0:
+        question = random_problem(rng)
+        found = some_members(rng, question, each)
+        if found is None:
+            continue
+        tables, members = found
+        if everywhere:
+            members = members.everywhere(question.cluster.device_orders.distinct_fillings)
+        require_bounds(tables, members)
+        count -= len(members.layouts)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_partial_sum_exceeds_the_whole(seed: int) -> None:
+    """Of any model on any stack and fabric, whose links may be faster outwards or between peers,
+    and whose domains need not divide each other."""
+    require_bounds_of_random_problems(seed, 1500, 50)
+    require_bounds_of_random_problems(seed, 4000, 2, everywhere=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_no_partial_sum_of_many_layouts_exceeds_the_whole(seed: int) -> None:
+    require_bounds_of_random_problems(seed, 50_000, 500)
+    require_bounds_of_random_problems(seed, 200_000, 10, everywhere=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chip", _CHIPS)
+def test_no_place_on_a_known_fabric_is_faster_than_the_least_links(chip: str) -> None:
+    looked_at = 0
+    for model, chips in product(("llama-3-8b", "qwen3-30b-a3b"), (16, 48, 512)):
+        try:
+            cluster = catalogue.cluster(chip, chips)
+            precision = "bf16" if "bf16" in cluster.chip.peak_tflops else "fp16"
+            question = problem(
+                model, (chip, chips), "generic", seq_len=4096, global_batch=768, precision=precision
+            )
+        except Invalid:  # more chips than its fabric joins
+            continue
+        found = some_members(np.random.default_rng(chips), question, 10)
+        if found is not None:
+            fillings = question.cluster.device_orders.distinct_fillings
+            require_bounds(found[0], found[1].everywhere(fillings))
+            looked_at += 1
+    assert looked_at
