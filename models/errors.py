@@ -42,13 +42,25 @@ class Invalid(DomainError):
 
 
 class UnknownName(Invalid):
-    """A name that is in no catalogue; `near` lists up to three known names that are spelt alike."""
+    """A name that is in no catalogue; `near` lists up to three known names that are spelt alike, as
+    `difflib` measures it, from `cutoff` on. `otherwise` is said where there is none, in place of
+    the known names."""
 
-    def __init__(self, field: str, value: str, known: Iterable[str]) -> None:
+    def __init__(
+        self,
+        field: str,
+        value: str,
+        known: Iterable[str],
+        *,
+        cutoff: float = 0.5,
+        otherwise: str | None = None,
+    ) -> None:
         known = sorted(known)
-        near = difflib.get_close_matches(value.lower(), known, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(value.lower(), known, n=3, cutoff=cutoff)
         if near:
             hint = f"; did you mean {', '.join(near)}?"
+        elif otherwise:
+            hint = f"; {otherwise}"
         else:
             more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
             hint = f"; known: {', '.join(known[:_MOST_LISTED])}{more}"

@@ -12,14 +12,22 @@ from models.columns import Array
 from models.compilation.compiled import compiled
 from models.cost.facts import (
     ATTENTION,
+    CUT_INPUTS,
+    CUT_OUTPUTS,
     DENSE,
     DENSE_ACT,
     DENSE_HALF,
     ENDS,
     EXPERT_ACT,
     EXPERTS,
+    GROUPS,
+    INPUTS,
+    IS_UP,
+    KV_OUTPUTS,
     LAST_PRODUCT,
     NORM,
+    OUTPUTS,
+    ROWS_LOCAL,
     UP,
     CoefficientRecord,
     Facts,
@@ -30,11 +38,13 @@ from models.cost.kernels import (
     attention,
     backward,
     both,
+    choice_of_keys,
     gemm_efficiency,
     grouped,
     linear,
     linear_16,
     move,
+    recurrence,
     times,
 )
 from models.cost.shard import Shard, kv_share, routed_tokens
@@ -55,6 +65,13 @@ EAGER_ROTARY = 9
 """Two products, a rotated copy and a sum, where one kernel has 2."""
 EAGER_GATE = 2
 """The activated gate, written and read again."""
+
+
+RECURRENCE_LAUNCHES = 8
+"""Kernels of a linear mixer's forward: its convolution, the steps over chunks (four to six in
+flash-linear-attention and mamba_ssm), its norm and its gate."""
+CHOICE_LAUNCHES = 6
+"""Kernels that score, choose and gather keys, or pool them."""
 
 
 class LayerTime(NamedTuple):
@@ -100,8 +117,14 @@ def layer_time(
     products = both(
         projections(f, layer, shard, c), dense_products(f, layer, shard, c, wanted, pieces)
     )
-    core = attention(f, layer, c, shard.tokens, layer.num_heads / shard.tp)
-    pieces[ATTENTION] = core.forward
+    core = Passes(0.0, 0.0, 0.0)
+    if layer.attends:
+        core = attention(f, layer, c, shard.tokens, layer.num_heads / shard.tp)
+        pieces[ATTENTION] = core.forward
+    if layer.scoring_flops > 0:
+        core = both(core, choice_of_keys(f, layer, c, shard.local_tokens))
+    if layer.recurs:
+        products = both(products, recurrence(f, layer, c, shard.tokens / shard.tp))
     light = body_traffic(f, layer, shard, c, pieces)
     if layer.sparse:
         experts = expert_products(f, layer, shard, c)
@@ -109,8 +132,8 @@ def layer_time(
         light += expert_traffic(f, layer, shard, c, pieces)
         pieces[EXPERTS] += experts.forward
     if wanted >> UP & 1 and layer.mla:
-        pieces[UP] = mla_up(f, layer, shard, c).forward
-    if wanted >> ENDS & 1:
+        pieces[UP] = mla_up(f, layer, shard, c)
+    if wanted >> ENDS & 1 and layer.attends:
         pieces[ENDS] = keys_and_output(f, layer, shard, c)
     return waiting_for_host(f, layer, shard, c, products, core, light, pieces)
 
@@ -191,30 +214,38 @@ def mtp_projection(f: Facts, shard: Shard, c: CoefficientRecord) -> Passes:
 
 @compiled
 def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """The projections of attention. Heads are sharded over tp; MLA's down-projections are not, each
-    device does its own tokens. Queries, keys and values are one product, except in MLA."""
-    tokens, tp, hidden = shard.tokens, shard.tp, f.hidden_size
-    queries, values = layer.num_heads * layer.head_dim, layer.num_heads * layer.v_head_dim
-    output = linear(f, c, tokens, values / tp, hidden)
-    if not layer.mla:
-        together = queries / tp + layer.kv_dim * kv_share(layer, tp)
-        return both(linear(f, c, tokens, hidden, together), output)
-    down = linear(f, c, shard.local_tokens, hidden, layer.kv_lora_rank + layer.rope_head_dim)
-    found = both(both(output, down), mla_up(f, layer, shard, c))
-    if layer.q_lora_rank == 0:
-        return both(found, linear(f, c, tokens, hidden, queries / tp))
-    return both(found, linear(f, c, shard.local_tokens, hidden, layer.q_lora_rank))
+    """The projections of the mixers. Heads are sharded over tp; projections to latents are not,
+    each device does its own tokens."""
+    total = Passes(0.0, 0.0, 0.0)
+    for index in range(layer.num_products):
+        total = both(total, projection(f, layer, shard, c, index))
+    return total
 
 
 @compiled
-def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """MLA's projections from latents to heads."""
-    tokens, tp, heads = shard.tokens, shard.tp, layer.num_heads
-    key_value = heads * (layer.head_dim - layer.rope_head_dim + layer.v_head_dim)
-    up = linear(f, c, tokens, layer.kv_lora_rank, key_value / tp)
-    if layer.q_lora_rank == 0:
-        return up
-    return both(up, linear(f, c, tokens, layer.q_lora_rank, heads * layer.head_dim / tp))
+def projection(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, index: int
+) -> Passes:
+    """One of them."""
+    one, tp = layer.products[index], shard.tp
+    tokens = shard.local_tokens if one[ROWS_LOCAL] else shard.tokens
+    inputs = one[INPUTS] / tp if one[CUT_INPUTS] else one[INPUTS]
+    outputs = one[OUTPUTS] / tp if one[CUT_OUTPUTS] else one[OUTPUTS]
+    outputs += one[KV_OUTPUTS] * kv_share(layer, tp)
+    if one[GROUPS] == 1:
+        return linear(f, c, tokens, inputs, outputs)
+    groups = max(one[GROUPS] / tp, 1.0)
+    return grouped(f, c, tokens, inputs / one[GROUPS], outputs / groups, groups)
+
+
+@compiled
+def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
+    """Forward of the projections from latents to heads."""
+    seconds = 0.0
+    for index in range(layer.num_products):
+        if layer.products[index, IS_UP]:
+            seconds += projection(f, layer, shard, c, index).forward
+    return seconds
 
 
 @compiled
@@ -268,8 +299,8 @@ def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
         return least_expert_products(f, layer, shard, c)
     local = layer.num_experts / shard.ep
     each, width = routed_tokens(layer, shard) / local, layer.expert_width / shard.etp
-    up = grouped(f, c, each, f.hidden_size, width * (layer.expert_matrices - 1), local)
-    down = grouped(f, c, each, width, f.hidden_size, local)
+    up = grouped(f, c, each, layer.expert_input, width * (layer.expert_matrices - 1), local)
+    down = grouped(f, c, each, width, layer.expert_input, local)
     router = linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
     return both(times(both(up, down), skew(f, layer, c, shard.ep)), router)
 
@@ -280,7 +311,7 @@ def least_expert_products(
 ) -> Passes:
     """What routed experts take at least, whatever the degrees of their axes: as long as the largest
     products take."""
-    weights = layer.expert_matrices * layer.expert_width * f.hidden_size
+    weights = layer.expert_matrices * layer.expert_width * layer.expert_input
     flops = 2.0 * shard.local_tokens * layer.experts_per_token * weights
     seconds = flops / (f.gemm_flops * gemm_efficiency(f, c))
     return Passes(seconds, seconds, seconds)
@@ -332,8 +363,10 @@ def body_traffic(
     rotary = (EAGER_ROTARY if eager else 2) * shard.tokens * heads * layer.head_dim
     values = shard.tokens * layer.num_heads * layer.v_head_dim / tp
     norms = stream * norm * layer.num_norms * f.activation_bytes
-    norms += quantised_bytes(f, shard.tokens * 2 * f.hidden_size)
-    rest = (stream * 3 * 2 + rotary) * f.activation_bytes + quantised_bytes(f, values)
+    norms += quantised_bytes(f, shard.tokens * layer.blocks * f.hidden_size)
+    residuals = stream * 3 * layer.blocks * f.residual_streams
+    mixers = shard.tokens * (layer.recurrence_traffic + 3 * layer.gate) / tp
+    rest = (residuals + rotary + mixers) * f.activation_bytes + quantised_bytes(f, values)
     width = shard.tokens * layer.dense_width / tp
     passes = layer.dense_matrices + (EAGER_GATE if eager else 0)
     activation = width * passes * f.activation_bytes + quantised_bytes(f, width)
@@ -352,11 +385,11 @@ def expert_traffic(
     act = routed * width * layer.expert_matrices * f.activation_bytes
     act += quantised_bytes(f, routed * width)
     if layer.expert_bias:
-        outputs = width * (layer.expert_matrices - 1) + f.hidden_size
+        outputs = width * (layer.expert_matrices - 1) + layer.expert_input
         act += routed * outputs * f.activation_bytes * c.bias_traffic
     older = math.exp(c.routing_ageing * min(f.age_years, OLDEST_YEARS))
-    sorting = 4 * routed * f.hidden_size * c.routing_traffic * older * f.activation_bytes
-    sorting += quantised_bytes(f, routed * f.hidden_size)
+    sorting = 4 * routed * layer.expert_input * c.routing_traffic * older * f.activation_bytes
+    sorting += quantised_bytes(f, routed * layer.expert_input)
     pieces[EXPERT_ACT] = elementwise(f, c, act)
     pieces[EXPERTS] = elementwise(f, c, sorting)
     return elementwise(f, c, act + sorting)
@@ -385,12 +418,11 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     kernels, and where it is sparse routing and dispatch; and a few for every local expert, from a
     loop in C++, or for all at once. A conversion goes with every product in a low format."""
     low = f.gemm_bytes < 2
-    products = 2 if layer.dense_width > 0 else 0
-    if layer.mla:
-        products += 5 if layer.q_lora_rank > 0 else 4
-    else:
-        products += 2
-    count = products * (3.0 if low else 1.0) + 2
+    products = layer.num_products + (2 if layer.dense_width > 0 else 0)
+    count = products * (3.0 if low else 1.0)
+    count += 2 if layer.attends else 0
+    count += CHOICE_LAUNCHES if layer.chooses_keys else 0
+    count += RECURRENCE_LAUNCHES if layer.recurs else 0
     count += layer.num_norms * (1 if f.fused else 3) + (4 if f.fused else 10)
     experts = 0.0
     if layer.sparse:

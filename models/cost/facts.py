@@ -15,13 +15,15 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 
 from models.columns import Array
-from models.spec.architecture import Layer
+from models.spec.attention import Attention
 from models.spec.device_order import DeviceOrders
-from models.spec.flops import mean_keys
 from models.spec.hardware import Dim
+from models.spec.layer import Layer
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
+from models.spec.projection import Projection, parameters_of
 from models.spec.recompute import LAST, NONE, PIECES
+from models.spec.recurrence import Recurrence
 
 CONTEXT = ("ring", "allgather", "ulysses")
 RING, CONTEXT_ALLGATHER, ULYSSES = range(len(CONTEXT))
@@ -84,6 +86,7 @@ class Facts(NamedTuple):
     """Kinds of layers; of the parts of a model the embedding and the head come after them."""
     num_layers: int
     hidden_size: float
+    residual_streams: float
     vocab_size: float
     mtp_layers: int
     last_kind: int
@@ -160,12 +163,27 @@ class Facts(NamedTuple):
     fills_fabric: bool
 
 
+ROWS_LOCAL, INPUTS, OUTPUTS, CUT_INPUTS, CUT_OUTPUTS, KV_OUTPUTS, GROUPS, IS_UP = range(8)
+"""Columns of the products of a layer: whether a device multiplies only its own tokens; elements in
+and out in all; which of them tensor parallelism divides; how many of those out are of key-value
+heads; blocks on the diagonal; and whether `mla_up_proj` repeats it."""
+MAX_PRODUCTS = 16
+Products = Any
+"""(MAX_PRODUCTS, columns) of numbers."""
+
+
 class LayerFacts(NamedTuple):
     """One kind of layer."""
 
     trained_layers: float
     """How many there are, with those of multi-token prediction."""
+    blocks: float
+    """How many of mixer and feed-forward network it has."""
+    products: Products
+    """Of the mixers' projections, and of those to the latent of experts and back."""
+    num_products: int
     # attention
+    attends: bool
     num_heads: float
     num_kv_heads: float
     head_dim: float
@@ -179,6 +197,31 @@ class LayerFacts(NamedTuple):
     """Keys that a query sees at most; 0 where there is no limit."""
     mean_keys: float
     """Keys that a query sees on average."""
+    score_dims: float
+    """Elements of a query and a value that each key costs products of."""
+    gate: float
+    """Elements of the gate of its output."""
+    chooses_keys: bool
+    scored_keys: float
+    """Keys that the indexer scores for a query on average; as is the next, for one query."""
+    scoring_flops: float
+    chosen_keys: float
+    """Of which so many are kept at most."""
+    index_elements: float
+    """Of a token, that the indexer and the pooling of keys keep."""
+    passed_keys: float
+    """Elements of a token that context parallelism passes on and tensor parallelism does not cut,
+    where they are not keys and values of every head; 0 otherwise."""
+    # linear attention or a state-space model
+    recurs: bool
+    recurrence_flops: float
+    """For one token, all heads."""
+    recurrence_traffic: float
+    """Elements of a token that its kernels, the convolution and the gate read and write."""
+    recurrence_kept: float
+    """Elements of a token that stay for backward."""
+    recurrence_exchanged: float
+    """Elements of a token that go into it and come out, which context parallelism exchanges."""
     # the feed-forward network
     dense_width: float
     """Of the dense network or the shared expert; 0 where there is none."""
@@ -192,6 +235,8 @@ class LayerFacts(NamedTuple):
     """0 where it is not decided yet how they are divided over devices."""
     experts_per_token: float
     expert_width: float
+    expert_input: float
+    """Elements of a token as experts read and write it."""
     expert_matrices: float
     expert_bias: bool
     num_groups: float
@@ -236,11 +281,15 @@ class DimFacts(NamedTuple):
     """0 where there is a switch."""
 
 
+_CODES: dict[Any, tuple[Any, ...]] = {int: ("i8",), float: ("f8",), bool: ("?",)}
+_PRODUCTS = ("f8", (MAX_PRODUCTS, 8))
+
+
 @cache
 def record_type(cls: Any) -> np.dtype[Any]:
     """The dtype of records with the fields of a class."""
-    codes = {int: "i8", float: "f8", bool: "?"}
-    return np.dtype([(name, codes[of]) for name, of in get_type_hints(cls).items()], align=True)
+    hints = get_type_hints(cls)
+    return np.dtype([(name, *_CODES.get(of, _PRODUCTS)) for name, of in hints.items()], align=True)
 
 
 def records(cls: Any, rows: Sequence[Any]) -> Array:
@@ -326,6 +375,7 @@ def _facts(problem: Problem) -> Facts:
         kinds=len(architecture.kinds),
         num_layers=architecture.num_layers,
         hidden_size=architecture.hidden_size,
+        residual_streams=architecture.residual_streams,
         vocab_size=architecture.vocab_size,
         mtp_layers=architecture.mtp_layers,
         last_kind=architecture.kinds.index(architecture.layers[-1]),
@@ -393,28 +443,21 @@ def _layers(problem: Problem) -> list[LayerFacts]:
 
 
 def _layer(problem: Problem, layer: Layer, count: float) -> LayerFacts:
-    hidden, attention = problem.architecture.hidden_size, layer.attention
+    hidden = problem.architecture.hidden_size
     dense, moe = layer.dense, layer.moe
     expert = moe.expert_parameters(hidden) if moe else 0
-    matrices = [n_in * n_out for _, n_in, n_out in attention.projections(hidden)]
-    matrices += [hidden * dense.intermediate_size] if dense else []
     muon_dense, muon_expert = layer.orthogonalisation_flops(hidden)
+    products = _products(layer, hidden)
     return LayerFacts(
         trained_layers=count,
-        num_heads=attention.num_heads,
-        num_kv_heads=attention.num_kv_heads,
-        head_dim=attention.head_dim,
-        v_head_dim=attention.v_head_dim,
-        kv_dim=attention.kv_dim,
-        mla=attention.is_mla,
-        q_lora_rank=attention.q_lora_rank or 0,
-        kv_lora_rank=attention.kv_lora_rank or 0,
-        rope_head_dim=attention.rope_head_dim,
-        window=attention.window or 0,
-        mean_keys=mean_keys(attention, problem.workload.seq_len),
+        blocks=layer.blocks,
+        products=np.pad(products, ((0, MAX_PRODUCTS - len(products)), (0, 0))),
+        num_products=len(products),
+        **_attention(problem, layer.attention),
+        **_recurrence(layer.recurrence, hidden),
         dense_width=dense.intermediate_size if dense else 0,
         dense_matrices=dense.matrices if dense else 0,
-        gated=layer.feed_forward.gated,
+        gated=layer.feed_forward.gated if layer.feed_forward else False,
         parallel=layer.parallel,
         num_norms=layer.num_norms,
         skips_last_product=problem.skips_last_product(layer),
@@ -422,18 +465,121 @@ def _layer(problem: Problem, layer: Layer, count: float) -> LayerFacts:
         num_experts=moe.num_experts if moe else 1,
         experts_per_token=moe.experts_per_token if moe else 0,
         expert_width=moe.intermediate_size if moe else 0,
+        expert_input=moe.token_size(hidden) if moe else 0,
         expert_matrices=moe.expert.matrices if moe else 0,
         expert_bias=bool(moe and moe.bias),
         num_groups=moe.num_groups if moe else 1,
         groups_per_token=moe.groups_per_token if moe else 1,
         dense_parameters=layer.parameters(hidden) - expert,
         expert_parameters=expert,
-        kv_parameters=0 if attention.is_mla else hidden * attention.kv_dim,
+        kv_parameters=_kv_parameters(layer, hidden),
         replicated_parameters=layer.replicated_parameters(hidden),
-        largest_matrix=max(matrices),
+        largest_matrix=_largest_matrix(layer, hidden),
         muon_dense_flops=muon_dense,
         muon_expert_flops=muon_expert,
     )
+
+
+def _kv_parameters(layer: Layer, hidden: int) -> int:
+    return parameters_of(each for each in layer.projections(hidden) if each.cut == "kv")
+
+
+def _largest_matrix(layer: Layer, hidden: int) -> int:
+    matrices = [each.parameters for each in layer.projections(hidden)]
+    if layer.dense:
+        matrices.append(hidden * layer.dense.intermediate_size)
+    return max(matrices, default=hidden)
+
+
+def _products(layer: Layer, hidden: int) -> Array:
+    """Each mixer's projections as rows of numbers, the fused ones as one; and those of a latent of
+    experts."""
+    rows: list[tuple[float, ...]] = []
+    for mixer in layer.mixers:
+        found = mixer.projections(hidden)
+        fused = [each for each in found if each.fused]
+        outputs = sum(each.n_out for each in fused if each.cut == "columns")
+        kv = sum(each.n_out for each in fused if each.cut == "kv")
+        rows += [(False, hidden, outputs, False, True, kv, 1, False)] if fused else []
+        rows += [_product(each) for each in found if not each.fused]
+    if layer.moe and layer.moe.latent_size:
+        latent = layer.moe.latent_size
+        rows += [_product(Projection("latent_down", hidden, latent, "whole"))]
+        rows += [_product(Projection("latent_up", latent, hidden, "whole"))]
+    return np.array(rows, dtype=float).reshape(-1, 8)
+
+
+def _product(each: Projection) -> tuple[float, ...]:
+    is_up = each.name in ("q_up", "kv_up")
+    whole, rows, columns = (each.cut == cut for cut in ("whole", "rows", "columns"))
+    return whole, each.n_in, each.n_out, rows, columns, 0, each.groups, is_up
+
+
+def _attention(problem: Problem, attention: Attention | None) -> dict[str, Any]:
+    if attention is None:
+        return {**dict.fromkeys(_OF_ATTENTION, 0.0), "num_kv_heads": 1.0}
+    seq_len, indexer = problem.workload.seq_len, attention.indexer
+    pooled = attention.compression
+    scored = attention.mean_scored(seq_len)
+    whole = [
+        each
+        for each in attention.projections(problem.architecture.hidden_size)
+        if each.cut == "whole" and not each.name.endswith("_down")
+    ]
+    absorbed = attention.kv_lora_rank if indexer else None
+    passed = attention.kv_dim if pooled else 0
+    if absorbed:
+        passed = absorbed + attention.rope_head_dim
+    return {
+        "attends": True,
+        "num_heads": attention.num_heads,
+        "num_kv_heads": attention.num_kv_heads,
+        "head_dim": attention.head_dim,
+        "v_head_dim": attention.v_head_dim,
+        "kv_dim": attention.kv_dim,
+        "mla": attention.is_mla,
+        "q_lora_rank": attention.q_lora_rank or 0,
+        "kv_lora_rank": attention.kv_lora_rank or 0,
+        "rope_head_dim": attention.rope_head_dim,
+        "window": attention.window or 0,
+        "mean_keys": attention.mean_keys(seq_len),
+        # Chosen keys are read as latents, which all heads share.
+        "score_dims": 2 * absorbed + attention.rope_head_dim
+        if absorbed
+        else attention.head_dim + attention.v_head_dim,
+        "gate": attention.gate_size,
+        "chooses_keys": attention.is_sparse,
+        "scored_keys": scored,
+        "scoring_flops": 2 * scored * indexer.num_heads * indexer.head_dim if indexer else 0,
+        "chosen_keys": min(indexer.top_k, seq_len) if indexer else 0,
+        "index_elements": sum(each.n_out for each in whole),
+        "passed_keys": passed + (indexer.head_dim if indexer else 0),
+    }
+
+
+_OF_ATTENTION = (
+    "attends", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "kv_dim", "mla",
+    "q_lora_rank", "kv_lora_rank", "rope_head_dim", "window", "mean_keys", "score_dims", "gate",
+    "chooses_keys", "scored_keys", "scoring_flops", "chosen_keys", "index_elements", "passed_keys",
+)  # fmt: skip
+
+
+def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
+    if recurrence is None:
+        names = ("flops", "traffic", "kept", "exchanged")
+        return {"recurs": False, **{f"recurrence_{name}": 0.0 for name in names}}
+    entered = sum(
+        each.n_out
+        for each in recurrence.projections(hidden)
+        if each.cut == "columns" and each.name != "out"
+    )
+    return {
+        "recurs": True,
+        "recurrence_flops": recurrence.flops,
+        "recurrence_traffic": recurrence.traffic,
+        "recurrence_kept": entered + recurrence.kept,
+        "recurrence_exchanged": entered + recurrence.values,
+    }
 
 
 def _policies(problem: Problem, recompute: Array) -> Array:

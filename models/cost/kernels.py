@@ -128,7 +128,7 @@ def attention(
 
     One rate is for forward and backward, as they were measured together.
     """
-    dims = layer.head_dim + layer.v_head_dim
+    dims = layer.score_dims
     if f.materialises_scores:
         return materialised_attention(f, c, queries, heads, dims)
     keys = layer.mean_keys
@@ -138,7 +138,29 @@ def attention(
     length = min(f.seq_len, 2 * keys)
     narrow = min(layer.head_dim / WHOLE_HEAD, 1.0) ** c.narrow_heads
     shape = length / (length + FLASH_HALF_LENGTH) * narrow
-    seconds = flops / (f.flops_16 * c.attention * shape)
+    rate = f.flops_16 * c.attention * shape
+    if layer.chooses_keys:
+        rate *= c.chosen_keys
+    return Passes(flops / rate, FLASH_BACKWARD * flops / rate, 0.0)
+
+
+@compiled
+def choice_of_keys(f: Facts, layer: LayerFacts, c: CoefficientRecord, queries: float) -> Passes:
+    """Scores of an indexer for so many queries, and the choice of the largest: each fp32 score is
+    written, and read twice. Backward has two products for one, and no choice."""
+    products = queries * layer.scoring_flops / (f.flops_16 * c.attention * c.chosen_keys)
+    traffic = move(f, c, queries * layer.scored_keys * 4 * 3)
+    return Passes(products + traffic, 2 * products + traffic, 0.0)
+
+
+@compiled
+def recurrence(f: Facts, layer: LayerFacts, c: CoefficientRecord, tokens: float) -> Passes:
+    """Linear attention or a state-space model, of so many tokens with all heads.
+
+    As in flash kernels, backward computes the states between chunks again: five products where
+    forward has two.
+    """
+    seconds = tokens * layer.recurrence_flops / (f.flops_16 * c.recurrence)
     return Passes(seconds, FLASH_BACKWARD * seconds, 0.0)
 
 

@@ -78,10 +78,14 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     pieces[:] = 0.0
     element = f.activation_bytes
     stream, inner = shard.local_tokens * f.hidden_size, shard.tokens / shard.tp
-    latent = shard.local_tokens * (layer.q_lora_rank + layer.kv_lora_rank)
-    values = inner * layer.num_heads * layer.v_head_dim
-    # the stream between the blocks, what norms after them read, and attention's output
-    others = (stream * (1 + max(layer.num_norms - 2, 0.0)) + latent + values) * element
+    latent = shard.local_tokens * (layer.q_lora_rank + layer.kv_lora_rank + layer.index_elements)
+    values = inner * (layer.num_heads * layer.v_head_dim + 2 * layer.gate + layer.recurrence_kept)
+    # the streams between the blocks, and, where there are several, what each block reads of them;
+    # what norms after blocks read; and what mixers put out
+    streams = f.residual_streams
+    between = streams * (layer.blocks - 1) + (layer.blocks if streams > 1 else 0.0)
+    others = (stream * (between + max(layer.num_norms - 2, 0.0)) + latent + values) * element
+    others += shard.local_tokens * layer.chosen_keys * 4
     keys = layer.kv_dim * kv_share(layer, shard.tp) * shard.tp
     heads = inner * (layer.num_heads * layer.head_dim + keys) * element
     if layer.mla:
@@ -89,13 +93,13 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     else:
         others += heads
     # the outputs of both norms, which the projections after them read
-    pieces[NORM] = stream * f.gemm_bytes * 2
+    pieces[NORM] = stream * f.gemm_bytes * layer.blocks
     if f.materialises_scores:  # softmax output, dropout mask and output: 5 bytes of 2-byte scores
         pieces[ATTENTION] = inner * layer.num_heads * f.seq_len * (2.5 * element)
     network_activations(f, layer, shard, pieces)
     if not f.fused and layer.gated:
         eager_activations(f, layer, stream, heads, pieces)
-    return Activations(stream * element, others)
+    return Activations(stream * streams * element, others)
 
 
 @compiled
@@ -111,7 +115,8 @@ def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array
         routed = routed_tokens(layer, shard)
         width = routed * layer.expert_width / shard.etp
         pieces[EXPERTS] = (
-            width * hidden * (layer.expert_matrices - 1) + routed * f.gemm_bytes * f.hidden_size
+            width * hidden * (layer.expert_matrices - 1)
+            + routed * f.gemm_bytes * layer.expert_input
         )
         pieces[EXPERT_ACT] = width * f.gemm_bytes
 

@@ -224,7 +224,7 @@ def set_traffic(
         sparse = index < f.kinds and layers[index].sparse
         set_data_traffic(f, row, c, links, sparse, parts[index])
     sequence_keys = row.micro_batch * f.seq_len * 2 * largest_keys * f.activation_bytes
-    token_bytes = f.hidden_size * f.activation_bytes
+    token_bytes = f.residual_streams * f.hidden_size * f.activation_bytes
     mesh.micro_batches = micro_batches(f, row)
     mesh.send = time(links.send, shard.local_tokens * token_bytes) + c.send_s
     if row.pp == 1:
@@ -251,7 +251,10 @@ def micro_batches(f: Facts, row: Row) -> int:
 @compiled
 def cut_blocks(layer: LayerFacts) -> int:
     """Blocks of a layer that are cut over tensor-parallel ranks."""
-    return 2 if layer.dense_width > 0 and not layer.parallel else 1
+    mixer = 1 if layer.attends or layer.recurs else 0
+    if layer.parallel:
+        return mixer
+    return mixer + (1 if layer.dense_width > 0 else 0)
 
 
 @compiled
@@ -267,7 +270,8 @@ def tensor_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: L
         block = shard.tokens * 2 * token_bytes * links.tp.byte_s + latency
         seconds = cut_blocks(layer) * block
     if layer.sparse and row.etp > 1:
-        seconds += 2 * time(links.etp, routed_tokens(layer, shard) * token_bytes)
+        expert_bytes = layer.expert_input * f.activation_bytes
+        seconds += 2 * time(links.etp, routed_tokens(layer, shard) * expert_bytes)
     return seconds
 
 
@@ -285,7 +289,20 @@ def context_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: 
     exchanged for tokens."""
     if row.cp == 1:
         return 0.0
+    seconds = attention_context(f, layer, row, shard, links) if layer.attends else 0.0
+    if layer.recurs:  # heads are exchanged for tokens, and back
+        exchanged = shard.tokens * layer.recurrence_exchanged / shard.tp
+        seconds += time(links.cp, exchanged * f.activation_bytes)
+    return seconds
+
+
+@compiled
+def attention_context(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
+    """What queries of other tokens need of keys and values; of chosen keys, their latents and the
+    keys of the indexer."""
     keys = layer.kv_dim * kv_share(layer, shard.tp)
+    if layer.passed_keys > 0:
+        return time(links.cp, shard.tokens * row.cp * layer.passed_keys * f.activation_bytes)
     if f.context == ULYSSES:
         heads = layer.num_heads * (layer.head_dim + layer.v_head_dim) / shard.tp
         # repeated where there are fewer key-value heads than ranks: every rank needs one
@@ -305,10 +322,10 @@ def dispatch_seconds(
         return 0.0
     byte_s, latency_s = cost
     if f.dispatcher == ALLGATHER:
-        every = shard.local_tokens * shard.ep * f.hidden_size * f.activation_bytes
+        every = shard.local_tokens * shard.ep * layer.expert_input * f.activation_bytes
         return 2 * (every * byte_s + latency_s)
     out = f.gemm_bytes if f.dispatcher == DEDUPLICATED else f.activation_bytes
-    sent = shard.local_tokens * layer.experts_per_token * f.hidden_size
+    sent = shard.local_tokens * layer.experts_per_token * layer.expert_input
     both = sent * (out + f.activation_bytes) * byte_s + 2 * latency_s
     return both * skew(f, layer, c, shard.ep)
 

@@ -17,6 +17,7 @@ from models.columns import Array
 from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.layouts.placement import Groups, groups
+from models.spec.attention import Attention
 from models.spec.layout import (
     AFAB,
     DUALPIPE,
@@ -33,6 +34,7 @@ from models.spec.layout import (
 )
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, MODULES, NONE, RECOMPUTE, STACK_SELECTIVE, policy_code
+from models.spec.recurrence import Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +91,22 @@ def _mesh_message(p: Problem, x: Layout) -> str:
 def _tensor_divides_heads(p: Problem, x: Layouts) -> Array:
     """`tp` divides the attention heads, and the key-value heads, unless the stack repeats these."""
     ok = _every(x)
-    for layer in p.architecture.kinds:
-        a = layer.attention
+    for a in p.architecture.attentions:
         repeats_heads = (x.tp % a.num_kv_heads == 0) & p.stack.replicates_kv_heads
         ok &= (a.num_heads % x.tp == 0) & ((a.num_kv_heads % x.tp == 0) | repeats_heads)
+    for r in p.architecture.recurrences:
+        ok &= (r.num_heads % x.tp == 0) & (r.num_key_heads % x.tp == 0)
     return ok
 
 
 def _heads_message(p: Problem, x: Layout) -> str:
-    attention = p.architecture.kinds[0].attention
+    for r in p.architecture.recurrences:
+        if r.num_heads % x.tp or r.num_key_heads % x.tp:
+            return (
+                f"tp({x.tp}) must divide the {r.num_heads} heads of linear attention or state-space"
+                f" layers, and the {r.num_key_heads} of their keys"
+            )
+    attention = p.architecture.attentions[0]
     must = (
         "divide or be a multiple of"
         if p.stack.replicates_kv_heads
@@ -148,17 +157,22 @@ def _weight_sides(p: Problem, x: Layouts) -> list[Array | float]:
     if p.architecture.mtp_layers:
         sides.append(hidden / x.tp)
     for layer in p.architecture.kinds:
-        a = layer.attention
-        queries = a.num_heads * a.head_dim / x.tp
-        values = a.num_heads * a.v_head_dim / x.tp
-        if a.kv_lora_rank is None:
-            sides += [queries + a.kv_dim * a.kv_share(x.tp), values]
-        else:
-            sides += [queries, values, a.kv_lora_rank, a.kv_lora_rank + a.rope_head_dim]
-            sides += [a.q_lora_rank] if a.q_lora_rank else []
+        sides += [side for each in layer.mixers for side in _mixer_sides(each, hidden, x.tp)]
         sides += [layer.dense.intermediate_size / x.tp] if layer.dense else []
         sides += [layer.moe.intermediate_size / x.etp] if layer.moe else []
     return sides
+
+
+def _mixer_sides(mixer: Attention | Recurrence, hidden: int, tp: Array) -> list[Array | float]:
+    if isinstance(mixer, Recurrence):
+        return [mixer.values / tp, (mixer.values + 2 * mixer.keys) / tp]
+    queries = mixer.num_heads * mixer.head_dim / tp
+    values = mixer.num_heads * mixer.v_head_dim / tp
+    if mixer.kv_lora_rank is None:
+        return [queries + mixer.kv_dim * mixer.kv_share(tp), values]
+    latent = mixer.kv_lora_rank
+    query_latent = [mixer.q_lora_rank] if mixer.q_lora_rank else []
+    return [queries, values, latent, latent + mixer.rope_head_dim, *query_latent]
 
 
 def _blocks_message(p: Problem, x: Layout) -> str:
@@ -245,8 +259,10 @@ def _context_divides_heads(p: Problem, x: Layouts) -> Array:
     """
     if p.stack.context != "ulysses":
         return _every(x)
-    heads = min(layer.attention.num_heads for layer in p.architecture.kinds)
-    return heads % (x.cp * x.tp) == 0
+    ok = _every(x)
+    for attention in p.architecture.attentions:
+        ok &= attention.num_heads % (x.cp * x.tp) == 0
+    return ok
 
 
 def _context_message(p: Problem, x: Layout) -> str:

@@ -11,238 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-import numpy as np
-
-from models.columns import Array
 from models.errors import Invalid
+from models.spec.attention import Attention
+from models.spec.feed_forward import Mlp, Moe
+from models.spec.layer import Layer
+from models.spec.recurrence import Recurrence
 
 MAX_LAYERS = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
-    """Causal self-attention: multi-head, grouped-query, or multi-head latent (MLA, DeepSeek-V2,
-    arXiv 2405.04434), which it is where `kv_lora_rank` is set."""
-
-    num_heads: int
-    num_kv_heads: int
-    """As many as `num_heads` for MLA, which expands the latent to keys and values of every head."""
-    head_dim: int
-    """Elements of a query or a key of one head; for MLA with and without rotary position."""
-    v_head_dim: int
-    """Elements of a value of one head."""
-    q_lora_rank: int | None = None
-    """Elements of the latent that queries are made from; None where they have no latent."""
-    kv_lora_rank: int | None = None
-    """Elements of the latent that keys and values are made from."""
-    rope_head_dim: int = 0
-    """For MLA, how many elements of `head_dim` have a rotary position."""
-    window: int | None = None
-    """A query sees at most this many keys: the last ones or, if `chunked`, those of its chunk."""
-    chunked: bool = False
-    qkv_bias: bool = False
-    output_bias: bool = False
-    qk_norm: bool = False
-    """Queries and keys are normalised, with one weight of `head_dim` that all heads share, or one
-    for each head if `qk_norm_all_heads`."""
-    qk_norm_all_heads: bool = False
-    sinks: bool = False
-    """Every head has a learned logit that attention may go to instead of a key (gpt-oss)."""
-
-    @property
-    def kv_dim(self) -> int:
-        """Elements of one token's keys and values as attention reads them."""
-        return self.num_kv_heads * (self.head_dim + self.v_head_dim)
-
-    def kv_share(self, tp: Array) -> Array:
-        """The share of all key-value heads that a device has: 1/tp, but at least one head, which is
-        repeated on several devices where tp exceeds their number."""
-        return np.maximum(1 / tp, 1 / self.num_kv_heads)
-
-    @property
-    def is_mla(self) -> bool:
-        return self.kv_lora_rank is not None
-
-    def projections(self, hidden_size: int) -> list[tuple[str, int, int]]:
-        """The weight matrices as (name, elements in, elements out)."""
-        q_dim = self.num_heads * self.head_dim
-        v_dim = self.num_heads * self.v_head_dim
-        output = ("o", v_dim, hidden_size)
-        if self.kv_lora_rank is None:
-            return [("q", hidden_size, q_dim), ("kv", hidden_size, self.kv_dim), output]
-        rank = self.kv_lora_rank
-        query = [("q", hidden_size, q_dim)]
-        if self.q_lora_rank is not None:
-            query = [("q_down", hidden_size, self.q_lora_rank), ("q_up", self.q_lora_rank, q_dim)]
-        nope_and_value = self.num_heads * (self.head_dim - self.rope_head_dim + self.v_head_dim)
-        return [
-            *query,
-            ("kv_down", hidden_size, rank + self.rope_head_dim),
-            ("kv_up", rank, nope_and_value),
-            output,
-        ]
-
-    def parameters(self, hidden_size: int) -> int:
-        matrices = self.projections(hidden_size)
-        total = sum(n_in * n_out for _, n_in, n_out in matrices)
-        if self.qkv_bias:
-            total += sum(n_out for name, _, n_out in matrices if name != "o")
-        if self.output_bias:
-            total += hidden_size
-        if self.kv_lora_rank is not None:  # RMSNorm on each latent
-            total += self.kv_lora_rank + (self.q_lora_rank or 0)
-        if self.qk_norm:
-            norms = self.num_heads + self.num_kv_heads if self.qk_norm_all_heads else 2
-            total += norms * self.head_dim
-        return total + (self.num_heads if self.sinks else 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mlp:
-    """A dense feed-forward block: gated (SwiGLU, GeGLU; three matrices) or plain (two)."""
-
-    intermediate_size: int
-    gated: bool = True
-    bias: bool = False
-
-    @property
-    def matrices(self) -> int:
-        return 3 if self.gated else 2
-
-    def parameters(self, hidden_size: int) -> int:
-        bias = hidden_size + (self.matrices - 1) * self.intermediate_size if self.bias else 0
-        return self.matrices * hidden_size * self.intermediate_size + bias
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moe:
-    """A mixture of experts: a router, `num_experts` routed experts, and a shared expert that every
-    token visits, if it has a size."""
-
-    num_experts: int
-    experts_per_token: int
-    intermediate_size: int
-    """The intermediate size of each routed expert."""
-    shared_intermediate_size: int = 0
-    """The intermediate size of the shared expert; 0 where there is none."""
-    gated: bool = True
-    bias: bool = False
-    """Every expert has biases."""
-    router_bias: bool = False
-    shared_gate: bool = False
-    """What the shared expert puts out is multiplied with a gate of the token."""
-    selection_bias: bool = False
-    """The router adds a bias for each expert when it selects them: DeepSeek's balancing without an
-    auxiliary loss. The bias is updated by a rule, not by a gradient. Checkpoints carry it and
-    `transformers` counts it as a buffer, and so it is not counted as a parameter."""
-    num_groups: int = 1
-    """Experts are divided into this many groups, each of the same number of experts in a row
-    (DeepSeek-V2, arXiv 2405.04434 §2.2.2)."""
-    groups_per_token: int = 1
-    """All experts of a token come from this many groups."""
-
-    def domains_in_reach(self, domains: Array) -> Array:
-        """In how many domains the groups of a token lie on average, where the experts are divided
-        evenly over `domains` domains."""
-        if self.groups_per_token == self.num_groups:
-            return domains
-        domains_per_group = np.maximum(domains / self.num_groups, 1.0)
-        groups_per_domain = np.maximum(self.num_groups / domains, 1.0)
-        # The probability that a domain holds none of the groups, which are drawn without
-        # replacement.
-        missed = np.ones_like(domains_per_group)
-        for drawn in range(self.groups_per_token):
-            left = self.num_groups - drawn
-            missed = missed * np.clip((left - groups_per_domain) / left, 0.0, 1.0)
-        return np.where(
-            groups_per_domain > 1,
-            domains * (1 - missed),
-            self.groups_per_token * domains_per_group,
-        )
-
-    @property
-    def expert(self) -> Mlp:
-        return Mlp(intermediate_size=self.intermediate_size, gated=self.gated, bias=self.bias)
-
-    @property
-    def shared(self) -> Mlp | None:
-        size = self.shared_intermediate_size
-        return Mlp(intermediate_size=size, gated=self.gated, bias=self.bias) if size else None
-
-    def expert_parameters(self, hidden_size: int) -> int:
-        return self.num_experts * self.expert.parameters(hidden_size)
-
-    def parameters(self, hidden_size: int) -> int:
-        total = self.expert_parameters(hidden_size) + hidden_size * self.num_experts
-        total += self.num_experts if self.router_bias else 0
-        total += hidden_size if self.shared_gate else 0
-        return total + (self.shared.parameters(hidden_size) if self.shared else 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One transformer layer: attention and a feed-forward network on a residual stream."""
-
-    attention: Attention
-    feed_forward: Mlp | Moe
-    num_norms: int = 2
-    """Norms on the residual stream. Two stand before attention and the feed-forward network."""
-    post_norms: bool = False
-    """The two stand behind attention and the feed-forward network instead."""
-    norm_bias: bool = False
-    parallel: bool = False
-    """Attention and the feed-forward network read the same stream, and their outputs are added up
-    before they are reduced over tensor parallelism."""
-
-    @property
-    def dense(self) -> Mlp | None:
-        """The block that every token visits: the feed-forward network of a dense layer, the shared
-        expert of a sparse one."""
-        return self.feed_forward if isinstance(self.feed_forward, Mlp) else self.feed_forward.shared
-
-    @property
-    def norm_follows(self) -> bool:
-        """Whether the output of the feed-forward network is normalised before it is added."""
-        return self.post_norms or self.num_norms > 2
-
-    @property
-    def moe(self) -> Moe | None:
-        return self.feed_forward if isinstance(self.feed_forward, Moe) else None
-
-    def parameters(self, hidden_size: int) -> int:
-        blocks = self.attention.parameters(hidden_size) + self.feed_forward.parameters(hidden_size)
-        return blocks + self._norm_parameters(hidden_size)
-
-    def _norm_parameters(self, hidden_size: int) -> int:
-        return self.num_norms * hidden_size * (2 if self.norm_bias else 1)
-
-    def replicated_parameters(self, hidden_size: int) -> int:
-        """The parameters that every tensor-parallel rank has whole: norms, routers, and the
-        down-projections of MLA."""
-        whole = self._norm_parameters(hidden_size)
-        for name, n_in, n_out in self.attention.projections(hidden_size):
-            whole += n_in * n_out if name.endswith("_down") else 0
-        whole += (self.attention.kv_lora_rank or 0) + (self.attention.q_lora_rank or 0)
-        return whole + (hidden_size * self.moe.num_experts if self.moe else 0)
-
-    def orthogonalisation_flops(self, hidden_size: int) -> tuple[float, float]:
-        """FLOPs of Muon's orthogonalisation, for each parameter outside and for each inside routed
-        experts: five Newton-Schulz steps (arXiv 2502.16982 §2.2).
-
-        A step on an m x n matrix X, m <= n, computes X X^T, its square, and the product of both
-        with X: 4 m² n + 2 m³ FLOPs.
-        """
-        matrices = [(n_in, n_out) for _, n_in, n_out in self.attention.projections(hidden_size)]
-        if self.dense:
-            matrices += [(hidden_size, self.dense.intermediate_size)] * self.dense.matrices
-        inside = [(hidden_size, self.moe.intermediate_size)] if self.moe else []
-        return _newton_schulz_flops(matrices), _newton_schulz_flops(inside)
-
-
-def _newton_schulz_flops(matrices: list[tuple[int, int]]) -> float:
-    """FLOPs of five steps on each of these matrices, for each of their parameters."""
-    flops = sum(5 * (4 * min(m) ** 2 * max(m) + 2 * min(m) ** 3) for m in matrices)
-    return flops / max(sum(a * b for a, b in matrices), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +51,7 @@ class Architecture:
     learned_positions: int = 0
     """Positions that have a learned embedding; 0 where positions are rotary or absent."""
     lm_head_bias: bool = False
+    final_norm_weight: bool = True
     final_norm_bias: bool = False
 
     @property
@@ -324,6 +100,20 @@ class Architecture:
         return part < len(self.kinds) and self.kinds[part].moe is not None
 
     @property
+    def attentions(self) -> list[Attention]:
+        """The attention of every kind of layer that has one."""
+        return [layer.attention for layer in self.kinds if layer.attention]
+
+    @property
+    def recurrences(self) -> list[Recurrence]:
+        """The recurrence of every kind of layer that has one."""
+        return [layer.recurrence for layer in self.kinds if layer.recurrence]
+
+    @property
+    def residual_streams(self) -> int:
+        return max(layer.residual_streams for layer in self.kinds)
+
+    @property
     def is_moe(self) -> bool:
         return any(layer.moe for layer in self.kinds)
 
@@ -348,11 +138,14 @@ class Architecture:
             if moe := layer.moe:
                 experts += count * moe.expert_parameters(h)
                 unvisited = moe.num_experts - moe.experts_per_token
-                inactive += count * unvisited * moe.expert.parameters(h)
+                inactive += count * unvisited * moe.expert.parameters(moe.token_size(h))
         embedding = (self.vocab_size + self.learned_positions) * h
         lm_head = 0 if self.tie_word_embeddings else self.vocab_size * h
         lm_head += self.vocab_size if self.lm_head_bias else 0
-        total = body + embedding + lm_head + h * (2 if self.final_norm_bias else 1)
+        total = body + embedding + lm_head + h * (self.final_norm_weight + self.final_norm_bias)
+        streams = self.residual_streams
+        if streams > 1:  # the last block's are collapsed (DeepseekV4HyperHead of transformers)
+            total += streams * streams * h + streams + 1
         return ParameterCount(
             total=total,
             embedding=embedding,

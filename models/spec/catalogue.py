@@ -11,8 +11,10 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from models.errors import Invalid, UnknownName
-from models.spec.architecture import Architecture, Layer, MlaShape, Moe, MoeShape
+from models.spec.architecture import Architecture, MlaShape, MoeShape
+from models.spec.feed_forward import Moe
 from models.spec.hardware import Chip, Cluster, Fabric, Level, Torus
+from models.spec.layer import Layer
 from models.spec.stack import Stack
 
 T = TypeVar("T")
@@ -179,10 +181,12 @@ def _plain(own: Architecture) -> Architecture:
 
 @cache
 def _plain_layer(layer: Layer) -> Layer:
-    attention = replace(
-        layer.attention, qkv_bias=False, output_bias=False, qk_norm=False, sinks=False
-    )
-    block = replace(layer.feed_forward, bias=False)
+    attention, block = layer.attention, layer.feed_forward
+    if attention:
+        attention = replace(
+            attention, qkv_bias=False, output_bias=False, qk_norm=False, sinks=False
+        )
+    block = replace(block, bias=False) if block else None
     if isinstance(block, Moe):
         plain = {"router_bias": False, "shared_gate": False, "selection_bias": False}
         block = replace(block, **plain, num_groups=1, groups_per_token=1)

@@ -8,52 +8,46 @@ a token: 7% for Llama-3.1-8B.
 
 Attention adds 2·keys·heads·(query-key dim + value dim) FLOPs a token forward. The conventions
 differ in the number of keys: "causal" counts those that a query may see (half of them on average),
-"full" the whole sequence or window, "none" nothing. Recompute is never counted in MFU.
+"full" the whole sequence or window, "none" nothing. Linear attention and state-space models take
+the FLOPs of their recurrence in every convention. Recompute is never counted in MFU.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from models.spec.architecture import Architecture, Attention, Layer
+from models.spec.architecture import Architecture
+from models.spec.attention import Attention
+from models.spec.layer import Layer
+from models.spec.projection import parameters_of
 from models.spec.workload import Workload
 
 AttentionCount = Literal["causal", "full", "none"]
 
 
-def mean_keys(attention: Attention, seq_len: int) -> float:
-    """How many keys a query sees on average: s/2 of a sequence of s tokens, w - w²/2s with a
-    sliding window w < s, and half a chunk where attention is chunked."""
-    window = attention.window
-    if window is None or window >= seq_len:
-        return seq_len / 2
-    if attention.chunked:
-        return window / 2
-    return window - window * window / (2 * seq_len)
-
-
-def counted_keys(attention: Attention, seq_len: int, count: AttentionCount) -> float:
-    """How many keys of each query a convention counts."""
+def attention_flops(attention: Attention, seq_len: int, count: AttentionCount) -> float:
+    """Forward FLOPs of one token in scores and their product with the values, and in those of the
+    indexer that chooses its keys."""
     if count == "none":
         return 0.0
-    if count == "causal":
-        return mean_keys(attention, seq_len)
-    return min(attention.window or seq_len, seq_len)
-
-
-def attention_flops(attention: Attention, keys: float) -> float:
-    """Forward FLOPs of one token in scores and their product with the values."""
-    return 2 * keys * attention.num_heads * (attention.head_dim + attention.v_head_dim)
+    keys, scored = attention.mean_keys(seq_len), attention.mean_scored(seq_len)
+    if count == "full":
+        keys, scored = attention.most_keys(seq_len), 2 * scored
+    flops = 2 * keys * attention.num_heads * (attention.head_dim + attention.v_head_dim)
+    if indexer := attention.indexer:
+        flops += 2 * scored * indexer.num_heads * indexer.head_dim
+    return flops
 
 
 def matmul_parameters(layer: Layer, hidden_size: int) -> int:
     """How many weights of a layer one token is multiplied with."""
-    total = sum(n_in * n_out for _, n_in, n_out in layer.attention.projections(hidden_size))
+    total = parameters_of(layer.projections(hidden_size))
     if layer.dense:
         total += layer.dense.matrices * hidden_size * layer.dense.intermediate_size
     if moe := layer.moe:
         width = moe.experts_per_token * moe.intermediate_size
-        total += moe.expert.matrices * hidden_size * width + hidden_size * moe.num_experts
+        total += moe.expert.matrices * moe.token_size(hidden_size) * width
+        total += moe.replicated_parameters(hidden_size)
     return total
 
 
@@ -61,9 +55,12 @@ def layer_forward_flops(
     architecture: Architecture, layer: Layer, seq_len: int, count: AttentionCount = "causal"
 ) -> float:
     """Forward FLOPs of one token through one layer."""
-    keys = counted_keys(layer.attention, seq_len, count)
-    products = 2 * matmul_parameters(layer, architecture.hidden_size)
-    return products + attention_flops(layer.attention, keys)
+    flops = float(2 * matmul_parameters(layer, architecture.hidden_size))
+    if layer.attention:
+        flops += attention_flops(layer.attention, seq_len, count)
+    if layer.recurrence:
+        flops += layer.recurrence.flops
+    return flops
 
 
 def head_forward_flops(

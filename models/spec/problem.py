@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from models.errors import Invalid
-from models.spec.architecture import Architecture, Layer
+from models.spec.architecture import Architecture
 from models.spec.flops import head_forward_flops, layer_forward_flops, model_flops
 from models.spec.hardware import Cluster
+from models.spec.layer import Layer
 from models.spec.profile import FLEET
 from models.spec.recompute import STACK_SELECTIVE, Recomputed, policy_code, recomputed
 from models.spec.stack import VENDORS, Stack

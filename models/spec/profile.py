@@ -69,6 +69,11 @@ class Coefficients:
     dense 16-bit peak."""
     narrow_heads: Number = _positive("kernel")
     """Exponent of (head dim / 128) in the rate of attention with narrower heads."""
+    chosen_keys: Number = _fraction("stack")
+    """Rate of attention over keys that are chosen for each query, and of the choice, as a fraction
+    of that of attention over all keys."""
+    recurrence: Number = _fraction("generation stack")
+    """Rate of linear attention and state-space kernels, as a fraction of the dense 16-bit peak."""
     memory: Number = _fraction("generation chip")
     """Rate of memory-bound kernels, as a fraction of the memory bandwidth."""
     elementwise_traffic: Number = _positive("fusion stack")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from models.spec.architecture import Layer
+from models.spec.layer import Layer
 
 RECOMPUTE = ("none", "selective", "full")
 MODULES = (
@@ -130,8 +130,10 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     if module == "mlp_act":
         return {"dense_act"} if layer.dense else set()
     if module == "mla_up_proj":
-        return {"up"} if layer.attention.is_mla else set()
+        return {"up"} if layer.attention and layer.attention.is_mla else set()
     if module == "alternate_mm":
-        up_or_ends = "up" if layer.attention.is_mla else "ends"
+        up_or_ends = "up" if layer.attention and layer.attention.is_mla else "ends"
         return {up_or_ends, _INPUTS, *({"dense_half"} if layer.dense else ())}
-    return {"layernorm": {"norm"}, "core_attn": {"attention"}}[module]
+    if module == "core_attn":
+        return {"attention"} if layer.attention else set()
+    return {"norm"}

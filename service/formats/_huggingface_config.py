@@ -11,17 +11,27 @@ from models.errors import Invalid, Unsupported
 
 MAX_LAYERS = 1024
 MAX_SIZE = 2**24
+_SYNONYMS = (
+    ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_top_k", "moe_k"),
+    ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    ("num_nextn_predict_layers", "num_mtp_layers"),
+    ("num_key_value_heads", "num_attention_groups"),
+)
+"""Keys that mean the same; which a family has changed from one release of its code to the next."""
+_OTHER_NAMES = {key: names for names in _SYNONYMS for key in names}
 _MAX_SHOWN_CHARACTERS = 80
 _MAX_SHOWN_INTEGER = 2**63
 
 
 @dataclass(frozen=True)
 class Config:
-    """One JSON object of a config. An absent or null key has the value of `default`; where an
-    access gives none, the key is required."""
+    """One JSON object of a config. A key that is not written has its value in `absent`. One that is
+    null, or in neither, has the value of `default`; where an access gives none, it is required."""
 
     values: Mapping[str, object]
     model_type: str
+    absent: Mapping[str, object] = field(default_factory=dict)
     name: str = ""
     """Of the architecture."""
     path: str = ""
@@ -31,24 +41,35 @@ class Config:
 
     def key(self, key: str) -> str:
         """The key as this config spells it."""
-        native = self.respelled.get(key, key)
-        return key if native not in self.values and key in self.values else native
+        native = self._native(key)
+        names = (native, key, *_OTHER_NAMES.get(native, ()))
+        return next((name for name in names if name in self.values), native)
+
+    def _native(self, key: str) -> str:
+        return self.respelled.get(key, key)
 
     def where(self, key: str) -> str:
         return f"{self.path}{self.key(key)}"
 
     def get(self, key: str) -> object:
-        return self.values.get(self.key(key))
+        return self.values.get(self.key(key), self.absent.get(self._native(key)))
+
+    def is_written(self, key: str) -> bool:
+        return self.key(key) in self.values
 
     def named(self, name: str) -> Config:
         return replace(self, name=name)
 
-    def respell(self, **keys: str) -> Config:
+    def respell(self, keys: Mapping[str, str]) -> Config:
         return replace(self, respelled=keys)
 
     def assuming(self, **absent: object) -> Config:
         """The config with these values for keys that are not written at all. A null stays."""
-        return replace(self, values={**absent, **self.values})
+        return replace(self, absent={**self.absent, **absent})
+
+    def with_value(self, key: str, value: object) -> Config:
+        """The config with this value, whatever is written."""
+        return replace(self, values={**self.values, self.key(key): value})
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         return self._whole(key, default, 1, most)
@@ -57,11 +78,16 @@ class Config:
         return self._whole(key, default, 0, most)
 
     def null(self, key: str) -> bool:
-        """Whether the key is written as null. In some families that means more than its absence."""
-        return self.key(key) in self.values and self.get(key) is None
+        """Whether the key is null, as written or because that is what its absence means."""
+        is_known = self.is_written(key) or self._native(key) in self.absent
+        return is_known and self.get(key) is None
 
     def size_or_none(self, key: str) -> int | None:
         return None if self.null(key) else self.size(key)
+
+    def count_or_zero(self, key: str, most: int = MAX_SIZE) -> int:
+        """A count, which null makes zero."""
+        return 0 if self.null(key) else self.count(key, most=most)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         value = self._value(key, default)
@@ -88,7 +114,7 @@ class Config:
         value = self._value(key)
         if not isinstance(value, Mapping):
             raise self.invalid(key, "must be an object")
-        return replace(self, values=value, path=f"{self.where(key)}.", respelled={})
+        return replace(self, values=value, path=f"{self.where(key)}.", absent={}, respelled={})
 
     def refuse(self, key: str, missing: str, value: bool = True) -> None:
         """Raises Unsupported where the key has this value, with which the model needs what the cost

@@ -1,66 +1,36 @@
 """Reads a Hugging Face `config.json` of a decoder-only language model: its layers, as the model's
 own family means them.
 
-Nothing is guessed. A `model_type` that no reader knows is refused, and so is a config that lacks a
-key its family needs. A class default of transformers stands in only where an absent key has that
-one meaning. Of a multimodal model the text tower is read, and its vision tower is left out.
+Nothing is guessed. A `model_type` that is in no table is refused, and so is a config that lacks a
+size its family needs. Other keys that are absent have the default of their class in transformers,
+and so have the sizes of a text tower, from which transformers leaves out what equals the default.
+Of a multimodal model the text tower is read, and its other towers are left out.
 
 To add a family, read its modelling code in transformers, then
-1. write a function from Config to Architecture in `_huggingface_dense` or `_huggingface_moe`, out
-   of the parts in `_huggingface_parts` (`qwen3` is a short example), and enter it in READERS there
-   under its `model_type`;
-2. for a multimodal model, enter its outer `model_type` in WRAPPERS here;
-3. call `cfg.refuse` for every switch that adds what the cost model does not describe, and test that
-   a published config gives the published number of parameters.
+1. enter a row in FAMILIES of `_huggingface_dense` or `_huggingface_moe`, out of the parts in
+   `_huggingface_parts` and `_huggingface_patterns` (`qwen3` is a short example);
+2. name in `refused` every switch that adds what the cost model does not describe;
+3. run `python -m tests.launchers.huggingface_classes`, which carries the defaults of its class into
+   `huggingface_classes.json`, and test that its configs have the parameters of the model code.
 A family that the cost model cannot describe goes into _UNSUPPORTED_LAYERS, with what is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from models.errors import Invalid, UnknownName, Unsupported
 from models.spec.architecture import Architecture
 from service.formats import _huggingface_dense, _huggingface_moe
+from service.formats._huggingface_classes import (
+    class_defaults,
+    defaults_without_sizes,
+    text_towers,
+)
 from service.formats._huggingface_config import Config, shown
 
-FAMILIES = {**_huggingface_dense.READERS, **_huggingface_moe.READERS}
-
-
-@dataclass(frozen=True)
-class Wrapper:
-    """A multimodal config around that of a text tower."""
-
-    text_type: str | None = None
-    """The tower's model_type, where the tower itself does not say."""
-    omitted: Mapping[str, object] = field(default_factory=dict)
-    """Keys that published files leave out because they equal the class default."""
-
-
-WRAPPERS = {
-    "deepseek_vl_v2": Wrapper(),
-    "gemma3": Wrapper(
-        "gemma3_text",
-        {
-            "vocab_size": 262_208,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-        },
-    ),
-    "internvl": Wrapper(),
-    "internvl_chat": Wrapper(),
-    "kimi_k25": Wrapper("kimi_k2"),
-    "kimi_vl": Wrapper(),
-    "llama4": Wrapper("llama4_text"),
-    "mistral3": Wrapper("mistral"),
-    "qwen2_5_vl": Wrapper("qwen2_5_vl_text"),
-    "qwen2_vl": Wrapper("qwen2_vl_text"),
-    "qwen3_vl": Wrapper("qwen3_vl_text"),
-    "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text"),
-}
-_TEXT_TOWERS = ("text_config", "language_config", "llm_config")
+FAMILIES = {**_huggingface_dense.FAMILIES, **_huggingface_moe.FAMILIES}
+_TEXT_TOWERS = ("text_config", "language_config", "llm_config", "thinker_config")
 
 _UNSUPPORTED_LAYERS = {
     "linear attention (gated delta net) layers": (
@@ -78,16 +48,11 @@ _UNSUPPORTED_LAYERS = {
     "short-convolution layers": "lfm2 lfm2_moe lfm2_vl",
     "layers whose attention or MLP is left out or resized one by one": "nemotron-nas deci",
     "per-layer embeddings and alternating updates": "gemma3n gemma3n_text",
-    "key-value heads and attention sinks that differ from layer to layer": (
-        "mimo_v2 mimo_v2_flash mimo_v2_pro"
+    "keys and values shared by all heads, with queries from a latent (multi-matrix attention)": (
+        "step3 step3_text step3_vl"
     ),
-    "a dense MLP beside the experts and per-kind head sizes": "gemma4 gemma4_text gemma4_unified",
-    "attention heads that differ from layer to layer, with gates": (
-        "step3 step3_text step3_vl step3p5 step3p7"
-    ),
-    "per-layer expert lists and keys shared across layers": "hunyuan_v1_moe hunyuan",
+    "keys and values shared across layers": "hunyuan",
     "two attention blocks a layer and experts that compute nothing": "longcat_flash",
-    "norms without weights": "olmo",
     "a norm after the embedding": "bloom",
     "cross-attention (an encoder-decoder)": (
         "t5 mt5 umt5 longt5 switch_transformers t5gemma t5gemma2 bart mbart marian pegasus m2m_100"
@@ -127,11 +92,13 @@ _NOT_A_DECODER = {
     "add_cross_attention": "cross-attention",
     "use_bidirectional_attention": "bidirectional attention",
 }
+_ON_IMAGES_ALONE = "vision"
+"""What use_bidirectional_attention says of a model whose text is causal."""
 
 
 def is_multimodal(config: Mapping[str, object]) -> bool:
     """Whether `read` leaves out towers other than that of text."""
-    return config.get("model_type") in WRAPPERS
+    return _tower_key(config) is not None or config.get("model_type") in text_towers()
 
 
 def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
@@ -139,16 +106,14 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     or else its model_type. Raises Invalid, UnknownName or Unsupported, each with the key."""
     text = _text_tower(config)
     for key, missing in _NOT_A_DECODER.items():
-        text.refuse(key, missing)
+        if text.get(key) != _ON_IMAGES_ALONE:
+            text.refuse(key, missing)
     for key, missing in _UNSUPPORTED_KEYS.items():
         if value := text.get(key):
             raise Unsupported(text.where(key), shown(value), missing)
-    if text.model_type in _huggingface_dense.READERS:
-        _require_dense(text)
     own_name = config.get("_name_or_path")
     default = own_name if isinstance(own_name, str) and own_name else text.model_type
-    read_family = FAMILIES[text.model_type]
-    return read_family(text.named(name or default))
+    return FAMILIES[text.model_type].read(text.named(name or default))
 
 
 def family(config: Mapping[str, object]) -> str:
@@ -177,39 +142,66 @@ def is_quantized(config: Mapping[str, object]) -> bool:
     )
 
 
-def _require_dense(text: Config) -> None:
-    """Raises Unsupported where a config of a dense family has experts."""
-    for key in _EXPERT_COUNT_KEYS:
-        if (count := text.get(key)) is not None and count not in (0, 1):
-            raise Unsupported(
-                text.where(key), shown(count), f"experts in the dense family {text.model_type}"
-            )
+def _tower_key(config: Mapping[str, object]) -> str | None:
+    """The key of the object with the text tower; None where the config is that of a language
+    model."""
+    if config.get("model_type") in FAMILIES:
+        return None
+    return next((key for key in _TEXT_TOWERS if config.get(key) is not None), None)
 
 
 def _text_tower(config: Mapping[str, object]) -> Config:
     """The config of the language model, which is the whole unless the model is multimodal."""
-    outer_type = _model_type(config, "model_type", {*FAMILIES, *WRAPPERS})
-    if outer_type not in WRAPPERS:
-        return Config(config, outer_type)
-    wrapper = WRAPPERS[outer_type]
-    outer = Config(config, outer_type)
-    key = next((key for key in _TEXT_TOWERS if config.get(key) is not None), _TEXT_TOWERS[0])
-    if wrapper.text_type and config.get(key) is None and "hidden_size" in config:
+    return _text_tower_at(config, "")
+
+
+def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
+    """The config of the language model in an object, to which `path` leads from the whole."""
+    model_type = _model_type(config, path)
+    if model_type in FAMILIES:
+        absent = class_defaults(model_type) if path else defaults_without_sizes(model_type)
+        return Config(config, model_type, absent=absent, path=path)
+    key = _tower_key(config)
+    text_type = text_towers().get(model_type)
+    if key is None and text_type is None:
+        raise _unknown_family(model_type, path)
+    if key is None and "hidden_size" in config:
         # Older files have the fields of the text tower beside the object of the vision tower.
         text_fields = {name: value for name, value in config.items() if name != "vision_config"}
-        return Config({**text_fields, "model_type": wrapper.text_type}, wrapper.text_type)
-    values = {"model_type": wrapper.text_type, **wrapper.omitted, **outer.inner(key).values}
+        return _text_tower_at({**text_fields, "model_type": text_type}, path)
+    key = key or _TEXT_TOWERS[0]
+    outer = Config(config, model_type, path=path)
+    tower = dict(outer.inner(key).values)
+    if text_type and tower.get("model_type") is None:
+        tower["model_type"] = text_type
     if outer.get("tie_word_embeddings") is not None:
-        values["tie_word_embeddings"] = outer.flag("tie_word_embeddings")
-    return Config(values, _model_type(values, f"{key}.model_type", set(FAMILIES)), path=f"{key}.")
+        tower["tie_word_embeddings"] = outer.flag("tie_word_embeddings")
+    return _text_tower_at(tower, f"{path}{key}.")
 
 
-def _model_type(config: Mapping[str, object], where: str, known: set[str]) -> str:
+def _model_type(config: Mapping[str, object], path: str) -> str:
     value = config.get("model_type")
+    where = f"{path}model_type"
     if not isinstance(value, str):
         raise Invalid(where, shown(value), "must be the name of a model family")
     if value in UNSUPPORTED:
         raise Unsupported(where, value, UNSUPPORTED[value])
-    if value not in known:
-        raise UnknownName(where, str(shown(value)), known)
     return value
+
+
+def _unknown_family(model_type: str, path: str) -> UnknownName:
+    """An error that names only families whose name differs in letters: a family of another number
+    is another model."""
+    known = (name for name in (*FAMILIES, *text_towers()) if _digits(name) == _digits(model_type))
+    return UnknownName(
+        f"{path}model_type",
+        str(shown(model_type)),
+        known,
+        cutoff=0.85,
+        otherwise="no model of this family can be read from its config; give its shape in explicit"
+        " fields instead (num_layers, hidden_size, …)",
+    )
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))

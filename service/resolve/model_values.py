@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from models.spec.architecture import Architecture, Mlp, Moe
+from models.spec.architecture import Architecture
+from models.spec.feed_forward import Mlp, Moe
 
 
 def model_values(architecture: Architecture) -> dict[str, object]:
     """The values of a model, in the words of its wire form, that all its layers of a kind share."""
-    attentions = [layer.attention for layer in architecture.kinds]
+    attentions = architecture.attentions
     blocks = [layer.feed_forward for layer in architecture.kinds]
     mlps = [block for block in blocks if isinstance(block, Mlp)]
     moes = [block for block in blocks if isinstance(block, Moe)]

@@ -27,7 +27,7 @@ from models.cost.facts import coefficient_records, question
 from models.cost.single_operations import collective_cost, gemm_seconds
 from models.errors import DomainError
 from models.spec import catalogue
-from models.spec.architecture import Attention
+from models.spec.attention import Attention
 from models.spec.hardware import Chip
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile, shipped_profile

@@ -18,8 +18,11 @@ import numpy as np
 from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.spec import catalogue
-from models.spec.architecture import Architecture, Attention, Layer, MlaShape, Mlp, Moe, MoeShape
+from models.spec.architecture import Architecture, MlaShape, MoeShape
+from models.spec.attention import Attention
+from models.spec.feed_forward import Mlp, Moe
 from models.spec.hardware import Chip, Cluster, Fabric, Level
+from models.spec.layer import Layer
 from models.spec.layout import AXES, SCHEDULES
 from models.spec.problem import Problem
 from models.spec.recompute import MODULES

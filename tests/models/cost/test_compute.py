@@ -16,7 +16,8 @@ from models.cost.predictions import predict
 from models.cost.shard import Shard
 from models.cost.step import wanted_pieces
 from models.spec import catalogue
-from models.spec.architecture import Architecture, Moe, MoeShape
+from models.spec.architecture import Architecture, MoeShape
+from models.spec.feed_forward import Moe
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients

@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import Invalid
-from models.spec.architecture import Architecture, Attention, Layer, MlaShape, Mlp, Moe, MoeShape
+from models.spec.architecture import Architecture, MlaShape, MoeShape
+from models.spec.attention import Attention
+from models.spec.feed_forward import Mlp, Moe
+from models.spec.layer import Layer
+from models.spec.projection import parameters_of
 
 PRESETS: list[dict[str, Any]] = json.loads(
     (files("models") / "data/architectures.json").read_text()
@@ -159,9 +163,7 @@ def test_the_parts_add_up_to_the_whole(model: Architecture) -> None:
 @given(architectures())
 def test_a_layer_is_its_matrices_and_what_little_is_beside_them(model: Architecture) -> None:
     for layer in model.kinds:
-        matrices = sum(
-            n_in * n_out for _, n_in, n_out in layer.attention.projections(model.hidden_size)
-        )
+        matrices = parameters_of(layer.attention.projections(model.hidden_size))
         assert matrices <= layer.attention.parameters(model.hidden_size)
         parts = layer.attention.parameters(model.hidden_size) + layer.feed_forward.parameters(
             model.hidden_size

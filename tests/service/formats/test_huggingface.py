@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from models.errors import Invalid, UnknownName, Unsupported
 from models.spec.architecture import Architecture
-from service.formats.huggingface import FAMILIES, UNSUPPORTED, WRAPPERS, read
+from service.formats.huggingface import FAMILIES, UNSUPPORTED, read
 from tests.paths import SHARED
 
 FOLDER = SHARED / "hf_configs"
@@ -246,7 +246,7 @@ def test_an_undescribed_family_is_refused_with_what_is_missing(model_type: str) 
 
 
 def test_no_family_is_both_read_and_refused() -> None:
-    assert not set(UNSUPPORTED) & {*FAMILIES, *WRAPPERS}
+    assert not set(UNSUPPORTED) & {*FAMILIES}
 
 
 @pytest.mark.parametrize("model_type", ["", "llama-like", "LLAMA", "x" * 10_000])

@@ -53,9 +53,11 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
     if len(architecture.kinds) > 1 or architecture.final_norm_bias or architecture.lm_head_bias:
         return {}
     layer = architecture.kinds[0]
-    attention = layer.attention
+    attention, network = layer.attention, layer.feed_forward
     plain = _plain(architecture)
     if plain is None or replace(plain, name=architecture.name) != architecture:
+        return {}
+    if attention is None or network is None:
         return {}
     settings: dict[str, Any] = {
         "model_name": "default",
@@ -69,7 +71,7 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
         "logits_via_embedding": architecture.tie_word_embeddings,
     }
     if layer.moe is None:
-        return {**settings, "base_mlp_dim": layer.feed_forward.intermediate_size}
+        return {**settings, "base_mlp_dim": network.intermediate_size}
     return {
         **settings,
         "base_mlp_dim": layer.moe.intermediate_size,
@@ -83,7 +85,7 @@ def _plain(architecture: Architecture) -> Architecture | None:
     """A model of the same sizes with layers of Llama or Mixtral."""
     layer = architecture.kinds[0]
     attention = layer.attention
-    if attention.is_mla:
+    if attention is None or attention.is_mla or layer.feed_forward is None:
         return None
     moe = None
     if layer.moe:

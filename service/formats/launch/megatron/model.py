@@ -8,7 +8,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from models.spec.architecture import Architecture, Attention, Mlp, Moe
+from models.spec.architecture import Architecture
+from models.spec.attention import Attention
+from models.spec.feed_forward import Mlp, Moe
 from service.formats.launch.job import Inexpressible
 
 _VOCABULARY_DIVISORS = (128, 64, 32, 16, 8, 4, 2)
@@ -48,9 +50,8 @@ def model_notes(model: Architecture, tp: int) -> Iterator[str]:
     if model.vocab_size % tp:
         padded = -(-model.vocab_size // tp) * tp
         yield f"The vocabulary of {model.vocab_size} is padded to {padded}, a multiple of tp({tp})."
-    attention = model.layers[0].attention
-    networks = [layer.feed_forward for layer in model.kinds]
-    biases = {attention.output_bias, *(network.bias for network in networks)}
+    networks = [layer.feed_forward for layer in model.kinds if layer.feed_forward]
+    biases = {each.output_bias for each in model.attentions} | {each.bias for each in networks}
     if biases == {True, False}:
         yield "Megatron-Core has a bias in every linear layer or in none but of queries and keys."
 
@@ -58,6 +59,12 @@ def model_notes(model: Architecture, tp: int) -> Iterator[str]:
 def _require_plain_layers(format_: str, model: Architecture) -> None:
     """Raise Inexpressible for layers that Megatron's arguments do not make."""
     for layer in model.kinds:
+        if layer.recurrence or layer.attention is None or layer.feed_forward is None:
+            cure = "every layer has attention and a feed-forward network"
+            raise Inexpressible(format_, "model.layers", model.name, cure)
+        if layer.residual_streams > 1:
+            cure = "there is one residual stream"
+            raise Inexpressible(format_, "model.residual_streams", layer.residual_streams, cure)
         if layer.num_norms != 2 or layer.post_norms:
             cure = "a layer has two norms, before attention and before the MLP"
             raise Inexpressible(format_, "model.num_norms", layer.num_norms, cure)
@@ -68,13 +75,16 @@ def _require_plain_layers(format_: str, model: Architecture) -> None:
 
 def _attention(format_: str, model: Architecture) -> Attention:
     """The attention of every layer, but for its window."""
-    kinds = {replace(layer.attention, window=None, chunked=False) for layer in model.kinds}
+    kinds = {replace(each, window=None, chunked=False) for each in model.attentions}
     if len(kinds) > 1:
         cure = "all layers have the same attention, but for its window"
         raise Inexpressible(format_, "model", model.name, cure)
     attention = kinds.pop()
     if not attention.is_mla and attention.v_head_dim != attention.head_dim:
         cure = "values are as wide as keys, except in multi-head latent attention"
+        raise Inexpressible(format_, "model", model.name, cure)
+    if attention.is_sparse or attention.gate_size or attention.values_are_keys:
+        cure = "queries see all keys or a window, and outputs have no gate"
         raise Inexpressible(format_, "model", model.name, cure)
     if attention.qk_norm_all_heads:
         cure = "queries and keys are normalised with one weight that all heads share"
@@ -123,7 +133,8 @@ def _heads(attention: Attention) -> dict[str, Any]:
 
 def has_biases(model: Architecture) -> bool:
     """Whether linear layers have biases, and not those of queries and keys alone."""
-    return any(kind.attention.output_bias or kind.feed_forward.bias for kind in model.kinds)
+    networks = any(kind.feed_forward and kind.feed_forward.bias for kind in model.kinds)
+    return networks or any(each.output_bias for each in model.attentions)
 
 
 def _biases(model: Architecture, attention: Attention) -> dict[str, Any]:
@@ -133,11 +144,11 @@ def _biases(model: Architecture, attention: Attention) -> dict[str, Any]:
 
 
 def _window(format_: str, model: Architecture) -> dict[str, Any]:
-    windows = [layer.attention.window for layer in model.layers]
+    windows = [layer.attention.window if layer.attention else None for layer in model.layers]
     sizes = set(windows) - {None}
     if not sizes:
         return {}
-    if len(sizes) > 1 or any(layer.attention.chunked for layer in model.kinds):
+    if len(sizes) > 1 or any(each.chunked for each in model.attentions):
         cure = "layers have one sliding window or none, and no chunks"
         raise Inexpressible(format_, "model.sliding_window", model.name, cure)
     found: dict[str, Any] = {"window_size": [max(size or 0 for size in windows) - 1, 0]}

@@ -1,0 +1,267 @@
+"""Causal self-attention: its shape, its parameters, and how many keys its queries see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.columns import Array
+from models.spec.projection import Projection, parameters_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compression:
+    """Keys and values of many tokens, pooled to one entry each (DeepSeek-V4 §2.3).
+
+    A gate weighs the `rate` tokens of a window, element by element. With `overlap` every entry is
+    pooled from its own window and from the one before, each by projections of its own. A query sees
+    all entries of windows before it, or those that an indexer chooses, beside the keys of its
+    sliding window.
+    """
+
+    rate: int
+    overlap: bool = False
+
+    def projections(self, hidden_size: int, dim: int) -> list[Projection]:
+        """Of entries of `dim` elements: what is pooled, and the gate."""
+        series = 2 * dim if self.overlap else dim
+        return [
+            Projection("compressed", hidden_size, series, "whole"),
+            Projection("compression_gate", hidden_size, series, "whole"),
+        ]
+
+    def parameters(self, hidden_size: int, dim: int) -> int:
+        """With a bias for each place in a window, and the norm of an entry."""
+        series = 2 * dim if self.overlap else dim
+        return parameters_of(self.projections(hidden_size, dim)) + self.rate * series + dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """Chooses the keys that each query sees (DeepSeek-V3.2, arXiv 2512.02556 §2.1).
+
+    Heads of its own score every key that comes before the query; attention then reads the `top_k`
+    keys with the largest scores. Its keys have one head. Every tensor-parallel rank has all of it.
+    """
+
+    num_heads: int
+    head_dim: int
+    top_k: int
+    """Keys, or compressed entries where attention has those."""
+    weighs_heads: bool = True
+    """Scores of heads are added with weights that a projection gives; otherwise their maximum
+    counts (MiniMax-M3)."""
+    norm_parameters: int = 0
+    """Of the norms of its queries and keys."""
+
+    def projections(
+        self, hidden_size: int, query_size: int, compression: Compression | None
+    ) -> list[Projection]:
+        """`query_size`: elements of what its queries are made from."""
+        heads = self.num_heads * self.head_dim
+        found = [Projection("index_q", query_size, heads, "whole")]
+        if compression is None:
+            found.append(Projection("index_k", hidden_size, self.head_dim, "whole"))
+        else:
+            found += [
+                each._replace(name=f"index_{each.name}")
+                for each in compression.projections(hidden_size, self.head_dim)
+            ]
+        if self.weighs_heads:
+            found.append(Projection("index_weights", hidden_size, self.num_heads, "whole"))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Causal self-attention: multi-head, grouped-query, or multi-head latent (MLA, DeepSeek-V2,
+    arXiv 2405.04434), which it is where `kv_lora_rank` is set."""
+
+    num_heads: int
+    num_kv_heads: int
+    """As many as `num_heads` for MLA, which expands the latent to keys and values of every head."""
+    head_dim: int
+    """Elements of a query or a key of one head; for MLA with and without rotary position."""
+    v_head_dim: int
+    """Elements of a value of one head."""
+    q_lora_rank: int | None = None
+    """Elements of the latent that queries are made from; None where they have no latent."""
+    kv_lora_rank: int | None = None
+    """Elements of the latent that keys and values are made from."""
+    rope_head_dim: int = 0
+    """For MLA, how many elements of `head_dim` have a rotary position."""
+    window: int | None = None
+    """A query sees at most this many keys: the last ones or, if `chunked`, those of its chunk."""
+    chunked: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    """Queries and keys are normalised, with one weight of `head_dim` that all heads share, or one
+    for each head if `qk_norm_all_heads`."""
+    qk_norm_all_heads: bool = False
+    kv_norm: bool = False
+    """Keys that are values too are normalised with a weight of `head_dim`."""
+    sinks: bool = False
+    """Every head has a learned logit that attention may go to instead of a key (gpt-oss)."""
+    output_gate: bool = False
+    """What comes out of each head is multiplied with a gate that is projected from the input, an
+    element each (Qwen3-Next)."""
+    gate_per_head: bool = False
+    """That gate has one element a head (Step-3.5)."""
+    values_are_keys: bool = False
+    """One projection gives both (DeepSeek-V4, and the full layers of Gemma 4)."""
+    output_groups: int = 1
+    """Heads are divided into this many groups, each with a projection of its own to
+    `output_lora_rank` elements; the output is projected from these."""
+    output_lora_rank: int | None = None
+    compression: Compression | None = None
+    indexer: Indexer | None = None
+
+    @property
+    def kv_dim(self) -> int:
+        """Elements of one token's keys and values as attention reads them."""
+        one = self.head_dim if self.values_are_keys else self.head_dim + self.v_head_dim
+        return self.num_kv_heads * one
+
+    def kv_share(self, tp: Array) -> Array:
+        """The share of all key-value heads that a device has: 1/tp, but at least one head, which is
+        repeated on several devices where tp exceeds their number."""
+        return np.maximum(1 / tp, 1 / self.num_kv_heads)
+
+    @property
+    def is_mla(self) -> bool:
+        return self.kv_lora_rank is not None
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether queries see keys that are chosen or pooled, not only the last ones."""
+        return self.indexer is not None or self.compression is not None
+
+    @property
+    def gate_size(self) -> int:
+        """Elements of the gate of a token's output."""
+        if not self.output_gate:
+            return 0
+        return self.num_heads * (1 if self.gate_per_head else self.v_head_dim)
+
+    def projections(self, hidden_size: int) -> list[Projection]:
+        found = [*self._queries(hidden_size), *self._keys_and_values(hidden_size)]
+        if self.gate_size:
+            found.append(Projection("gate", hidden_size, self.gate_size, "columns", fused=True))
+        found += self._outputs(hidden_size)
+        if self.compression:
+            found += self.compression.projections(hidden_size, self.head_dim)
+        if self.indexer:
+            query_size = self.q_lora_rank or hidden_size
+            found += self.indexer.projections(hidden_size, query_size, self.compression)
+        return found
+
+    def _queries(self, hidden_size: int) -> list[Projection]:
+        q_dim = self.num_heads * self.head_dim
+        if self.q_lora_rank is None:
+            return [Projection("q", hidden_size, q_dim, "columns", fused=True)]
+        return [
+            Projection("q_down", hidden_size, self.q_lora_rank, "whole"),
+            Projection("q_up", self.q_lora_rank, q_dim, "columns"),
+        ]
+
+    def _keys_and_values(self, hidden_size: int) -> list[Projection]:
+        if self.kv_lora_rank is None:
+            return [Projection("kv", hidden_size, self.kv_dim, "kv", fused=True)]
+        rank = self.kv_lora_rank
+        nope_and_value = self.num_heads * (self.head_dim - self.rope_head_dim + self.v_head_dim)
+        return [
+            Projection("kv_down", hidden_size, rank + self.rope_head_dim, "whole"),
+            Projection("kv_up", rank, nope_and_value, "columns"),
+        ]
+
+    def _outputs(self, hidden_size: int) -> list[Projection]:
+        v_dim = self.num_heads * self.v_head_dim
+        if self.output_lora_rank is None:
+            return [Projection("o", v_dim, hidden_size, "rows")]
+        latent = self.output_groups * self.output_lora_rank
+        return [
+            Projection("o_down", v_dim, latent, "columns", self.output_groups),
+            Projection("o", latent, hidden_size, "rows"),
+        ]
+
+    def parameters(self, hidden_size: int) -> int:
+        matrices = self.projections(hidden_size)
+        total = parameters_of(matrices)
+        if self.qkv_bias:
+            total += sum(each.n_out for each in matrices if not each.name.startswith("o"))
+        if self.output_bias:
+            total += hidden_size
+        total += self._latent_norms + self._head_norms
+        if self.compression:
+            total += self.compression.parameters(hidden_size, self.head_dim)
+            total -= parameters_of(self.compression.projections(hidden_size, self.head_dim))
+        if self.indexer:
+            total += self._index_vectors(hidden_size, self.indexer)
+        return total + (self.num_heads if self.sinks else 0)
+
+    @property
+    def _latent_norms(self) -> int:
+        """RMSNorm on each latent."""
+        return (self.kv_lora_rank or 0) + (self.q_lora_rank or 0)
+
+    @property
+    def _head_norms(self) -> int:
+        total = self.head_dim if self.kv_norm else 0
+        if self.qk_norm:
+            norms = self.num_heads + self.num_kv_heads if self.qk_norm_all_heads else 2
+            total += norms * self.head_dim
+        return total
+
+    def _index_vectors(self, hidden_size: int, indexer: Indexer) -> int:
+        """Parameters of the indexer outside its matrices."""
+        if self.compression is None:
+            return indexer.norm_parameters
+        pooled = self.compression.parameters(hidden_size, indexer.head_dim)
+        matrices = self.compression.projections(hidden_size, indexer.head_dim)
+        return pooled - parameters_of(matrices)
+
+    def replicated_parameters(self, hidden_size: int) -> int:
+        """Parameters of what every tensor-parallel rank has whole."""
+        whole = parameters_of(each for each in self.projections(hidden_size) if each.cut == "whole")
+        return whole + self._latent_norms
+
+    def mean_keys(self, seq_len: int) -> float:
+        """How many keys a query sees on average, with compressed entries: of those before it s/2 in
+        a sequence of s tokens, w - w²/2s with a sliding window w < s, half a chunk where attention
+        is chunked, and as many chosen ones as there are at most."""
+        if self.compression is None:
+            chosen = None if self.indexer is None else self.indexer.top_k
+            return _mean_within(
+                min(filter(None, (self.window, chosen)), default=None),
+                seq_len,
+                chunked=self.chunked,
+            )
+        entries = seq_len / self.compression.rate
+        chosen = None if self.indexer is None else self.indexer.top_k
+        return _mean_within(self.window, seq_len) + _mean_within(chosen, entries)
+
+    def mean_scored(self, seq_len: int) -> float:
+        """How many keys or entries the indexer scores for a query, on average."""
+        if self.indexer is None:
+            return 0.0
+        return seq_len / 2 / (self.compression.rate if self.compression else 1)
+
+    def most_keys(self, seq_len: int) -> float:
+        """How many keys the last query sees."""
+        chosen = None if self.indexer is None else self.indexer.top_k
+        if self.compression is None:
+            return min(filter(None, (self.window, chosen, seq_len)))
+        entries = seq_len / self.compression.rate
+        return min(self.window or seq_len, seq_len) + min(chosen or entries, entries)
+
+
+def _mean_within(limit: float | None, length: float, *, chunked: bool = False) -> float:
+    """How many of the `length` that come one after the other are before each of them on average, of
+    which at most the last `limit` count."""
+    if limit is None or limit >= length:
+        return length / 2
+    if chunked:
+        return limit / 2
+    return limit - limit * limit / (2 * length)

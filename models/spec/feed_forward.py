@@ -1,0 +1,94 @@
+"""The part of a layer that mixes the channels of each token: a dense network, or experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """A dense feed-forward block: gated (SwiGLU, GeGLU; three matrices) or plain (two)."""
+
+    intermediate_size: int
+    gated: bool = True
+    bias: bool = False
+    learned_activation: bool = False
+    """The activation has two parameters (xIELU, arXiv 2411.13010)."""
+
+    @property
+    def matrices(self) -> int:
+        return 3 if self.gated else 2
+
+    def parameters(self, hidden_size: int) -> int:
+        bias = hidden_size + (self.matrices - 1) * self.intermediate_size if self.bias else 0
+        activation = 2 if self.learned_activation else 0
+        return self.matrices * hidden_size * self.intermediate_size + bias + activation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """A mixture of experts: a router, `num_experts` routed experts, and a shared expert that every
+    token visits, if it has a size."""
+
+    num_experts: int
+    experts_per_token: int
+    intermediate_size: int
+    """The intermediate size of each routed expert."""
+    shared_intermediate_size: int = 0
+    """The intermediate size of the shared expert; 0 where there is none."""
+    gated: bool = True
+    bias: bool = False
+    """Every expert has biases."""
+    router_bias: bool = False
+    shared_gate: bool = False
+    """What the shared expert puts out is multiplied with a gate of the token."""
+    selection_bias: bool = False
+    """The router adds a bias for each expert when it selects them: DeepSeek's balancing without an
+    auxiliary loss. The bias is updated by a rule, not by a gradient. Checkpoints carry it and
+    `transformers` counts it as a buffer, and so it is not counted as a parameter."""
+    selection_bias_is_parameter: bool = False
+    """`transformers` counts that bias all the same."""
+    router_scales: bool = False
+    """The router's input is scaled element by element, and so is each expert's output (Gemma 4)."""
+    num_groups: int = 1
+    """Experts are divided into this many groups, each of the same number of experts in a row
+    (DeepSeek-V2, arXiv 2405.04434 §2.2.2)."""
+    groups_per_token: int = 1
+    """All experts of a token come from this many groups."""
+    latent_size: int | None = None
+    """Tokens are projected to this many elements before they are sent to experts, and back after
+    (latent experts, arXiv 2601.18089); None where experts read the stream itself."""
+    latent_norm: bool = False
+    """What experts put out is normalised before it is projected back."""
+
+    @property
+    def expert(self) -> Mlp:
+        return Mlp(intermediate_size=self.intermediate_size, gated=self.gated, bias=self.bias)
+
+    @property
+    def shared(self) -> Mlp | None:
+        size = self.shared_intermediate_size
+        return Mlp(intermediate_size=size, gated=self.gated, bias=self.bias) if size else None
+
+    def token_size(self, hidden_size: int) -> int:
+        """Elements of a token as experts read and write it."""
+        return hidden_size if self.latent_size is None else self.latent_size
+
+    def expert_parameters(self, hidden_size: int) -> int:
+        """Of all routed experts."""
+        return self.num_experts * self.expert.parameters(self.token_size(hidden_size))
+
+    def replicated_parameters(self, hidden_size: int) -> int:
+        """Parameters of what every tensor-parallel rank has whole: the router, and the projections
+        to the latent and back."""
+        latent = self.latent_size or 0
+        return hidden_size * (self.num_experts + 2 * latent)
+
+    def parameters(self, hidden_size: int) -> int:
+        total = self.expert_parameters(hidden_size) + self.replicated_parameters(hidden_size)
+        total += self.token_size(hidden_size) if self.latent_norm else 0
+        total += self.num_experts if self.router_bias else 0
+        total += self.num_experts if self.selection_bias_is_parameter else 0
+        total += hidden_size + self.num_experts if self.router_scales else 0
+        total += hidden_size if self.shared_gate else 0
+        return total + (self.shared.parameters(hidden_size) if self.shared else 0)

@@ -1,0 +1,112 @@
+"""One layer: what mixes the tokens, and what mixes the channels of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.spec.attention import Attention
+from models.spec.feed_forward import Mlp, Moe
+from models.spec.projection import Projection
+from models.spec.recurrence import Recurrence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer on a residual stream: a mixer of tokens, which is attention, a recurrence or both
+    side by side, and then a feed-forward network. Some layers have only one of the two."""
+
+    attention: Attention | None = None
+    recurrence: Recurrence | None = None
+    feed_forward: Mlp | Moe | None = None
+    num_norms: int = 2
+    """Norms on the residual stream. One stands before the mixer, one before the network."""
+    post_norms: bool = False
+    """They stand behind these instead."""
+    norm_weight: bool = True
+    norm_bias: bool = False
+    parallel: bool = False
+    """Attention and the feed-forward network read the same stream, and their outputs are added up
+    before they are reduced over tensor parallelism."""
+    residual_streams: int = 1
+    """With several, a block reads a weighted sum of them, and its output and they are mixed anew
+    after it (manifold-constrained hyper-connections, arXiv 2512.24880)."""
+
+    @property
+    def mixers(self) -> list[Attention | Recurrence]:
+        return [mixer for mixer in (self.attention, self.recurrence) if mixer is not None]
+
+    @property
+    def blocks(self) -> int:
+        """How many of mixer and network the layer has."""
+        return bool(self.mixers) + (self.feed_forward is not None)
+
+    @property
+    def dense(self) -> Mlp | None:
+        """The block that every token visits: the feed-forward network of a dense layer, the shared
+        expert of a sparse one."""
+        network = self.feed_forward
+        return network.shared if isinstance(network, Moe) else network
+
+    @property
+    def norm_follows(self) -> bool:
+        """Whether the output of the feed-forward network is normalised before it is added."""
+        return self.post_norms or self.num_norms > 2
+
+    @property
+    def moe(self) -> Moe | None:
+        return self.feed_forward if isinstance(self.feed_forward, Moe) else None
+
+    def projections(self, hidden_size: int) -> list[Projection]:
+        """The matrices of the mixers."""
+        return [each for mixer in self.mixers for each in mixer.projections(hidden_size)]
+
+    def parameters(self, hidden_size: int) -> int:
+        blocks = sum(mixer.parameters(hidden_size) for mixer in self.mixers)
+        blocks += self.feed_forward.parameters(hidden_size) if self.feed_forward else 0
+        return blocks + self._stream_parameters(hidden_size)
+
+    def _stream_parameters(self, hidden_size: int) -> int:
+        """Of norms, and of what mixes residual streams."""
+        norms = self.num_norms * hidden_size * (self.norm_weight + self.norm_bias)
+        if self.residual_streams == 1:
+            return norms
+        return norms + self.blocks * hyper_connection_parameters(hidden_size, self.residual_streams)
+
+    def replicated_parameters(self, hidden_size: int) -> int:
+        """The parameters that every tensor-parallel rank has whole: norms, routers, projections to
+        latents, and the like."""
+        whole = self._stream_parameters(hidden_size)
+        whole += sum(mixer.replicated_parameters(hidden_size) for mixer in self.mixers)
+        return whole + (self.moe.replicated_parameters(hidden_size) if self.moe else 0)
+
+    def orthogonalisation_flops(self, hidden_size: int) -> tuple[float, float]:
+        """FLOPs of Muon's orthogonalisation, for each parameter outside and for each inside routed
+        experts: five Newton-Schulz steps (arXiv 2502.16982 §2.2).
+
+        A step on an m x n matrix X, m <= n, computes X X^T, its square, and the product of both
+        with X: 4 m² n + 2 m³ FLOPs.
+        """
+        matrices = [
+            (each.n_in // each.groups, each.n_out // each.groups)
+            for each in self.projections(hidden_size)
+            for _ in range(each.groups)
+        ]
+        if self.dense:
+            matrices += [(hidden_size, self.dense.intermediate_size)] * self.dense.matrices
+        inside = []
+        if self.moe:
+            inside = [(self.moe.token_size(hidden_size), self.moe.intermediate_size)]
+        return _newton_schulz_flops(matrices), _newton_schulz_flops(inside)
+
+
+def _newton_schulz_flops(matrices: list[tuple[int, int]]) -> float:
+    """FLOPs of five steps on each of these matrices, for each of their parameters."""
+    flops = sum(5 * (4 * min(m) ** 2 * max(m) + 2 * min(m) ** 3) for m in matrices)
+    return flops / max(sum(a * b for a, b in matrices), 1)
+
+
+def hyper_connection_parameters(hidden_size: int, streams: int) -> int:
+    """Of one block: a projection of all streams to the weights that collapse, expand and mix them,
+    their offsets, and three scales (DeepseekV4HyperConnection of transformers)."""
+    weights = (2 + streams) * streams
+    return weights * streams * hidden_size + weights + 3

@@ -1,0 +1,203 @@
+"""Linear attention and state-space models: mixers whose state has the same size after every token.
+
+In training they run over chunks of a sequence, as products of matrices within a chunk and from one
+chunk's state to the next (Mamba-2, arXiv 2405.21060 §6; gated delta rule, arXiv 2412.06464 §3.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.spec.projection import Projection, parameters_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrence:
+    """What all kinds share: heads, each with a state of `key_dim` x `value_dim` elements."""
+
+    num_heads: int
+    """Heads of values, and of the output."""
+    num_key_heads: int
+    """Heads of keys and queries (in Mamba-2 the groups of B and C), each for as many of values."""
+    key_dim: int
+    """Elements of a key; in Mamba-2 the size of the state, N."""
+    value_dim: int
+    """Elements of a value."""
+    conv_kernel: int = 0
+    """Tokens that the convolution before the recurrence sees; 0 where there is none."""
+
+    @property
+    def values(self) -> int:
+        return self.num_heads * self.value_dim
+
+    @property
+    def keys(self) -> int:
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def state(self) -> int:
+        """Elements of the state of all heads."""
+        return self.values * self.key_dim
+
+    @property
+    def streams(self) -> int:
+        """Elements of a token that the recurrence reads: queries, keys and values."""
+        return 2 * self.keys + self.values
+
+    @property
+    def conv_channels(self) -> int:
+        return self.streams if self.conv_kernel else 0
+
+    def projections(self, hidden_size: int) -> list[Projection]:
+        raise NotImplementedError
+
+    def parameters(self, hidden_size: int) -> int:
+        convolution = self.conv_channels * self.conv_kernel
+        return parameters_of(self.projections(hidden_size)) + convolution + self._vectors
+
+    @property
+    def _vectors(self) -> int:
+        """Parameters outside matrices and the convolution."""
+        raise NotImplementedError
+
+    @property
+    def flops(self) -> float:
+        """Forward FLOPs of the recurrence for each token, with its convolution, as papers and
+        frameworks count them: those of one step after the other."""
+        return self._state_flops + 2 * self.conv_channels * self.conv_kernel
+
+    @property
+    def _state_flops(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def traffic(self) -> float:
+        """Elements of a token that forward reads and writes: the convolution, the kernels of the
+        recurrence, and the norm and gate of the output, each its inputs and its output."""
+        return 2 * self.conv_channels + (self.streams + self.values) + 3 * self.values
+
+    @property
+    def kept(self) -> float:
+        """Elements of a token that stay for backward beside what projections put out: the output
+        before its norm and gate, and behind them."""
+        return 2 * self.values
+
+    def replicated_parameters(self, hidden_size: int) -> int:
+        """Parameters of what every tensor-parallel rank has whole."""
+        return parameters_of(each for each in self.projections(hidden_size) if each.cut == "whole")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba2(Recurrence):
+    """Mamba-2 (arXiv 2405.21060): one projection gives the gate, values, B and C, and a time step
+    for each head. Its parameters are those of NemotronHMamba2Mixer of transformers."""
+
+    conv_bias: bool = True
+    bias: bool = False
+    norm: bool = True
+    """The output is normalised, before or after it is gated."""
+
+    def projections(self, hidden_size: int) -> list[Projection]:
+        columns = 2 * self.values + 2 * self.keys + self.num_heads
+        return [
+            Projection("in", hidden_size, columns, "columns", fused=True),
+            Projection("out", self.values, hidden_size, "rows"),
+        ]
+
+    @property
+    def _vectors(self) -> int:
+        """With A, D and the bias of the time step for each head."""
+        biases = self.conv_channels if self.conv_bias else 0
+        return biases + 3 * self.num_heads + (self.values if self.norm else 0)
+
+    def parameters(self, hidden_size: int) -> int:
+        own = super().parameters(hidden_size)
+        if not self.bias:
+            return own
+        return own + sum(each.n_out for each in self.projections(hidden_size))
+
+    @property
+    def _state_flops(self) -> float:
+        """7 for each element of the state (mamba_layer_flops of Megatron-LM's training.py)."""
+        return 7 * self.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaNet(Recurrence):
+    """The gated delta rule (arXiv 2412.06464), or Kimi delta attention (arXiv 2510.26692), whose
+    state decays with a rate for each element of a key.
+
+    Parameters are those of Qwen3NextGatedDeltaNet and KimiLinearDeltaAttention of transformers.
+    """
+
+    decay_per_element: bool = False
+    decay_rank: int | None = None
+    """Elements that the decay of each element is projected from; None where a head has one decay,
+    projected from the input."""
+    gate_rank: int | None = None
+    """Elements that the gate of the output is projected from; None for a whole matrix."""
+
+    def projections(self, hidden_size: int) -> list[Projection]:
+        found = [
+            Projection("q", hidden_size, self.keys, "columns", fused=True),
+            Projection("k", hidden_size, self.keys, "columns", fused=True),
+            Projection("v", hidden_size, self.values, "columns", fused=True),
+            Projection("beta", hidden_size, self.num_heads, "columns", fused=True),
+        ]
+        found += _through(self.decay_rank, "decay", hidden_size, self._decays)
+        found += _through(self.gate_rank, "gate", hidden_size, self.values)
+        return [*found, Projection("out", self.values, hidden_size, "rows")]
+
+    @property
+    def _decays(self) -> int:
+        return self.num_heads * (self.key_dim if self.decay_per_element else 1)
+
+    @property
+    def _vectors(self) -> int:
+        """A for each head, the bias of every decay, and the norm that heads share."""
+        return self.num_heads + self._decays + self.value_dim
+
+    @property
+    def kept(self) -> float:
+        """And what the convolution puts out, which its kernels do not compute again
+        (chunk_gated_delta_rule of flash-linear-attention)."""
+        return super().kept + self.conv_channels
+
+    @property
+    def _state_flops(self) -> float:
+        """Four products with the state: of keys with themselves and with values, its update, and
+        the query's (linear attention in Megatron-LM's training.py)."""
+        return 8 * self.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class LightningAttention(Recurrence):
+    """Linear attention with a fixed decay for each head (arXiv 2401.04658), as in MiniMax-01 (arXiv
+    2501.08313 §2.2). Parameters are those of MiniMaxLightningAttention of transformers."""
+
+    def projections(self, hidden_size: int) -> list[Projection]:
+        return [
+            Projection("qkv", hidden_size, self.streams, "columns", fused=True),
+            Projection("gate", hidden_size, self.values, "columns", fused=True),
+            Projection("out", self.values, hidden_size, "rows"),
+        ]
+
+    @property
+    def _vectors(self) -> int:
+        """The norm of what heads put out."""
+        return self.values
+
+    @property
+    def _state_flops(self) -> float:
+        """The update of the state and the query's product with it (arXiv 2501.08313 §2.2.2)."""
+        return 4 * self.state
+
+
+def _through(rank: int | None, name: str, n_in: int, n_out: int) -> list[Projection]:
+    """A projection, or two with `rank` elements between them."""
+    if rank is None:
+        return [Projection(name, n_in, n_out, "columns", fused=True)]
+    return [
+        Projection(f"{name}_down", n_in, rank, "whole"),
+        Projection(f"{name}_up", rank, n_out, "columns"),
+    ]

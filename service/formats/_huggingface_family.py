@@ -1,0 +1,129 @@
+"""A family of Hugging Face models: one row of the tables of families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from models.errors import Unsupported
+from models.spec.architecture import Architecture
+from models.spec.feed_forward import Mlp, Moe
+from models.spec.layer import Layer
+from service.formats._huggingface_config import MAX_LAYERS, Config, shown
+from service.formats._huggingface_parts import (
+    AttentionPart,
+    MlpPart,
+    MoePart,
+    Switch,
+    gated,
+    heads,
+    is_on,
+)
+from service.formats._huggingface_patterns import (
+    Kinds,
+    Sparse,
+    all_full,
+    all_sparse,
+    attention_layers,
+    feed_forward_layers,
+    num_layers,
+)
+
+_EXPERT_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """How attention and MLP stand on the residual stream; `Layer` explains the terms."""
+
+    num: int = 2
+    weight: bool = True
+    bias: bool = False
+    behind: bool = False
+    parallel: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A switch that adds what the cost model does not describe where it has `value`."""
+
+    key: str
+    missing: str
+    value: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What the configs of a family mean."""
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """From a common key to the one that this family uses."""
+    prepare: Callable[[Config], Config] = lambda cfg: cfg
+    """Rewrites a config into the common terms, and refuses what has none."""
+    refused: tuple[Refused, ...] = ()
+    attention: AttentionPart = heads()
+    kinds: Kinds = all_full
+    mlp: MlpPart = gated()
+    experts: MoePart | None = None
+    sparse: Sparse = all_sparse
+    norms: Norms | Callable[[Config], Norms] = Norms()
+    lm_head_bias: Switch = False
+    learned_positions: str | None = None
+    """The key with the number of positions that have an embedding."""
+    more_positions: int = 0
+    """Embeddings of positions beyond that number."""
+
+    def read(self, cfg: Config) -> Architecture:
+        """The architecture of a config. Raises Invalid or Unsupported."""
+        cfg = self.prepare(cfg.respell(self.keys))
+        for one in self.refused:
+            cfg.refuse(one.key, one.missing, one.value)
+        norms = self.norms if isinstance(self.norms, Norms) else self.norms(cfg)
+        layers = (
+            Layer(
+                attention=attention,
+                feed_forward=feed_forward,
+                num_norms=norms.num,
+                norm_weight=norms.weight,
+                norm_bias=norms.bias,
+                post_norms=norms.behind,
+                parallel=norms.parallel,
+            )
+            for attention, feed_forward in zip(
+                attention_layers(cfg, self.attention, self.kinds),
+                self._feed_forward(cfg),
+                strict=True,
+            )
+        )
+        positions = self.learned_positions
+        return Architecture(
+            name=cfg.name,
+            hidden_size=cfg.size("hidden_size"),
+            vocab_size=cfg.size("vocab_size"),
+            layers=tuple(layers),
+            tie_word_embeddings=cfg.flag("tie_word_embeddings"),
+            mtp_layers=mtp_layers(cfg),
+            learned_positions=cfg.size(positions) + self.more_positions if positions else 0,
+            lm_head_bias=is_on(cfg, self.lm_head_bias),
+            final_norm_weight=norms.weight,
+            final_norm_bias=norms.bias,
+        )
+
+    def _feed_forward(self, cfg: Config) -> list[Mlp | Moe]:
+        if self.experts is not None:
+            return feed_forward_layers(cfg, self.mlp, self.experts, self.sparse)
+        _require_dense(cfg)
+        return [self.mlp(cfg)] * num_layers(cfg)
+
+
+def mtp_layers(cfg: Config) -> int:
+    """The number of multi-token-prediction modules, which stand beside the stack."""
+    return cfg.count("num_nextn_predict_layers", 0, most=MAX_LAYERS)
+
+
+def _require_dense(cfg: Config) -> None:
+    """Raises Unsupported where a config of a dense family has experts."""
+    for key in _EXPERT_COUNT_KEYS:
+        if (count := cfg.get(key)) is not None and count not in (0, 1):
+            missing = f"experts in the dense family {cfg.model_type}"
+            raise Unsupported(cfg.where(key), shown(count), missing)
