@@ -19,13 +19,14 @@ from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.spec import catalogue
 from models.spec.architecture import Architecture, MlaShape, MoeShape
-from models.spec.attention import Attention
+from models.spec.attention import Attention, Compression, Indexer
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.hardware import Chip, Cluster, Fabric, Level
 from models.spec.layer import Layer
 from models.spec.layout import AXES, SCHEDULES
 from models.spec.problem import Problem
 from models.spec.recompute import MODULES
+from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2, Recurrence
 from models.spec.stack import KERNELS, Stack
 from models.spec.switches import changed, switches_of
 from models.spec.workload import OPTIMIZERS, LoadBalancing, Precision, Routing, Workload
@@ -78,6 +79,20 @@ def random_problem(rng: np.random.Generator, chips: Sequence[int] = CHIPS) -> Pr
             except Invalid:  # parts that do not go together, such as a chip and a precision
                 continue
             return problem
+
+
+def random_hybrid(rng: np.random.Generator, chips: Sequence[int] = CHIPS) -> Problem:
+    """A problem with layers of the newer kinds among those of its model."""
+    problem = random_problem(rng, chips)
+    return replace(problem, architecture=hybrid(rng, problem.architecture))
+
+
+def hybrid(rng: np.random.Generator, model: Architecture) -> Architecture:
+    """The model with each of its kinds of layers as it is, or with another mixer or network."""
+    kinds = {kind: _newer(rng, kind, model.hidden_size) for kind in model.kinds}
+    streams = pick(rng, (1, 1, 4))
+    kinds = {kind: replace(newer, residual_streams=streams) for kind, newer in kinds.items()}
+    return replace(model, layers=tuple(kinds[layer] for layer in model.layers))
 
 
 def _drawn(
@@ -457,6 +472,55 @@ def _latent_attention(rng: np.random.Generator) -> Attention:
         rope_head_dim=rope,
         qkv_bias=chance(rng, 0.25),
     )
+
+
+def _newer(rng: np.random.Generator, layer: Layer, hidden: int) -> Layer:
+    """A recurrence in place of attention or beside it, attention over chosen or pooled keys, gates,
+    a latent of experts, or only one of mixer and network."""
+    if chance(rng, 0.3) and layer.moe:
+        latent = pick(rng, (128, hidden // 2))
+        return replace(layer, feed_forward=replace(layer.moe, latent_size=latent))
+    only = {"num_norms": 1, "parallel": False, "post_norms": False}
+    attention = layer.attention
+    choice = pick(rng, ("recurrence", "beside", "chosen", "pooled", "mixer", "network", "as it is"))
+    if choice == "recurrence":
+        return replace(layer, attention=None, recurrence=_recurrence(rng))
+    if choice == "beside":
+        return replace(layer, recurrence=_recurrence(rng))
+    if choice == "mixer":
+        return replace(layer, feed_forward=None, **only)
+    if choice == "network":
+        return replace(layer, attention=None, **only)
+    if attention is None or choice == "as it is":
+        return layer
+    indexer = Indexer(
+        num_heads=pick(rng, (4, 64)), head_dim=128, top_k=pick(rng, (256, 2048)),
+        weighs_heads=chance(rng, 0.5), norm_parameters=256,
+    )  # fmt: skip
+    if choice == "chosen":
+        return replace(layer, attention=replace(attention, indexer=indexer, output_gate=True))
+    pooled = replace(
+        attention,
+        q_lora_rank=attention.q_lora_rank or 384,
+        window=attention.window or 128,
+        compression=Compression(rate=pick(rng, (4, 128)), overlap=chance(rng, 0.5)),
+        indexer=indexer if chance(rng, 0.5) else None,
+    )
+    return replace(layer, attention=pooled)
+
+
+def _recurrence(rng: np.random.Generator) -> Recurrence:
+    heads = pick(rng, (8, 16, 32, 64))
+    shape = {"num_heads": heads, "num_key_heads": heads // pick(rng, (1, 2, 4)), "value_dim": 64}
+    if chance(rng, 0.3):
+        return LightningAttention(**shape, key_dim=64)
+    if chance(rng, 0.5):
+        return Mamba2(**shape, key_dim=pick(rng, (16, 128)), conv_kernel=4)
+    rank = pick(rng, (None, 128))
+    return DeltaNet(
+        **shape, key_dim=128, conv_kernel=4, decay_per_element=rank is not None, decay_rank=rank,
+        gate_rank=rank,
+    )  # fmt: skip
 
 
 def _windowed(rng: np.random.Generator, attention: Attention) -> Attention:

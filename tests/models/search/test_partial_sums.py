@@ -29,6 +29,7 @@ from models.spec.layout import PLACEMENTS, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from tests.benchmarks.problems import problem
+from tests.oracles.random_problems import random_hybrid
 from tests.oracles.random_questions import random_coefficients, random_layouts, random_problem
 
 _OF_TRUNK = ("pp", "tp", "cp", "dp", "sequence_parallel", "micro_batch")
@@ -167,7 +168,7 @@ def require_bounds_of_random_problems(
     """Of so many layouts, up to `each` of a problem; or of these in every place."""
     rng = np.random.default_rng(seed)
     while count > 0:
-        question = random_problem(rng)
+        question = random_hybrid(rng) if rng.random() < 0.3 else random_problem(rng)
         found = some_members(rng, question, each)
         if found is None:
             continue
