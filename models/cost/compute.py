@@ -365,7 +365,7 @@ def body_traffic(
     norms = stream * norm * layer.num_norms * f.activation_bytes
     norms += quantised_bytes(f, shard.tokens * layer.blocks * f.hidden_size)
     residuals = stream * 3 * layer.blocks * f.residual_streams
-    mixers = shard.tokens * (layer.recurrence_traffic + 3 * layer.gate) / tp
+    mixers = shard.tokens * (layer.recurrence_light + 3 * layer.gate) / tp
     rest = (residuals + rotary + mixers) * f.activation_bytes + quantised_bytes(f, values)
     width = shard.tokens * layer.dense_width / tp
     passes = layer.dense_matrices + (EAGER_GATE if eager else 0)

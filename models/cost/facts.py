@@ -217,7 +217,9 @@ class LayerFacts(NamedTuple):
     recurrence_flops: float
     """For one token, all heads."""
     recurrence_traffic: float
-    """Elements of a token that its kernels, the convolution and the gate read and write."""
+    """Elements of a token that its kernels read and write; as is the next, by the convolution, the
+    norm and the gate."""
+    recurrence_light: float
     recurrence_kept: float
     """Elements of a token that stay for backward."""
     recurrence_exchanged: float
@@ -566,7 +568,7 @@ _OF_ATTENTION = (
 
 def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
     if recurrence is None:
-        names = ("flops", "traffic", "kept", "exchanged")
+        names = ("flops", "traffic", "light", "kept", "exchanged")
         return {"recurs": False, **{f"recurrence_{name}": 0.0 for name in names}}
     entered = sum(
         each.n_out
@@ -577,6 +579,7 @@ def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
         "recurs": True,
         "recurrence_flops": recurrence.flops,
         "recurrence_traffic": recurrence.traffic,
+        "recurrence_light": recurrence.light_traffic,
         "recurrence_kept": entered + recurrence.kept,
         "recurrence_exchanged": entered + recurrence.values,
     }

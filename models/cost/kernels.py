@@ -22,6 +22,10 @@ FLASH_BACKWARD = 2.5
 """FLOPs of backward over forward: five products instead of two (FlashAttention-2, arXiv
 2307.08691)."""
 
+RECURRENCE_BACKWARD = 3.0
+"""Kernels of backward over those of forward, in mamba_ssm and flash-linear-attention: forward's
+own, those of the states' gradients, and those of the inputs'."""
+
 
 class Passes(NamedTuple):
     """Seconds of forward, of input gradients and of weight gradients."""
@@ -155,13 +159,16 @@ def choice_of_keys(f: Facts, layer: LayerFacts, c: CoefficientRecord, queries: f
 
 @compiled
 def recurrence(f: Facts, layer: LayerFacts, c: CoefficientRecord, tokens: float) -> Passes:
-    """Linear attention or a state-space model, of so many tokens with all heads.
+    """Linear attention or a state-space model, of so many tokens with all heads: its FLOPs, or its
+    traffic, whichever takes longer.
 
-    As in flash kernels, backward computes the states between chunks again: five products where
-    forward has two.
+    Backward computes states again and passes their gradients back, and has a kernel for each of
+    the inputs.
     """
-    seconds = tokens * layer.recurrence_flops / (f.flops_16 * c.recurrence)
-    return Passes(seconds, FLASH_BACKWARD * seconds, 0.0)
+    products = tokens * layer.recurrence_flops / (f.flops_16 * c.gemm_16)
+    elements = tokens * layer.recurrence_traffic * c.recurrence_traffic
+    seconds = max(products, move(f, c, elements * f.activation_bytes))
+    return Passes(seconds, RECURRENCE_BACKWARD * seconds, 0.0)
 
 
 @compiled

@@ -72,8 +72,9 @@ class Coefficients:
     chosen_keys: Number = _fraction("stack")
     """Rate of attention over keys that are chosen for each query, and of the choice, as a fraction
     of that of attention over all keys."""
-    recurrence: Number = _fraction("generation stack")
-    """Rate of linear attention and state-space kernels, as a fraction of the dense 16-bit peak."""
+    recurrence_traffic: Number = _positive("generation stack")
+    """Memory traffic of the kernels of linear attention and state-space models, as a multiple of
+    the counted bytes."""
     memory: Number = _fraction("generation chip")
     """Rate of memory-bound kernels, as a fraction of the memory bandwidth."""
     elementwise_traffic: Number = _positive("fusion stack")

@@ -70,11 +70,23 @@ class Recurrence:
     def _state_flops(self) -> float:
         raise NotImplementedError
 
+    chunk = 128
+    """Tokens that are worked on together, as in Megatron-Core's Mamba."""
+
+    @property
+    def light_traffic(self) -> float:
+        """Elements of a token that forward reads and writes beside the recurrence: by the
+        convolution, and by the norm and gate of the output."""
+        return 2 * self.conv_channels + 3 * self.values
+
     @property
     def traffic(self) -> float:
-        """Elements of a token that forward reads and writes: the convolution, the kernels of the
-        recurrence, and the norm and gate of the output, each its inputs and its output."""
-        return 2 * self.conv_channels + (self.streams + self.values) + 3 * self.values
+        """Elements of a token, of 16 bits, that the kernels of the recurrence read and write in
+        forward. One makes each chunk's state, the next passes states on, and the last reads them
+        with its tokens: fp32 states are written twice and read twice, and tokens read twice (the
+        kernels of mamba_ssm's ssd_combined.py)."""
+        states = 4 * 2 * self.state / self.chunk
+        return states + 2 * self.streams + self.values
 
     @property
     def kept(self) -> float:
@@ -156,6 +168,17 @@ class DeltaNet(Recurrence):
     def _vectors(self) -> int:
         """A for each head, the bias of every decay, and the norm that heads share."""
         return self.num_heads + self._decays + self.value_dim
+
+    chunk = 64
+    """As in flash-linear-attention."""
+
+    @property
+    def traffic(self) -> float:
+        """Keys and values are besides transformed within each chunk, for every head, and read again
+        (arXiv 2406.06484 §3.2); states have 16 bits."""
+        states = 4 * self.state / self.chunk
+        transformed = 2 * (self.num_heads * self.key_dim + self.values)
+        return states + transformed + 2 * self.streams + self.values
 
     @property
     def kept(self) -> float:
