@@ -30,8 +30,7 @@ from models.calibration.losses import BoundLoss, student_t_loss, student_t_weigh
 from models.calibration.posterior import Posterior
 from models.calibration.random_effects import RandomEffects
 from models.columns import Array
-from models.cost.predictions import Predictions, Split, predict
-from models.cost.stage_partition import partitions
+from models.cost.predictions import LayoutRows, Predictions, predict
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile, TermKey
@@ -138,7 +137,7 @@ class Estimate:
 class Batch:
     """Targets of one quantity of one problem, which are predicted together.
 
-    `targets` are their indices and `layouts` the distinct layouts among them, with their `stages`;
+    `targets` are their indices and `layouts` the distinct layouts among them, with their `rows`;
     `layout_index` says which of those each target has. A Jacobian has a row for each layout, from
     `first_row` on.
     """
@@ -147,7 +146,7 @@ class Batch:
     quantity: Quantity
     targets: Array
     layouts: Layouts
-    stages: Split
+    rows: LayoutRows
     layout_index: Array
     first_row: int
 
@@ -224,7 +223,7 @@ class Fit:
                 quantity=self.quantities[quantity],
                 targets=np.array(targets),
                 layouts=layouts,
-                stages=Split(*partitions(problem, layouts)),
+                rows=LayoutRows.of(problem, layouts),
                 layout_index=np.array(index),
                 first_row=first_row,
             )
@@ -244,7 +243,7 @@ class Fit:
                 mine = wanted[batch.targets]
             if mine.any():
                 coefficients = profile.coefficients(batch.problem.scopes)
-                predictions = predict(batch.problem, batch.layouts, coefficients, batch.stages)
+                predictions = predict(batch.problem, batch.layouts, coefficients, batch.rows)
                 logs = np.log(batch.quantity(predictions))
                 result[batch.targets[mine]] = logs[batch.layout_index[mine]]
         return result
@@ -278,8 +277,8 @@ class Fit:
             offsets[key] = shift.ravel()
         coefficients = profile.coefficients(batch.problem.scopes, offsets)
         rows = np.tile(np.arange(n), 2 * k + 1)
-        repeated, stages = batch.layouts.take(rows), batch.stages.take(rows)
-        predictions = predict(batch.problem, repeated, coefficients, stages)
+        repeated, known = batch.layouts.take(rows), batch.rows.take(rows)
+        predictions = predict(batch.problem, repeated, coefficients, known)
         return np.asarray(np.log(batch.quantity(predictions)).reshape(2 * k + 1, n))
 
     def solve(self) -> Estimate:

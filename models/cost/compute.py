@@ -151,6 +151,8 @@ def waiting_for_host(
 ) -> LayerTime:
     """A layer of these kernels, which takes no less than its host needs to launch them; memory-
     bound work moves twice as much in backward."""
+    if not f.trains_all:  # no gradients of the layer's own weights
+        products = Passes(products.forward, products.input, 0.0)
     slower, host = overhead(f, c), host_seconds(f, layer, shard, c)
     device_forward = products.forward + core.forward + light
     device_backward = backward(products) + backward(core) + 2 * light
@@ -182,7 +184,7 @@ def slower_of(device: float, host: float) -> float:
 def embedding_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
     """The look-up of input embeddings: reading and writing, and a scatter backward."""
     seconds = move(f, c, 3 * shard.local_tokens * f.hidden_size * f.activation_bytes)
-    return plain_time(seconds, seconds, 0.0, overhead(f, c))
+    return plain_time(seconds, seconds if f.trains_all else 0.0, 0.0, overhead(f, c))
 
 
 @compiled
@@ -193,6 +195,9 @@ def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
     vocabulary = f.vocab_size / shard.tp if f.parallel_loss else f.vocab_size
     logits = move(f, c, shard.tokens * vocabulary * f.loss_traffic_bytes) * 0.5
     heads, more = 1 + f.mtp_layers, mtp_projection(f, shard, c)
+    if not f.trains_all:
+        product = Passes(product.forward, product.input, 0.0)
+        more = Passes(more.forward, more.input, 0.0)
     return plain_time(
         heads * (product.forward + logits) + f.mtp_layers * more.forward,
         heads * (backward(product) + logits) + f.mtp_layers * backward(more),
@@ -329,11 +334,16 @@ def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
 def busiest(num_experts: float, ep: float) -> float:
     """How far the largest of ep shares of the tokens lies above their mean, in standard deviations
     of an expert's: each is the mean of E/ep experts' shares, all normal."""
-    doublings = min(math.log2(ep), len(_LARGEST) - 1.0)
+    return largest_of(ep) * math.sqrt(ep / num_experts)
+
+
+@compiled
+def largest_of(count: float) -> float:
+    """The largest of so many normal values on average, in standard deviations above their mean."""
+    doublings = min(math.log2(count), len(_LARGEST) - 1.0)
     below = min(int(doublings), len(_LARGEST) - 2)
     part = doublings - below
-    largest = _LARGEST[below] + part * (_LARGEST[below + 1] - _LARGEST[below])
-    return largest * math.sqrt(ep / num_experts)
+    return _LARGEST[below] + part * (_LARGEST[below + 1] - _LARGEST[below])
 
 
 def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
@@ -365,8 +375,9 @@ def body_traffic(
     norms = stream * norm * layer.num_norms * f.activation_bytes
     norms += quantised_bytes(f, shard.tokens * layer.blocks * f.hidden_size)
     residuals = stream * 3 * layer.blocks * f.residual_streams
-    mixers = shard.tokens * (layer.recurrence_light + 3 * layer.gate) / tp
+    mixers = shard.tokens * (layer.recurrence_light + 3 * layer.gate + layer.adapter_elements) / tp
     rest = (residuals + rotary + mixers) * f.activation_bytes + quantised_bytes(f, values)
+    rest += converted_bytes(f, layer, shard)
     width = shard.tokens * layer.dense_width / tp
     passes = layer.dense_matrices + (EAGER_GATE if eager else 0)
     activation = width * passes * f.activation_bytes + quantised_bytes(f, width)
@@ -384,6 +395,7 @@ def expert_traffic(
     routed, width = routed_tokens(layer, shard), layer.expert_width / shard.etp
     act = routed * width * layer.expert_matrices * f.activation_bytes
     act += quantised_bytes(f, routed * width)
+    act += routed * layer.expert_adapter_elements / shard.etp * f.activation_bytes
     if layer.expert_bias:
         outputs = width * (layer.expert_matrices - 1) + layer.expert_input
         act += routed * outputs * f.activation_bytes * c.bias_traffic
@@ -398,6 +410,17 @@ def expert_traffic(
 @compiled
 def elementwise(f: Facts, c: CoefficientRecord, size: float) -> float:
     return move(f, c, size * c.elementwise_traffic)
+
+
+@compiled
+def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
+    """Bytes of bringing frozen weights of few bits to the format they are multiplied in."""
+    if f.base_bytes >= f.parameter_bytes:
+        return 0.0
+    weights = layer.dense_parameters / shard.tp
+    if layer.num_experts > 0:  # it is decided how they are divided
+        weights += layer.expert_parameters / (shard.ep * shard.etp)
+    return weights * (f.base_bytes + 2 * f.activation_bytes)
 
 
 @compiled
@@ -422,6 +445,7 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     count = products * (3.0 if low else 1.0)
     count += 2 if layer.attends else 0
     count += CHOICE_LAUNCHES if layer.chooses_keys else 0
+    count += 3 * layer.adapters  # down, up, and their sum
     count += RECURRENCE_LAUNCHES if layer.recurs else 0
     count += layer.num_norms * (1 if f.fused else 3) + (4 if f.fused else 10)
     experts = 0.0

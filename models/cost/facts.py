@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
 from models.columns import Array
+from models.spec.adapters import Lora
 from models.spec.attention import Attention
 from models.spec.device_order import DeviceOrders
 from models.spec.hardware import Dim
+from models.spec.identity import cached_by_identity
 from models.spec.layer import Layer
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
@@ -31,6 +34,8 @@ DISPATCHERS = ("alltoall", "deduplicated", "allgather")
 ALLTOALL, DEDUPLICATED, ALLGATHER = range(len(DISPATCHERS))
 LOSSES = ("fused", "compiled", "pytorch", "stepwise")
 ALL_PIECES = (*PIECES, LAST)
+_CACHED_QUESTIONS = 64
+"""So many questions are kept, for whoever asks of another layout of a problem."""
 KEY_BLOCK = {"splash": 512}
 """Keys that an attention kernel takes at a time (sa_block_kv of MaxText); others 128, as flash
 kernels."""
@@ -76,6 +81,11 @@ class Facts(NamedTuple):
 
     # the workload
     seq_len: float
+    attended_length: float
+    """Tokens of a sequence that attend to each other, where it is packed with documents."""
+    document_length: float
+    document_spread: float
+    """Of the lengths of documents, over their mean; 0 where there are none."""
     global_batch: int
     activation_bytes: float
     gemm_bytes: float
@@ -111,7 +121,11 @@ class Facts(NamedTuple):
     host_bytes: float
     # the optimizer
     muon: bool
+    trains_all: bool
+    """Not only adapters."""
     parameter_bytes: float
+    base_bytes: float
+    """As a parameter lies in memory."""
     operand_bytes: float
     gradient_bytes: float
     gradient_reduction_bytes: float
@@ -254,6 +268,15 @@ class LayerFacts(NamedTuple):
     """That every tensor-parallel rank has whole."""
     largest_matrix: float
     """Parameters of the largest matrix outside the routed experts."""
+    trained_dense: float
+    """Trained parameters outside the routed experts: all of them, or those of adapters."""
+    trained_expert: float
+    adapter_elements: float
+    """Of a token, that adapters outside the routed experts read and write; as is the next, of
+    every token that an expert gets."""
+    expert_adapter_elements: float
+    adapters: float
+    """Matrices that have them."""
     muon_dense_flops: float
     muon_expert_flops: float
 
@@ -302,15 +325,18 @@ def records(cls: Any, rows: Sequence[Any]) -> Array:
 CoefficientRecord = Any
 """One number for each field of models.spec.profile.Coefficients."""
 COEFFICIENTS = np.dtype([(field.name, "f8") for field in fields(Coefficients)])
+_COEFFICIENT_VALUES = attrgetter(*(field.name for field in fields(Coefficients)))
 
 
 def coefficient_records(c: Coefficients) -> Array:
     """Coefficients as records, (1,); or (n,), where some are arrays of n draws."""
-    values = [np.atleast_1d(getattr(c, name)) for name in COEFFICIENTS.names or ()]
-    found = np.empty(max(map(len, values)), dtype=COEFFICIENTS)
+    values = _COEFFICIENT_VALUES(c)
+    if not any(isinstance(value, np.ndarray) for value in values):
+        return np.array([values], dtype=COEFFICIENTS)
+    found = np.empty(np.broadcast_shapes(*map(np.shape, values)), dtype=COEFFICIENTS)
     for name, of in zip(COEFFICIENTS.names or (), values, strict=True):
         found[name] = of
-    return found
+    return np.atleast_1d(found)
 
 
 class DeviceOrder(NamedTuple):
@@ -341,20 +367,36 @@ class Question(NamedTuple):
 
 
 def question(problem: Problem, recompute: Array) -> Question:
-    """A problem and the recompute policies with these numbers, after that of none."""
+    """A problem and the recompute policies with these numbers, after that of none. It is shared by
+    all who ask: nobody writes to it."""
+    return _question(problem, tuple(policy_numbers(recompute).tolist()))
+
+
+@cached_by_identity(_CACHED_QUESTIONS)
+def _question(problem: Problem, policies: tuple[int, ...]) -> Question:
     return Question(
-        facts=records(Facts, [_facts(problem)]),
-        layers=records(LayerFacts, _layers(problem)),
-        policies=_policies(problem, recompute),
+        facts=_fact_records(problem),
+        layers=_layer_records(problem),
+        policies=_policies(problem, policies),
         dims=records(DimFacts, [_dim(dim) for dim in problem.cluster.dims]),
         order=device_order(problem.cluster.device_orders),
     )
 
 
+@cached_by_identity(_CACHED_QUESTIONS)
+def _fact_records(problem: Problem) -> Array:
+    return records(Facts, [_facts(problem)])
+
+
+@cached_by_identity(_CACHED_QUESTIONS)
+def _layer_records(problem: Problem) -> Array:
+    return records(LayerFacts, _layers(problem))
+
+
 def policy_numbers(recompute: Array) -> Array:
     """The distinct policies among these numbers in ascending order, and first of all that of
     none."""
-    return np.unique(np.append(recompute, NONE))
+    return np.array(sorted({NONE, *recompute.tolist()}))
 
 
 def _facts(problem: Problem) -> Facts:
@@ -370,6 +412,9 @@ def _facts(problem: Problem) -> Facts:
     gather_copy, reduce_copy = problem.shard_copy_bytes
     return Facts(
         seq_len=workload.seq_len,
+        attended_length=workload.attended_length,
+        document_length=workload.packing.mean_length if workload.packing else workload.seq_len,
+        document_spread=workload.packing.spread if workload.packing else 0.0,
         global_batch=workload.global_batch,
         activation_bytes=number_format.activation_bytes,
         gemm_bytes=number_format.gemm_bytes,
@@ -394,7 +439,9 @@ def _facts(problem: Problem) -> Facts:
         usable_bytes=cluster.usable_bytes,
         host_bytes=cluster.host_bytes,
         muon=workload.optimizer == "muon",
+        trains_all=workload.lora is None,
         parameter_bytes=problem.parameter_bytes,
+        base_bytes=problem.base_bytes,
         operand_bytes=problem.operand_bytes,
         gradient_bytes=problem.gradient_bytes,
         gradient_reduction_bytes=problem.gradient_reduction_bytes,
@@ -420,7 +467,7 @@ def _facts(problem: Problem) -> Facts:
         keeps_logits=stack.keeps_logits,
         experts_at_once=stack.experts_at_once,
         gathers_matrices=stack.gather_unit == "matrix",
-        parameter_shards=stack.parameter_shards,
+        parameter_shards=problem.keeps_sharded_parameters,
         whole_gradients=stack.whole_gradients,
         context=CONTEXT.index(stack.context),
         dispatcher=DISPATCHERS.index(stack.dispatcher),
@@ -477,9 +524,36 @@ def _layer(problem: Problem, layer: Layer, count: float) -> LayerFacts:
         kv_parameters=_kv_parameters(layer, hidden),
         replicated_parameters=layer.replicated_parameters(hidden),
         largest_matrix=_largest_matrix(layer, hidden),
+        **_trained(problem.workload.lora, layer, hidden),
         muon_dense_flops=muon_dense,
         muon_expert_flops=muon_expert,
     )
+
+
+def _trained(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
+    """Of an adapter each input is read once more, and each output read and written."""
+    expert = layer.moe.expert_parameters(hidden) if layer.moe else 0
+    if lora is None:
+        return {
+            "trained_dense": layer.parameters(hidden) - expert,
+            "trained_expert": expert,
+            "adapter_elements": 0,
+            "expert_adapter_elements": 0,
+            "adapters": 0,
+        }
+    matrices = list(lora.matrices(layer, hidden))
+    on_experts = layer.moe is not None and "experts" in lora.targets
+    of_expert = 0
+    if layer.moe and on_experts:
+        width, token = layer.moe.intermediate_size, layer.moe.token_size(hidden)
+        of_expert = 3 * token + 2 * (layer.moe.expert.matrices - 1) * width + width
+    return {
+        "trained_dense": lora.parameters(layer, hidden),
+        "trained_expert": lora.expert_parameters(layer, hidden),
+        "adapter_elements": sum(each.n_in + 2 * each.n_out for each in matrices),
+        "expert_adapter_elements": of_expert,
+        "adapters": len(matrices) + (2 if on_experts else 0),
+    }
 
 
 def _kv_parameters(layer: Layer, hidden: int) -> int:
@@ -520,7 +594,7 @@ def _product(each: Projection) -> tuple[float, ...]:
 def _attention(problem: Problem, attention: Attention | None) -> dict[str, Any]:
     if attention is None:
         return {**dict.fromkeys(_OF_ATTENTION, 0.0), "num_kv_heads": 1.0}
-    seq_len, indexer = problem.workload.seq_len, attention.indexer
+    seq_len, indexer = problem.workload.attended_length, attention.indexer
     pooled = attention.compression
     scored = attention.mean_scored(seq_len)
     whole = [
@@ -585,10 +659,10 @@ def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
     }
 
 
-def _policies(problem: Problem, recompute: Array) -> Array:
-    numbers, kinds = policy_numbers(recompute), problem.architecture.kinds
+def _policies(problem: Problem, numbers: Sequence[int]) -> Array:
+    kinds = problem.architecture.kinds
     rows = []
-    for number in numbers.tolist():
+    for number in numbers:
         for kind in kinds:
             done = problem.recomputed(number, kind)
             pieces = sum(1 << bit for bit, name in enumerate(ALL_PIECES) if name in done.pieces)

@@ -24,7 +24,8 @@ TP, CP, DP_SHARD, DP_REPLICATE, PP, EP, ETP, EDP, SHARDING, REPLICAS = range(10)
 """Groups: those of the axes; of the axes of experts, EDP their data parallelism; and of axes
 together: SHARDING of dp_shard and cp, REPLICAS of those and dp_replicate."""
 GROUPS = 10
-_ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
+ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
+"""(placements, axes): which group each axis of a placement is, innermost first."""
 
 
 class Groups(NamedTuple):
@@ -57,7 +58,7 @@ def set_groups(order: DeviceOrder, row: Row, g: Groups) -> None:
     g.degree[DP_REPLICATE] = row.dp_replicate
     g.degree[PP] = row.pp
     inside, inside_pp = 1, 1
-    for axis in _ORDERS[row.placement]:
+    for axis in ORDERS[row.placement]:
         set_group(order, row.filling, inside, g.degree[axis], g, axis)
         if axis == PP:
             inside_pp = inside

@@ -311,7 +311,7 @@ def wandering(
     backward: Array,
 ) -> float:
     """Seconds of a path of an interleaved pipeline that wanders with every round to the stage that
-    has more in it, where rounds differ from stage to stage (models.cost.stage_partition.Steady).
+    has more in it, where rounds differ from stage to stage (models.cost.stage_partition).
 
     For all micro-batches but a group it takes `steady` seconds each, on a path that alternates. For
     the first and the last group, of which either has one kind of pass, it takes `ahead`, as where

@@ -28,11 +28,13 @@ from models.cost.shard import Shard, kv_share, routed_tokens
 
 class PartSize(NamedTuple):
     """Parameters of one layer, or of an end of the model, on one device: outside and inside routed
-    experts, and of what FSDP gathers at a time."""
+    experts, of what FSDP gathers at a time, and those of both that are trained."""
 
     dense: float
     expert: float
     unit: float
+    trained_dense: float
+    trained_expert: float
 
 
 class Activations(NamedTuple):
@@ -50,22 +52,29 @@ def layer_size(f: Facts, layer: LayerFacts, shard: Shard) -> PartSize:
     sharded = (layer.dense_parameters - kv - whole) / shard.tp
     dense = sharded + kv * kv_share(layer, shard.tp) + whole
     expert = layer.expert_parameters / (shard.ep * shard.etp)
+    unit = dense + expert
     if f.gathers_matrices:
-        return PartSize(dense, expert, max(layer.largest_matrix / shard.tp, expert / 3))
-    return PartSize(dense, expert, dense + expert)
+        unit = max(layer.largest_matrix / shard.tp, expert / 3)
+    if f.trains_all:
+        return PartSize(dense, expert, unit, dense, expert)
+    # Of an adapter the half is cut that lies on the side that its matrix is.
+    trained = layer.trained_dense * (1 + 1 / shard.tp) / 2
+    return PartSize(
+        dense, expert, unit, trained, layer.trained_expert / shard.ep * (1 + 1 / shard.etp) / 2
+    )
 
 
 @compiled
 def embedding_size(f: Facts, shard: Shard) -> PartSize:
     size = f.embedding_parameters / shard.tp
-    return PartSize(size, 0.0, size)
+    return PartSize(size, 0.0, size, size if f.trains_all else 0.0, 0.0)
 
 
 @compiled
 def head_size(f: Facts, shard: Shard) -> PartSize:
     """The final norm is whole on every device. A tied head has no matrix of its own."""
     size = f.head_parameters / shard.tp + f.hidden_size
-    return PartSize(size, 0.0, size)
+    return PartSize(size, 0.0, size, size if f.trains_all else 0.0, 0.0)
 
 
 @compiled

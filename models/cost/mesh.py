@@ -3,6 +3,8 @@ of every part of the model."""
 
 from __future__ import annotations
 
+import math
+
 from models.columns import Array
 from models.compilation.compiled import compiled
 from models.cost.collectives import Links, doublings, time
@@ -10,6 +12,7 @@ from models.cost.compute import (
     LayerTime,
     embedding_time,
     head_time,
+    largest_of,
     layer_time,
     mtp_projection,
     overhead,
@@ -42,8 +45,6 @@ class Part:
     """Of one layer of a kind, of the embedding or of the head: seconds for one micro-batch and
     parameters on one device."""
 
-    layers: float
-    """How many of them the whole model has."""
     forward: float
     backward: float
     weight: float
@@ -73,9 +74,9 @@ class Part:
     dense: float
     expert: float
     unit: float
+    trained_dense: float
+    trained_expert: float
     """These are as in PartSize."""
-    muon_dense_flops: float
-    muon_expert_flops: float
 
 
 class Mesh:
@@ -96,6 +97,9 @@ class Mesh:
     """Of a rank in one step."""
     norm: float
     """Seconds of the gradient's norm."""
+    uneven: float
+    """Seconds of a micro-batch's attention, on the mean stage, that the rank with the longest
+    documents has beyond the mean."""
     straggling: float
     """What waiting for the slowest device adds to a step, as a share of it."""
     largest_unit: float
@@ -193,6 +197,8 @@ def set_size(part: Part, size: PartSize) -> None:
     part.dense = size.dense
     part.expert = size.expert
     part.unit = size.unit
+    part.trained_dense = size.trained_dense
+    part.trained_expert = size.trained_expert
 
 
 # -- what the links decide
@@ -240,12 +246,36 @@ def set_traffic(
     devices = row.pp * row.dp_replicate * row.dp_shard * row.cp * row.tp
     mesh.norm = norm_seconds(c, devices)
     mesh.straggling = straggling(f, c, devices)
+    mesh.uneven = uneven_attention(f, layers, row, parts)
 
 
 @compiled
 def micro_batches(f: Facts, row: Row) -> int:
     """How many a rank runs in one step."""
     return max(f.global_batch // (row.dp_replicate * row.dp_shard * row.micro_batch), 1)
+
+
+@compiled
+def uneven_attention(f: Facts, layers: Array, row: Row, parts: Array) -> float:
+    """What the rank with the longest documents computes longer.
+
+    Attention's work on a document grows with its length squared. Of lengths that are log-normal
+    with a coefficient of variation v, that of their squares is (1 + v²)⁴ - 1, squared; a rank adds
+    up those of its documents in a step. It has no more than if each of its sequences were one
+    document.
+    """
+    ranks = row.dp_replicate * row.dp_shard
+    if f.document_spread == 0 or ranks == 1:
+        return 0.0
+    attention = 0.0
+    for kind in range(f.kinds):
+        part = parts[kind]
+        both = part.attention_forward + part.attention_backward
+        attention += layers[kind].trained_layers * both
+    documents = max(f.global_batch * f.seq_len / (ranks * f.document_length), 1.0)
+    variance = ((1 + f.document_spread * f.document_spread) ** 4 - 1) / documents
+    longer = math.sqrt(variance) * largest_of(float(ranks))
+    return attention / row.pp * min(longer, f.seq_len / f.attended_length - 1)
 
 
 @compiled
@@ -335,27 +365,29 @@ def set_data_traffic(
     f: Facts, row: Row, c: CoefficientRecord, links: Links, sparse: bool, part: Part
 ) -> None:
     """Parameters and gradients over their data-parallel groups."""
-    gathered, gradient = part.dense * f.gather_bytes, part.dense * f.gradient_bytes
+    gathered, gradient = part.dense * f.gather_bytes, part.trained_dense * f.gradient_bytes
     part.gather = time(links.sharding, gathered)
     part.scatter = time(links.sharding, gradient)
     part.scatter += time(links.replicate, gradient / links.dense_shards)
     part.reduce = time(links.replicas, gradient)
     part.stuck = 0.0
     copied = part.dense if links.dense_shards > 1 else 0.0
+    reduced = part.trained_dense if links.dense_shards > 1 else 0.0
     if sparse:
         of_experts = time(links.edp, part.expert * f.gather_bytes)
-        over_experts = time(links.edp, part.expert * f.gradient_bytes)
+        over_experts = time(links.edp, part.trained_expert * f.gradient_bytes)
         part.gather += of_experts
         part.stuck = of_experts * (1 - c.expert_prefetch)
         part.scatter += over_experts
         part.reduce += 2 * over_experts
         if row.dp_shard > 1:  # else the group that shares experts has the replicas in it
-            share = part.expert * f.gradient_bytes / links.expert_shards
+            share = part.trained_expert * f.gradient_bytes / links.expert_shards
             part.scatter += time(links.replicate, share)
         copied += part.expert if links.expert_shards > 1 else 0.0
+        reduced += part.trained_expert if links.expert_shards > 1 else 0.0
     rate = f.memory_bytes_s * c.memory
     part.gather_copy = f.gather_copy_bytes * copied / rate
-    part.reduce_copy = f.reduce_copy_bytes * copied / rate
+    part.reduce_copy = f.reduce_copy_bytes * reduced / rate
 
 
 @compiled

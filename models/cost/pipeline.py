@@ -4,10 +4,9 @@ Closed forms, with F, B, W the forward, full backward and weight-gradient second
 spends on a stage, I = B - W, m micro-batches and p stages. A discrete-event simulation of the same
 schedules agrees (tests): for any stages under afab, 1f1b and zero_bubble, for equal chunks under
 dualpipe and zero_bubble_v, and closely for others. Interleaved ones agree where chunks are alike
-but for the embedding and the head, and for 97% of random stages of equal chunks; others are near,
-nearest where layers of one kind follow each other. A V and DualPipe fill and drain the pipeline
-with the mean of the other stages, or with those of the other half (docs/model.md has how near that
-is).
+but for the head, and for 97% of random stages of equal chunks; others are near, nearest where
+layers of one kind follow each other. A V and DualPipe fill and drain the pipeline with the mean of
+the other stages, or with those of the other half (docs/model.md has how near that is).
 
 Under the first four schedules all stages end together, after
 

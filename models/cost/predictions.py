@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from models.columns import Array, total
-from models.cost.facts import coefficient_records, policy_numbers, question
+from models.cost.facts import Question, coefficient_records, policy_numbers, question
 from models.cost.least_links import NO_LINKS
 from models.cost.rows import StageTables, rows_of
-from models.cost.stage_partition import layers_of_chunks, partitions
+from models.cost.stage_partition import splits
 from models.cost.step import MEMORY, TIME, predict_rows, room_for
 from models.spec.flops import AttentionCount, model_flops
 from models.spec.layout import Layouts
@@ -62,29 +63,53 @@ def in_gib(term: str) -> str:
     return term.replace("_bytes", "_gib")
 
 
-class Split(NamedTuple):
-    """How the layers of layouts fall on stages: partitions, and which of them each layout has."""
+class LayoutRows(NamedTuple):
+    """Layouts of a problem as compiled functions read them, with the partitions of their layers
+    over stages."""
 
+    question: Question
+    records: Array
+    """(n,) of models.cost.rows.Row."""
+    policies: Array
+    """The recompute policies that the records number."""
     tables: StageTables
-    code: Array
+    begin: Array
+    """(partitions, most chunks + 1): where the chunks of each partition begin."""
 
-    def take(self, rows: Array) -> Split:
-        return Split(self.tables, self.code[rows])
+    @classmethod
+    def of(cls, problem: Problem, layouts: Layouts) -> LayoutRows:
+        begin, tables, code = splits(problem, layouts)
+        policies = policy_numbers(layouts.recompute)
+        records = rows_of(layouts, policies, code)
+        return cls(question(problem, policies), records, policies, tables, begin)
+
+    def asked_of(self, problem: Problem) -> LayoutRows:
+        """The same layouts of another problem, with the same partitions."""
+        return self._replace(question=question(problem, self.policies))
+
+    def take(self, rows: Array | slice) -> LayoutRows:
+        return self._replace(records=self.records[rows])
+
+    def layers_per_chunk(self, row: int) -> tuple[int, ...]:
+        """How many layers each chunk of a layout has."""
+        one = self.records[row]
+        chunks = int(one["pp"]) * int(one["virtual_stages"])
+        begin = self.begin[one["partition"], : chunks + 1].tolist()
+        return tuple(end - start for start, end in pairwise(begin))
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """Time and memory of n layouts; terms are arrays of shape (n,), on the stage that sets them.
+class StepCosts:
+    """Time and memory of n steps, each of a layout under some coefficients; terms are arrays of
+    shape (n,), on the stage that sets them.
 
     `time` keys are those of TIME_TERMS, in seconds, and sum to `step_time_s`; `memory` keys those
     of MEMORY_TERMS. `allocated_bytes` is what tensors take, `reserved_bytes` what the framework
     holds for them, as it reports it itself, `needed_bytes` what the device must have.
     """
 
-    problem: Problem
-    layouts: Layouts
-    c: Coefficients
-    stages: Split
+    coefficients: Array
+    """(n,) records (models.cost.facts.COEFFICIENTS), or (1,) where all have the same."""
     time_terms: Array
     """(n, terms)."""
     memory_terms: Array
@@ -96,24 +121,8 @@ class Predictions:
     once_s: Array
     """(n,): what is exposed of data-parallel traffic that comes once a step."""
 
-    def take(self, rows: Array) -> Predictions:
-        """Those at `rows`; not for coefficients drawn for each layout."""
-        return Predictions(
-            self.problem,
-            self.layouts.take(rows),
-            self.c,
-            self.stages.take(rows),
-            self.time_terms[rows],
-            self.memory_terms[rows],
-            self.memory_stage[rows],
-            self.host_bytes[rows],
-            self.once_s[rows],
-        )
-
-    def with_stack(self, problem: Problem, c: Coefficients) -> Predictions:
-        """The same layouts for a problem that differs in its stack, and splits layers over stages
-        as this one does."""
-        return predict(problem, self.layouts, c, self.stages)
+    def __len__(self) -> int:
+        return len(self.time_terms)
 
     @cached_property
     def time(self) -> dict[str, Array]:
@@ -124,10 +133,6 @@ class Predictions:
         return dict(zip(MEMORY, self.memory_terms.T, strict=True))
 
     @cached_property
-    def layers_per_chunk(self) -> list[tuple[int, ...]]:
-        return [tuple(map(len, chunks)) for chunks in layers_of_chunks(self.problem, self.layouts)]
-
-    @cached_property
     def step_time_s(self) -> Array:
         return total(self.time.values())
 
@@ -135,13 +140,41 @@ class Predictions:
     def needed_bytes(self) -> Array:
         return total(self.memory.values())
 
-    @property
+    @cached_property
     def reserved_bytes(self) -> Array:
         return self.needed_bytes - self.memory["context_bytes"]
 
-    @property
+    @cached_property
     def allocated_bytes(self) -> Array:
         return self.reserved_bytes - self.memory["fragmentation_bytes"]
+
+
+@dataclass(frozen=True)
+class Predictions(StepCosts):
+    """Time and memory of n layouts of one problem."""
+
+    problem: Problem
+    layouts: Layouts
+    c: Coefficients
+    rows: LayoutRows
+
+    def take(self, rows: Array) -> Predictions:
+        """Those at `rows`; not for coefficients drawn for each layout."""
+        return replace(
+            self,
+            time_terms=self.time_terms[rows],
+            memory_terms=self.memory_terms[rows],
+            memory_stage=self.memory_stage[rows],
+            host_bytes=self.host_bytes[rows],
+            once_s=self.once_s[rows],
+            layouts=self.layouts.take(rows),
+            rows=self.rows.take(rows),
+        )
+
+    def with_stack(self, problem: Problem, c: Coefficients) -> Predictions:
+        """The same layouts for a problem that differs in its stack, and splits layers over stages
+        as this one does."""
+        return predict(problem, self.layouts, c, self.rows.asked_of(problem))
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
         """Whether the predicted memory of each layout is within what its device, less the reserve,
@@ -151,7 +184,7 @@ class Predictions:
             self.host_bytes <= cluster.host_bytes
         )
 
-    @property
+    @cached_property
     def chips(self) -> Array:
         return self.layouts.num_devices / self.problem.cluster.chip.devices_per_chip
 
@@ -177,30 +210,34 @@ class Predictions:
 
 
 def predict(
-    problem: Problem, layouts: Layouts, c: Coefficients, stages: Split | None = None
+    problem: Problem, layouts: Layouts, c: Coefficients, rows: LayoutRows | None = None
 ) -> Predictions:
     """Time and memory of every layout. Layouts are taken as legal (models.layouts.rules); illegal
     ones give numbers, not sense.
 
-    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
-    `stages`: of the layouts, where they are known.
+    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own. `rows`:
+    those of the layouts, where they are known.
     """
-    n = len(layouts)
-    split = stages or Split(*partitions(problem, layouts))
-    q, tables = question(problem, layouts.recompute), split.tables
-    rows = rows_of(layouts, policy_numbers(layouts.recompute), split.code)
-    coefficients = coefficient_records(c)
-    order = np.argsort(_alike(rows), kind="stable") if len(coefficients) == 1 else np.arange(n)
+    rows = rows or LayoutRows.of(problem, layouts)
+    costs = step_costs(rows, coefficient_records(c))
+    return Predictions(**vars(costs), problem=problem, layouts=layouts, c=c, rows=rows)
+
+
+def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
+    """Time and memory of n layouts under one record of coefficients, or one for each layout."""
+    n = len(rows.records)
     time, memory = np.empty((n, len(TIME))), np.empty((n, len(MEMORY)))
     stage, host, once = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
-    predict_rows(
-        q, tables, rows[order], coefficients, NO_LINKS, room_for(q, tables),
-        time, memory, stage, host, once,
-    )  # fmt: skip
+    found = time, memory, stage, host, once
+    q, tables, room = rows.question, rows.tables, room_for(rows.question, rows.tables)
+    if n == 1 or len(coefficients) > 1:
+        predict_rows(q, tables, rows.records, coefficients, NO_LINKS, room, *found)
+        return StepCosts(coefficients, *found)
+    order = np.argsort(_alike(rows.records), kind="stable")
+    predict_rows(q, tables, rows.records[order], coefficients, NO_LINKS, room, *found)
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)
-    found = (values[place] for values in (time, memory, stage, host, once))
-    return Predictions(problem, layouts, c, split, *found)
+    return StepCosts(coefficients, *(values[place] for values in found))
 
 
 def _alike(rows: Array) -> Array:

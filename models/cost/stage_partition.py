@@ -32,12 +32,15 @@ from models.compilation.compiled import compiled, inlined
 from models.cost.facts import record_type
 from models.cost.pipeline import holds_equal_micro_batches, weighed
 from models.cost.rows import StageTables
+from models.spec.identity import cached_by_identity
 from models.spec.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
 from models.spec.problem import Problem
 
 _ALTERNATING = 2
 """A model with more runs of layers of one kind than this has kinds that take turns, so that the
 rounds of its stages differ."""
+_CACHED_PROBLEMS = 64
+"""Of so many problems is kept what their layers cost."""
 _ROUNDING = 1e-12
 """Costs that differ by less, relatively, are the same."""
 
@@ -91,8 +94,14 @@ class Scratch(NamedTuple):
 
 def partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
     """The partitions that layouts have, each once, and the number of each layout's."""
+    _, tables, code = splits(problem, layouts)
+    return tables, code
+
+
+def splits(problem: Problem, layouts: Layouts) -> tuple[Array, StageTables, Array]:
+    """The same, after where the chunks of each partition begin."""
     shapes, code = _distinct_shapes(layouts)
-    return partition(layers_of(problem), shapes)[1], code
+    return *partition(layers_of(problem), shapes), code
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
@@ -107,6 +116,8 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
 
 def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
     """One layout of every shape there is, and the number of each layout's shape."""
+    if len(layouts) == 1:
+        return layouts, np.zeros(1, dtype=np.int64)
     x = layouts
     columns = [x.pp, x.virtual_stages, x.schedule, x.balanced]
     if x.states_layers.any():
@@ -115,8 +126,9 @@ def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
     return x.take(first), code
 
 
+@cached_by_identity(_CACHED_PROBLEMS)
 def layers_of(problem: Problem) -> Layers:
-    """Those that are split over stages."""
+    """Those that are split over stages. They are shared by all who ask: nobody writes to them."""
     architecture = problem.architecture
     runs, mtp_layers = architecture.layer_runs, architecture.mtp_layers
     layer_costs, head = problem.forward_flops

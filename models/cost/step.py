@@ -82,6 +82,9 @@ class Stages(NamedTuple):
     dense: Array
     """Parameters outside and inside of routed experts, whole; as is the next."""
     expert: Array
+    trained_dense: Array
+    """Those of them that are trained."""
+    trained_expert: Array
     dense_flops: Array
     """Of the orthogonalisation of matrices outside and inside of routed experts, by Muon."""
     expert_flops: Array
@@ -154,10 +157,7 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
 
 def stages_for(tables: StageTables) -> Stages:
     """Room for the stages of any of these partitions."""
-    a = np.zeros((13, tables.amounts.shape[1]))
-    return Stages(
-        a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12]
-    )  # fmt: skip
+    return Stages(*np.zeros((len(Stages._fields), tables.amounts.shape[1])))
 
 
 class Room(NamedTuple):
@@ -280,6 +280,7 @@ def fill_stages(
     held_times = 2.0 if row.schedule == DUALPIPE else 1.0
     for stage in range(tables.different[row.partition]):
         forward = both = weight = free = dense = expert = gather = reduce = 0.0
+        trained_dense = trained_expert = 0.0
         for index in range(f.kinds + 2):
             amount = tables.amounts[row.partition, stage, index]
             held = amount * held_times
@@ -291,6 +292,8 @@ def fill_stages(
             weight += amount * w.weights[index]
             dense += held * w.parts[index].dense
             expert += held * w.parts[index].expert
+            trained_dense += held * w.parts[index].trained_dense
+            trained_expert += held * w.parts[index].trained_expert
             gather += held * w.gather_once[index]
             reduce += held * w.reduce_once[index]
         s.forward[stage] = forward
@@ -299,6 +302,8 @@ def fill_stages(
         s.free[stage] = free
         s.dense[stage] = dense
         s.expert[stage] = expert
+        s.trained_dense[stage] = trained_dense
+        s.trained_expert[stage] = trained_expert
         s.gather[stage] = gather
         s.reduce[stage] = reduce
         fill_layers(f, layers, tables.amounts[row.partition, stage], held_times, w, s, stage)
@@ -319,8 +324,8 @@ def fill_layers(
         dense = expert = 0.0
         for kind in range(f.kinds):
             held, part, layer = amounts[kind] * held_times, w.parts[kind], layers[kind]
-            dense += held * part.dense * layer.muon_dense_flops
-            expert += held * part.expert * layer.muon_expert_flops
+            dense += held * part.trained_dense * layer.muon_dense_flops
+            expert += held * part.trained_expert * layer.muon_expert_flops
         s.dense_flops[stage] = dense
         s.expert_flops[stage] = expert
 
@@ -373,7 +378,7 @@ def step_time(
     time[BUBBLE] = max(s.idle[slow], 0.0) + 2 * (row.pp - 1) * mesh.send
     time[OPTIMIZER] = optimizer
     time[FIXED] = c.step_fixed_s
-    seconds = waits = waiting_for_slow_node(f, c, row, m)
+    seconds = waits = waiting_for_slow_node(f, c, row, m) + m * mesh.uneven
     for term in range(JITTER):
         seconds += time[term]
     time[JITTER] = waits + seconds * mesh.straggling
@@ -467,7 +472,7 @@ def optimizer_seconds(
     """Clip, update, and Muon's five Newton-Schulz steps on every matrix (arXiv 2502.16982 §2.2),
     spread over those who share it. The ends stay with AdamW."""
     sharded = row.zero_stage >= 1
-    owned = over_shards(mesh, s.dense[stage], s.expert[stage], sharded)
+    owned = over_shards(mesh, s.trained_dense[stage], s.trained_expert[stage], sharded)
     seconds = update_seconds(f, c, row, owned) + mesh.norm
     if f.muon:
         flops = over_shards(mesh, s.dense_flops[stage], s.expert_flops[stage], sharded)
@@ -540,7 +545,7 @@ def stage_memory(
     stage: int,
 ) -> Held:
     mesh, regime = w.mesh[0], w.regime[0]
-    dense, expert = s.dense[stage], s.expert[stage]
+    dense, expert = s.trained_dense[stage], s.trained_expert[stage]
     states = state_bytes(f, row) * over_shards(mesh, dense, expert, row.zero_stage >= 1)
     flying = (
         s.kept[stage]
@@ -585,13 +590,14 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
     of them. Where none are gathered, copies of layers in the format of GEMMs may lie beside."""
     dense, expert = s.dense[stage], s.expert[stage]
     if row.zero_stage < 3:
-        return f.parameter_bytes * (dense + expert) + f.operand_bytes * s.of_layers[stage]
+        return f.base_bytes * (dense + expert) + f.operand_bytes * s.of_layers[stage]
     held = dense + expert
     if row.reshard:
         held = min(2 * mesh.largest_unit, held)
+    size = f.parameter_bytes * held
     if row.offload_optimizer or f.parameter_shards:
-        held += over_shards(mesh, dense, expert, True)
-    return f.parameter_bytes * held
+        size += f.base_bytes * over_shards(mesh, dense, expert, True)
+    return size
 
 
 @inlined
@@ -601,7 +607,9 @@ def gradient_bytes(
     """Of accumulated gradients, and of those of the layer that is being reduced."""
     sharded = row.zero_stage >= 2 and not regime.once
     size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
-    return size + f.gradient_reduction_bytes * mesh.largest_unit if sharded else size
+    if sharded and f.trains_all:
+        size += f.gradient_reduction_bytes * mesh.largest_unit
+    return size
 
 
 # -- one layout after the other

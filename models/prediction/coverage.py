@@ -2,13 +2,15 @@
 exercised, where those runs were, and between which sizes and degrees they lie.
 
 A term is *measured* where runs on the same chip and stack exercised it. It is *inherited* where
-only runs on the chip's generation, or of the stack, did; for compute only the generation counts.
-Otherwise it rests on the *data sheet* and the priors (data/priors.json). A run exercises a term
-that takes at least EXERCISED_SHARE of the time, or of the memory, that was measured.
+only runs on the chip's generation, or of the stack, did; for compute only the generation counts,
+and not even that for a chip that is announced. Otherwise it rests on the *data sheet* and the
+priors (data/priors.json). A run exercises a term that takes at least EXERCISED_SHARE of the time,
+or of the memory, that was measured.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 
 from models.columns import Array
-from models.cost.predictions import in_gib, predict
+from models.cost.predictions import MEMORY_TERMS, TIME_TERMS, in_gib, predict
+from models.spec.identity import cached_by_identity
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile, QuantityRange, TermCoverage
@@ -32,6 +35,9 @@ EvidenceLevel = Literal["measured", "inherited", "data_sheet"]
 _FROM_STRONGEST: tuple[EvidenceLevel, ...] = ("measured", "inherited", "data_sheet")
 
 _EVERYWHERE = "all"  # the scope of the ranges of all runs
+
+_ANY = (-math.inf, math.inf)  # the range of a quantity of which there are no runs
+_CACHED_PROBLEMS = 64  # with a profile, of which is kept what its runs say of them
 
 _RangeKey = tuple[str, str]  # a quantity and a scope
 _Ranges = dict[_RangeKey, tuple[float, float]]
@@ -79,11 +85,8 @@ def provenance(
 ) -> Provenance:
     """Return what a prediction with these terms of time and memory rests on. Terms that are zero
     are left out."""
-    terms = {
-        name: _term_evidence(name, problem, profile)
-        for name, value in {**time, **memory}.items()
-        if value > 0
-    }
+    evidence = _evidence_of_terms(profile, problem)
+    terms = {name: evidence[name] for name, value in {**time, **memory}.items() if value > 0}
     step_time_s = sum(time.values())
     decisive = [
         terms[name].ground
@@ -97,15 +100,24 @@ def provenance(
     )
 
 
+@cached_by_identity(_CACHED_PROBLEMS, objects=2)
+def _evidence_of_terms(profile: Profile, problem: Problem) -> dict[str, TermEvidence]:
+    """Return what each term of time and memory rests on, whatever the layout."""
+    names = [*TIME_TERMS, *map(in_gib, MEMORY_TERMS)]
+    return {name: _term_evidence(name, problem, profile) for name in names}
+
+
 def _term_evidence(term: str, problem: Problem, profile: Profile) -> TermEvidence:
     runs = profile.runs_by_term
     chip_and_stack = _chip_and_stack_scope(problem)
     if count := runs.get((term, chip_and_stack)):
         return TermEvidence(ground="measured", scope=chip_and_stack, runs=count)
-    relatives = [_generation_scope(problem)]
+    relatives = list[str]()
+    if not problem.cluster.chip.is_data_sheet_only:
+        relatives.append(_generation_scope(problem))
     if term not in _COMPUTE_TERMS:
         relatives.append(_stack_scope(problem))
-    best_known = max(relatives, key=lambda scope: runs.get((term, scope), 0))
+    best_known = max(relatives, key=lambda scope: runs.get((term, scope), 0), default="none")
     if count := runs.get((term, best_known)):
         return TermEvidence(ground="inherited", scope=best_known, runs=count)
     return TermEvidence(ground="data_sheet", scope="none", runs=0)
@@ -113,22 +125,39 @@ def _term_evidence(term: str, problem: Problem, profile: Profile) -> TermEvidenc
 
 def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     """Return for each layout whether some quantity lies outside the range of all runs, or of those
-    on the chip's generation; shape (n,). Where no run is on the generation, all do."""
-    result = np.full(len(layouts), not _has_runs_on_generation(problem, profile))
+    on the chip's generation; shape (n,). Where no run is on the generation, or nothing has been
+    measured on the chip, all do."""
+    is_unmeasured = problem.cluster.chip.is_data_sheet_only
+    has_runs = _has_runs_on_generation(problem, profile)
+    result = np.full(len(layouts), is_unmeasured or not has_runs)
+    ranges = _ranges_on_generation(profile, _generation_scope(problem))
     for name, value in quantities(problem, layouts).items():
-        for scope in (_EVERYWHERE, _generation_scope(problem)):
-            span = profile.range_of.get((name, scope))
-            if span is not None:
-                result |= np.asarray((value < span.low) | (value > span.high))
+        low, high = ranges.get(name, _ANY)
+        result |= (value < low) | (value > high)
     return result
+
+
+@cached_by_identity(_CACHED_PROBLEMS)
+def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[float, float]]:
+    """Return for each quantity of which there are runs the range that those of all runs and those
+    of runs on the chip's generation have in common."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for span in profile.spans:
+        if span.scope in (_EVERYWHERE, generation):
+            low, high = ranges.get(span.quantity, _ANY)
+            ranges[span.quantity] = max(low, span.low), min(high, span.high)
+    return ranges
 
 
 def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Iterator[str]:
     """Yield, in words, how the question lies outside what the runs behind the profile were."""
-    generation = problem.cluster.chip.generation
+    chip = problem.cluster.chip
+    generation = chip.generation
+    if chip.is_data_sheet_only:
+        yield f"nothing has been measured on {chip.id}"
     if not _has_runs_on_generation(problem, profile):
         yield f"no run behind the profile is on {generation} chips"
-    densities = _densities_of_stack(problem, profile)
+    densities = _densities_of_stack(profile, _stack_scope(problem))
     if densities and problem.density not in densities:
         yield (
             f"no run of stack {problem.stack.id} behind the profile is of a {problem.density} model"
@@ -137,7 +166,11 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
         _EVERYWHERE: "any run",
         _generation_scope(problem): f"any run on {generation}",
     }
+    ranges = _ranges_on_generation(profile, _generation_scope(problem))
     for name, value in quantities(problem, layout).items():
+        low, high = ranges.get(name, _ANY)
+        if low <= value <= high:
+            continue
         for scope, runs in scopes.items():
             span = profile.range_of.get((name, scope))
             if span is None or span.low <= value <= span.high:
@@ -149,9 +182,10 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
             break  # beyond all runs is beyond those on the generation too
 
 
-def _densities_of_stack(problem: Problem, profile: Profile) -> set[str]:
+@cached_by_identity(_CACHED_PROBLEMS)
+def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
     """Return the kinds of model, dense or sparse, of which the profile has runs of this stack."""
-    prefix = f"{_stack_scope(problem)}/"
+    prefix = f"{stack}/"
     return {
         neighbourhood.scope.removeprefix(prefix)
         for neighbourhood in profile.neighbourhoods
@@ -163,7 +197,7 @@ def _has_runs_on_generation(problem: Problem, profile: Profile) -> bool:
     """Say whether some run was on the chip's generation. A profile without any run is not held to
     that: its priors are wide as they are."""
     generation = _generation_scope(problem)
-    return not profile.spans or any(span.scope == generation for span in profile.spans)
+    return not profile.spans or generation in profile.scopes_of_ranges
 
 
 def _chip_and_stack_scope(problem: Problem) -> str:
@@ -183,14 +217,16 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
     for several, those of the layout are arrays of shape (n,)."""
     workload = problem.workload
     parameters = problem.architecture.parameters
-    degrees = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep")}
     return {
         "chips": float(problem.cluster.num_chips),
         "parameters": float(parameters.total),
         "active_parameters": float(parameters.active),
         "seq_len": float(workload.seq_len),
         "tokens_per_step": float(workload.tokens),
-        **degrees,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "cp": layout.cp,
+        "ep": layout.ep,
     }
 
 

@@ -11,18 +11,30 @@ from typing import NamedTuple
 import numpy as np
 
 from models.columns import Array
+from models.cost.facts import coefficient_records
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.pipeline import micro_batch_group
-from models.cost.predictions import Predictions, Split, in_gib, predict
+from models.cost.predictions import (
+    MEMORY_TERMS,
+    TIME_TERMS,
+    LayoutRows,
+    Predictions,
+    in_gib,
+    predict,
+    step_costs,
+)
 from models.prediction.coverage import Provenance, extrapolates, provenance
 from models.spec.flops import AttentionCount
 from models.spec.hardware import GIB
+from models.spec.identity import cached_by_identity
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
-from models.spec.profile import Z80, Profile
+from models.spec.profile import Z80, Neighbourhood, Profile
 
 _DRAWS = 48  # of the unknown terms, for each layout
 _LAYOUTS_TOGETHER = 128  # each with its draws: a limit of memory
+_MEMORY_TERMS_GIB = tuple(map(in_gib, MEMORY_TERMS))
+_CACHED_SPREADS = 64  # of so many pairs of a profile and a problem, or its scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +110,9 @@ def describe(
     # No step is shorter than the model's own FLOPs at the chip's peak.
     least_step_time_s = step_time_s * mfu["causal"]
     faster, slower, memory_factor = (math.exp(Z80 * float(spread[row])) for spread in spreads)
-    time = {name: float(seconds[row]) for name, seconds in predictions.time.items()}
-    memory = {in_gib(name): float(size[row]) / GIB for name, size in predictions.memory.items()}
+    time = dict(zip(TIME_TERMS, predictions.time_terms[row].tolist(), strict=True))
+    memory_gib = (predictions.memory_terms[row] / GIB).tolist()
+    memory = dict(zip(_MEMORY_TERMS_GIB, memory_gib, strict=True))
     context_gib = memory["context_gib"]  # of the runtime: it is not part of what is uncertain
     usable_gib = problem.cluster.usable_bytes / GIB
     reserved_gib = float(predictions.reserved_bytes[row]) / GIB
@@ -120,7 +133,7 @@ def describe(
         mfu=mfu,
         num_micro_batches=micro_batches,
         micro_batch_group=_interleaving_group(layout, micro_batches),
-        layers_per_chunk=predictions.layers_per_chunk[row],
+        layers_per_chunk=predictions.rows.layers_per_chunk(row),
         time=time,
         memory_gib=memory,
         allocated_gib=float(predictions.allocated_bytes[row]) / GIB,
@@ -175,40 +188,59 @@ def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
     """
     problem = predictions.problem
     layouts = predictions.layouts
-    neighbourhood = profile.neighbourhood(problem.neighbourhood_scopes)
-    widened = profile.with_unmet_scopes(problem.scopes)
-    variances = []
-    for start in range(0, len(layouts), _LAYOUTS_TOGETHER):
-        rows = np.arange(start, min(start + _LAYOUTS_TOGETHER, len(layouts)))
-        stages = predictions.stages.take(rows)
-        variances.append(_unknown_variances(problem, layouts.take(rows), stages, widened))
-    faster, slower = (
-        np.array([neighbourhood.with_variance(float(variance)) for variance in of_side])
-        for of_side in np.concatenate(variances, axis=1)
+    known = _known_spreads(profile, problem)
+    variances = np.concatenate(
+        [
+            _unknown_variances(predictions.rows.take(some), known.draws)
+            for start in range(0, len(layouts), _LAYOUTS_TOGETHER)
+            for some in [slice(start, start + _LAYOUTS_TOGETHER)]
+        ],
+        axis=1,
     )
-    widening = np.where(extrapolates(problem, layouts, widened), widened.unseen_widening, 1.0)
-    memory = MemoryUncertainty.of(problem, profile)
+    faster, slower = (
+        np.array([known.neighbourhood.with_variance(variance) for variance in of_side])
+        for of_side in variances.tolist()
+    )
+    widening = np.where(extrapolates(problem, layouts, known.profile), profile.unseen_widening, 1.0)
     return LogSpreads(
         faster=faster * widening,
         slower=slower * widening,
-        reserved=memory.spread(predictions.memory),
+        reserved=known.memory.spread(predictions.memory),
     )
 
 
-def _unknown_variances(
-    problem: Problem, layouts: Layouts, stages: Split, profile: Profile
-) -> Array:
+class _KnownSpreads(NamedTuple):
+    """What a profile knows of how far off predictions of a problem may be, whatever the layout."""
+
+    profile: Profile
+    """The profile, with an offset of unknown size for all that it has never met."""
+    neighbourhood: Neighbourhood
+    draws: Array
+    """Records of coefficients under draws of the terms without runs; shape (draws,)."""
+    memory: MemoryUncertainty
+
+
+@cached_by_identity(_CACHED_SPREADS, objects=2)
+def _known_spreads(profile: Profile, problem: Problem) -> _KnownSpreads:
+    widened = profile.with_unmet_scopes(problem.scopes)
+    return _KnownSpreads(
+        profile=widened,
+        neighbourhood=profile.neighbourhood(problem.neighbourhood_scopes),
+        draws=_draws_of_unknown_terms(widened, problem.scopes),
+        memory=MemoryUncertainty.of(problem, profile),
+    )
+
+
+def _unknown_variances(rows: LayoutRows, draws: Array) -> Array:
     """Return the variances of log step time that come from the terms without runs, towards faster
-    and towards slower; shape (2, n). `stages` are those of the layouts.
+    and towards slower; shape (2, n).
 
     They are found by drawing those terms, and are those of normal distributions with the same
     central 80%: some draws have tails (a rate of ageing is a logarithm in an exponent). Time that
     is hidden can only slow a step down, so the distribution may be narrower towards faster, and
     that side is then as narrow as it is.
     """
-    low, middle, high = np.quantile(
-        _drawn_log_times(problem, layouts, stages, profile), [0.1, 0.5, 0.9], axis=1
-    )
+    low, middle, high = _quantiles(_drawn_log_times(rows, draws), [0.1, 0.5, 0.9])
     half_width = (high - low) / 2
     half_widths = np.array([np.minimum(middle - low, half_width), half_width])
     return (half_widths / Z80) ** 2
@@ -226,28 +258,43 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
     a prediction is (log_spreads).
     """
     problem = pair.problem
-    neighbourhood = profile.neighbourhood(problem.neighbourhood_scopes)
-    widened = profile.with_unmet_scopes(problem.scopes)
-    drawn = _drawn_log_times(problem, pair.layouts, pair.stages, widened)
-    low, high = np.quantile(drawn[0] - drawn[1], [0.1, 0.9])
+    known = _known_spreads(profile, problem)
+    drawn = _drawn_log_times(pair.rows, known.draws)
+    low, high = _quantiles(drawn[0] - drawn[1], [0.1, 0.9])
     unknown_spread = (high - low) / 2 / Z80
-    spread = neighbourhood.with_variance(float(unknown_spread**2))
-    outside = extrapolates(problem, pair.layouts, widened)
-    widening = widened.unseen_widening if outside.any() else 1.0
+    spread = known.neighbourhood.with_variance(float(unknown_spread**2))
+    outside = extrapolates(problem, pair.layouts, known.profile)
+    widening = profile.unseen_widening if outside.any() else 1.0
     return spread * widening
 
 
-def _drawn_log_times(problem: Problem, layouts: Layouts, stages: Split, profile: Profile) -> Array:
-    """Return log step times under draws of the terms without runs, the same for every layout; shape
-    (n, draws)."""
-    n = len(layouts)
+def _quantiles(values: Array, shares: Sequence[float]) -> Array:
+    """Return these quantiles along the last axis, which becomes the first; between values they are
+    interpolated. It is what np.quantile does, in a fifth of the time for few values."""
+    ordered = np.sort(values, axis=-1)
+    at = np.array(shares) * (values.shape[-1] - 1)
+    below = at.astype(np.int64)
+    quantiles = ordered[..., below]
+    quantiles = quantiles + (at - below) * (ordered[..., below + 1] - quantiles)
+    return np.asarray(quantiles.T)
+
+
+def _drawn_log_times(rows: LayoutRows, draws: Array) -> Array:
+    """Return log step times of n layouts under draws of the coefficients, the same for every
+    layout; shape (n, draws)."""
+    n = len(rows.records)
+    repeated = rows._replace(records=np.repeat(rows.records, len(draws)))
+    step_time_s = step_costs(repeated, np.concatenate([draws] * n)).step_time_s
+    return np.asarray(np.log(step_time_s).reshape(n, len(draws)))
+
+
+@cached_by_identity(_CACHED_SPREADS)
+def _draws_of_unknown_terms(profile: Profile, scopes: tuple[str, ...]) -> Array:
     generator = np.random.default_rng(0)
     draws = {
-        term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n)
-        for term in profile.terms_in(problem.scopes)
+        term.key: term.spread * generator.standard_normal(_DRAWS)
+        for term in profile.terms_in(scopes)
         if term.is_unknown
     }
-    rows = np.repeat(np.arange(n), _DRAWS)
-    coefficients = profile.coefficients(problem.scopes, draws)
-    drawn = predict(problem, layouts.take(rows), coefficients, stages.take(rows))
-    return np.asarray(np.log(drawn.step_time_s).reshape(n, _DRAWS))
+    found = coefficient_records(profile.coefficients(scopes, draws))
+    return np.broadcast_to(found, _DRAWS)  # where all terms have runs, no draw differs

@@ -166,7 +166,7 @@ def _operation_seconds(problem: Problem, layout: Layout, c: Coefficients) -> dic
 
 def _parts_of_chunks(problem: Problem, layouts: Layouts) -> list[list[int]]:
     """Return the parts that each chunk of one layout holds, as numbers: the kinds of its layers,
-    and beyond those the two ends of the model (models.cost.overlap)."""
+    and beyond those the two ends of the model (models.cost.layout_parts)."""
     architecture = problem.architecture
     embedding = len(architecture.kinds)
     head = embedding + 1

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.columns import Array, distinct, expand_ranges, growing_slices
+from models.columns import Array, distinct, growing_slices
 from models.errors import OutOfTime
 from models.layouts.complexity import (
     MOST_POINTS,
     complexity,
     points_of_degrees,
-    points_of_mesh,
 )
 from models.layouts.space import Space, variant_row
 from models.search.incumbent import Incumbent
 from models.search.leaves import Leaves, room_for_found
 from models.search.mesh_policies import Count, Meshes, taken
 from models.search.minimum_memory import MinimumMemory
+from models.search.placements import Places, Unplaced
 from models.search.result import (
     Answer,
     Certificate,
@@ -41,10 +41,10 @@ from models.spec.device_order import filling_code
 from models.spec.layout import DEGREES, TORUS_KNOBS, Layouts
 from models.spec.profile import Profile
 
-_FIRST_CORES, _CORES = 1 << 5, 1 << 11  # opened together
+_FIRST_CORES, _CORES = 1 << 8, 1 << 11  # opened together
 _CROSSED = 1 << 14  # cores bounded together at first, later all
 _FIRST_MESHES, _MESHES = 1 << 4, 1 << 10  # given policies together
-_FIRST_LEAVES = 1 << 5  # placed together at first, later all
+_FIRST_PLACED, _PLACED = 1 << 4, 1 << 8  # meshes placed together
 _FOUND = 1 << 14  # layouts but for their placement, found together
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
 _LAST_STEPS = 8  # that a search still takes when it has to stop and nothing fits yet
@@ -134,7 +134,7 @@ class _Search:
         self.tables, self.incumbent = tables, incumbent
         self.should_continue, self.most = should_continue, most
         self.rejected, self.pruned_by_memory = tables.rejected.copy(), tables.pruned_by_memory
-        self.evaluated = self.over_memory = self.looked_at = 0
+        self.evaluated = self.over_memory = 0
         self.closing_bound = np.inf
         self.exact = True
         self.found = room_for_found(_FOUND)
@@ -157,7 +157,7 @@ class _Search:
         if len(tables.experts) == 1:
             bound = np.zeros(len(trunks))
         else:
-            bound = tables.bound_trunks(tables.undivided_rows(trunks))
+            bound = tables.bound_trunks(tables.undivided_rows(trunks), tables.trunks.chains)
         order = np.argsort(bound, kind="stable")
         first = max(_CROSSED // len(tables.experts), 1)
         for block in (order[:first], order[first:]):
@@ -182,17 +182,17 @@ class _Search:
             (cores.pp, cores.etp, cores.ep, cores.sequence_parallel, cores.cp, cores.tp,
              cores.micro_batch)
         )  # fmt: skip
-        rows = tables.undivided_rows(cores.take(order))
-        bound = np.empty(len(order))
-        bound[order], _ = tables.bound(rows)
         points, piped = points_of_degrees(cores), cores.pp > 1
+        rows, chain = tables.undivided_rows(cores.take(order)), tables.trunks.chains[trunk]
+        bound = np.empty(len(order))
+        bound[order], _ = tables.bound(rows, chain[order])
         order = _alternating(bound, piped)
         for some, rest in growing_slices(order, _FIRST_CORES, _CORES):
             if not self._may_go_on(float(bound[rest].min())):
                 return
             wanted = some[self._wanted(bound[some], piped[some], points[some])]
             if len(wanted):
-                self._open_meshes(cores.take(wanted), tables.trunks.chains[trunk[wanted]])
+                self._open_meshes(cores.take(wanted), chain[wanted])
 
     # -- meshes
 
@@ -213,7 +213,8 @@ class _Search:
             meshes.rows["filling"] = filling_code(layouts.torus_axes, layouts.torus_block)
             points, piped = meshes.points, layouts.pp > 1
             bound = tables.bound_meshes(meshes)
-        order = np.argsort(bound, kind="stable")[: int(np.isfinite(bound).sum())]
+        order = _alternating(bound, piped)
+        order = order[np.isfinite(bound[order])]
         for some, rest in growing_slices(order, _FIRST_MESHES, _MESHES):
             if not self._may_go_on(float(bound[rest].min())):
                 return
@@ -230,12 +231,11 @@ class _Search:
             self._count(count)
             leaves = Leaves.of(self.found, count.found, start)
             start += count.meshes
-            order = np.argsort(leaves.seconds, kind="stable")
-            for some in (order[:_FIRST_LEAVES], order[_FIRST_LEAVES:]):
-                some_leaves = leaves.take(some)
-                points = some_leaves.points(tables, meshes.points)
-                wanted = self._wanted(some_leaves.seconds, some_leaves.piped, points)
-                self._place(layouts, some_leaves.take(wanted))
+            for some in leaves.by_mesh(_FIRST_PLACED, _PLACED):
+                points = meshes.points[some.mesh] + some.points(tables)
+                wanted = self._wanted(some.seconds, some.piped, points)
+                if len(wanted):
+                    self._place(layouts, meshes.chain, some.take(wanted))
 
     def _limits(self) -> Array:
         """The longest step that may be in the answer, without and with a pipeline, by points of
@@ -251,35 +251,29 @@ class _Search:
 
     # -- placements
 
-    def _place(self, meshes: Layouts, leaves: Leaves) -> None:
-        """Place what is left on the fabric in every legal way, and predict it."""
-        if not len(leaves):
-            return
+    def _place(self, meshes: Layouts, chain: Array, leaves: Leaves) -> None:
+        """Place what is left on the fabric in every legal way, and predict it. The leaves of each
+        mesh follow each other."""
         tables = self.tables
-        used, of_leaf = np.unique(leaves.mesh, return_inverse=True)
+        first_leaf = np.flatnonzero(np.diff(leaves.mesh, prepend=-1))
+        used = leaves.mesh[first_leaf]
         first, kind = distinct(*(getattr(meshes, name)[used] for name in (*DEGREES, *TORUS_KNOBS)))
-        placed, of_kind, links = tables.space.placed(meshes.take(used[first]))
-        if not len(placed):
-            return
-        placed_points = points_of_mesh(tables.problem, placed, links)
+        placed, of_kind, points = tables.placed(meshes.take(used[first]))
         start = np.searchsorted(of_kind, np.arange(len(first) + 1))
-        mesh, place = expand_ranges(start[kind], np.diff(start)[kind])
-        kept = self._promising(meshes, leaves, used[mesh], placed, placed_points, place)
-        mesh, place = mesh[kept], place[kept]
-        # every placement of a mesh with each of its leaves
-        leaf_order = np.argsort(of_leaf, kind="stable")
-        leaf_start = np.searchsorted(of_leaf[leaf_order], np.arange(len(used) + 1))
-        row, at = expand_ranges(leaf_start[mesh], np.diff(leaf_start)[mesh])
-        leaf, place = leaf_order[at], place[row]
-        points = placed_points[place] + leaves.policy_points(tables)[leaf]
-        wanted = self._wanted(leaves.seconds[leaf], leaves.piped[leaf], points)
-        leaf, place, points = leaf[wanted], place[wanted], points[wanted]
-        rows = leaves.rows[leaf]
-        rows["placement"] = placed.placement[place]
-        rows["filling"] = filling_code(placed.torus_axes, placed.torus_block)[place]
-        seconds, _, _ = tables.evaluate(rows, placed=True)
-        self.looked_at += len(rows)
-        self.evaluated += len(rows)
+        filling = filling_code(placed.torus_axes, placed.torus_block)
+        of_policy = leaves.points(tables)
+        leaf, place, seconds, evaluated, closing_bound = tables.place(
+            Unplaced(
+                np.append(first_leaf, len(leaves)), chain[used],
+                np.minimum.reduceat(of_policy, first_leaf),
+                leaves.rows, leaves.schedule, of_policy, leaves.seconds,
+            ),
+            Places(start[kind], start[kind + 1], placed.placement, filling, points),
+            self._limits(),
+        )  # fmt: skip
+        self.evaluated += evaluated
+        self.closing_bound = min(self.closing_bound, closing_bound)
+        points = points[place] + of_policy[leaf]
         kept = self._wanted(seconds, leaves.piped[leaf], points)
         leaf, place = leaf[kept], place[kept]
         chosen = meshes.take(leaves.mesh[leaf]).with_columns(
@@ -292,34 +286,12 @@ class _Search:
         ).with_columns(recompute_layers=leaves.rows["recompute_layers"][leaf].astype(np.int64))
         self.incumbent.add(layouts, seconds[kept], points[kept])
 
-    def _promising(
-        self,
-        meshes: Layouts,
-        leaves: Leaves,
-        mesh: Array,
-        placed: Layouts,
-        points: Array,
-        place: Array,
-    ) -> Array:
-        """The positions of placements of meshes on which one of the leaves may be in the answer."""
-        tables = self.tables
-        rows = tables.rows(meshes.take(mesh))
-        rows["placement"] = placed.placement[place]
-        rows["filling"] = filling_code(placed.torus_axes, placed.torus_block)[place]
-        legal = tables.legal_shardings[variant_row(meshes)[mesh]]
-        row, sharding = np.nonzero(legal)
-        seconds, _ = tables.bound(tables.set_sharding(rows[row], sharding), placed=True)
-        bound = np.minimum.reduceat(seconds, np.flatnonzero(np.diff(row, prepend=-1)))
-        fewest = np.full(len(meshes), MOST_POINTS)
-        np.minimum.at(fewest, leaves.mesh, leaves.policy_points(tables))
-        return self._wanted(bound, rows["pp"] > 1, points[place] + fewest[mesh])
-
     def _filled(self, meshes: Layouts) -> tuple[Layouts, Array]:
         """Meshes in every filling of a torus, and the mesh of each."""
         fillings = self.tables.space.fillings
-        rows = np.tile(np.arange(len(meshes)), len(fillings))
-        axes, block = np.repeat(fillings, len(meshes), axis=0).T
-        return meshes.take(rows).with_columns(torus_axes=axes, torus_block=block), rows
+        mesh = np.repeat(np.arange(len(meshes)), len(fillings))
+        axes, block = np.tile(fillings, (len(meshes), 1)).T
+        return meshes.take(mesh).with_columns(torus_axes=axes, torus_block=block), mesh
 
     # -- what is left out
 
@@ -332,7 +304,7 @@ class _Search:
     def _may_go_on(self, bound: float) -> bool:
         """Unless the caller stops the search or it has looked at too much; `bound`: of all that
         would be left."""
-        if self.looked_at <= self.most and self._has_time():
+        if self.evaluated <= self.most and self._has_time():
             return True
         self.exact = False
         self.closing_bound = min(self.closing_bound, bound)

@@ -28,6 +28,7 @@ from models.cost.step import (
     wanted_pieces,
 )
 from models.search.fit import Margin, fits
+from models.search.least_passes import LeastPasses, least_seconds, seconds_of
 from models.search.partial_sums import least_memory, least_step
 
 
@@ -103,7 +104,6 @@ class Count(NamedTuple):
     meshes: int
     """How many are done; fewer than there are where there was no more room for what was found."""
     found: int
-    looked_at: int
     over_memory: int
     dominated: int
     """That recompute more layers than have to be."""
@@ -117,6 +117,7 @@ def give_policies(
     tables: StageTables,
     coefficients: Array,
     least: LeastLinks,
+    passes: LeastPasses,
     policies: PolicyTables,
     meshes: Meshes,
     limits: Array,
@@ -132,12 +133,12 @@ def give_policies(
     the plain variant of a sharding fits under a schedule, or takes too long, that is `settled`
     (s,): the others only add work."""
     f, c, w, wanted = q.facts[0], coefficients[0], room.workspace, wanted_pieces(q.policies)
-    count, looked_at, over_memory, dominated, closing = 0, 0, 0, 0, np.inf
+    count, over_memory, dominated, closing = 0, 0, 0, np.inf
     most = len(policies.variants) * len(policies.schedules)
     rows, known = meshes.rows, room.row[0]
     for mesh in range(len(rows)):
         if count + most > len(found.mesh):
-            return Count(mesh, count, looked_at, over_memory, dominated, closing)
+            return Count(mesh, count, over_memory, dominated, closing)
         row, chain, piped = rows[mesh], meshes.chain[mesh], 1 if rows[mesh].pp > 1 else 0
         before = rows[max(mesh - 1, 0)]
         set_mesh(q, row, c, wanted, mesh == 0 or not same_shard(row, before), least, room)
@@ -150,7 +151,9 @@ def give_policies(
             elif all_settled(policies, chain, settled):
                 continue
             points = meshes.points[mesh] + policies.variant_points[variant]
-            seconds = bound_variant(q, policies, variant, row, c, margin, room)
+            seconds = bound_variant(
+                q, passes, policies, meshes.chain[mesh], variant, row, c, margin, room
+            )
             if seconds > limits[piped, points]:
                 closing = min(closing, seconds)
                 if policies.plain[variant] and seconds < np.inf:
@@ -166,12 +169,11 @@ def give_policies(
                 row.recompute_layers = fewest_layers(policies) if open_layers else 0
                 expose(q, row, c, room)
                 limit = limits[piped, points + piped * policies.schedule_points[schedule]]
-                seconds = least_step(f, row, c, w)
+                seconds = least_step(f, row, c, w, seconds_of(w, passes, chain, schedule))
                 if seconds > limit:
                     closing = min(closing, seconds)
                     settled[schedule] = policies.plain[variant]
                     continue
-                looked_at += 1
                 fill_stages(f, q.layers, row, tables, w, room.stages)
                 step_time(f, row, c, tables, w, room.stages, room.scratch, time)
                 seconds = time.sum()
@@ -201,7 +203,7 @@ def give_policies(
                 found.rows[count] = row
                 found.seconds[count] = seconds
                 count += 1
-    return Count(len(rows), count, looked_at, over_memory, dominated, closing)
+    return Count(len(rows), count, over_memory, dominated, closing)
 
 
 @inlined
@@ -218,6 +220,7 @@ def bound_meshes(
     q: Question,
     coefficients: Array,
     least: LeastLinks,
+    passes: LeastPasses,
     policies: PolicyTables,
     meshes: Meshes,
     margin: Margin,
@@ -237,7 +240,9 @@ def bound_meshes(
         for variant in range(len(policies.variants)):
             first = policies.plain[variant]
             if meshes.legal[mesh, variant] and (first or not keeps_all):
-                bound = bound_variant(q, policies, variant, row, c, margin, room)
+                bound = bound_variant(
+                    q, passes, policies, meshes.chain[mesh], variant, row, c, margin, room
+                )
                 seconds[mesh] = min(seconds[mesh], bound)
                 keeps_all = bound < np.inf if first else keeps_all
 
@@ -245,7 +250,9 @@ def bound_meshes(
 @inlined
 def bound_variant(
     q: Question,
+    passes: LeastPasses,
     policies: PolicyTables,
+    chain: int,
     variant: int,
     row: Row,
     c: CoefficientRecord,
@@ -254,25 +261,25 @@ def bound_variant(
 ) -> float:
     """The least step time of a mesh under a variant and any schedule, with as few layers recomputed
     as may be where that is open; infinite where it does not fit."""
-    f, w = q.facts[0], room.workspace
+    f, w, flying = q.facts[0], room.workspace, passes.kept[chain]
     set_variant(row, policies.variants[variant])
     row.schedule, row.virtual_stages = policies.hides_most, 1
     row.recompute_layers = 0
     set_kept(f, q.policies, row, w)
-    if least_memory(f, row, c, w) > margin.capacity:
+    if least_memory(f, row, c, w, flying) > margin.capacity:
         return np.inf
     if policies.open_layers[variant]:
         low, high = 1, -(-f.num_layers // row.pp)
         while low < high:
             row.recompute_layers = (low + high) // 2
             set_kept(f, q.policies, row, w)
-            if least_memory(f, row, c, w) > margin.capacity:
+            if least_memory(f, row, c, w, flying) > margin.capacity:
                 low = row.recompute_layers + 1
             else:
                 high = row.recompute_layers
         row.recompute_layers = low
     expose(q, row, c, room)
-    return least_step(f, row, c, w)
+    return least_step(f, row, c, w, least_seconds(w, passes, chain))
 
 
 @inlined

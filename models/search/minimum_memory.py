@@ -109,16 +109,16 @@ class MinimumMemory:
         """All cores, their chains, and what they need at least under the most frugal policy."""
         tables = self.tables
         trunk, pair = tables.pairs(np.arange(len(tables.trunks.rows)))
-        cores = tables.cores(trunk, pair)
+        cores, chain = tables.cores(trunk, pair), tables.trunks.chains[trunk]
         bound = np.full(len(cores), np.inf)
         variants = np.arange(len(tables.sharding))
         for start in range(0, len(cores), _BLOCK):
             some = np.arange(start, min(start + _BLOCK, len(cores)))
             rows = tables.undivided_rows(cores.take(some))
             rows = tables.set_variant(np.repeat(rows, len(variants)), np.tile(variants, len(some)))
-            _, memory = tables.bound(rows)
+            _, memory = tables.bound(rows, np.repeat(chain[some], len(variants)))
             bound[some] = memory.reshape(len(some), -1).min(axis=1)
-        return cores, tables.trunks.chains[trunk], bound
+        return cores, chain, bound
 
     def _open(self, cores: Layouts, chain: Array) -> None:
         """The meshes of some cores under every policy: bytes on the fullest device."""
@@ -126,7 +126,7 @@ class MinimumMemory:
         meshes, parent = tables.space.split(cores)
         mesh, variant = np.nonzero(tables.legal_variants[variant_row(meshes)])
         rows = tables.set_variant(tables.rows(meshes)[mesh], variant)
-        _, memory = tables.bound(rows)
+        _, memory = tables.bound(rows, chain[parent[mesh]])
         kept = np.flatnonzero(memory < self.least)
         pair, schedule = np.nonzero(tables.legal_schedules[chain[parent[mesh[kept]]]])
         kept = kept[pair]

@@ -32,76 +32,65 @@ from models.cost.step import (
     update_seconds,
     wanted_pieces,
 )
+from models.search.least_passes import LeastPasses, least_seconds
 from models.spec.hardware import GIB
-from models.spec.layout import AFAB, DUALPIPE, ONE_F_ONE_B
+from models.spec.layout import DUALPIPE
 
 
 @inlined
-def least_step(f: Facts, row: Row, c: CoefficientRecord, w: Workspace) -> float:
-    """Seconds of a step on the mean of all stages, under the schedule of a row. What comes once a
-    step hides as far as it may."""
+def least_step(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, passes: float) -> float:
+    """Seconds of a step of so many seconds of passes (models.search.least_passes), with the mean of
+    all stages for the rest. What comes once a step hides as far as it may."""
     mesh = w.mesh[0]
     m, pp = mesh.micro_batches, row.pp
-    both = dense = expert = gather = reduce = 0.0
+    dense = expert = gather = reduce = 0.0
     for index in range(f.kinds + 2):
         count = w.counts[index]
-        both += count * w.part_both[index]
-        dense += count * w.parts[index].dense
-        expert += count * w.parts[index].expert
+        dense += count * w.parts[index].trained_dense
+        expert += count * w.parts[index].trained_expert
         gather += count * w.gather_once[index]
         reduce += count * w.reduce_once[index]
-    seconds = both / pp * least_passes(row.schedule, pp, m)
+    seconds = passes
     seconds += hide_once(f, c, row, gather / pp, np.inf) + hide_once(f, c, row, reduce / pp, np.inf)
     owned = over_shards(mesh, dense / pp, expert / pp, row.zero_stage >= 1)
     seconds += update_seconds(f, c, row, owned) + mesh.norm + c.step_fixed_s
     seconds += exposed_sends(f, c, row, m, mesh.send, np.inf) + 2 * (pp - 1) * mesh.send
-    waits = waiting_for_slow_node(f, c, row, m)
+    waits = waiting_for_slow_node(f, c, row, m) + m * mesh.uneven
     return (seconds + waits) * (1 + mesh.straggling)
 
 
 @inlined
-def least_passes(schedule: int, pp: int, micro_batches: int) -> float:
-    """How many times a pipeline takes at least what a micro-batch takes on the mean stage.
-
-    Under afab the first micro-batch passes all stages, and the others the slowest of them. So it is
-    under 1F1B with more micro-batches than stages: of the paths in models.cost.makespan, the one
-    that stays on the slowest stage takes no less. With fewer, one path passes all stages and has
-    the others' forwards on the slowest, and another one their backwards: the longer of the two has
-    half of both or more.
-    """
-    m = float(micro_batches)
-    if schedule == AFAB or (schedule == ONE_F_ONE_B and m > pp):
-        return m + pp - 1
-    return pp + (m - 1) / 2 if schedule == ONE_F_ONE_B else m
-
-
-@inlined
-def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace) -> float:
-    """Bytes on the mean of all stages with one micro-batch in flight, without logits. Of layers
+def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, flying: Array) -> float:
+    """Bytes on the mean of all stages, which holds the activations of so many layers of each kind
+    (models.search.least_passes), without logits. Of layers
     that are gathered, or on their way to the host, no more than one where there is a pipeline: more
     need not be on the fullest of its stages."""
     mesh, regime, pp = w.mesh[0], w.regime[0], row.pp
-    dense = expert = kept = 0.0
+    dense = expert = trained_dense = trained_expert = kept = 0.0
     for index in range(f.kinds + 2):
         dense += w.counts[index] * w.parts[index].dense
         expert += w.counts[index] * w.parts[index].expert
+        trained_dense += w.counts[index] * w.parts[index].trained_dense
+        trained_expert += w.counts[index] * w.parts[index].trained_expert
     layer, kept_layer = np.inf, np.inf
     for kind in range(f.kinds):
-        kept += w.counts[kind] * w.kept_now[kind]
+        kept += flying[kind] * w.kept_now[kind]
         layer = min(layer, w.parts[kind].dense + w.parts[kind].expert)
         kept_layer = min(kept_layer, w.kept_now[kind])
     if pp == 1:
         layer, kept_layer = dense + expert, kept
     elif f.splits_by_threshold:
         layer, kept_layer = 0.0, 0.0
-    if row.schedule == DUALPIPE:
-        dense, expert = 2 * dense, 2 * expert
-    dense, expert, kept = dense / pp, expert / pp, kept / pp
-    size = gradient_bytes(f, row, mesh, regime, dense, expert)
+    held = 2.0 / pp if row.schedule == DUALPIPE else 1.0 / pp
+    trained_dense, trained_expert = trained_dense * held, trained_expert * held
+    size = gradient_bytes(f, row, mesh, regime, trained_dense, trained_expert)
     if not row.offload_optimizer:
-        size += state_bytes(f, row) * over_shards(mesh, dense, expert, row.zero_stage >= 1)
-    if row.zero_stage < 3 or not row.reshard:
-        size += f.parameter_bytes * (dense + expert)
+        sharded = row.zero_stage >= 1
+        size += state_bytes(f, row) * over_shards(mesh, trained_dense, trained_expert, sharded)
+    if row.zero_stage < 3:
+        size += f.base_bytes * (dense + expert) * held
+    elif not row.reshard:
+        size += f.parameter_bytes * (dense + expert) * held
     else:
         size += f.parameter_bytes * min(2 * mesh.largest_unit, layer)
     if row.offload_activations:
@@ -114,13 +103,15 @@ def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace) -> floa
 def bound_rows(
     q: Question,
     rows: Array,
+    chain: Array,
     coefficients: Array,
     least: LeastLinks,
+    passes: LeastPasses,
     room: Room,
     seconds: Array,
     memory: Array,
 ) -> None:
-    """Writes the least step time and memory of n rows, each (n,)."""
+    """Writes the least step time and memory of n rows of these chains, each (n,)."""
     wanted, f, c = wanted_pieces(q.policies), q.facts[0], coefficients[0]
     for i in range(len(rows)):
         row, before = rows[i], rows[max(i - 1, 0)]
@@ -131,5 +122,6 @@ def bound_rows(
             room.workspace.mesh[0].undecided = True
         if new_mesh or not same_regime(row, before):
             expose_parts(f, q.layers, q.policies, row, c, room.workspace)
-        seconds[i] = least_step(f, row, c, room.workspace)
-        memory[i] = least_memory(f, row, c, room.workspace)
+        w = room.workspace
+        seconds[i] = least_step(f, row, c, w, least_seconds(w, passes, chain[i]))
+        memory[i] = least_memory(f, row, c, w, passes.kept[chain[i]])

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from models.columns import Array, total
+from models.columns import Array, expand_ranges, total
 from models.cost.facts import Question, coefficient_records, policy_numbers, question
 from models.cost.least_links import (
     ANY_FILLING,
@@ -22,11 +22,12 @@ from models.cost.least_links import (
 from models.cost.memory_uncertainty import MemoryTerms, MemoryUncertainty
 from models.cost.predictions import Predictions, predict
 from models.cost.rows import ROW, StageTables
-from models.cost.stage_partition import partitions
+from models.cost.stage_partition import layers_of, partitions
 from models.cost.step import MEMORY, TIME, Room, predict_rows, room_for
 from models.errors import Invalid, TooLarge
-from models.layouts.complexity import points_of_policy
+from models.layouts.complexity import points_of_degrees, points_of_place, points_of_policy
 from models.layouts.factors import divisors
+from models.layouts.rules import equal_data_parallel
 from models.layouts.space import (
     MEMORY_POLICY_KNOBS,
     SCHEDULE_KNOBS,
@@ -36,6 +37,7 @@ from models.layouts.space import (
     first_refusals,
 )
 from models.search.fit import Margin
+from models.search.least_passes import Chains, LeastPasses, least_passes
 from models.search.mesh_policies import (
     Count,
     Found,
@@ -45,9 +47,26 @@ from models.search.mesh_policies import (
     give_policies,
 )
 from models.search.partial_sums import bound_rows
+from models.search.placements import (
+    Kept,
+    Placed,
+    Places,
+    Unplaced,
+    Ways,
+    distinct_ways,
+    place,
+)
 from models.spec.device_order import filling_code
 from models.spec.hardware import GIB
-from models.spec.layout import ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
+from models.spec.layout import (
+    PLACEMENTS,
+    ZERO_BUBBLE,
+    ZERO_BUBBLE_V,
+    Layouts,
+    active_axes,
+    equivalent_placements,
+    offered_orders,
+)
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
 from models.spec.recompute import NONE
@@ -195,6 +214,8 @@ class SearchTables:
         problem, states = self.problem, self.problem.workload.optimizer_state
         count = problem.architecture.parameters
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
+        if problem.workload.lora:
+            least = problem.adapter_parameters
         each = min(problem.master_bytes, states.master_bytes) + states.moment_bytes
         return least * each <= problem.cluster.host_bytes * problem.cluster.num_devices
 
@@ -202,7 +223,6 @@ class SearchTables:
         """Variants: every sharding with every memory policy."""
         z, r = len(self.policies.shardings), len(self.policies.memory_policies)
         self.legal_variants: Array = self.space.legal_variants(self.policies)
-        self.legal_shardings = np.asarray(self.legal_variants.reshape(-1, z, r).any(axis=2))
         self.sharding = np.repeat(np.arange(z), r)
         self.memory_policy = np.tile(np.arange(r), z)
         self._policy_numbers = policy_numbers(self.policies.memory_policies.recompute)
@@ -277,6 +297,14 @@ class SearchTables:
         shapes = self.policies.schedules.take(schedule).with_columns(pp=self.trunks.pp[chain])
         tables, code[chain, schedule] = partitions(self.problem, shapes)
         return tables, code
+
+    @cached_property
+    def passes(self) -> LeastPasses:
+        """The least that every chain takes for its passes."""
+        tables, partition = self._partitions
+        trunks, schedules = self.trunks, self.policy_tables.schedules
+        chains = Chains(trunks.pp, trunks.micro_batches, self.legal_schedules, partition)
+        return least_passes(chains, schedules, layers_of(self.problem).costs, tables)
 
     @cached_property
     def coefficients(self) -> Array:
@@ -410,8 +438,8 @@ class SearchTables:
         may."""
         seconds = np.empty(len(meshes.rows))
         bound_meshes(
-            self.question, self.coefficients, self.least, self.policy_tables, meshes, self.margin,
-            self.room, seconds,
+            self.question, self.coefficients, self.least, self.passes, self.policy_tables, meshes,
+            self.margin, self.room, seconds,
         )  # fmt: skip
         return seconds
 
@@ -421,25 +449,86 @@ class SearchTables:
         time, memory = np.empty(len(TIME)), np.empty(len(MEMORY))
         keeps_all = np.zeros(len(self.policies.schedules), dtype=bool)
         return give_policies(
-            self.question, self._partitions[0], self.coefficients, self.least, self.policy_tables,
-            meshes, limits, self.margin, self.room, time, memory, keeps_all, found,
+            self.question, self._partitions[0], self.coefficients, self.least, self.passes,
+            self.policy_tables, meshes, limits, self.margin, self.room, time, memory, keeps_all,
+            found,
         )  # fmt: skip
 
-    def bound(self, rows: Array, *, placed: bool = False) -> tuple[Array, Array]:
-        """The least step time and memory of rows, whatever is not decided yet, each (n,)."""
-        return self._bound(self.question, rows, NO_LINKS if placed else self.least)
+    @cached_property
+    def _orders(self) -> tuple[Array, Array]:
+        """(active axes, placements): the placements that stand for all that the stack offers of an
+        order, first of all; and how many these are."""
+        offered = offered_orders(self.problem.stack.placements)
+        first = equivalent_placements() == np.arange(len(PLACEMENTS))
+        stands = first & offered
+        return np.argsort(~stands, axis=1, kind="stable"), stands.sum(axis=1)
 
-    def bound_trunks(self, rows: Array) -> Array:
+    def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Array]:
+        """Meshes in every legal place that differs, with the mesh and the points of complexity of
+        each. The filling of a torus stays as the meshes have it."""
+        q, (orders, counts) = self.question, self._orders
+        pattern = active_axes(meshes)
+        start = np.zeros_like(pattern)
+        mesh, at = expand_ranges(start, counts[pattern])
+        placement = orders[pattern[mesh], at]
+        if self.problem.stack.equal_data_parallel:
+            every = meshes.take(mesh).with_columns(placement=placement)
+            legal = equal_data_parallel(self.problem, every)
+            mesh, placement = mesh[legal], placement[legal]
+        rows = self.rows(meshes)
+        rows["filling"] = filling_code(meshes.torus_axes, meshes.torus_block)
+        kept = Kept(np.empty(len(mesh), dtype=np.int64), *np.empty((2, len(mesh)), dtype=bool))
+        links = np.empty((len(PLACEMENTS) + 1, 16 * len(q.dims)))
+        is_torus = self.problem.cluster.fabric.torus is not None
+        count = distinct_ways(
+            q, is_torus, rows, Ways(mesh, placement), self.room.groups, links, kept
+        )
+        way, experts_across, tensor_across = (found[:count] for found in kept)
+        mesh = mesh[way]
+        found = meshes.take(mesh).with_columns(placement=placement[way])
+        points = points_of_degrees(meshes)[mesh] + points_of_place(
+            found, experts_across, tensor_across
+        )
+        return found, mesh, points
+
+    def place(
+        self, unplaced: Unplaced, places: Places, limits: Array
+    ) -> tuple[Array, Array, Array, int, float]:
+        """Layouts in their places that take no longer than the limits: which layout, which place,
+        and seconds of a step; with how many were evaluated, and the least bound of the others."""
+        most = int((np.diff(unplaced.start) * (places.end - places.start)).sum())
+        layout, place_ = np.empty((2, most), dtype=np.int64)
+        plain = np.zeros(1, dtype=ROW)
+        plain["schedule"], plain["virtual_stages"] = self.hides_most, 1
+        placed = Placed(layout, place_, np.empty(most))
+        count = place(
+            self.question, self._partitions[0], self.coefficients, NO_LINKS, self.passes, plain,
+            unplaced, places, limits, self.room, np.empty(len(TIME)), placed,
+        )  # fmt: skip
+        layout, place_, seconds = (found[: count.found] for found in placed)
+        return layout, place_, seconds, count.evaluated, count.closing_bound
+
+    def bound(self, rows: Array, chain: Array, *, placed: bool = False) -> tuple[Array, Array]:
+        """The least step time and memory of rows of these chains, whatever is not decided yet, each
+        (n,)."""
+        return self._bound(self.question, rows, chain, NO_LINKS if placed else self.least)
+
+    def bound_trunks(self, rows: Array, chain: Array) -> Array:
         """The same step time of trunks, whatever the expert degrees: experts send nothing, and
         compute as fast as the largest matrix products do."""
         layers = self.question.layers.copy()
         layers["num_experts"] = 0
-        seconds, _ = self._bound(self.question._replace(layers=layers), rows, self.least)
+        q = self.question._replace(layers=layers)
+        seconds, _ = self._bound(q, rows, chain, self.least)
         return seconds
 
-    def _bound(self, q: Question, rows: Array, links: LeastLinks) -> tuple[Array, Array]:
+    def _bound(
+        self, q: Question, rows: Array, chain: Array, links: LeastLinks
+    ) -> tuple[Array, Array]:
         seconds, memory = np.empty((2, len(rows)))
-        bound_rows(q, rows, self.coefficients, links, self.room, seconds, memory)
+        bound_rows(
+            q, rows, chain, self.coefficients, links, self.passes, self.room, seconds, memory
+        )
         return seconds, memory
 
     def evaluate(self, rows: Array, *, placed: bool) -> tuple[Array, Array, Array]:
@@ -454,11 +543,6 @@ class SearchTables:
             time, memory, stage, host, once,
         )  # fmt: skip
         return total(time.T), memory, host
-
-    def fitting(self, memory: Array, host: Array) -> Array:
-        """Whether rows with this memory (n, terms) and bytes on the host fit."""
-        terms = dict(zip(MEMORY, memory.T, strict=True))
-        return self.memory_uncertainty.fits(terms, host, self.problem.cluster, self.capacity)
 
     def predict(self, layouts: Layouts) -> Predictions:
         """Of layouts in the space."""

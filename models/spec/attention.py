@@ -54,11 +54,15 @@ class Indexer:
     counts (MiniMax-M3)."""
     norm_parameters: int = 0
     """Of the norms of its queries and keys."""
+    shared: bool = False
+    """It is that of a layer before, whose keys this layer reads too (arXiv 2603.12201)."""
 
     def projections(
         self, hidden_size: int, query_size: int, compression: Compression | None
     ) -> list[Projection]:
         """`query_size`: elements of what its queries are made from."""
+        if self.shared:
+            return []
         heads = self.num_heads * self.head_dim
         found = [Projection("index_q", query_size, heads, "whole")]
         if compression is None:
@@ -216,6 +220,8 @@ class Attention:
 
     def _index_vectors(self, hidden_size: int, indexer: Indexer) -> int:
         """Parameters of the indexer outside its matrices."""
+        if indexer.shared:
+            return 0
         if self.compression is None:
             return indexer.norm_parameters
         pooled = self.compression.parameters(hidden_size, indexer.head_dim)
@@ -227,7 +233,7 @@ class Attention:
         whole = parameters_of(each for each in self.projections(hidden_size) if each.cut == "whole")
         return whole + self._latent_norms
 
-    def mean_keys(self, seq_len: int) -> float:
+    def mean_keys(self, seq_len: float) -> float:
         """How many keys a query sees on average, with compressed entries: of those before it s/2 in
         a sequence of s tokens, w - w²/2s with a sliding window w < s, half a chunk where attention
         is chunked, and as many chosen ones as there are at most."""
@@ -242,13 +248,13 @@ class Attention:
         chosen = None if self.indexer is None else self.indexer.top_k
         return _mean_within(self.window, seq_len) + _mean_within(chosen, entries)
 
-    def mean_scored(self, seq_len: int) -> float:
+    def mean_scored(self, seq_len: float) -> float:
         """How many keys or entries the indexer scores for a query, on average."""
-        if self.indexer is None:
+        if self.indexer is None or self.indexer.shared:
             return 0.0
         return seq_len / 2 / (self.compression.rate if self.compression else 1)
 
-    def most_keys(self, seq_len: int) -> float:
+    def most_keys(self, seq_len: float) -> float:
         """How many keys the last query sees."""
         chosen = None if self.indexer is None else self.indexer.top_k
         if self.compression is None:

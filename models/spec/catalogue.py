@@ -239,6 +239,7 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
         tdp_w=entry.get("tdp_w"),
         usd_per_chip_hour=entry.get("usd_per_chip_hour"),
         sources=tuple(entry.get("sources", ())),
+        confidence=entry.get("confidence"),
         caveats=entry.get("caveats"),
         fabric=Fabric(
             id=entry["id"],

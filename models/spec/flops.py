@@ -25,7 +25,7 @@ from models.spec.workload import Workload
 AttentionCount = Literal["causal", "full", "none"]
 
 
-def attention_flops(attention: Attention, seq_len: int, count: AttentionCount) -> float:
+def attention_flops(attention: Attention, seq_len: float, count: AttentionCount) -> float:
     """Forward FLOPs of one token in scores and their product with the values, and in those of the
     indexer that chooses its keys."""
     if count == "none":
@@ -52,7 +52,7 @@ def matmul_parameters(layer: Layer, hidden_size: int) -> int:
 
 
 def layer_forward_flops(
-    architecture: Architecture, layer: Layer, seq_len: int, count: AttentionCount = "causal"
+    architecture: Architecture, layer: Layer, seq_len: float, count: AttentionCount = "causal"
 ) -> float:
     """Forward FLOPs of one token through one layer."""
     flops = float(2 * matmul_parameters(layer, architecture.hidden_size))
@@ -64,7 +64,11 @@ def layer_forward_flops(
 
 
 def head_forward_flops(
-    architecture: Architecture, seq_len: int, count: AttentionCount = "causal", *, mtp: bool = True
+    architecture: Architecture,
+    seq_len: float,
+    count: AttentionCount = "causal",
+    *,
+    mtp: bool = True,
 ) -> float:
     """Forward FLOPs of one token through the output head and, if `mtp`, through the modules of
     multi-token prediction: each a layer like the last, a projection from 2h to h, and the head once
@@ -77,7 +81,11 @@ def head_forward_flops(
 
 
 def forward_flops_per_token(
-    architecture: Architecture, seq_len: int, count: AttentionCount = "causal", *, mtp: bool = True
+    architecture: Architecture,
+    seq_len: float,
+    count: AttentionCount = "causal",
+    *,
+    mtp: bool = True,
 ) -> float:
     """Forward FLOPs of one token through the whole model."""
     body = sum(
@@ -94,10 +102,17 @@ def model_flops(
     *,
     mtp: bool = True,
 ) -> float:
-    """FLOPs of one training step: forward, and backward, which takes twice as many; no
-    recompute."""
-    per_token = forward_flops_per_token(architecture, workload.seq_len, count, mtp=mtp)
-    return 3 * per_token * workload.tokens
+    """FLOPs of one training step: forward, and backward, which takes twice as many; no recompute.
+
+    Attention sees documents where sequences are packed. Frozen weights have no gradients, so that
+    their products take two passes for three; adapters are not counted.
+    """
+    length = workload.attended_length
+    per_token = forward_flops_per_token(architecture, length, count, mtp=mtp)
+    passes = 3 * per_token
+    if workload.lora:
+        passes -= forward_flops_per_token(architecture, length, "none", mtp=mtp)
+    return passes * workload.tokens
 
 
 def step_time_from_throughput(

@@ -22,6 +22,9 @@ from models.spec.device_order import DeviceOrders
 
 GIB = 2**30
 MAX_CHIPS = 10**6
+DATA_SHEET_ONLY = "data sheet only"
+"""The confidence in the figures of a chip that is announced, and on which nothing has been
+measured."""
 _CHIPS_PER_TRAY = 4  # a job takes the chips of a rack by whole trays
 
 
@@ -167,7 +170,13 @@ class Chip:
     usd_per_chip_hour: float | None = None
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    confidence: str | None = None
+    """How sure the figures are: high, medium or low, or DATA_SHEET_ONLY."""
     caveats: str | None = None
+
+    @property
+    def is_data_sheet_only(self) -> bool:
+        return self.confidence == DATA_SHEET_ONLY
 
     def matmul_dtype(self, dtype: str) -> str:
         """The number format that matrix products of `dtype` are computed in: fp32 in place of TF32

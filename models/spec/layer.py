@@ -30,6 +30,10 @@ class Layer:
     residual_streams: int = 1
     """With several, a block reads a weighted sum of them, and its output and they are mixed anew
     after it (manifold-constrained hyper-connections, arXiv 2512.24880)."""
+    attention_residuals: bool = False
+    """A block reads a weighted sum of what groups of layers before it put out, with weights from a
+    query and a norm of its own (arXiv 2603.15031). Only these parameters are counted: that sum is
+    not priced."""
 
     @property
     def mixers(self) -> list[Attention | Recurrence]:
@@ -68,6 +72,8 @@ class Layer:
     def _stream_parameters(self, hidden_size: int) -> int:
         """Of norms, and of what mixes residual streams."""
         norms = self.num_norms * hidden_size * (self.norm_weight + self.norm_bias)
+        if self.attention_residuals:
+            norms += self.blocks * 2 * hidden_size
         if self.residual_streams == 1:
             return norms
         return norms + self.blocks * hyper_connection_parameters(hidden_size, self.residual_streams)

@@ -95,7 +95,8 @@ class Problem:
     @property
     def gradient_bytes(self) -> float:
         """The bytes of an accumulated gradient, in memory and on the wire."""
-        return max(self.stack.gradient_bytes, self.workload.number_format.activation_bytes)
+        own = self.workload.number_format.activation_bytes
+        return max(self.stack.gradient_bytes, own) if self.workload.master_weights else own
 
     @property
     def gradient_reduction_bytes(self) -> float:
@@ -130,6 +131,38 @@ class Problem:
     def master_bytes(self) -> float:
         """The bytes of the fp32 copy beside the parameter in use; 0 where that is fp32 itself."""
         return 0.0 if self.parameter_bytes >= 4 else self.workload.optimizer_state.master_bytes
+
+    @property
+    def base_bytes(self) -> float:
+        """The bytes of a parameter as it lies in memory, which frozen ones may do in fewer bits:
+        with a scale for every 64 of them (QLoRA, arXiv 2305.14314 §3)."""
+        lora = self.workload.lora
+        if lora is None or lora.base_bits == 16:
+            return self.parameter_bytes
+        return lora.base_bits / 8 + 1 / 64
+
+    @property
+    def adapter_parameters(self) -> int:
+        """How many parameters of adapters are trained; 0 where the model's own are."""
+        lora, model = self.workload.lora, self.architecture
+        if lora is None:
+            return 0
+        return sum(
+            count
+            * (
+                lora.parameters(kind, model.hidden_size)
+                + lora.expert_parameters(kind, model.hidden_size)
+            )
+            for kind, count in zip(model.kinds, model.trained_layers_per_kind, strict=True)
+        )
+
+    @property
+    def keeps_sharded_parameters(self) -> bool:
+        """Whether ZeRO 3 shards parameters as they are used, and not, or not only, an fp32 copy."""
+        workload = self.workload
+        return (
+            self.stack.parameter_shards or workload.lora is not None or not workload.master_weights
+        )
 
     def recomputed(self, number: int, layer: Layer) -> Recomputed:
         """What of a layer a recompute policy computes again."""
@@ -167,7 +200,7 @@ class Problem:
     def forward_flops(self) -> tuple[tuple[float, ...], float]:
         """Forward FLOPs of one token through each kind of layer, and through the head: the weights
         by which layers are split over pipeline stages."""
-        seq_len = self.workload.seq_len
+        seq_len = self.workload.attended_length
         layers = tuple(
             float(layer_forward_flops(self.architecture, kind, seq_len))
             for kind in self.architecture.kinds

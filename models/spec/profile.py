@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from models.columns import Array
 from models.errors import Invalid, UnknownName
+from models.spec.identity import cached_by_identity
 
 Number = float | Array
 TermKey = tuple[str, str]
@@ -28,6 +30,10 @@ FLEET = "fleet"
 """The kind of the scopes of one deployment's machines (models.calibration.fleet_effects)."""
 Z80 = 1.2815515655446004
 """Half of the central 80% interval of a normal distribution, in standard deviations."""
+_MET_KINDS = ("chip", "generation", "stack")
+"""The kinds of scopes that a profile may not have met."""
+_CACHED_SCOPES = 64
+"""Of how many pairs of a profile and scopes is kept what follows from them."""
 
 
 def is_of_fleet(scope: str) -> bool:
@@ -292,6 +298,14 @@ class Profile:
         return {term.key: term for term in self.terms}
 
     @cached_property
+    def _places_by_scope(self) -> dict[str, list[int]]:
+        """Where the terms of each scope stand among all terms."""
+        places: dict[str, list[int]] = {}
+        for place, term in enumerate(self.terms):
+            places.setdefault(term.scope, []).append(place)
+        return places
+
+    @cached_property
     def runs_by_term(self) -> dict[tuple[str, str], int]:
         """How many runs exercised a term of the breakdown, by term and scope."""
         return {(one.term, one.scope): one.runs for one in self.seen}
@@ -300,6 +314,11 @@ class Profile:
     def range_of(self) -> dict[tuple[str, str], QuantityRange]:
         """Where the runs of a scope lie, by quantity and scope."""
         return {(one.quantity, one.scope): one for one in self.spans}
+
+    @cached_property
+    def scopes_of_ranges(self) -> frozenset[str]:
+        """The scopes of `spans`."""
+        return frozenset(one.scope for one in self.spans)
 
     def kernel_age(self, scopes: Iterable[str]) -> float:
         """Years from the newest software of all back to the newest that ran in one of these
@@ -326,20 +345,30 @@ class Profile:
         none = Neighbourhood(scope="none", spread=self.residual_spread, unidentified=0.0, runs=0)
         return next((known[scope] for scope in reversed(scopes) if scope in known), none)
 
-    def terms_in(self, scopes: Iterable[str]) -> list[Term]:
+    def terms_in(self, scopes: Iterable[str]) -> tuple[Term, ...]:
         """The terms that apply to a problem with these scopes; those of "all" always do."""
-        wanted = {"all", *scopes}
-        return [term for term in self.terms if term.scope in wanted]
+        return self._terms_in(frozenset(scopes))
+
+    @cached_by_identity(_CACHED_SCOPES)
+    def _terms_in(self, scopes: frozenset[str]) -> tuple[Term, ...]:
+        places = [self._places_by_scope.get(scope, []) for scope in scopes | {"all"}]
+        return tuple(self.terms[place] for place in sorted(chain.from_iterable(places)))
 
     def with_unmet_scopes(self, scopes: Iterable[str]) -> Profile:
         """The profile with a term for every chip, generation or stack of `scopes` that it has never
         met: an offset of unknown size, as wide as those of known ones without runs."""
-        known = {term.scope for term in self.terms}
+        unmet = [
+            scope
+            for scope in scopes
+            if scope not in self._places_by_scope and scope.partition(":")[0] in _MET_KINDS
+        ]
+        return self._with_unknown_offsets(frozenset(unmet)) if unmet else self
+
+    @cached_by_identity(_CACHED_SCOPES)
+    def _with_unknown_offsets(self, scopes: frozenset[str]) -> Profile:
         added = {}
-        for scope in set(scopes) - known:
+        for scope in scopes:
             kind = scope.partition(":")[0]
-            if kind not in ("chip", "generation", "stack"):
-                continue
             alike = [term for term in self.terms if term.scope.startswith(f"{kind}:")]
             for name in {term.coefficient for term in alike}:
                 of_coefficient = [term for term in alike if term.coefficient == name]
@@ -355,11 +384,22 @@ class Profile:
         self, scopes: Sequence[str], offsets: Mapping[TermKey, Array] | None = None
     ) -> Coefficients:
         """The coefficients of a problem with these scopes. `offsets` are added to single terms, for
-        finite differences and draws."""
+        draws."""
+        if offsets:
+            return self._with_offsets(scopes, offsets)
+        return self._mean_coefficients(frozenset(scopes))
+
+    @cached_by_identity(_CACHED_SCOPES)
+    def _mean_coefficients(self, scopes: frozenset[str]) -> Coefficients:
+        return self._with_offsets(scopes, {})
+
+    def _with_offsets(
+        self, scopes: Collection[str], offsets: Mapping[TermKey, Array]
+    ) -> Coefficients:
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.terms_in(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
-            if offsets and term.key in offsets:
+            if term.key in offsets:
                 sums[term.coefficient] = sums[term.coefficient] + offsets[term.key]
         natural = {name: to_natural(name, value) for name, value in sums.items()}
         return Coefficients(**natural, kernel_age=self.kernel_age(scopes))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from models.errors import Invalid
+from models.spec.adapters import Lora
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"]
 LoadBalancing = Literal["none", "micro_batch_loss", "global_batch_loss", "bias"]
@@ -13,6 +14,7 @@ Routing = Literal["balanced", "natural"]
 
 MAX_SEQ_LEN = 10**8
 MAX_BATCH = 10**7
+MAX_SPREAD = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,34 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adamw": Optimizer(4, 8),
     "adamw_bf16_moments": Optimizer(4, 4),
     "adamw_8bit": Optimizer(4, 2),
+    # bitsandbytes moves pages of the moments to the host where the device is full; here they stay.
+    "paged_adamw": Optimizer(4, 8),
+    "paged_adamw_8bit": Optimizer(4, 2),
+    "lion": Optimizer(4, 4),
+    "lion_8bit": Optimizer(4, 1),
     # Adafactor keeps the first moment; the second is factored to almost nothing.
     "adafactor": Optimizer(4, 4),
     "muon": Optimizer(4, 4),
     "sgd_momentum": Optimizer(4, 4),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Sequences are packed with documents that attention does not cross."""
+
+    mean_length: float
+    """Tokens of a document on average."""
+    spread: float = 0.0
+    """Standard deviation of the lengths over their mean."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.mean_length <= MAX_SEQ_LEN:
+            rule = f"must be between 1 and {MAX_SEQ_LEN} tokens"
+            raise Invalid("workload.packing.mean_length", self.mean_length, rule)
+        if not 0 <= self.spread <= MAX_SPREAD:
+            rule = f"must be between 0 and {MAX_SPREAD:g}: a standard deviation over a mean"
+            raise Invalid("workload.packing.spread", self.spread, rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +115,13 @@ class Workload:
     """Whether experts are forced to get equally many tokens ("balanced"), as in benchmarks."""
     token_budget: float | None = None
     """Tokens of the whole training run, where that is known."""
+    packing: Packing | None = None
+    """None where each sequence is one document, or attention crosses documents."""
+    master_weights: bool = True
+    """Whether the optimizer updates an fp32 copy of 16-bit parameters. Without one its moments have
+    16 bits too, unless they have 8; updates are rounded, stochastically or not."""
+    lora: Lora | None = None
+    """What is trained in place of the model's own weights."""
 
     def __post_init__(self) -> None:
         _require_between("seq_len", self.seq_len, 1, MAX_SEQ_LEN)
@@ -109,7 +141,20 @@ class Workload:
 
     @property
     def optimizer_state(self) -> Optimizer:
-        return OPTIMIZERS[self.optimizer]
+        state = OPTIMIZERS[self.optimizer]
+        if self.master_weights:
+            return state
+        narrow = self.optimizer.endswith(("_8bit", "_bf16_moments"))
+        return Optimizer(0.0, state.moment_bytes / (1 if narrow else 2))
+
+    @property
+    def attended_length(self) -> float:
+        """Tokens of a sequence in which every token sees, on average, as many as it does of its
+        document: E[l²] / E[l] of documents of l tokens."""
+        if self.packing is None:
+            return self.seq_len
+        squares = self.packing.mean_length * (1 + self.packing.spread**2)
+        return min(squares, self.seq_len)
 
     @property
     def tokens(self) -> int:

@@ -1,7 +1,7 @@
 """What a key means where a config leaves it out: the default of the config class.
 
 `huggingface_classes.json` has the defaults of the classes in transformers, which
-`python -m tests.launchers.huggingface_classes` writes.
+`python -m tests.launchers.model_code` writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-_LIKE = {"exaone4_5_text": "exaone4", "kimi_k2": "deepseek_v3", "mimo": "qwen2"}
+_LIKE = {
+    "exaone4_5_text": "exaone4",
+    "kimi_k2": "deepseek_v3",
+    "mimo": "qwen2",
+    "minimax_m1": "minimax",
+    "minimax_m3": "minimax_m3_vl_text",
+    "minimax_text_01": "minimax",
+}
 """Families outside transformers whose defaults are those of another."""
 _REMOTE: Mapping[str, Mapping[str, object]] = {
     "bailing_moe": {
@@ -37,6 +44,12 @@ _REMOTE: Mapping[str, Mapping[str, object]] = {
         "num_key_value_heads": None,
         "tie_word_embeddings": False,
     },
+    "nemotron-nas": {
+        "attention_bias": False,
+        "head_dim": None,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+    },
     "internlm2": {"head_dim": None, "num_key_value_heads": None, "tie_word_embeddings": False},
 }
 """Defaults of classes that are published beside the weights."""
@@ -45,6 +58,8 @@ _AMBIGUOUS = {
     "falcon": ("bias", "multi_query", "new_decoder_architecture", "parallel_attn"),
 }
 """Keys whose default in transformers is not that of the code beside the weights."""
+UNTIED = ("qwen2_5_omni_text", "qwen3_vl_moe_text")
+"""Text towers whose own class ties the embeddings, and the class of the whole does not."""
 
 
 @cache
@@ -61,7 +76,8 @@ def class_defaults(model_type: str) -> Mapping[str, object]:
         return _REMOTE[model_type]
     defaults = _classes()["defaults"].get(_LIKE.get(model_type, model_type), {})
     ambiguous = _AMBIGUOUS.get(model_type, ())
-    return {key: value for key, value in defaults.items() if key not in ambiguous}
+    found = {key: value for key, value in defaults.items() if key not in ambiguous}
+    return {**found, "tie_word_embeddings": False} if model_type in UNTIED else found
 
 
 def defaults_without_sizes(model_type: str) -> Mapping[str, object]:

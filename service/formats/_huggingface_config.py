@@ -15,7 +15,7 @@ _SYNONYMS = (
     ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
     ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_top_k", "moe_k"),
     ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
-    ("num_nextn_predict_layers", "num_mtp_layers"),
+    ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"),
     ("num_key_value_heads", "num_attention_groups"),
 )
 """Keys that mean the same; which a family has changed from one release of its code to the next."""
@@ -41,21 +41,28 @@ class Config:
 
     def key(self, key: str) -> str:
         """The key as this config spells it."""
-        native = self._native(key)
-        names = (native, key, *_OTHER_NAMES.get(native, ()))
-        return next((name for name in names if name in self.values), native)
+        return self._name_in(self.values, key) or self.respelled.get(key, key)
 
-    def _native(self, key: str) -> str:
-        return self.respelled.get(key, key)
+    def _name_in(self, values: Mapping[str, object], key: str) -> str | None:
+        """The name by which these values have the key."""
+        native = self.respelled.get(key, key)
+        names = (native, key, *_OTHER_NAMES.get(native, ()))
+        return next((name for name in names if name in values), None)
 
     def where(self, key: str) -> str:
         return f"{self.path}{self.key(key)}"
 
     def get(self, key: str) -> object:
-        return self.values.get(self.key(key), self.absent.get(self._native(key)))
+        name = self._name_in(self.values, key)
+        return self._default(key) if name is None else self.values[name]
+
+    def _default(self, key: str) -> object:
+        """The value of the key where it is not written."""
+        name = self._name_in(self.absent, key)
+        return None if name is None else self.absent[name]
 
     def is_written(self, key: str) -> bool:
-        return self.key(key) in self.values
+        return self._name_in(self.values, key) is not None
 
     def named(self, name: str) -> Config:
         return replace(self, name=name)
@@ -79,7 +86,7 @@ class Config:
 
     def null(self, key: str) -> bool:
         """Whether the key is null, as written or because that is what its absence means."""
-        is_known = self.is_written(key) or self._native(key) in self.absent
+        is_known = self.is_written(key) or self._name_in(self.absent, key) is not None
         return is_known and self.get(key) is None
 
     def size_or_none(self, key: str) -> int | None:
@@ -90,7 +97,9 @@ class Config:
         return 0 if self.null(key) else self.count(key, most=most)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        value = self._value(key, default)
+        """A truth value. Null means what the key's absence does."""
+        of_class = self._default(key)
+        value = self._value(key, default if of_class is None else of_class)
         if not isinstance(value, bool):
             raise self.invalid(key, "must be true or false")
         return value
@@ -115,6 +124,26 @@ class Config:
         if not isinstance(value, Mapping):
             raise self.invalid(key, "must be an object")
         return replace(self, values=value, path=f"{self.where(key)}.", absent={}, respelled={})
+
+    def inners(self, key: str, length: int) -> list[Config]:
+        """A list of `length` objects."""
+        found = []
+        for where, value in self._items(key, length):
+            if not isinstance(value, Mapping):
+                raise Invalid(where, shown(value), "must be an object")
+            found.append(replace(self, values=value, path=f"{where}.", absent={}, respelled={}))
+        if not found:
+            raise self.missing(key)
+        return found
+
+    def number(self, key: str, most: float = MAX_SIZE) -> float:
+        """A positive number."""
+        value = self._value(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.invalid(key, "must be a number")
+        if not 0 < value <= most:
+            raise self.invalid(key, f"must be more than 0, and at most {most}")
+        return value
 
     def refuse(self, key: str, missing: str, value: bool = True) -> None:
         """Raises Unsupported where the key has this value, with which the model needs what the cost

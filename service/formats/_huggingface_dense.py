@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from models.errors import Unsupported
+from service.formats._huggingface_blocks import listed_layers
 from service.formats._huggingface_config import Config
 from service.formats._huggingface_family import Family, Norms, Refused
 from service.formats._huggingface_parts import gated, heads, latent, plain
@@ -249,6 +250,7 @@ FAMILIES: Mapping[str, Family] = {
     "nanochat": Family(
         attention=heads(bias="attention_bias"), mlp=plain(), norms=Norms(weight=False)
     ),
+    "nemotron-nas": Family(listed=listed_layers),
     "olmo": Family(attention=heads(bias="attention_bias"), norms=Norms(weight=False)),
     "olmo2": _OLMO2,
     "olmo3": replace(_OLMO2, kinds=full_every(4)),

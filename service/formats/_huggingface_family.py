@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from models.errors import Unsupported
 from models.spec.architecture import Architecture
+from models.spec.attention import Attention
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
 from service.formats._huggingface_config import MAX_LAYERS, Config, shown
@@ -66,12 +67,16 @@ class Family:
     mlp: MlpPart = gated()
     experts: MoePart | None = None
     sparse: Sparse = all_sparse
+    listed: Callable[[Config], Sequence[tuple[Attention | None, Mlp | Moe | None]]] | None = None
+    """Reads layers that are listed one by one, in place of the five fields above."""
     norms: Norms | Callable[[Config], Norms] = Norms()
     lm_head_bias: Switch = False
     learned_positions: str | None = None
     """The key with the number of positions that have an embedding."""
     more_positions: int = 0
     """Embeddings of positions beyond that number."""
+    described: tuple[str, ...] = ()
+    """Keys that other families are refused for, and what they add in this one is described."""
 
     def read(self, cfg: Config) -> Architecture:
         """The architecture of a config. Raises Invalid or Unsupported."""
@@ -79,28 +84,13 @@ class Family:
         for one in self.refused:
             cfg.refuse(one.key, one.missing, one.value)
         norms = self.norms if isinstance(self.norms, Norms) else self.norms(cfg)
-        layers = (
-            Layer(
-                attention=attention,
-                feed_forward=feed_forward,
-                num_norms=norms.num,
-                norm_weight=norms.weight,
-                norm_bias=norms.bias,
-                post_norms=norms.behind,
-                parallel=norms.parallel,
-            )
-            for attention, feed_forward in zip(
-                attention_layers(cfg, self.attention, self.kinds),
-                self._feed_forward(cfg),
-                strict=True,
-            )
-        )
+        layers = tuple(self.layers(cfg, norms))
         positions = self.learned_positions
         return Architecture(
             name=cfg.name,
             hidden_size=cfg.size("hidden_size"),
             vocab_size=cfg.size("vocab_size"),
-            layers=tuple(layers),
+            layers=layers,
             tie_word_embeddings=cfg.flag("tie_word_embeddings"),
             mtp_layers=mtp_layers(cfg),
             learned_positions=cfg.size(positions) + self.more_positions if positions else 0,
@@ -109,7 +99,30 @@ class Family:
             final_norm_bias=norms.bias,
         )
 
-    def _feed_forward(self, cfg: Config) -> list[Mlp | Moe]:
+    def layers(self, cfg: Config, norms: Norms) -> list[Layer]:
+        return [
+            Layer(
+                attention=attention,
+                feed_forward=feed_forward,
+                num_norms=norms.num if attention and feed_forward else 1,
+                norm_weight=norms.weight,
+                norm_bias=norms.bias,
+                post_norms=norms.behind,
+                parallel=norms.parallel,
+            )
+            for attention, feed_forward in self._blocks(cfg)
+            if attention or feed_forward
+        ]
+
+    def _blocks(self, cfg: Config) -> Iterable[tuple[Attention | None, Mlp | Moe | None]]:
+        """Attention and feed-forward network of each layer."""
+        if self.listed is not None:
+            return self.listed(cfg)
+        attentions = attention_layers(cfg, self.attention, self.kinds)
+        return zip(attentions, self.networks(cfg), strict=True)
+
+    def networks(self, cfg: Config) -> list[Mlp | Moe]:
+        """The feed-forward network of each layer."""
         if self.experts is not None:
             return feed_forward_layers(cfg, self.mlp, self.experts, self.sparse)
         _require_dense(cfg)

@@ -8,13 +8,11 @@ from dataclasses import replace
 from models.errors import Unsupported
 from models.spec.attention import Attention
 from models.spec.feed_forward import Moe
-from service.formats._huggingface_config import Config, shown
-from service.formats._huggingface_family import Family, Norms, Refused, mtp_layers
+from service.formats._huggingface_config import MAX_LAYERS, Config, shown
+from service.formats._huggingface_family import Family, Norms, Refused
 from service.formats._huggingface_parts import (
-    AttentionPart,
     experts,
     gated,
-    head_counts,
     heads,
     latent,
 )
@@ -37,6 +35,8 @@ from service.formats._huggingface_patterns import (
     windows_in_all_layers,
 )
 
+_EXPERT_BIASES = Refused("mlp_bias", "biases of experts without one of the router")
+_GATE_BIASES = Refused("attention_bias", "biases of attention beside a gate that has none")
 _DENSE_BIASES = "biases of the dense layers alone"
 
 
@@ -81,7 +81,7 @@ def _ernie_sparse(cfg: Config) -> Callable[[int], bool]:
     last = num_layers(cfg) - 1
     end = last
     if cfg.get("moe_layer_end_index") not in (None, -1):
-        end = cfg.count("moe_layer_end_index", most=last)
+        end = cfg.count("moe_layer_end_index", most=MAX_LAYERS)
     start = cfg.count("moe_layer_start_index")
     interval = cfg.size("moe_layer_interval", 1)
     return lambda index: start <= index <= end and (index + 1) % interval == 0
@@ -115,180 +115,6 @@ def _same_in_all_layers(*keys: str) -> Callable[[Config], Config]:
         return cfg
 
     return prepare
-
-
-def _mimo_v2(cfg: Config) -> Config:
-    """Older files write 0 for full attention and 1 for windows, and widths of windowed layers of
-    their own."""
-    for key in ("swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim"):
-        common = key.removeprefix("swa_")
-        if cfg.get(key) is not None and cfg.size(key) != cfg.size(common):
-            rule = f"must be {cfg.where(common)} = {cfg.size(common)}"
-            raise cfg.invalid(key, rule)
-    return cfg
-
-
-def _mimo_v2_kinds(cfg: Config) -> Callable[[int], str]:
-    """The first layer, every sixth and the last in older files see the whole sequence."""
-    windowed = cfg.switches("hybrid_layer_pattern", num_layers(cfg))
-    if windowed:
-        return lambda index: SLIDING if windowed[index] else FULL
-    return lambda index: SLIDING if index and (index + 1) % 6 else FULL
-
-
-def _mimo_v2_heads(cfg: Config, kind: str) -> Attention:
-    """Windowed layers have twice the key-value heads, and sinks."""
-    num_heads, kv_heads, head_dim = head_counts(cfg)
-    windowed = kind == SLIDING
-    if windowed:
-        kv_heads = cfg.size("swa_num_key_value_heads", 2 * kv_heads)
-    sinks = (
-        ("add_swa_attention_sink_bias", True)
-        if windowed
-        else ("add_full_attention_sink_bias", False)
-    )
-    return Attention(
-        num_heads=num_heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        v_head_dim=cfg.size("v_head_dim"),
-        qkv_bias=cfg.flag("attention_bias"),
-        sinks=cfg.flag(*sinks),
-    )
-
-
-def _mimo_v2_sparse(cfg: Config) -> Callable[[int], bool]:
-    switches = cfg.switches("moe_layer_freq", num_layers(cfg))
-    return (lambda index: switches[index]) if switches else sparse_after_first(cfg)
-
-
-def _gemma4(cfg: Config) -> Config:
-    """Files of transformers 5.20 and later have the head size and key-value heads of layers with
-    full attention in an object for each of these layers."""
-    cfg = cfg.assuming(global_head_dim=512, num_global_key_value_heads=None)
-    if cfg.get("hidden_size_per_layer_input"):
-        value = cfg.size("hidden_size_per_layer_input")
-        raise Unsupported(
-            cfg.where("hidden_size_per_layer_input"),
-            value,
-            "embeddings of their own in every layer",
-        )
-    if count := cfg.count("num_kv_shared_layers", 0):
-        missing = "keys and values shared across layers"
-        raise Unsupported(cfg.where("num_kv_shared_layers"), count, missing)
-    overrides = cfg.get("per_layer_config")
-    if not isinstance(overrides, Mapping) or not overrides:
-        return cfg
-    first = next(iter(overrides.values()))
-    if not isinstance(first, Mapping) or any(one != first for one in overrides.values()):
-        raise Unsupported(
-            cfg.where("per_layer_config"), shown(overrides), "layers that differ within a kind"
-        )
-    cfg = cfg.with_value("global_head_dim", first.get("head_dim"))
-    return cfg.with_value("num_global_key_value_heads", first.get("num_key_value_heads"))
-
-
-def _gemma4_kinds(cfg: Config) -> Callable[[int], str]:
-    last = num_layers(cfg) - 1
-    return lambda index: FULL if index == last or (index + 1) % 6 == 0 else SLIDING
-
-
-def _gemma4_heads(cfg: Config, kind: str) -> Attention:
-    """Layers with full attention have larger heads, and may have fewer key-value heads and values
-    that are the keys."""
-    if kind != FULL:
-        return _GEMMA4_HEADS(cfg, kind)
-    if (head_dim := cfg.get("global_head_dim")) is not None:
-        cfg = cfg.with_value("head_dim", head_dim)
-    shared = cfg.flag("attention_k_eq_v")
-    if shared and (kv_heads := cfg.get("num_global_key_value_heads")) is not None:
-        cfg = cfg.with_value("num_key_value_heads", kv_heads)
-    return replace(_GEMMA4_HEADS(cfg, kind), values_are_keys=shared)
-
-
-def _gemma4_experts(cfg: Config) -> Moe:
-    """The dense MLP stands beside the experts, like a shared expert."""
-    part = experts(top_k="top_k_experts", shared_width="intermediate_size")
-    return replace(part(cfg), router_scales=True)
-
-
-def _gemma4_sparse(cfg: Config) -> Callable[[int], bool]:
-    has_experts = cfg.flag("enable_moe_block", False)
-    return lambda _: has_experts
-
-
-def _gemma4_norms(cfg: Config) -> Norms:
-    """Experts and the dense MLP beside them have a norm each behind them, and the experts one in
-    front."""
-    return Norms(num=7 if cfg.flag("enable_moe_block", False) else 4)
-
-
-def _step(cfg: Config) -> Config:
-    """Files from before transformers 5 have lists that go on with the layers of multi-token
-    prediction, the sparse layers as a text, and heads of windowed layers in an object."""
-    count = num_layers(cfg)
-    for key in ("layer_types", "mlp_layer_types"):
-        value = cfg.get(key)
-        if isinstance(value, list) and len(value) == count + mtp_layers(cfg):
-            cfg = cfg.with_value(key, value[:count])
-    setting = "attention_other_setting"
-    if cfg.get("num_sliding_attention_heads") is None and cfg.get(setting) is not None:
-        num_heads = cfg.inner(setting).size("num_attention_heads")
-        cfg = cfg.with_value("num_sliding_attention_heads", num_heads)
-    return cfg
-
-
-def _step_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Layers from the fourth on, unless `moe_layers_enum` lists them."""
-    written = cfg.get("moe_layers_enum")
-    if not isinstance(written, str):
-        first = cfg.count("first_k_dense_replace", 3)
-        return lambda index: index >= first
-    try:
-        chosen = {int(index) for index in written.split(",")}
-    except ValueError:
-        raise cfg.invalid("moe_layers_enum", "must be numbers with commas between them") from None
-    return lambda index: index in chosen
-
-
-def _heads_of_windows(part: AttentionPart) -> AttentionPart:
-    """Layers with windows may have another number of heads."""
-
-    def read(cfg: Config, kind: str) -> Attention:
-        num_heads = cfg.get("num_sliding_attention_heads")
-        if kind == SLIDING and num_heads is not None:
-            cfg = cfg.with_value("num_attention_heads", num_heads)
-        return part(cfg, kind)
-
-    return read
-
-
-def _laguna(cfg: Config) -> Config:
-    """The heads of each layer are in a list."""
-    key = "num_attention_heads_per_layer"
-    num_heads = cfg.get(key)
-    if num_heads is None:
-        return cfg
-    kinds = cfg.words("layer_types", num_layers(cfg)) or [FULL] * num_layers(cfg)
-    if not isinstance(num_heads, list) or len(num_heads) != len(kinds):
-        raise cfg.invalid(key, f"must be a list of {len(kinds)}")
-    found = dict(zip(kinds, num_heads, strict=True))
-    if any(found[kind] != number for kind, number in zip(kinds, num_heads, strict=True)):
-        raise Unsupported(cfg.where(key), shown(num_heads), "heads that differ within a kind")
-    cfg = cfg.with_value("num_sliding_attention_heads", found.get(SLIDING))
-    return cfg.with_value("num_attention_heads", found.get(FULL, cfg.get("num_attention_heads")))
-
-
-def _laguna_heads(cfg: Config, kind: str) -> Attention:
-    per_head = cfg.get("gating") in (True, None, "per-head")
-    part = heads(
-        bias="attention_bias",
-        output_bias="attention_bias",
-        qk_norm=True,
-        output_gate=True,
-        gate_per_head=per_head,
-    )
-    return _heads_of_windows(part)(cfg, kind)
 
 
 def _flint_kinds(cfg: Config) -> Callable[[int], str]:
@@ -345,34 +171,17 @@ _QWEN3_MOE = Family(
     experts=experts(),
     sparse=qwen_sparse,
 )
-_GEMMA4_HEADS = heads(bias="attention_bias", qk_norm=True)
-_GEMMA4 = Family(
-    prepare=_gemma4,
-    attention=_gemma4_heads,
-    kinds=_gemma4_kinds,
-    experts=_gemma4_experts,
-    sparse=_gemma4_sparse,
-    norms=_gemma4_norms,
-)
 _BAILING = Family(
     attention=heads(bias="use_qkv_bias", output_bias="use_bias"),
     experts=_SHARED,
     sparse=sparse_from("first_k_dense_replace"),
 )
 
-_STEP = Family(
-    prepare=_step,
-    attention=_heads_of_windows(
-        heads(bias="attention_bias", qk_norm=True, output_gate=True, gate_per_head=True)
-    ),
-    refused=(Refused("mlp_bias", "biases of experts without one of the router"),),
-    experts=experts(shared_width="share_expert_dim", selection_bias=True),
-    sparse=_step_sparse,
-)
 
 FAMILIES: Mapping[str, Family] = {
     "afmoe": Family(
-        attention=heads(bias="attention_bias", qk_norm=True, output_gate=True),
+        refused=(_GATE_BIASES,),
+        attention=heads(qk_norm=True, output_gate=True),
         kinds=full_every(4, "global_attn_every_n_layers"),
         experts=experts(
             shared="num_shared_experts", selection_bias=True, selection_bias_is_parameter=True
@@ -382,7 +191,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "aria_text": Family(
         attention=heads(bias="attention_bias"),
-        refused=(Refused("mlp_bias", "biases of experts without one of the router"),),
+        refused=(_EXPERT_BIASES,),
         experts=experts(
             count="moe_num_experts",
             top_k="moe_topk",
@@ -447,8 +256,6 @@ FAMILIES: Mapping[str, Family] = {
         experts=experts(shared_width="shared_expert_intermediate_size"),
         sparse=_flint_sparse,
     ),
-    "gemma4_text": _GEMMA4,
-    "gemma4_unified_text": _GEMMA4,
     "glm4_moe": _GLM4_MOE,
     "glm4_moe_lite": replace(_DEEPSEEK_V3, sparse=sparse_after_first),
     "glm4v_moe_text": replace(_GLM4_MOE, attention=heads(bias="attention_bias", output_bias=False)),
@@ -483,16 +290,6 @@ FAMILIES: Mapping[str, Family] = {
         experts=experts(shared_width="shared_expert_intermediate_size"),
         norms=Norms(num=4),
     ),
-    "laguna": Family(
-        prepare=_laguna,
-        attention=_laguna_heads,
-        experts=experts(
-            shared_width="shared_expert_intermediate_size",
-            selection_bias=True,
-            selection_bias_is_parameter=True,
-        ),
-        sparse=sparse_after_first,
-    ),
     "llama4_text": Family(
         attention=heads(bias="attention_bias"),
         kinds=_llama4_kinds,
@@ -501,13 +298,6 @@ FAMILIES: Mapping[str, Family] = {
         sparse=_llama4_sparse,
     ),
     "mellum": replace(_QWEN3_MOE, kinds=all_full, sparse=all_sparse),
-    "mimo_v2_flash": Family(
-        prepare=_mimo_v2,
-        attention=_mimo_v2_heads,
-        kinds=_mimo_v2_kinds,
-        experts=experts(selection_bias=True),
-        sparse=_mimo_v2_sparse,
-    ),
     "mistral4": replace(_DEEPSEEK_V3, experts=_SHARED),
     "minimax_m2": Family(
         prepare=_minimax_m2,
@@ -537,10 +327,6 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_vl_moe_text": replace(_QWEN3_MOE, kinds=all_full),
     "sarvam_mla": _DEEPSEEK_V3,
     "sarvam_moe": _GLM4_MOE,
-    "step3p5": _STEP,
-    "unlimited_ocr_text": replace(
-        _DEEPSEEK_MOE, prepare=lambda cfg: cfg.assuming(first_k_dense_replace=1)
-    ),
     "solar_open": Family(
         attention=heads(bias="attention_bias", output_bias=False), experts=_BALANCED
     ),

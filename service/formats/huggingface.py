@@ -7,10 +7,12 @@ and so have the sizes of a text tower, from which transformers leaves out what e
 Of a multimodal model the text tower is read, and its other towers are left out.
 
 To add a family, read its modelling code in transformers, then
-1. enter a row in FAMILIES of `_huggingface_dense` or `_huggingface_moe`, out of the parts in
-   `_huggingface_parts` and `_huggingface_patterns` (`qwen3` is a short example);
+1. enter a row in FAMILIES of `_huggingface_dense`, `_huggingface_moe`, `_huggingface_per_kind`
+   (heads differ from layer to layer) or `_huggingface_hybrid` (recurrences, sparse attention), out
+   of the parts in `_huggingface_parts`, `_huggingface_mixers` and `_huggingface_patterns` (`qwen3`
+   is a short example);
 2. name in `refused` every switch that adds what the cost model does not describe;
-3. run `python -m tests.launchers.huggingface_classes`, which carries the defaults of its class into
+3. run `python -m tests.launchers.model_code`, which carries the defaults of its class into
    `huggingface_classes.json`, and test that its configs have the parameters of the model code.
 A family that the cost model cannot describe goes into _UNSUPPORTED_LAYERS, with what is missing.
 """
@@ -21,7 +23,12 @@ from collections.abc import Mapping
 
 from models.errors import Invalid, UnknownName, Unsupported
 from models.spec.architecture import Architecture
-from service.formats import _huggingface_dense, _huggingface_moe
+from service.formats import (
+    _huggingface_dense,
+    _huggingface_hybrid,
+    _huggingface_moe,
+    _huggingface_per_kind,
+)
 from service.formats._huggingface_classes import (
     class_defaults,
     defaults_without_sizes,
@@ -29,24 +36,18 @@ from service.formats._huggingface_classes import (
 )
 from service.formats._huggingface_config import Config, shown
 
-FAMILIES = {**_huggingface_dense.FAMILIES, **_huggingface_moe.FAMILIES}
+FAMILIES = {
+    **_huggingface_dense.FAMILIES,
+    **_huggingface_moe.FAMILIES,
+    **_huggingface_per_kind.FAMILIES,
+    **_huggingface_hybrid.FAMILIES,
+}
 _TEXT_TOWERS = ("text_config", "language_config", "llm_config", "thinker_config")
 
 _UNSUPPORTED_LAYERS = {
-    "linear attention (gated delta net) layers": (
-        "qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text olmo_hybrid bailing_hybrid"
-    ),
-    "linear attention (Kimi delta attention) layers": "kimi_linear kimi_k3",
-    "linear (lightning) attention layers": "minimax minimax_text_01 minimax_m1",
-    "sparse attention chosen by an indexer": "deepseek_v32 glm_moe_dsa minimax_m3 minimax_m3_vl",
-    "compressed sparse attention and hyper-connections": "deepseek_v4",
-    "state-space (Mamba) layers": (
-        "mamba mamba2 falcon_mamba falcon_h1 jamba bamba zamba zamba2 nemotron_h granitemoehybrid"
-        " plamo2"
-    ),
+    "state-space (Mamba) layers": "mamba mamba2 falcon_mamba jamba zamba zamba2 plamo2",
     "recurrent layers": "rwkv rwkv5 rwkv6 rwkv7 recurrent_gemma xlstm",
     "short-convolution layers": "lfm2 lfm2_moe lfm2_vl",
-    "layers whose attention or MLP is left out or resized one by one": "nemotron-nas deci",
     "per-layer embeddings and alternating updates": "gemma3n gemma3n_text",
     "keys and values shared by all heads, with queries from a latent (multi-matrix attention)": (
         "step3 step3_text step3_vl"
@@ -86,7 +87,7 @@ _UNSUPPORTED_KEYS = {
     "lora_rank": "low-rank adapters",
     "hc_mult": "hyper-connections",
 }
-"""Keys by which a config adds what no family here has."""
+"""Keys by which a config adds what its family does not have."""
 _NOT_A_DECODER = {
     "is_encoder_decoder": "cross-attention (an encoder-decoder)",
     "add_cross_attention": "cross-attention",
@@ -108,12 +109,13 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     for key, missing in _NOT_A_DECODER.items():
         if text.get(key) != _ON_IMAGES_ALONE:
             text.refuse(key, missing)
+    own = FAMILIES[text.model_type]
     for key, missing in _UNSUPPORTED_KEYS.items():
-        if value := text.get(key):
+        if key not in own.described and (value := text.get(key)):
             raise Unsupported(text.where(key), shown(value), missing)
     own_name = config.get("_name_or_path")
     default = own_name if isinstance(own_name, str) and own_name else text.model_type
-    return FAMILIES[text.model_type].read(text.named(name or default))
+    return own.read(text.named(name or default))
 
 
 def family(config: Mapping[str, object]) -> str:
@@ -198,8 +200,8 @@ def _unknown_family(model_type: str, path: str) -> UnknownName:
         str(shown(model_type)),
         known,
         cutoff=0.85,
-        otherwise="no model of this family can be read from its config; give its shape in explicit"
-        " fields instead (num_layers, hidden_size, …)",
+        otherwise="configs of this family are not read; give the model's shape in explicit fields"
+        " instead (num_layers, hidden_size, …), or its layers",
     )
 
 

@@ -29,6 +29,7 @@ _DATA_SHEET_MEMORY = {"aws"}
 _SOLD_IN_PARTS = {
     "mi250x-gcd": "a GCD, half of an MI250X",
     "pvc-tile-64gb": "a tile, half of a Max 1550",
+    "vr200-nvl72": "a package of two dies, of which a rack has 72",
 }
 """What num_chips counts where it is not what the vendor sells as one."""
 
@@ -71,9 +72,18 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
 
 def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:
     """What is assumed about a chip, in any question and when it is registered."""
-    if any(term.scope == f"generation:{chip.generation}" for term in profile.terms):
-        return []
-    return [f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"]
+    lines = list[str]()
+    if chip.is_data_sheet_only:
+        lines.append(
+            f"figures of {chip.id} are data sheet only: it is announced, and nothing has been"
+            " measured on it"
+        )
+    own = [term for term in profile.terms if term.scope == f"generation:{chip.generation}"]
+    if not any(term.runs or term.mean for term in own):
+        lines.append(
+            f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"
+        )
+    return lines
 
 
 def layout_assumptions(

@@ -14,6 +14,7 @@ from models.spec.stack import Stack
 from models.spec.switches import releases, switches_of
 from service.errors import NameReserved, NameTaken, NotFound
 from service.resolve.assumptions import chip_assumptions
+from service.resolve.explicit_models import explicit_fields
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import SHIPPED_NAMES, Resolver, normalized_name, pinned_name
 from service.resolve.tpu_slices import is_slice_name
@@ -198,13 +199,8 @@ def _entry_id(value: Chip | Fabric | Architecture | Stack) -> str:
 def _describe(value: Chip | Fabric | Architecture | Stack) -> dict[str, Any]:
     if isinstance(value, Architecture):
         return {
-            "hidden_size": value.hidden_size,
-            "vocab_size": value.vocab_size,
             "num_layers": value.num_layers,
-            "tie_word_embeddings": value.tie_word_embeddings,
-            "mtp_layers": value.mtp_layers,
             "parameters": asdict(value.parameters),
-            "layer_kinds": [asdict(kind) for kind in value.kinds],
-            "layers": [{"kind": kind, "count": count} for kind, count in value.layer_runs],
+            "model": explicit_fields(value),
         }
     return {name: item for name, item in asdict(value).items() if name not in ("id", "aliases")}

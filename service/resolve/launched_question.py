@@ -28,8 +28,8 @@ from service.json_pointers import relocate_errors
 from service.resolve.launch_assumptions import batch_values, unwritten_values
 from service.resolve.launch_nodes import chips_on_node, command_in
 from service.resolve.model_values import model_values
-from service.resolve.resolution import ResolvedQuestion, Resolver
-from service.schemas.architecture import HuggingFaceConfig, ShapeFields
+from service.resolve.resolution import DescribedModel, ResolvedQuestion, Resolver
+from service.schemas.architecture import ShapeFields
 from service.schemas.cluster import ClusterFields, ClusterPreset
 from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts
@@ -205,7 +205,7 @@ class _Joining:
 
     # -- the parts
 
-    def _model(self) -> str | HuggingFaceConfig | ShapeFields:
+    def _model(self) -> str | DescribedModel:
         given = self.parts.model
         said = self.reading.model or {}
         name = said["name"] if said.keys() == {"name"} else None
@@ -222,13 +222,13 @@ class _Joining:
         self._require_same("model", known, self._counts(given))
         return given
 
-    def _counts(self, form: str | HuggingFaceConfig) -> dict[str, object]:
+    def _counts(self, form: str | DescribedModel) -> dict[str, object]:
         """The values of a model that a launch may say too."""
         model = self._architecture(form)
         counts = {"vocab_size": model.vocab_size, "mtp_layers": model.mtp_layers}
         return {**model_values(model), **counts}
 
-    def _architecture(self, form: str | HuggingFaceConfig) -> Architecture:
+    def _architecture(self, form: str | DescribedModel) -> Architecture:
         return self.resolver.architecture(form).value
 
     def _cluster(self) -> ClusterPreset | ClusterFields:

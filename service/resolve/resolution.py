@@ -20,6 +20,7 @@ from models.spec.problem import Problem
 from models.spec.stack import Stack
 from service.formats import huggingface
 from service.json_pointers import prefix_errors, relocate_errors
+from service.resolve.explicit_models import explicit_fields
 from service.resolve.hardware_names import chip_named_in, misspelt
 from service.resolve.tpu_slices import expand_slice_name
 from service.schemas.architecture import HuggingFaceConfig, OwnModel, ShapeFields
@@ -31,6 +32,7 @@ from service.schemas.cluster import (
     ClusterSize,
     require_memory,
 )
+from service.schemas.layer_list import LayerListFields
 from service.schemas.prediction import (
     ArchitectureUsed,
     CatalogUsed,
@@ -71,7 +73,7 @@ TEXT_TOWERS = {"llama-4-scout", "llama-4-maverick", "gemma-3-4b", "gemma-3-12b",
 
 _SIZE_FIELDS = {*ClusterSize.model_fields}
 
-DescribedModel = HuggingFaceConfig | ShapeFields
+DescribedModel = HuggingFaceConfig | LayerListFields | ShapeFields
 _described_model: TypeAdapter[DescribedModel] = TypeAdapter(OwnModel)
 
 
@@ -439,6 +441,7 @@ def _architecture_used(part: ResolvedPart[Architecture]) -> ArchitectureUsed:
         **part.used.model_dump(),
         parameters=parameters,
         num_layers=part.value.num_layers,
+        model=explicit_fields(part.value),
         text_tower=part.text_tower,
     )
 

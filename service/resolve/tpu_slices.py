@@ -21,7 +21,7 @@ _COUNTED_NAME = re.compile(
     rf"(?:tpu-?)?({'|'.join(_COUNTED_PER_CHIP)}|7x)-([1-9]\d{{0,6}})", re.ASCII
 )
 _SHAPED_NAME = re.compile(
-    r"(?:tpu-?)?(v\d[a-z]*|7x)-([1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2})", re.ASCII
+    r"(?:tpu-?)?(v\d[a-z]*|\d[a-z])-([1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2})", re.ASCII
 )
 
 

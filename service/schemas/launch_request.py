@@ -13,6 +13,7 @@ from service.schemas.architecture import HuggingFaceConfig, ShapeFields, is_conf
 from service.schemas.cluster import ClusterForm
 from service.schemas.comparison import ComparisonRequest, SearchTime, Side
 from service.schemas.launch_form import LaunchForm
+from service.schemas.layer_list import LayerListFields, is_layer_list
 from service.schemas.prediction import PredictionRequest
 from service.schemas.question import ProfileWanted, Question
 from service.schemas.stack import StackFields, StackForm
@@ -25,12 +26,15 @@ Part = dict[str, Any]
 def _model_tag(value: object) -> str:
     if isinstance(value, HuggingFaceConfig) or is_config(value):
         return f"{TAG_PREFIX}config"
+    if isinstance(value, LayerListFields) or is_layer_list(value):
+        return f"{TAG_PREFIX}layers"
     return f"{TAG_PREFIX}part" if isinstance(value, Mapping) else f"{TAG_PREFIX}name"
 
 
 ModelPart = Annotated[
     Annotated[Name, Tag(f"{TAG_PREFIX}name")]
     | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
+    | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
     | Annotated[Part, Tag(f"{TAG_PREFIX}part")],
     Discriminator(_model_tag),
 ]
@@ -56,7 +60,7 @@ class QuestionParts(Wire):
     @classmethod
     def of(cls, question: Question, stack: str | StackFields | None) -> QuestionParts:
         """What a question says, with another stack."""
-        model: str | HuggingFaceConfig | Part
+        model: str | HuggingFaceConfig | LayerListFields | Part
         if isinstance(question.model, ShapeFields):
             model = question.model.model_dump(exclude_unset=True)
         else:

@@ -177,6 +177,8 @@ class ArchitectureUsed(EntryUsed):
     num_layers: int
     text_tower: bool
     """Of a multimodal model: vision parameters are not counted."""
+    model: dict[str, Any] | None = None
+    """The same model layer by layer, to change and ask about."""
 
 
 class Link(Document):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from models.errors import Invalid
+from models.spec.adapters import MAX_RANK, Lora, Target
 from models.spec.workload import (
     MAX_BATCH,
     MAX_SEQ_LEN,
+    MAX_SPREAD,
     OPTIMIZERS,
     LoadBalancing,
+    Packing,
     Precision,
     Routing,
     Workload,
@@ -22,6 +25,30 @@ from service.schemas.wire import Wire
 
 def _lower(name: object) -> object:
     return name.lower() if isinstance(name, str) else name
+
+
+class PackingFields(Wire):
+    """Sequences are packed with documents that attention does not cross."""
+
+    mean_length: Annotated[float, Field(ge=1, le=MAX_SEQ_LEN)]
+    """Tokens of a document on average."""
+    spread: Annotated[float, Field(ge=0, le=MAX_SPREAD)] = 0.0
+    """Standard deviation of the lengths over their mean. Ranks with longer documents keep the
+    others waiting."""
+
+
+class LoraFields(Wire):
+    """Low-rank adapters are trained, and nothing else."""
+
+    rank: Annotated[int, Field(ge=1, le=MAX_RANK)] = 16
+    targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=3)] = (
+        "attention",
+        "mlp",
+        "experts",
+    )
+    """The matrices that have adapters; "experts" are the routed ones."""
+    base_bits: Literal[4, 8, 16] = 16
+    """Of a frozen weight in memory: 4 and 8 are QLoRA."""
 
 
 class WorkloadFields(Wire):
@@ -48,6 +75,13 @@ class WorkloadFields(Wire):
     """"balanced" is forced, as benchmarks run."""
     token_budget: Annotated[float, Field(gt=0, le=1e18)] | None = None
     """Tokens of the whole training."""
+    packing: PackingFields | None = None
+    """Where sequences are packed with several documents each."""
+    master_weights: bool = True
+    """False trains 16-bit parameters without an fp32 copy; moments have 16 bits then, unless they
+    have 8. Updates may be rounded stochastically or not."""
+    lora: LoraFields | None = None
+    """Fine-tuning by adapters. Without it all parameters are trained."""
 
     @model_validator(mode="before")
     @classmethod
@@ -78,4 +112,6 @@ class WorkloadFields(Wire):
         return "global_batch" if self.global_batch_tokens is None else "global_batch_tokens"
 
     def build(self) -> Workload:
-        return Workload(**self.model_dump())
+        packing = self.packing and Packing(**self.packing.model_dump())
+        lora = self.lora and Lora(**self.lora.model_dump())
+        return Workload(**{**self.model_dump(), "packing": packing, "lora": lora})

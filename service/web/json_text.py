@@ -23,6 +23,9 @@ MAX_OWN_MEMBERS = 20_000
 """Of one object."""
 MAX_CONTAINERS = 1_000_000
 """Arrays and objects. Each takes about 30 times as much memory as its brackets take bytes."""
+_QUANTIZATION = "quantization_config"
+_MOST_QUANTIZATION_SETTINGS = 100
+"""Entries of a list or object in a quantization_config, above which it is a list of modules."""
 _MAX_EXACT_INTEGER = 2**53
 """Up to here a 64-bit float tells neighbouring integers apart."""
 _SHOWN_CHARACTERS = 40
@@ -52,6 +55,10 @@ class _Rejected:
     rule: str
 
 
+class _TooManyMembers(_Rejected):
+    """Stands for an object that has more than MAX_OWN_MEMBERS."""
+
+
 def decode_utf8(body: bytes) -> str:
     try:
         return body.decode("utf-8")
@@ -66,7 +73,8 @@ def parse(text: str) -> Any:
 
     Refused are names that an object has twice, NUL characters, lone surrogates, and whatever is
     above the limits of this module. NaN and Infinity are read as NonFiniteNumber in a config.json
-    that is given as `model`, and refused everywhere else.
+    that is given as `model`, and refused everywhere else. What a quantization_config says of each
+    module is left out.
     """
     require_few_containers(text)
     try:
@@ -189,12 +197,26 @@ def _parse_number(literal: str) -> float | _Rejected:
 
 def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] | _Rejected:
     if len(pairs) > MAX_OWN_MEMBERS:
-        return _Rejected(f"an object with {len(pairs)} members", f"has more than {MAX_OWN_MEMBERS}")
+        rule = f"has more than {MAX_OWN_MEMBERS}"
+        return _TooManyMembers(f"an object with {len(pairs)} members", rule)
     value = dict(pairs)
+    if isinstance(quantization := value.get(_QUANTIZATION), dict):
+        value[_QUANTIZATION] = _without_modules(quantization)
     if len(value) < len(pairs):
         times = Counter(name for name, _ in pairs)
         value |= {name: _repeated_name(value[name]) for name, count in times.items() if count > 1}
     return value
+
+
+def _without_modules(quantization: Mapping[str, Any]) -> dict[str, Any]:
+    """A quantization_config without its lists of modules, which are as long as the model is deep
+    and which no reader needs."""
+    return {
+        key: item
+        for key, item in quantization.items()
+        if not isinstance(item, _TooManyMembers)
+        and not (isinstance(item, (dict, list)) and len(item) > _MOST_QUANTIZATION_SETTINGS)
+    }
 
 
 def _repeated_name(item: Any) -> _Rejected:

@@ -10,8 +10,10 @@ from typing import Any
 from models.layouts.complexity import POINTS, TERM_WORDS
 from models.layouts.rules import RULES, Rule
 from models.spec import catalogue
+from models.spec.hardware import Fabric
 from models.spec.switches import NOTHING, Switch, setting_of, switches_of
 from service.app import create_app
+from service.formats import huggingface
 from service.formats.launch.formats import FORMATS
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
@@ -50,12 +52,56 @@ def problem_types() -> str:
     return _table(("type", "status", "title", "meaning"), rows)
 
 
+def chips() -> str:
+    known = {chip.id: chip for chip in catalogue.chips().values()}
+    rows = [
+        (
+            f"`{id_}`",
+            _names(chip.aliases),
+            chip.generation,
+            f"{chip.peak_tflops.get('bf16', chip.peak_tflops.get('fp16')):g}",
+            f"{chip.usable_memory_gib:g}",
+            f"{chip.memory_bandwidth_gb_s:g}",
+            _links(chip.fabric),
+            chip.confidence or "",
+        )
+        for id_, chip in sorted(known.items())
+    ]
+    head = ("chip", "also accepted", "generation", "TFLOP/s", "GiB", "GB/s", "links", "figures")
+    return _table(head, rows)
+
+
+def machines() -> str:
+    known = {fabric.id: fabric for fabric in catalogue.fabrics().values()}
+    aliases: dict[str, list[str]] = {}
+    for name, fabric in catalogue.fabrics().items():
+        aliases.setdefault(fabric.id, []).append(name)
+    rows = [
+        (f"`{id_}`", _names(aliases[id_][1:]), f"`{catalogue.fabric_chip(id_)}`", _links(fabric))
+        for id_, fabric in sorted(known.items())
+    ]
+    return _table(("machine or cluster", "also accepted", "chip", "links"), rows)
+
+
+def _links(fabric: Fabric) -> str:
+    """What joins how many chips, at how many GB/s of a chip one way, from the inside out."""
+    torus = fabric.torus
+    parts = []
+    for level in fabric.levels:
+        peer = f" ({level.peer_gb_s:g} to a peer)" if level.peer_gb_s else ""
+        parts.append(f"{level.size or 'all'} at {level.gb_s_per_chip:g}{peer}")
+    if torus:
+        parts.insert(0, f"torus of {torus.max_chips}, {torus.gb_s_per_link:g} a link")
+    return "; ".join(parts)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def stacks() -> str:
     known = {stack.id: stack for stack in catalogue.stacks().values()}
-    rows = [
-        (f"`{id_}`", stack.name, ", ".join(f"`{alias}`" for alias in stack.aliases))
-        for id_, stack in sorted(known.items())
-    ]
+    rows = [(f"`{id_}`", stack.name, _names(stack.aliases)) for id_, stack in sorted(known.items())]
     return _table(("stack", "software", "also accepted"), rows)
 
 
@@ -78,12 +124,27 @@ def switches() -> str:
     return _table(head, rows)
 
 
+def model_families() -> str:
+    """By what their layers are; the last rows have what is refused."""
+    families = huggingface.FAMILIES
+    rows = [
+        ("dense", [name for name, one in families.items() if one.experts is None]),
+        ("with experts", [name for name, one in families.items() if one.experts is not None]),
+        ("multimodal, around a text tower of these", [*huggingface.text_towers()]),
+    ]
+    for missing in dict.fromkeys(huggingface.UNSUPPORTED.values()):
+        refused = [name for name, one in huggingface.UNSUPPORTED.items() if one == missing]
+        rows.append((f"*not described:* {missing}", refused))
+    cells = [(what, ", ".join(f"`{name}`" for name in sorted(names))) for what, names in rows]
+    return _table(("layers", "`model_type`"), cells)
+
+
 def launch_formats() -> str:
     rows = [
         (
             f"`{name}`",
             f"{format_.framework} {format_.release}",
-            ", ".join(f"`{stack}`" for stack in format_.stacks),
+            _names(format_.stacks),
             "a document" if format_.words is None else "arguments",
         )
         for name, format_ in FORMATS.items()
@@ -121,6 +182,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings": settings,
     "routes": routes,
     "problem types": problem_types,
+    "chips": chips,
+    "machines": machines,
+    "model families": model_families,
     "stacks": stacks,
     "launch formats": launch_formats,
     "launch shims": launch_shims,

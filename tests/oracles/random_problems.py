@@ -18,6 +18,7 @@ import numpy as np
 from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.spec import catalogue
+from models.spec.adapters import Lora
 from models.spec.architecture import Architecture, MlaShape, MoeShape
 from models.spec.attention import Attention, Compression, Indexer
 from models.spec.feed_forward import Mlp, Moe
@@ -29,7 +30,7 @@ from models.spec.recompute import MODULES
 from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2, Recurrence
 from models.spec.stack import KERNELS, Stack
 from models.spec.switches import changed, switches_of
-from models.spec.workload import OPTIMIZERS, LoadBalancing, Precision, Routing, Workload
+from models.spec.workload import LoadBalancing, Packing, Precision, Routing, Workload
 
 T = TypeVar("T")
 
@@ -64,6 +65,9 @@ _BATCHES = (1, 2, 3, 4, 6, 7, 8, 12, 16, 24, 32, 48, 60, 64, 96, 128, 192, 256, 
             1536, 1600, 2048, 4096, 15360)  # fmt: skip
 _ROUNDS_OF_BATCH = (1, 1, 2, 3, 4, 4, 6, 8, 16, 16, 24, 64)
 """Sequences of each chip in one step."""
+_OPTIMIZERS = (
+    "adamw", "adamw_bf16_moments", "adamw_8bit", "adafactor", "muon", "sgd_momentum",
+)  # fmt: skip
 _ATTEMPTS = 20
 """To find other parts that go with a kind of links and a recipe."""
 
@@ -82,9 +86,25 @@ def random_problem(rng: np.random.Generator, chips: Sequence[int] = CHIPS) -> Pr
 
 
 def random_hybrid(rng: np.random.Generator, chips: Sequence[int] = CHIPS) -> Problem:
-    """A problem with layers of the newer kinds among those of its model."""
+    """A problem with layers of the newer kinds among those of its model, or of fine-tuning."""
     problem = random_problem(rng, chips)
-    return replace(problem, architecture=hybrid(rng, problem.architecture))
+    return replace(
+        problem,
+        architecture=hybrid(rng, problem.architecture),
+        workload=_fine_tuning(rng, problem.workload),
+    )
+
+
+def _fine_tuning(rng: np.random.Generator, workload: Workload) -> Workload:
+    packing, lora = None, None
+    if chance(rng, 0.3):
+        mean = workload.seq_len * pick(rng, (0.01, 0.1, 0.5))
+        packing = Packing(mean_length=max(mean, 1.0), spread=pick(rng, (0.0, 0.5, 1.0, 2.0)))
+    if chance(rng, 0.3):
+        targets = pick(rng, (("attention",), ("mlp", "experts"), ("attention", "mlp", "experts")))
+        lora = Lora(rank=pick(rng, (1, 16, 256)), targets=targets, base_bits=pick(rng, (4, 8, 16)))
+    masters = chance(rng, 0.7)
+    return replace(workload, packing=packing, lora=lora, master_weights=masters)
 
 
 def hybrid(rng: np.random.Generator, model: Architecture) -> Architecture:
@@ -170,7 +190,7 @@ def _workload(rng: np.random.Generator, cluster: Cluster, recipe: Mapping[str, A
 def _recipe(rng: np.random.Generator) -> dict[str, Any]:
     return {
         "precision": mostly(rng, "bf16", get_args(Precision)),
-        "optimizer": mostly(rng, "adamw", tuple(OPTIMIZERS)),
+        "optimizer": mostly(rng, "adamw", _OPTIMIZERS),
         "load_balancing": pick(rng, get_args(LoadBalancing)),
         "routing": pick(rng, get_args(Routing)),
     }

@@ -24,8 +24,7 @@ class Result:
 def simulate(
     orders: Sequence[Sequence[Op]], duration: Callable[[Op], float], chunks: int
 ) -> Result:
-    """Run the orders. Forward of chunk c needs forward of c - 1; backward of c, or its input
-    gradient, that of c + 1; a weight gradient its input gradient."""
+    """Run the orders."""
     done: dict[Op, float] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)
     held, peak = [0] * len(orders), [0] * len(orders)
@@ -35,10 +34,10 @@ def simulate(
         for device, order in enumerate(orders):
             while position[device] < len(order):
                 op = order[position[device]]
-                needs = _needs(op, chunks)
-                if any(need not in done for need in needs):
+                needed = needs(op, chunks)
+                if any(need not in done for need in needed):
                     break
-                begin = max([clock[device], *(done[need] for need in needs)])
+                begin = max([clock[device], *(done[need] for need in needed)])
                 clock[device] = done[op] = begin + duration(op)
                 held[device] += {"F": 1, "I": 0}.get(op[0], -1)
                 peak[device] = max(peak[device], held[device])
@@ -49,7 +48,9 @@ def simulate(
     return Result(max(clock), peak)
 
 
-def _needs(op: Op, chunks: int) -> list[Op]:
+def needs(op: Op, chunks: int) -> list[Op]:
+    """What has to be done first: before the forward of chunk c, the forward of c - 1; before its
+    backward or its input gradient, that of c + 1; before a weight gradient, its input gradient."""
     kind, micro_batch, chunk = op
     if kind == "F":
         return [("F", micro_batch, chunk - 1)] if chunk else []
@@ -124,11 +125,11 @@ def greedy_zero_bubble(pp: int, m: int, forward: float, to_input: float, to_weig
             return clock[d] if i < count["B"][d] else None
         if i == m or (kind == "F" and i - count["B"][d] >= pp - d):
             return None
-        needs = [("F", i, d - 1)] if kind == "F" and d else []
-        needs += [("F", i, d)] + ([("B", i, d + 1)] if d + 1 < pp else []) if kind == "B" else []
+        needed = [("F", i, d - 1)] if kind == "F" and d else []
+        needed += [("F", i, d)] + ([("B", i, d + 1)] if d + 1 < pp else []) if kind == "B" else []
         return (
-            max([clock[d], *(done[need] for need in needs)])
-            if all(need in done for need in needs)
+            max([clock[d], *(done[need] for need in needed)])
+            if all(need in done for need in needed)
             else None
         )
 

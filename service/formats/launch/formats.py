@@ -12,6 +12,7 @@ from service.formats.launch.accelerate import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.deepspeed import writer as deepspeed_writer
+from service.formats.launch.fine_tuning import with_fine_tuning
 from service.formats.launch.job import (
     NO_CHANGES,
     Changes,
@@ -81,7 +82,7 @@ def _format(
         framework=writer.FRAMEWORK,
         release=writer.RELEASE,
         stacks=stacks,
-        write=writer.write,
+        write=with_fine_tuning(writer.NAME, writer.write),
         read=reader.read,
         words=getattr(writer, "words", None),
         starter=starter,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 _FORM = r"(?:SXM|PCIE?|NVL)"
 _NVIDIA = re.compile(
     r"\b(?:NVIDIA[ -](?:Tesla[ -])?|Tesla[ -])"
-    r"(?P<family>GB\d{3}|GH\d{3}|[ABHLVPT]\d{1,3}[SG]?|(?:GeForce )?RTX \w{2,12})"
+    r"(?P<family>GB\d{3}|GH\d{3}|VR\d{3}|[ABHLVPT]\d{1,3}[SG]?"
+    r"|(?:GeForce )?RTX (?:PRO )?\w{2,12})"
     rf"(?P<rest>(?:[ -](?:{_FORM}\d{{0,2}}|\d{{2,3}}GB?|HBM\d?e?|AC))*)(?![\w-])",
     re.IGNORECASE,
 )
@@ -30,7 +31,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]{0,32}m")
 class PrintedDevice:
     name: str
     family: str
-    """Such as `h100`, `mi300x` or `v5p`."""
+    """Such as `h100`, `mi300x`, `v5p` or `rtx4090`."""
     memory_gb: int | None
     form: str | None
     """`sxm`, `pcie` or `nvl`, where the name says it."""
@@ -38,7 +39,7 @@ class PrintedDevice:
     def matching(self, ids: Iterable[str]) -> list[str]:
         """The chips, of those with these ids, that print this name. A memory size or form that no
         chip of the family has narrows nothing."""
-        found = [id_ for id_ in ids if self.family in _words(id_)]
+        found = [id_ for id_ in ids if self.family in _joined_words(id_)]
         with_memory = [id_ for id_ in found if f"{self.memory_gb}gb" in _words(id_)]
         found = with_memory or found
         with_form = [id_ for id_ in found if self.form in _words(id_)]
@@ -52,7 +53,7 @@ def printed_devices(text: str) -> list[PrintedDevice]:
     found: dict[str, PrintedDevice] = {}
     for pattern in (_NVIDIA, _BARE_NVIDIA, _AMD, _TPU):
         for match in pattern.finditer(text):
-            family = match["family"].lower().replace(" ", "")
+            family = match["family"].lower().replace(" ", "").removeprefix("geforce")
             memory = _MEMORY.search(match["rest"])
             form = _FORM_WORD.search(match["rest"])
             if len(found) < _MOST_NAMES:
@@ -70,3 +71,9 @@ def printed_devices(text: str) -> list[PrintedDevice]:
 
 def _words(id_: str) -> list[str]:
     return id_.split("-")
+
+
+def _joined_words(id_: str) -> set[str]:
+    """The words of an id, and neighbours of them written as one: rtx4090 of rtx-4090."""
+    words = _words(id_)
+    return {"".join(words[i:j]) for j in range(len(words) + 1) for i in range(j)}

@@ -21,6 +21,8 @@ from models.spec.layout import SCHEDULES, Layout, Layouts
 
 Runs = Sequence[tuple[int, int]]
 """Of layers of one kind that follow each other: the kind, and how many."""
+COSTS = [1.0, 2.5]
+"""FLOPs of a layer of either kind, where a model has no others."""
 Seconds = tuple[float, float, float]
 """Forward, input gradients, weight gradients."""
 
@@ -28,7 +30,7 @@ Seconds = tuple[float, float, float]
 def model(
     runs: Runs,
     head: float,
-    costs: Sequence[float],
+    costs: Sequence[float] = COSTS,
     *,
     mtp_layers: int = 0,
     by_threshold: bool = False,

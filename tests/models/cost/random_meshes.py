@@ -1,4 +1,4 @@
-"""Clusters of the catalogue, and meshes that lie on them anyhow."""
+"""Clusters of the catalogue, meshes that lie on them anyhow, and the devices of their groups."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from math import prod
 
 import numpy as np
 
+from models.columns import Array
+from models.cost.groups import CP, DP_REPLICATE, DP_SHARD, EDP, EP, ETP, REPLICAS, SHARDING
 from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.spec import catalogue
 from models.spec.hardware import Cluster, Torus
-from models.spec.layout import PLACEMENTS, TORUS_AXES, Layout, Layouts
+from models.spec.layout import AXES, PLACEMENTS, TORUS_AXES, Layout, Layouts
 from tests.oracles.random_problems import pick
 
 FABRICS = {
@@ -24,6 +26,9 @@ FABRICS = {
 """Every fabric of the catalogue and the chip that it joins, those of data sheets among them."""
 SIZES = (1, 2, 6, 8, 12, 16, 64, 96, 100, 288, 512, 1152)
 """Chips: more than a node, a rack or a slice, and numbers that none of them divides."""
+JOINED = {SHARDING: (DP_SHARD, CP), REPLICAS: (DP_SHARD, CP, DP_REPLICATE)}
+"""The axes of groups that join several."""
+EXPERTS = (ETP, EP, EDP)
 _SHAPES = ((2, 2, 2), (8, 2, 2), (4, 4, 8), (4, 12, 8), (2, 2), (4, 4), (2, 8), (16, 2))
 
 
@@ -79,3 +84,43 @@ def _random_factors(rng: np.random.Generator, n: int, parts: int) -> Sequence[in
         n //= factors[-1]
     factors.append(n)
     return [factors[place] for place in rng.permutation(parts)]
+
+
+def written_down(layout: Layout, group: int) -> Array:
+    """The devices of every group of an axis, (groups, members).
+
+    They stand in the order in which a filling of the cluster takes them. A placement lays the axes
+    over that order, so that a reshaped array of their numbers has each axis of the mesh in one of
+    its own.
+    """
+    outermost_first = layout.placement[::-1]
+    degrees = [getattr(layout, axis) for axis in outermost_first]
+    grid = np.arange(prod(degrees)).reshape(degrees)
+    if group in EXPERTS:
+        return _of_experts(layout, grid, group)
+    axes = [outermost_first.index(AXES[one]) for one in JOINED.get(group, (group,))]
+    last = np.moveaxis(grid, axes, range(-len(axes), 0))
+    return last.reshape(-1, prod(degrees[axis] for axis in axes))
+
+
+def _of_experts(layout: Layout, grid: Array, group: int) -> Array:
+    """The devices of a pipeline stage in their order are cut into those that share experts, and
+    these into expert data parallelism, ep and etp, which is innermost."""
+    stages = np.moveaxis(grid, layout.placement[::-1].index("pp"), 0).reshape(layout.pp, -1)
+    sharing = layout.dp_shard * layout.cp * layout.tp
+    if layout.dp_shard == 1:
+        sharing *= layout.dp_replicate
+    mesh = stages.reshape(-1, sharing // (layout.ep * layout.etp), layout.ep, layout.etp)
+    axis = 3 - EXPERTS.index(group)
+    return np.moveaxis(mesh, axis, -1).reshape(-1, mesh.shape[axis])
+
+
+def straddles_stages(layout: Layout, group: int) -> bool:
+    """Whether devices of other pipeline stages lie between the members of a group of experts, and
+    not between others."""
+    inside_pp = prod(
+        getattr(layout, axis) for axis in layout.placement[: layout.placement.index("pp")]
+    )
+    stride = {ETP: 1, EP: layout.etp, EDP: layout.ep * layout.etp}[group]
+    span = stride * written_down(layout, group).shape[1]
+    return layout.pp > 1 and inside_pp % span > 0 and stride % inside_pp > 0

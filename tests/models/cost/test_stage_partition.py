@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations, combinations_with_replacement
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.columns import Array
@@ -22,29 +21,10 @@ from models.cost.stage_partition import (
     partitions,
 )
 from models.spec.layout import Layout, Layouts
+from tests.models.cost.pipelines import Runs, model
 from tests.oracles.random_questions import random_layouts, random_problem
 
-Runs = Sequence[tuple[int, int]]
 RUNS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=3)
-COSTS = [1.0, 2.5]
-"""Of the two kinds of layers that models have here."""
-
-
-def model(
-    runs: Runs,
-    head: float,
-    costs: Sequence[float] = COSTS,
-    *,
-    mtp_layers: int = 0,
-    by_threshold: bool = False,
-) -> Layers:
-    """The layers of a model with these runs of layers of one kind, and with these costs."""
-    problem: Any = SimpleNamespace(
-        architecture=SimpleNamespace(layer_runs=tuple(runs), mtp_layers=mtp_layers),
-        forward_flops=(tuple(costs), float(head)),
-        stack=SimpleNamespace(splits_by_threshold=by_threshold),
-    )
-    return layers_of(problem)
 
 
 def balanced(pp: int, schedule: str = "1f1b", virtual_stages: int = 1) -> Layout:
@@ -116,7 +96,7 @@ def test_where_all_hold_as_many_micro_batches_no_stage_is_larger_than_it_has_to_
 def test_stages_fill_up_to_a_threshold_as_in_nanotron(runs: Runs, head: int, pp: int) -> None:
     """Against its loop over blocks (src/nanotron/models/base.py, build_model), less its last block,
     the head."""
-    layers = model(runs, head, by_threshold=True)
+    layers = model(runs, head, [1.0, 6.0], by_threshold=True)
     upto = layers.upto[1:]
     if len(upto) < pp:
         return
@@ -154,6 +134,76 @@ def test_dealt_out_in_rounds_the_slowest_stage_has_least(
     assert chunks[0, -1] - chunks[-2, -1] <= 1  # but the head's
 
 
+def splits(n: int, chunks: int) -> Array:
+    """Every number of layers that chunks may have, (splits, chunks); only the last one may have
+    none, and where there are two layers fewer than chunks, the first one too."""
+    bare = n < chunks - 1
+    cuts = np.array([*combinations(range(1 - bare, n + 1), chunks - 1)], dtype=int)
+    ends = np.zeros((len(cuts), 1), dtype=int)
+    found = np.diff(np.hstack([ends, cuts, ends + n]))
+    return found[(found[:, 1:-1] > 0).all(axis=1)]
+
+
+def as_even_as_can_be(counts: Array) -> Array:
+    """Whether the last axis descends, by one at most."""
+    steps = np.diff(counts)
+    return (steps <= 0).all(axis=-1) & (steps.sum(axis=-1) >= -1)
+
+
+@settings(max_examples=80)
+@given(st.integers(2, 4), st.integers(2, 4), st.integers(-2, 6), st.floats(0.0, 6.0))
+def test_dealt_out_in_rounds_the_largest_chunks_of_rounds_are_least_together(
+    pp: int, v: int, more: int, head: float
+) -> None:
+    """Against every split of chunks that are as even as can be, among those of which the slowest
+    stage has least; and of equally good ones the last stage, and there the head's chunk, has the
+    most layers."""
+    n = min(pp * v + more, 14)
+    if n < pp * v - 2 or pp * v > 12:
+        return
+    layers = model([(0, n)], 0.1 * head, [0.1])
+    made = counts(layers, balanced(pp, "interleaved", v))
+    chunks = splits(n, pp * v).reshape(-1, v, pp)
+    if n >= pp * v - 1:
+        even = as_even_as_can_be(chunks[:, :-1, -1])
+        even &= as_even_as_can_be(chunks[:, :, :-1].swapaxes(1, 2)).all(axis=1)
+        even &= as_even_as_can_be(chunks.sum(axis=1)[:, -2::-1])
+        chunks = chunks[even]
+    assert (chunks.reshape(-1, pp * v) == made).all(axis=1).any()
+    costs = chunks + head * (np.arange(pp * v) == pp * v - 1).reshape(v, pp)
+    slowest = costs.sum(axis=1).max(axis=1)
+    together = costs.max(axis=2).sum(axis=1)
+    best = chunks[slowest <= slowest.min() + 1e-9]
+    together = together[slowest <= slowest.min() + 1e-9]
+    best = best[together <= together.min() + 1e-9]
+    on_last = best[:, :, -1].sum(axis=1)
+    best = best[on_last == on_last.max()]
+    best = best[best[:, -1, -1] == best[:, -1, -1].max()]
+    assert best.reshape(-1, pp * v).tolist() == [made.tolist()]
+
+
+@settings(max_examples=80)
+@given(RUNS, st.sampled_from([0.5, 2.0, 4.0]), st.integers(2, 4), st.integers(2, 3))
+def test_where_layers_differ_late_stages_have_one_more_or_early_ones_if_those_are_faster(
+    runs: Runs, head: float, pp: int, v: int
+) -> None:
+    layers = model(runs, head)
+    if len(layers.kind) < pp * v:
+        return
+    made = counts(layers, balanced(pp, "interleaved", v)).reshape(v, pp)
+    stages = made.sum(axis=0)[:-1]
+    late, early = np.sort(stages), np.sort(stages)[::-1]
+    slowest = []
+    for of_stages in (late, early):
+        rounds = np.arange(v)[:, None]
+        chunks = of_stages // v + (rounds < of_stages % v)
+        whole = np.hstack([chunks, made[:, -1:]]).ravel()
+        costs = np.diff(layers.upto[np.append(0, np.cumsum(whole))]).reshape(v, pp)
+        slowest.append(costs.sum(axis=0)[:-1].max())
+    takes_early = slowest[1] < slowest[0] * (1 - 1e-9)
+    assert stages.tolist() == (early if takes_early else late).tolist()
+
+
 @given(st.integers(2, 12), st.integers(2, 6), st.floats(0.0, 6.0))
 def test_ends_may_be_chunks_by_themselves(pp: int, v: int, head: float) -> None:
     n = pp * v - 2
@@ -188,11 +238,17 @@ def test_where_all_forwards_come_first_the_path_is_the_longest_that_never_goes_u
         return
     layout = balanced(pp, "interleaved", v)
     made = costs_of(layers, counts(layers, layout)).reshape(v, pp)
-    paths = combinations_with_replacement(range(pp), v)
-    longest = max(sum(made[turn, stage] for turn, stage in enumerate(path)) for path in paths)
+    paths = [*combinations_with_replacement(range(pp), v)]
+
+    def length(path: Sequence[int]) -> float:
+        return sum(made[turn, stage] for turn, stage in enumerate(path))
+
+    longest = max(map(length, paths))
     _, found = partition(layers, Layouts.of([layout]))
     if found.path_ahead.any():  # some path leaves its stage
         assert found.path_ahead[0] @ layers.costs == pytest.approx(longest)
+        ends = {path[-1] for path in paths if length(path) == pytest.approx(longest)}
+        assert found.path_last[0] in ends
     else:
         assert made.sum(axis=0).max() == pytest.approx(longest)
 
@@ -218,6 +274,25 @@ def test_with_both_ends_on_one_the_slowest_stage_has_least(
     layout = balanced(2 * pairs, "dualpipe") if dualpipe else balanced(pairs, "zero_bubble_v", 2)
     made = slowest(counts(layers, layout))
     assert made <= best * (1 + 1e-9) + (2.5 if cheap else 0.0)
+
+
+@given(st.booleans(), st.integers(2, 3), st.integers(0, 5), st.floats(0.0, 6.0))
+def test_with_both_ends_on_one_the_largest_chunk_is_least_where_the_slowest_stage_has_least(
+    dualpipe: bool, pairs: int, more: int, head: float
+) -> None:
+    """Against every split that gives all other stages as even a number of layers as can be."""
+    n = 2 * pairs + more
+    layers = model([(0, n)], head, [1.0])
+    chunks = splits(n, 2 * pairs)
+    stages = (chunks + chunks[:, ::-1])[:, 1:pairs]
+    chunks = chunks[np.ptp(stages, axis=1) <= 1]
+    costs = chunks + head * (np.arange(2 * pairs) == 2 * pairs - 1)
+    slowest = (costs + costs[:, ::-1]).max(axis=1)
+    least = costs.max(axis=1)[slowest <= slowest.min() + 1e-9].min()
+    layout = balanced(2 * pairs, "dualpipe") if dualpipe else balanced(pairs, "zero_bubble_v", 2)
+    made = costs_of(layers, counts(layers, layout))
+    assert (made + made[::-1]).max() == pytest.approx(slowest.min())
+    assert made.max() == pytest.approx(least)
 
 
 def test_a_v_puts_both_ends_on_the_first_stage() -> None:
@@ -335,6 +410,52 @@ def test_chunks_have_the_layers_that_are_in_amounts() -> None:
             whole = tables.amounts[code[row], tables.kind[code[row], : layout.pp]].sum(axis=0)
             assert whole.tolist() == problem.architecture.trained_part_counts
             assert len(whole) == kinds + 2
+
+
+def test_tables_have_what_stages_hold() -> None:
+    """Each stage's is that of a different one, as numbered in the order in which these first come;
+    stretches of equal ones begin or end at corners."""
+    for problem, layouts in _questions(15):
+        tables, code = partitions(problem, layouts)
+        for row, chunks in enumerate(layers_of_chunks(problem, layouts)):
+            layout, i = layouts[row], code[row]
+            pp = layout.pp
+            stages = stages_of(layout, chunks, layers_of(problem))
+            kind = tables.kind[i, :pp].tolist()
+            distinct = list(dict.fromkeys(stages))
+            assert tables.different[i] == len(distinct)
+            assert kind == [distinct.index(stage) for stage in stages]
+            for of, (amounts, first, last) in enumerate(distinct):
+                assert tables.first_alike[i, of] == kind.index(of)
+                assert tables.amounts[i, of].tolist() == [*amounts]
+                assert tables.first[i, of].tolist() == [*first]
+                assert tables.last[i, of].tolist() == [*last]
+            beside = [None, *kind, None]
+            corners = [at for at in range(pp) if not beside[at] == kind[at] == beside[at + 2]]
+            assert tables.corners[i, : tables.corner_count[i]].tolist() == corners
+
+
+Amounts = tuple[float, ...]
+
+
+def stages_of(
+    layout: Layout, chunks: list[list[int]], layers: Layers
+) -> list[tuple[Amounts, Amounts, Amounts]]:
+    """What each stage has, and what of it in the first and in the last round, where these count."""
+    pp, parts = layout.pp, len(layers.costs)
+    held = np.array([[chunk.count(part) for part in range(parts)] for chunk in chunks], dtype=float)
+    held[-1, layers.kind[-1]] += layers.mtp_layers
+    held[0, -2] = held[-1, -1] = 1
+    first = last = np.zeros((pp, parts))
+    if layout.schedule == "dualpipe":
+        amounts = (held + held[::-1]) / 2
+    elif layout.schedule == "zero_bubble_v":
+        amounts = (held + held[::-1])[:pp]
+    else:
+        amounts = held.reshape(-1, pp, parts).sum(axis=0)
+        if layout.virtual_stages > 1 and pp > 1:
+            first, last = held[:pp], held[-pp:]
+    return [(tuple(a), tuple(b), tuple(c)) for a, b, c in zip(amounts, first, last, strict=True)]
 
 
 def _questions(count: int) -> Iterator[tuple[Any, Layouts]]:

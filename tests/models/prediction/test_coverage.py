@@ -104,6 +104,19 @@ def test_a_generation_on_which_nothing_ran_is_named_and_its_interval_wider() -> 
     assert there.step_time_s == alike.step_time_s
 
 
+def test_runs_on_a_generation_say_less_of_a_chip_that_is_announced() -> None:
+    """TPU 8t is of the generation of TPU v6e, and its peaks are partly guessed."""
+    profile = replace(taught("tpu-v6e", "maxtext"), unseen_widening=2.0)
+    announced = predicted(profile, "tpu-v8t", "maxtext")
+    assert announced.provenance.terms["compute_s"].ground == "data_sheet"
+    assert "nothing has been measured on tpu-v8t" in announced.provenance.outside
+    alike = predicted(replace(profile, unseen_widening=1.0), "tpu-v8t", "maxtext")
+    assert announced.step_time_high_s > alike.step_time_high_s
+    sold = predicted(profile, "tpu-v7x", "maxtext", layout=replace(FSDP, dp_shard=128))
+    assert sold.provenance.terms["compute_s"].ground == "inherited"
+    assert not any("nothing has been measured" in line for line in sold.provenance.outside)
+
+
 def test_what_lies_beyond_every_run_is_named() -> None:
     profile = taught()
     assert predicted(profile).provenance.outside == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import permutations, product
@@ -13,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from models.advice.recommendation import recommend
-from models.columns import Array, distinct
+from models.columns import distinct
 from models.cost.predictions import predict
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.layouts.factors import factorisations, ordered_factorisations
@@ -29,13 +28,13 @@ from models.search.result import Answer, Goal, NothingFaster, run_to_completion
 from models.search.tables import NoLegalLayout, SearchTables
 from models.spec import catalogue
 from models.spec.constraints import EVEN_CHANCE, Constraints
-from models.spec.device_order import filling_code
 from models.spec.hardware import GIB
 from models.spec.layout import SCHEDULES, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
+from tests.models.search.test_partial_sums import Members, require_bounds
 from tests.oracles.brute_force import Found, fitting, legal
 from tests.oracles.random_problems import SELECTIVE, small_model, small_problem, with_host
 from tests.oracles.random_questions import PINNED, UNSURE, offers
@@ -45,7 +44,8 @@ SIZES = (
     "_FIRST_CORES",
     "_CORES",
     "_FIRST_MESHES",
-    "_FIRST_LEAVES",
+    "_FIRST_PLACED",
+    "_PLACED",
 )  # of what is opened together at first
 
 
@@ -266,28 +266,6 @@ def test_every_layout_of_the_space_is_counted_once(problem: Problem) -> None:
     assert sum(counts) == certificate.space
 
 
-def bounded(tables: SearchTables, layouts: Layouts) -> Iterator[tuple[Array, Array]]:
-    """(least time, least bytes) of every partial sum that a search drops layouts by, from their
-    trunks to their meshes; none of bytes where nothing is dropped for them."""
-    none = np.zeros(len(layouts))
-    undivided = tables.undivided_rows(
-        replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones_like(layouts.dp))
-    )
-    trunks = undivided.copy()
-    trunks["ep"] = trunks["etp"] = 1
-    yield tables.bound_trunks(trunks), none
-    yield tables.bound(undivided)[0], none
-    rows = tables.rows(layouts)
-    rows["zero_stage"], rows["reshard"] = layouts.zero_stage, layouts.reshard
-    yield tables.bound(rows)[0], none
-    filled = rows.copy()
-    filled["filling"] = filling_code(layouts.torus_axes, layouts.torus_block)
-    yield tables.bound(filled)[0], none
-    placed = filled.copy()
-    placed["placement"] = layouts.placement
-    yield tables.bound(placed, placed=True)[0], none
-
-
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from(PINNED), st.sampled_from([1, 2, 4]))
 def test_no_bound_exceeds_what_it_bounds(
@@ -330,11 +308,8 @@ def agree_with_bounds(problem: Problem, constraints: Constraints) -> None:
     if not len(layouts):
         return
     layouts = layouts.take(np.arange(0, len(layouts), max(len(layouts) // 4000, 1)))
-    found = predict(problem, layouts, PROFILE.coefficients(problem.scopes))
     tables = SearchTables(Space(problem, constraints), PROFILE)
-    for time, memory in bounded(tables, layouts):
-        assert (time <= found.step_time_s * (1 + 1e-9)).all()
-        assert (memory <= found.needed_bytes * (1 + 1e-9)).all()
+    require_bounds(tables, Members.of(tables, layouts))
 
 
 _SIDES = Goal(tolerance=0.03, both_sides=True)
@@ -688,12 +663,12 @@ def test_who_is_told_what_to_save_is_never_faster(
 
 def test_an_answer_predicts_of_a_layout_what_is_predicted_of_it_alone() -> None:
     """Under every schedule, whichever others are in its tables."""
-    question = problem("deepseek-v3", ("h100", 64), "generic", seq_len=4096, global_batch=256)
+    question = problem("deepseek-v3", ("h100", 256), "generic", seq_len=4096, global_batch=256)
     offered = Constraints(
-        allowed={"recompute": ("full",), "tp": (1,), "cp": (1,), "micro_batch": (1,)},
+        allowed={"recompute": ("full",), "pp": (4,), "tp": (1,), "cp": (1,), "micro_batch": (1,)},
         min_fit_probability=EVEN_CHANCE,
     )
-    answer = answered(question, offered, Goal(tolerance=1.0, both_sides=True))
+    answer = answered(question, offered, Goal(tolerance=1.0, top=100))
     assert answer is not None
     rows, _ = distinct(
         answer.layouts.schedule, answer.layouts.virtual_stages, answer.layouts.balanced

@@ -104,8 +104,8 @@ def least_seconds(
     undivided = tables.undivided_rows(_undivided(layouts))
     trunks = undivided.copy()
     trunks["ep"] = trunks["etp"] = 1
-    yield "trunk", tables.bound_trunks(trunks)
-    yield "core", tables.bound(undivided)[0]
+    yield "trunk", tables.bound_trunks(trunks, members.chain)
+    yield "core", tables.bound(undivided, members.chain)[0]
     legal = tables.legal_variants[variant_row(layouts)]
     for filling in (ANY_FILLING, whole["filling"]):
         meshes = Meshes(tables.rows(layouts), members.chain, legal, points_of_degrees(layouts))
@@ -113,20 +113,23 @@ def least_seconds(
         yield "mesh", np.where(fits, tables.bound_meshes(meshes), 0.0)
         unplaced = whole.copy()
         unplaced["filling"] = filling
-        yield "mesh with a policy", tables.bound(unplaced)[0]
+        yield "mesh with a policy", tables.bound(unplaced, members.chain)[0]
         yield "layout over the least links", tables.evaluate(unplaced, placed=False)[0]
     sharding = members.variant // len(tables.policies.memory_policies)
     placed = tables.set_sharding(tables.rows(layouts), sharding)
     placed["filling"] = whole["filling"]
-    yield "placed mesh with a sharding", tables.bound(placed, placed=True)[0]
-    yield "mean stage", tables.bound(whole, placed=True)[0]
+    yield "placed mesh with a sharding", tables.bound(placed, members.chain, placed=True)[0]
+    yield "mean stage", tables.bound(whole, members.chain, placed=True)[0]
 
 
 def least_bytes(tables: SearchTables, members: Members) -> Iterator[tuple[str, Array]]:
     """The same of memory, from cores with their variant on."""
     undivided = tables.undivided_rows(_undivided(members.layouts))
-    yield "memory of a core", tables.bound(tables.set_variant(undivided, members.variant))[1]
-    yield "memory of the mean stage", tables.bound(members.rows(tables))[1]
+    yield (
+        "memory of a core",
+        tables.bound(tables.set_variant(undivided, members.variant), members.chain)[1],
+    )
+    yield "memory of the mean stage", tables.bound(members.rows(tables), members.chain)[1]
 
 
 def _undivided(layouts: Layouts) -> Layouts:

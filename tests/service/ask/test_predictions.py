@@ -133,6 +133,7 @@ def test_of_an_unknown_chip_it_is_said_how_to_describe_it(
     ("preset", "chip", "shape"),
     [
         ("tpu7x-4x4x8", "tpu-v7x", [4, 4, 8]),
+        ("tpu8t-4x4x8", "tpu-v8t", [4, 4, 8]),
         ("v5p-4x4x8", "tpu-v5p", [4, 4, 8]),
         ("TPU-v6e-8x16", "tpu-v6e", [8, 16]),
         ("v5litepod-8x16", "tpu-v5e", [8, 16]),

@@ -38,6 +38,10 @@ SAID = [
         on("mi250x", **SHARDED),
         "cluster.num_chips counts mi250x-gcd: each is a GCD, half of an MI250X",
     ),
+    (on("vr200", **SHARDED), "figures of vr200-nvl72 are data sheet only: it is announced"),
+    (on("vr200", **SHARDED), "each is a package of two dies, of which a rack has 72"),
+    (on("vr200", **SHARDED), "generation 'rubin' is uncalibrated: coefficients of the generic"),
+    (on("l40s", **SHARDED), "generation 'ada' is uncalibrated: coefficients of the generic"),
     (
         on("tpu-v7x", dp_shard=128, zero_stage=3),
         "a chip has 2 devices: degrees multiply to 128 devices",

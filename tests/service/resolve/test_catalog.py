@@ -38,6 +38,32 @@ def test_a_chip_of_a_generation_nobody_measured_says_so(client, kind: str) -> No
     assert said in predicted["assumptions"]
 
 
+ANNOUNCED = {chip.id: chip for chip in catalogue.chips().values() if chip.is_data_sheet_only}
+STACK_OF_VENDOR = {"google": "maxtext", "aws": "axlearn"}
+
+
+@pytest.mark.parametrize("chip", ANNOUNCED.values(), ids=ANNOUNCED)
+def test_an_announced_chip_is_recommended_for_with_reservations(shared_client, chip) -> None:
+    asked = {
+        "model": "llama-3.1-70b",
+        "cluster": {"preset": chip.id, "num_chips": 128},
+        "workload": {"seq_len": 8192, "global_batch": 512},
+        "stack": STACK_OF_VENDOR.get(chip.vendor, "megatron"),
+        "time_limit_s": 10,
+    }
+    made = shared_client.post("/v1/recommendations", json=asked)
+    assert made.status_code == 201, made.text
+    answer = made.json()
+    assert any(
+        f"figures of {chip.id} are data sheet only" in line for line in answer["assumptions"]
+    )
+    launched = answer["layouts"][0]["prediction"]
+    assert launched["provenance"]["grade"] == "data_sheet"
+    assert 0.05 < launched["mfu"]["causal"] < 0.75
+    assert launched["needed_gib"] <= launched["usable_gib"] == chip.usable_memory_gib
+    assert launched["step_time_high_s"] > 1.15 * launched["step_time_s"]
+
+
 def test_lists_are_paged_by_name(client) -> None:
     address, seen = "/v1/catalog/chips?limit=10", []
     while address:

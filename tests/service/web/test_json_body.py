@@ -56,6 +56,20 @@ def test_reports_of_a_batch_may_have_many_members_together() -> None:
         parse_batch(json.dumps({"layouts": reports}))
 
 
+def test_what_a_quantization_config_says_of_each_module_is_left_out() -> None:
+    """A mixed-precision checkpoint lists all its modules, and no reader needs them."""
+    modules = {f"model.layers.{i}.mlp.experts.{i}": {"quant_algo": "FP8"} for i in range(150_000)}
+    config = {
+        "quant_method": "modelopt",
+        "quantized_layers": modules,
+        "modules_to_not_convert": [*modules],
+        "ignore": ["lm_head"],
+    }
+    body = {"model": {"model_type": "llama", "quantization_config": config}}
+    read = parse(json.dumps(body))["model"]["quantization_config"]
+    assert read == {"quant_method": "modelopt", "ignore": ["lm_head"]}
+
+
 def sent(client: TestClient, body: dict) -> Response:
     """As Python writes it, which is not always JSON."""
     headers = {"content-type": "application/json"}

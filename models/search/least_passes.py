@@ -1,0 +1,248 @@
+"""What a pipeline takes at least for its passes, and holds of activations: sums over the parts of a
+model, worked out once for every chain and schedule (models.layouts.space.Trunks).
+
+The time of a schedule is that of its longest path (models.cost.pipeline). One path that is one of
+the longest is taken here: the one that would take longest by FLOPs. It is so many times both passes
+of each part, and so many times both without weight gradients. Memory is that of the mean stage.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+from models.compilation.compiled import compiled, inlined
+from models.cost.pipeline import ends_together, in_flight, weighed
+from models.cost.rows import Row, StageTables
+from models.cost.step import Workspace
+from models.spec.layout import (
+    AFAB,
+    DUALPIPE,
+    INTERLEAVED,
+    ONE_F_ONE_B,
+    ZERO_BUBBLE,
+)
+
+_WITHOUT_WEIGHTS = 2 / 3
+"""Of both passes, by FLOPs."""
+
+
+class Chains(NamedTuple):
+    """Pipelines: how many stages and micro-batches each has (n,), which schedules it may have, and
+    by which partition its layers are split then (n, s)."""
+
+    pp: Array
+    micro_batches: Array
+    legal: Array
+    partition: Array
+
+
+class LeastPasses(NamedTuple):
+    """Of each chain, of which there are n."""
+
+    both: Array
+    """(n, s, parts): how often a schedule takes both passes of each part,"""
+    without: Array
+    """(n, s, parts): and how often both but for weight gradients."""
+    kept: Array
+    """(n, parts): how often it holds the activations of each part, under any schedule."""
+    decisive: Array
+    """(n, s): schedules of which one takes least, whatever parts take: the first of them,"""
+    decisive_count: Array
+    """(n,): and how many they are."""
+
+
+def least_passes(
+    chains: Chains, schedules: Array, flops: Array, tables: StageTables
+) -> LeastPasses:
+    """Under schedules (s,) of Row, of parts that take so many FLOPs (parts,)."""
+    n, s = chains.legal.shape
+    both, without = np.zeros((2, n, s, len(flops)))
+    least = LeastPasses(
+        both, without, np.zeros((n, len(flops))), np.zeros((n, s), np.int64), np.zeros(n, np.int64)
+    )
+    _fill(chains, schedules, flops, tables, np.zeros((2, len(flops))), least)
+    return least
+
+
+@inlined
+def seconds_of(w: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
+    """Seconds that a schedule takes for its passes at least, of parts that are exposed."""
+    seconds = 0.0
+    for part in range(len(w.counts)):
+        both = w.part_both[part]
+        seconds += least.both[chain, schedule, part] * both
+        seconds += least.without[chain, schedule, part] * (both - w.weights[part])
+    return seconds
+
+
+@inlined
+def least_seconds(w: Workspace, least: LeastPasses, chain: int) -> float:
+    """The same of any schedule."""
+    seconds = np.inf
+    for i in range(least.decisive_count[chain]):
+        seconds = min(seconds, seconds_of(w, least, chain, least.decisive[chain, i]))
+    return seconds
+
+
+@compiled
+def _fill(
+    chains: Chains,
+    schedules: Array,
+    flops: Array,
+    tables: StageTables,
+    sums: Array,
+    least: LeastPasses,
+) -> None:
+    for chain in range(len(chains.pp)):
+        pp, m = chains.pp[chain], chains.micro_batches[chain]
+        least.kept[chain] = np.inf
+        for schedule in range(len(schedules)):
+            if not chains.legal[chain, schedule]:
+                continue
+            row, partition = schedules[schedule], chains.partition[chain, schedule]
+            both, without = least.both[chain, schedule], least.without[chain, schedule]
+            _set_path(row, pp, m, partition, flops, tables, sums, both, without)
+            _lower_kept(row, pp, m, partition, tables, sums[0], least.kept[chain])
+            _insert_decisive(least, chain, schedule)
+
+
+@inlined
+def _set_path(
+    row: Row,
+    pp: int,
+    m: int,
+    partition: int,
+    flops: Array,
+    tables: StageTables,
+    sums: Array,
+    both: Array,
+    without: Array,
+) -> None:
+    """Writes how often the path of a schedule takes each part."""
+    whole, before, kind = sums[0], sums[1], tables.kind[partition]
+    for part in range(len(flops)):
+        whole[part] = before[part] = 0.0
+        for stage in range(pp):
+            whole[part] += tables.amounts[partition, kind[stage], part]
+    if pp > 1 and not ends_together(row.schedule):
+        _add(m / pp, whole, both)
+        _add(_beside_others(row.schedule, pp, m), whole, without)
+        return
+    mean = _on_mean_stage(row.schedule, pp, m)
+    _add(mean, whole, both)
+    longest = weighed(both, flops)
+    for stage in range(pp):
+        own = tables.amounts[partition, kind[stage]]
+        rounds = tables.first if row.schedule == INTERLEAVED else tables.amounts
+        for one in range(2):
+            path = _path(row.schedule, pp, m, stage, one)
+            seconds = path[0] * weighed(whole, flops) + path[1] * weighed(before, flops)
+            seconds += path[2] * weighed(own, flops)
+            if seconds > longest:
+                longest = seconds
+                both[:] = 0.0
+                _add(path[0], whole, both)
+                _add(path[1], before, both)
+                _add(path[2], own, both)
+        _add(1.0, rounds[partition, kind[stage]], before)
+    if pp > 1 and row.schedule == ZERO_BUBBLE:
+        own, few = tables.amounts[partition, kind[pp - 1]], min(m, pp) - 1
+        seconds = _WITHOUT_WEIGHTS * (weighed(whole, flops) + few * weighed(own, flops))
+        if seconds + (m - 1 - few) * weighed(own, flops) > longest:
+            both[:] = 0.0
+            _add(m - 1 - few, own, both)
+            _add(1.0, whole, without)
+            _add(few, own, without)
+
+
+@inlined
+def _on_mean_stage(schedule: int, pp: int, m: int) -> float:
+    """How often both passes of the whole model are in a path through the slowest stage.
+
+    Under afab the first micro-batch passes all stages, and the others the slowest of them. So it is
+    under 1F1B with more micro-batches than stages: of the paths in models.cost.makespan, the one
+    that stays on the slowest stage takes no less. With fewer, one path passes all stages and has
+    the others' forwards on the slowest, and another one their backwards: the longer of the two has
+    half of both or more.
+    """
+    if schedule == AFAB or (schedule == ONE_F_ONE_B and m > pp):
+        return (m + pp - 1) / pp
+    return (pp + (m - 1) / 2) / pp if schedule == ONE_F_ONE_B else m / pp
+
+
+@inlined
+def _path(schedule: int, pp: int, m: int, stage: int, one: int) -> tuple[float, float, float]:
+    """One of two paths that stay on a stage: how often it takes both passes of the whole model, of
+    the stages before (under interleaving, of their first round), and of the stage itself."""
+    if schedule == AFAB:
+        return 1.0, 0.0, m - 1.0
+    if schedule == ZERO_BUBBLE:
+        return 0.0, 0.0, float(m)
+    if schedule == INTERLEAVED or one == 0:
+        return 0.0, 1.0, float(m)
+    if m > pp - stage:  # through the stages after it twice
+        return 2.0, -1.0, m - pp + stage - 1.0
+    return 1.0, 0.0, (m - 1) / 2
+
+
+@inlined
+def _beside_others(schedule: int, pp: int, m: int) -> float:
+    """How often forward and input gradients of the whole model are in the idle time of the mean
+    stage under zero_bubble_v or dualpipe (models.cost.pipeline has the paths)."""
+    others = pp - 1
+    if schedule == DUALPIPE:
+        each = 1 / max(pp / 2 - 1, 1.0)  # 2F, and F + I - F1, in shares that have as much of F as I
+        return 2 / (2 + each) * (1 / 2 - 1 / pp)
+    if m <= pp:
+        return (2 * others - (m - 1)) / (2 * pp)
+    short = max(2 * pp - 1 - m, 0)
+    return (short if short > 0 else others / 2) / (2 * pp)
+
+
+@inlined
+def _add(times: float, amounts: Array, to: Array) -> None:
+    for part in range(len(to)):
+        to[part] += times * amounts[part]
+
+
+@inlined
+def _lower_kept(
+    row: Row, pp: int, m: int, partition: int, tables: StageTables, held: Array, kept: Array
+) -> None:
+    """Lowers what the mean stage holds to that of a schedule."""
+    held[:] = 0.0
+    for stage in range(pp):
+        kind = tables.kind[partition, stage]
+        first = tables.first_alike[partition, kind]
+        flying = in_flight(row.schedule, first, pp, row.virtual_stages, m)
+        _add(flying / pp, tables.amounts[partition, kind], held)
+    for part in range(len(held)):
+        kept[part] = min(kept[part], held[part])
+
+
+@inlined
+def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
+    """Puts a schedule among those that may take least, and drops those that take no less."""
+    count = 0
+    for i in range(least.decisive_count[chain]):
+        other = least.decisive[chain, i]
+        if _takes_no_more(least, chain, other, schedule):
+            return
+        if not _takes_no_more(least, chain, schedule, other):
+            least.decisive[chain, count] = other
+            count += 1
+    least.decisive[chain, count] = schedule
+    least.decisive_count[chain] = count + 1
+
+
+@inlined
+def _takes_no_more(least: LeastPasses, chain: int, one: int, other: int) -> bool:
+    """Whether one schedule takes no more than another, whatever parts take."""
+    for part in range(least.both.shape[2]):
+        less = least.both[chain, other, part] - least.both[chain, one, part]
+        if less < 0 or less + least.without[chain, other, part] < least.without[chain, one, part]:
+            return False
+    return True

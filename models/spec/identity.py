@@ -1,0 +1,46 @@
+"""Caches of what is worked out of objects that take long to hash, such as problems and profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Identity:
+    """An object as the key of a cache, equal only to itself. The key keeps the object alive, so
+    that no other object can have its id."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.of is other.of
+
+
+def cached_by_identity(size: int, objects: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator that keeps the last `size` results of a function of frozen objects. These, its
+    first arguments, are told from others by their identity; further arguments are compared."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        of_any: Callable[..., R] = function
+
+        @lru_cache(maxsize=size)
+        def of_keys(*keys: Any) -> R:
+            return of_any(*(key.of for key in keys[:objects]), *keys[objects:])
+
+        @wraps(function)
+        def of_objects(*args: Any) -> R:
+            return of_keys(*map(_Identity, args[:objects]), *args[objects:])
+
+        return cast(Callable[P, R], of_objects)
+
+    return decorate

@@ -1,0 +1,275 @@
+"""A model as callers give it layer by layer.
+
+`layers` is a list. An entry is a layer, with how many of it are in a row; a group of layers that
+repeats; or the name of a layer of `layer_kinds`, which is shorter where a pattern is irregular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, StringConstraints, Tag, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from models.errors import Invalid
+from models.spec.architecture import MAX_LAYERS, Architecture
+from models.spec.feed_forward import Mlp, Moe
+from models.spec.layer import Layer
+from service.json_pointers import TAG_PREFIX, prefix_errors
+from service.schemas.mixers import AttentionFields, RecurrenceForm
+from service.schemas.networks import LayerMoeFields, MlpFields
+from service.schemas.wire import UNNAMED, Name, Size, Wire
+
+Layers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
+KindName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_*+-][A-Za-z0-9_*+-]{0,59}$")]
+
+
+class LayerFields(Wire):
+    """A layer: what mixes tokens (`attention`, a `recurrence`, or both side by side), and then a
+    network (`mlp` or `moe`). It may have only one of the two."""
+
+    attention: AttentionFields | None = None
+    recurrence: RecurrenceForm | None = None
+    mlp: MlpFields | None = None
+    moe: LayerMoeFields | None = None
+    num_norms: Annotated[int, Field(ge=0, le=8)] | None = None
+    """On the residual stream. Unless given, one before the mixer and one before the network; 4 with
+    one after each too."""
+    post_norms: bool = False
+    """Norms stand only after mixer and network (OLMo 2)."""
+    norm_weight: bool = True
+    norm_bias: bool = False
+    """As LayerNorm has."""
+    parallel_blocks: bool | None = None
+    """Mixer and network run side by side; unless said, where a layer with both has one norm."""
+    attention_residuals: bool = False
+    """Mixer and network read a weighted sum of what groups of layers before put out (Kimi K3)."""
+
+    def build(self, hidden_size: int, residual_streams: int) -> Layer:
+        """Raises Invalid where fields contradict each other."""
+        layer = self._parts(hidden_size)
+        num_norms = layer.blocks if self.num_norms is None else self.num_norms
+        parallel = self.parallel_blocks
+        if parallel is None:
+            parallel = layer.blocks == 2 and num_norms == 1
+        elif parallel and layer.blocks < 2:
+            raise Invalid("parallel_blocks", True, "needs a mixer and a network: leave it out")
+        return replace(
+            layer,
+            num_norms=num_norms,
+            post_norms=self.post_norms,
+            norm_weight=self.norm_weight,
+            norm_bias=self.norm_bias,
+            parallel=parallel,
+            attention_residuals=self.attention_residuals,
+            residual_streams=residual_streams,
+        )
+
+    def _parts(self, hidden_size: int) -> Layer:
+        """The layer with its mixers and its network, and what else it has unsaid."""
+        if self.mlp and self.moe:
+            rule = (
+                "is there beside mlp: leave one out; an MLP that every token visits beside experts"
+                " is moe.shared_expert_intermediate_size"
+            )
+            raise Invalid("moe", None, rule)
+        attention = recurrence = None
+        network: Mlp | Moe | None = None
+        if self.attention:
+            with prefix_errors("attention"):
+                attention = self.attention.build(hidden_size)
+        if self.recurrence:
+            with prefix_errors("recurrence"):
+                recurrence = self.recurrence.build()
+        if self.mlp:
+            network = self.mlp.build()
+        if self.moe:
+            with prefix_errors("moe"):
+                network = self.moe.build()
+        layer = Layer(attention=attention, recurrence=recurrence, feed_forward=network)
+        if not layer.blocks:
+            raise Invalid("", None, "is empty: give attention, recurrence, mlp or moe")
+        return layer
+
+
+class LayerGroup(LayerFields):
+    """A layer, and how many of it are in a row."""
+
+    count: Layers = 1
+
+
+def _layer_tag(value: object) -> str:
+    return f"{TAG_PREFIX}{'name' if isinstance(value, str) else 'layer'}"
+
+
+LayerForm = Annotated[
+    Annotated[Name, Tag(f"{TAG_PREFIX}name")] | Annotated[LayerGroup, Tag(f"{TAG_PREFIX}layer")],
+    Discriminator(_layer_tag),
+]
+
+
+class LayerRepetition(Wire):
+    """Layers that follow each other, again and again."""
+
+    repeat: Layers
+    """How often."""
+    layers: Annotated[list[LayerForm], Field(min_length=1, max_length=MAX_LAYERS)]
+    """As those of the model, without a further repetition."""
+
+
+def _entry_tag(value: object) -> str:
+    is_repetition = isinstance(value, LayerRepetition) or (
+        isinstance(value, Mapping) and bool({"repeat", "layers"} & value.keys())
+    )
+    return f"{TAG_PREFIX}repetition" if is_repetition else _layer_tag(value)
+
+
+LayerEntry = Annotated[
+    Annotated[Name, Tag(f"{TAG_PREFIX}name")]
+    | Annotated[LayerGroup, Tag(f"{TAG_PREFIX}layer")]
+    | Annotated[LayerRepetition, Tag(f"{TAG_PREFIX}repetition")],
+    Discriminator(_entry_tag),
+]
+
+
+class LayerListFields(Wire):
+    """A decoder-only transformer, layer by layer."""
+
+    name: Name = UNNAMED
+    hidden_size: Size
+    vocab_size: Size
+    layers: Annotated[list[LayerEntry], Field(min_length=1, max_length=MAX_LAYERS)]
+    """From the first to the last: a layer with a `count`, layers that `repeat`, or a name of
+    `layer_kinds`."""
+    layer_kinds: Annotated[dict[KindName, LayerFields], Field(max_length=MAX_LAYERS)] = {}
+    """Layers that `layers` names."""
+    tie_word_embeddings: bool = False
+    mtp_layers: Annotated[int, Field(ge=0, le=16)] = 0
+    """Multi-token-prediction modules, each with a layer like the last."""
+    residual_streams: Annotated[int, Field(ge=1, le=64)] = 1
+    """Several are mixed by hyper-connections (DeepSeek-V4)."""
+    learned_positions: Annotated[int, Field(ge=0, le=2**24)] = 0
+    """Positions with a learned embedding (GPT-2)."""
+    lm_head_bias: bool = False
+    final_norm_weight: bool = True
+    final_norm_bias: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _say_layers_once(cls, value: Any) -> Any:
+        """Refuses fields of a model without a list, each with where the list says it."""
+        if isinstance(value, Mapping):
+            found = [name for name in _SAID_BY_LAYERS if name in value]
+            if found:
+                raise ValidationError.from_exception_data(
+                    cls.__name__, [_beside_layers(name, value[name]) for name in found]
+                )
+        return value
+
+    @property
+    def is_named(self) -> bool:
+        return self.name != UNNAMED
+
+    def build(self) -> Architecture:
+        """Raises Invalid where fields contradict each other."""
+        parts = self._parts()
+        total = sum(repeat * sum(_count(form) for _, form in forms) for repeat, forms in parts)
+        if total > MAX_LAYERS:
+            rule = f"makes {total} layers; a model has at most {MAX_LAYERS}"
+            raise Invalid("layers", None, rule)
+        self._require_named_kinds(parts)
+        kinds = {
+            name: self._layer(kind, f"layer_kinds.{name}")
+            for name, kind in self.layer_kinds.items()
+        }
+        layers = list[Layer]()
+        for repeat, forms in parts:
+            for where, form in forms * repeat:
+                kind = kinds[form] if isinstance(form, str) else self._layer(form, where)
+                layers += [kind] * _count(form)
+        return Architecture(
+            name=self.name,
+            hidden_size=self.hidden_size,
+            vocab_size=self.vocab_size,
+            layers=tuple(layers),
+            tie_word_embeddings=self.tie_word_embeddings,
+            mtp_layers=self.mtp_layers,
+            learned_positions=self.learned_positions,
+            lm_head_bias=self.lm_head_bias,
+            final_norm_weight=self.final_norm_weight,
+            final_norm_bias=self.final_norm_bias,
+        )
+
+    def _parts(self) -> list[_Part]:
+        parts = list[_Part]()
+        for index, entry in enumerate(self.layers):
+            where = f"layers[{index}]"
+            if isinstance(entry, LayerRepetition):
+                forms = [(f"{where}.layers[{i}]", form) for i, form in enumerate(entry.layers)]
+                parts.append((entry.repeat, forms))
+            else:
+                parts.append((1, [(where, entry)]))
+        return parts
+
+    def _layer(self, form: LayerFields, where: str) -> Layer:
+        with prefix_errors(where):
+            return form.build(self.hidden_size, self.residual_streams)
+
+    def _require_named_kinds(self, parts: list[_Part]) -> None:
+        """Refuse a name without its kind, and a kind that nothing names."""
+        forms = [item for _, forms in parts for item in forms]
+        named = {form: where for where, form in reversed(forms) if isinstance(form, str)}
+        for name, where in named.items():
+            if name not in self.layer_kinds:
+                known = ", ".join(self.layer_kinds) or "nothing"
+                raise Invalid(where, name, f"must be a name of layer_kinds, which has {known}")
+        for name in self.layer_kinds:
+            if name not in named:
+                rule = "is named by no entry of layers: name it there, or leave it out"
+                raise Invalid(f"layer_kinds.{name}", None, rule)
+
+
+def is_layer_list(value: object) -> bool:
+    return isinstance(value, Mapping) and bool({"layers", "layer_kinds"} & value.keys())
+
+
+_Part = tuple[int, list[tuple[str, str | LayerGroup]]]
+"""How often a part repeats, and its layers, each with where it stands."""
+
+
+def _count(form: str | LayerGroup) -> int:
+    return 1 if isinstance(form, str) else form.count
+
+
+_SAID_BY_LAYERS = {
+    "num_layers": "the list says how many there are",
+    "full_attention_period": "each layer says whether it has attention.sliding_window",
+    "intermediate_size": "each layer has its own mlp.intermediate_size",
+    "gated_mlp": "each layer has its own mlp.gated or moe.gated",
+    "mla": "each layer has its own attention.mla",
+    "moe": "each layer with experts has its own moe",
+    "num_norms": "each layer has its own num_norms",
+    "parallel_blocks": "each layer has its own parallel_blocks",
+    **{
+        name: f"each layer has its own attention.{name}"
+        for name in (
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "qk_norm",
+            "attention_bias",
+            "attention_output_bias",
+            "sliding_window",
+            "chunked_attention",
+        )
+    },
+}
+"""What stands in a list of layers instead of the fields of a model whose layers are alike."""
+
+
+def _beside_layers(name: str, value: object) -> InitErrorDetails:
+    rule = f"is not given beside layers: {_SAID_BY_LAYERS[name]}"
+    error = PydanticCustomError("beside_layers", "{rule}", {"rule": rule})
+    return InitErrorDetails(type=error, loc=(name,), input=value)

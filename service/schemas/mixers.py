@@ -1,0 +1,295 @@
+"""What mixes the tokens of a layer, as callers give it: attention, or a recurrence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
+
+from models.errors import Invalid
+from models.spec.attention import Attention, Compression, Indexer
+from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2
+from service.json_pointers import TAG_PREFIX
+from service.schemas.wire import Size, Wire
+
+Heads = Annotated[int, Field(ge=1, le=65536)]
+Window = Annotated[int, Field(ge=1, le=10**8)]
+ConvKernel = Annotated[int, Field(ge=0, le=1024)]
+
+
+class MlaFields(Wire):
+    """Multi-head latent attention."""
+
+    kv_lora_rank: Size
+    qk_nope_head_dim: Size
+    qk_rope_head_dim: Size
+    v_head_dim: Size
+    q_lora_rank: Size | None = None
+
+
+class CompressionFields(Wire):
+    """Keys and values of many tokens are pooled to one entry each. A query sees all entries before
+    it, or those that an indexer chooses, beside the keys of its `sliding_window` (DeepSeek-V4)."""
+
+    rate: Window
+    """Tokens of an entry."""
+    overlap: bool = False
+    """Entries are pooled from their own tokens and from those of the entry before."""
+
+
+class IndexerFields(Wire):
+    """Heads of its own choose which keys, or pooled entries, a query sees (DeepSeek-V3.2)."""
+
+    num_heads: Heads
+    head_dim: Size
+    top_k: Window
+    """How many a query sees."""
+    weighs_heads: bool = True
+    """Scores of heads are added with weights; otherwise the largest counts."""
+    norm_parameters: Annotated[int, Field(ge=0, le=2**24)] = 0
+    """Of the norms of its queries and keys."""
+    shared: bool = False
+    """It is that of a layer before, and this layer reads the same keys."""
+
+
+class AttentionFields(Wire):
+    """Causal self-attention: multi-head, grouped-query, or with `mla` multi-head latent."""
+
+    num_attention_heads: Heads
+    num_key_value_heads: Heads | None = None
+    """As many as `num_attention_heads` unless given."""
+    head_dim: Size | None = None
+    """Of a query and a key; hidden_size / num_attention_heads unless given."""
+    v_head_dim: Size | None = None
+    """Of a value, where it is not `head_dim`."""
+    mla: MlaFields | None = None
+    """Says what heads are, in place of `num_key_value_heads`, `head_dim`, `v_head_dim` and
+    `q_lora_rank`."""
+    q_lora_rank: Size | None = None
+    """Of a latent that queries are made from."""
+    o_lora_rank: Size | None = None
+    """Of a latent between each of `o_groups` groups of heads and the output (DeepSeek-V4)."""
+    o_groups: Heads = 1
+    sliding_window: Window | None = None
+    """Keys that a query sees at most: the last ones, or those of its chunk."""
+    chunked_attention: bool = False
+    """`sliding_window` is the length of a chunk (Llama 4)."""
+    attention_bias: bool = False
+    attention_output_bias: bool | None = None
+    """Of the output projection. Unless given, it has one where the others do and there is no
+    `mla`."""
+    qk_norm: bool = False
+    qk_norm_all_heads: bool = False
+    """With a weight for each head, not one that heads share."""
+    kv_norm: bool = False
+    """Of keys that are values too."""
+    values_are_keys: bool = False
+    """One projection gives both (DeepSeek-V4, full layers of Gemma 4)."""
+    sinks: bool = False
+    """A learned logit for each head (gpt-oss)."""
+    output_gate: Literal["element", "head"] | None = None
+    """What heads put out is multiplied with a gate for each element (Qwen3-Next) or each head
+    (Step-3.5)."""
+    compression: CompressionFields | None = None
+    indexer: IndexerFields | None = None
+
+    def build(self, hidden_size: int) -> Attention:
+        """Raises Invalid where fields contradict each other."""
+        self._require_consistent()
+        return Attention(
+            **self._heads(hidden_size),
+            window=self.sliding_window,
+            chunked=self.chunked_attention,
+            qkv_bias=self.attention_bias,
+            output_bias=self._output_bias,
+            qk_norm=self.qk_norm,
+            qk_norm_all_heads=self.qk_norm_all_heads,
+            kv_norm=self.kv_norm,
+            values_are_keys=self.values_are_keys,
+            sinks=self.sinks,
+            output_gate=self.output_gate is not None,
+            gate_per_head=self.output_gate == "head",
+            output_groups=self.o_groups,
+            output_lora_rank=self.o_lora_rank,
+            compression=Compression(**dict(self.compression)) if self.compression else None,
+            indexer=Indexer(**dict(self.indexer)) if self.indexer else None,
+        )
+
+    @property
+    def _output_bias(self) -> bool:
+        if self.attention_output_bias is None:
+            return self.attention_bias and self.mla is None
+        return self.attention_output_bias
+
+    def _require_consistent(self) -> None:
+        for name, needed in _ATTENTION_NEEDS.items():
+            if getattr(self, name) and not getattr(self, needed):
+                rule = f"needs {needed}: give it too, or leave {name} out"
+                raise Invalid(name, getattr(self, name), rule)
+        if self.mla:
+            for name in _SAID_BY_MLA:
+                if getattr(self, name):
+                    rule = "is said by mla: leave it out, or leave mla out"
+                    raise Invalid(name, getattr(self, name), rule)
+        if self.o_groups > 1 and self.o_lora_rank is None:
+            raise Invalid("o_groups", self.o_groups, "needs o_lora_rank: give it too")
+        for name in ("num_key_value_heads", "o_groups"):
+            parts = getattr(self, name) or 1
+            if self.num_attention_heads % parts:
+                rule = f"must divide num_attention_heads = {self.num_attention_heads}"
+                raise Invalid(name, parts, rule)
+
+    def _heads(self, hidden_size: int) -> dict[str, Any]:
+        """How many heads there are, and of what size."""
+        heads = self.num_attention_heads
+        if mla := self.mla:
+            return {
+                "num_heads": heads,
+                "num_kv_heads": heads,
+                "head_dim": mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+                "v_head_dim": mla.v_head_dim,
+                "rope_head_dim": mla.qk_rope_head_dim,
+                "kv_lora_rank": mla.kv_lora_rank,
+                "q_lora_rank": mla.q_lora_rank,
+            }
+        if self.head_dim is None and hidden_size % heads:
+            quotient = f"{hidden_size}/{heads}"
+            rule = f"must be given: hidden_size / num_attention_heads = {quotient} is not whole"
+            raise Invalid("head_dim", None, rule)
+        head_dim = hidden_size // heads if self.head_dim is None else self.head_dim
+        return {
+            "num_heads": heads,
+            "num_kv_heads": self.num_key_value_heads or heads,
+            "head_dim": head_dim,
+            "v_head_dim": self.v_head_dim or head_dim,
+            "q_lora_rank": self.q_lora_rank,
+        }
+
+
+_ATTENTION_NEEDS = {
+    "chunked_attention": "sliding_window",
+    "qk_norm_all_heads": "qk_norm",
+    "kv_norm": "values_are_keys",
+}
+"""Fields that mean something only beside another."""
+_SAID_BY_MLA = ("num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank", "values_are_keys")
+
+
+class Mamba2Fields(Wire):
+    """Mamba-2, a state-space model."""
+
+    kind: Literal["mamba2"]
+    num_heads: Heads
+    head_dim: Size
+    state_size: Size
+    num_groups: Heads = 1
+    """Of B and C, each for as many heads."""
+    conv_kernel: ConvKernel = 4
+    """Tokens that its convolution sees; 0 where there is none."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of its projections."""
+    norm: bool = True
+    """Its output is normalised."""
+
+    def build(self) -> Mamba2:
+        _require_divisor("num_groups", self.num_groups, self.num_heads)
+        return Mamba2(
+            num_heads=self.num_heads,
+            num_key_heads=self.num_groups,
+            key_dim=self.state_size,
+            value_dim=self.head_dim,
+            conv_kernel=self.conv_kernel,
+            conv_bias=self.conv_bias,
+            bias=self.bias,
+            norm=self.norm,
+        )
+
+
+class LinearHeadFields(Wire):
+    """The heads of linear attention."""
+
+    num_heads: Heads
+    """Of values."""
+    num_key_heads: Heads | None = None
+    """Of queries and keys, each for as many of values; as many unless given."""
+    key_head_dim: Size
+    value_head_dim: Size | None = None
+    """`key_head_dim` unless given."""
+
+    def heads(self) -> dict[str, int]:
+        """As a Recurrence has them."""
+        key_heads = self.num_key_heads or self.num_heads
+        _require_divisor("num_key_heads", key_heads, self.num_heads)
+        return {
+            "num_heads": self.num_heads,
+            "num_key_heads": key_heads,
+            "key_dim": self.key_head_dim,
+            "value_dim": self.value_head_dim or self.key_head_dim,
+        }
+
+
+class DeltaNetFields(LinearHeadFields):
+    """The gated delta rule, with a decay for each head (`gated_delta_net`: Qwen3-Next) or for each
+    element of a key (`kimi_delta_attention`: Kimi Linear)."""
+
+    kind: Literal["gated_delta_net", "kimi_delta_attention"]
+    conv_kernel: ConvKernel = 4
+    """Tokens that its convolution sees; 0 where there is none."""
+    decay_rank: Size | None = None
+    """Elements that decays are projected through; null: one matrix."""
+    gate_rank: Size | None = None
+    """Elements that the gate of the output is projected through; null: one matrix."""
+
+    def build(self) -> DeltaNet:
+        return DeltaNet(
+            **self.heads(),
+            conv_kernel=self.conv_kernel,
+            decay_per_element=self.kind == "kimi_delta_attention",
+            decay_rank=self.decay_rank,
+            gate_rank=self.gate_rank,
+        )
+
+
+class LightningFields(LinearHeadFields):
+    """Linear attention with a fixed decay for each head (MiniMax-01)."""
+
+    kind: Literal["lightning_attention"]
+    conv_kernel: ConvKernel = 0
+    """Tokens that its convolution sees; 0 where there is none."""
+
+    def build(self) -> LightningAttention:
+        return LightningAttention(**self.heads(), conv_kernel=self.conv_kernel)
+
+
+class _AnyRecurrence(BaseModel):
+    """What tells the kinds apart, so that an unknown one is an error of this field alone."""
+
+    kind: Literal["mamba2", "gated_delta_net", "kimi_delta_attention", "lightning_attention"]
+
+
+def _require_kind(value: object) -> object:
+    if isinstance(value, Mapping):
+        _AnyRecurrence.model_validate(value)
+    return value
+
+
+def _recurrence_tag(value: object) -> str:
+    kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
+    tags = {"mamba2": "mamba2", "lightning_attention": "lightning"}
+    return f"{TAG_PREFIX}{tags.get(str(kind), 'delta')}"
+
+
+RecurrenceForm = Annotated[
+    Annotated[Mamba2Fields, Tag(f"{TAG_PREFIX}mamba2")]
+    | Annotated[DeltaNetFields, Tag(f"{TAG_PREFIX}delta")]
+    | Annotated[LightningFields, Tag(f"{TAG_PREFIX}lightning")],
+    Discriminator(_recurrence_tag),
+    BeforeValidator(_require_kind),
+]
+
+
+def _require_divisor(field: str, parts: int, num_heads: int) -> None:
+    if num_heads % parts:
+        raise Invalid(field, parts, f"must divide num_heads = {num_heads}")

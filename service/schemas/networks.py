@@ -1,0 +1,131 @@
+"""What mixes the channels of each token, as callers give it: an MLP, or experts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from models.errors import Invalid
+from models.spec.feed_forward import Mlp, Moe
+from service.schemas.wire import Size, Wire
+
+Experts = Annotated[int, Field(ge=1, le=65536)]
+
+
+class MlpFields(Wire):
+    """A dense network."""
+
+    intermediate_size: Size
+    gated: bool = True
+    """SwiGLU and the like: three matrices, not two."""
+    bias: bool = False
+    learned_activation: bool = False
+    """The activation has two parameters (xIELU)."""
+
+    def build(self) -> Mlp:
+        return Mlp(**dict(self))
+
+
+class ExpertFields(Wire):
+    """What experts are like, in every form of a model."""
+
+    num_experts: Annotated[int, Field(ge=2, le=65536)]
+    experts_per_token: Experts
+    moe_intermediate_size: Size
+    num_shared_experts: Annotated[int, Field(ge=0, le=1024)] = 0
+    shared_expert_intermediate_size: Size | None = None
+    """Width of the shared expert where it is not `num_shared_experts` times that of a routed
+    one."""
+    bias: bool = False
+    """Of the router and of every expert, as gpt-oss has."""
+    num_groups: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Of experts; a token's are of `groups_per_token` of them, as DeepSeek-V3's are of 4 of 8."""
+    groups_per_token: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """All of them unless given."""
+
+    def require_reach(self) -> None:
+        """Raises Invalid where a token's experts are more than there are within its reach."""
+        if self.experts_per_token > self.num_experts:
+            rule = f"must be at most num_experts = {self.num_experts}"
+            raise Invalid("experts_per_token", self.experts_per_token, rule)
+        if self.num_experts % self.num_groups:
+            rule = f"must divide num_experts = {self.num_experts}"
+            raise Invalid("num_groups", self.num_groups, rule)
+        chosen = self.num_groups if self.groups_per_token is None else self.groups_per_token
+        if chosen > self.num_groups:
+            rule = f"must be at most num_groups = {self.num_groups}"
+            raise Invalid("groups_per_token", chosen, rule)
+        reach = chosen * (self.num_experts // self.num_groups)
+        if self.experts_per_token > reach:
+            rule = f"must be at most the {reach} experts of groups_per_token = {chosen} groups"
+            raise Invalid("experts_per_token", self.experts_per_token, rule)
+
+
+class MoeFields(ExpertFields):
+    """Experts. The first `first_k_dense` layers are dense; from there every `moe_layer_freq`-th
+    layer is sparse."""
+
+    first_k_dense: Annotated[int, Field(ge=0, le=1024)] = 0
+    moe_layer_freq: Annotated[int, Field(ge=1, le=1024)] = 1
+
+
+class LayerMoeFields(ExpertFields):
+    """The experts of one layer."""
+
+    gated: bool = True
+    """SwiGLU and the like: three matrices an expert, not two."""
+    router_bias: bool | None = None
+    """Of the router, where it is not as `bias` says."""
+    shared_gate: bool = False
+    """What the shared expert puts out is multiplied with a gate (Qwen2-MoE)."""
+    selection_bias: bool = False
+    """Experts are balanced by a bias, without a loss (DeepSeek-V3)."""
+    selection_bias_is_parameter: bool = False
+    """And that bias counts as a parameter."""
+    router_scales: bool = False
+    """The router's input and each expert's output are scaled (Gemma 4)."""
+    latent_size: Size | None = None
+    """Elements of a token as experts read it, where it is projected to a latent before."""
+    latent_norm: bool = False
+    """What experts put out is normalised before it is projected back."""
+
+    def build(self) -> Moe:
+        """Raises Invalid where fields contradict each other."""
+        shared = self._shared_size
+        self._require_consistent(shared)
+        groups = self.num_groups
+        return Moe(
+            num_experts=self.num_experts,
+            experts_per_token=self.experts_per_token,
+            intermediate_size=self.moe_intermediate_size,
+            shared_intermediate_size=shared,
+            gated=self.gated,
+            bias=self.bias,
+            router_bias=self.bias if self.router_bias is None else self.router_bias,
+            shared_gate=self.shared_gate,
+            selection_bias=self.selection_bias,
+            selection_bias_is_parameter=self.selection_bias_is_parameter,
+            router_scales=self.router_scales,
+            num_groups=groups,
+            groups_per_token=groups if self.groups_per_token is None else self.groups_per_token,
+            latent_size=self.latent_size,
+            latent_norm=self.latent_norm,
+        )
+
+    @property
+    def _shared_size(self) -> int:
+        if self.shared_expert_intermediate_size is not None:
+            return self.shared_expert_intermediate_size
+        return self.num_shared_experts * self.moe_intermediate_size
+
+    def _require_consistent(self, shared_size: int) -> None:
+        self.require_reach()
+        if self.shared_gate and not shared_size:
+            rule = "needs a shared expert: give shared_expert_intermediate_size too"
+            raise Invalid("shared_gate", True, rule)
+        if self.latent_norm and self.latent_size is None:
+            raise Invalid("latent_norm", True, "needs latent_size: give it too")
+        if self.selection_bias_is_parameter and not self.selection_bias:
+            rule = "needs selection_bias: set it too"
+            raise Invalid("selection_bias_is_parameter", True, rule)
