@@ -153,17 +153,22 @@ _LETTERS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 def _nemotron_h(cfg: Config) -> Config:
     """The kinds of layers are a list or letters, and newer files say in no other way how many there
     are. The model code never ties embeddings."""
-    kinds = cfg.get("layer_types")
-    if kinds is None:
-        key = "hybrid_override_pattern"
-        pattern = cfg.word(key)
-        if not set(pattern) <= set(_LETTERS):
-            raise cfg.invalid(key, f"must be made of {' '.join(_LETTERS)}")
-        kinds = [_LETTERS[letter] for letter in pattern]
-        cfg = cfg.with_value("layer_types", kinds)
-    if isinstance(kinds, list) and not cfg.is_written("num_hidden_layers"):
+    key = "layer_types" if cfg.get("layer_types") is not None else "hybrid_override_pattern"
+    kinds = cfg.get(key)
+    if isinstance(kinds, (str, list)) and not cfg.is_written("num_hidden_layers"):
         cfg = cfg.with_value("num_hidden_layers", len(kinds))
+    if key != "layer_types":
+        cfg = cfg.with_value("layer_types", _spelled_out(cfg, key))
     return cfg.with_value("tie_word_embeddings", False)
+
+
+def _spelled_out(cfg: Config, key: str) -> list[str]:
+    """The kinds of layers that a string has letters for."""
+    pattern = cfg.word(key)
+    if len(pattern) != num_layers(cfg) or not set(pattern) <= set(_LETTERS):
+        rule = f"must have one of {' '.join(_LETTERS)} for each of the {num_layers(cfg)} layers"
+        raise cfg.invalid(key, rule)
+    return [_LETTERS[letter] for letter in pattern]
 
 
 def _nemotron_h_experts(cfg: Config) -> Moe:

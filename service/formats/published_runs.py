@@ -12,8 +12,10 @@ layouts in `_published_layouts`.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from models.errors import Invalid
@@ -25,11 +27,12 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.stack import Stack
 from models.spec.workload import Workload
+from service.formats import huggingface
 from service.formats._published_cluster import read_cluster
 from service.formats._published_layouts import read_degrees, read_layouts
 from service.formats._published_software import Row, age_years, read_stack, software_date
 
-__all__ = ["Row", "Run", "age_years", "read", "shape", "software_date"]
+__all__ = ["Row", "Run", "age_years", "read", "read_rows", "shape", "software_date"]
 
 _OPTIMIZERS = {"adafactor": "adafactor", "muon": "muon", "bf16 moments": "adamw_bf16_moments"}
 """By words in the description of an optimizer; all others keep what AdamW keeps."""
@@ -67,9 +70,7 @@ def read(row: Row, software_year: float) -> Run:
 def _read(row: Row, software_year: float) -> Run:
     assumed: list[str] = []
     training = row["training"]
-    architecture = catalogue.with_known_biases(
-        Architecture.from_shape(name="run", **shape(row["model"]))
-    )
+    architecture = _architecture(row["model"])
     cluster = read_cluster(row["cluster"])
     stack = read_stack(row, cluster, software_year, assumed)
     degrees = read_degrees(training, cluster, architecture, stack, assumed)
@@ -85,6 +86,23 @@ def _read(row: Row, software_year: float) -> Run:
         converted=converted,
         memory_bytes=_memory_bytes(row),
     )
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file, one JSON object a line. A model may be the path of a config.json, from
+    the folder that the file's folder is in."""
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
+    for row in rows:
+        model = row.get("model")
+        if isinstance(model, dict) and (path := model.get("hf_config")):
+            model["config"] = json.loads((file.parent.parent / path).read_text("utf-8"))
+    return rows
+
+
+def _architecture(model: Row) -> Architecture:
+    if "config" in model:
+        return huggingface.read(model["config"], "run")
+    return catalogue.with_known_biases(Architecture.from_shape(name="run", **shape(model)))
 
 
 def _memory_bytes(row: Row) -> float | None:

@@ -24,6 +24,62 @@ _SHAPE: dict[str, Any] = {
     "vocab_size": 151936,
     "moe": {"num_experts": 128, "experts_per_token": 8, "moe_intermediate_size": 768},
 }
+_LAYERS: dict[str, Any] = {
+    "name": "hybrid-4b",
+    "hidden_size": 2048,
+    "vocab_size": 151936,
+    "layers": [
+        {
+            "repeat": 12,
+            "layers": [
+                {
+                    "count": 3,
+                    "recurrence": {
+                        "kind": "gated_delta_net",
+                        "num_heads": 32,
+                        "num_key_heads": 16,
+                        "key_head_dim": 128,
+                    },
+                    "mlp": {"intermediate_size": 6144},
+                },
+                {
+                    "attention": {
+                        "num_attention_heads": 16,
+                        "num_key_value_heads": 2,
+                        "head_dim": 256,
+                        "qk_norm": True,
+                        "output_gate": "element",
+                    },
+                    "mlp": {"intermediate_size": 6144},
+                },
+            ],
+        }
+    ],
+}
+_LAYER_KINDS: dict[str, Any] = {
+    "name": "hybrid-8b",
+    "hidden_size": 4096,
+    "vocab_size": 131072,
+    "layers": [
+        *["mamba", "mlp", "mamba", "mlp", "mamba", "mlp", "mamba", "attention", "mlp"],
+        {"repeat": 4, "layers": [*["mamba", "mlp"] * 4, "mamba", "attention", "mlp"]},
+    ],
+    "layer_kinds": {
+        "mamba": {
+            "recurrence": {
+                "kind": "mamba2",
+                "num_heads": 128,
+                "head_dim": 64,
+                "state_size": 128,
+                "num_groups": 8,
+            }
+        },
+        "attention": {
+            "attention": {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+        },
+        "mlp": {"mlp": {"intermediate_size": 21504, "gated": False}},
+    },
+}
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -151,6 +207,10 @@ RECOMMENDATIONS: dict[str, Example] = {
             "constraints": {"pp": 1, "tp": [1, 2, 4, 8], "memory_reserve_gib": 2},
             "tolerance": 0.05,
         },
+    },
+    "layers": {
+        "summary": "A hybrid layer by layer: three of a gated delta net, then one of attention",
+        "value": {**_LLAMA_ON_H100, "model": _LAYERS},
     },
 }
 REPORTS: dict[str, Example] = {
@@ -322,6 +382,10 @@ CLUSTERS: dict[str, Example] = {
 }
 ARCHITECTURES: dict[str, Example] = {
     "shape": {"summary": "Explicit fields", "value": {"name": "example-moe", "model": _SHAPE}},
+    "layers": {
+        "summary": "A list of layers that have names",
+        "value": {"name": "example-hybrid", "model": _LAYER_KINDS},
+    },
     "config.json": {
         "summary": "A Hugging Face config",
         "value": {"name": "example-llama", "model": CONFIG},

@@ -32,8 +32,11 @@ class LayerFields(Wire):
 
     attention: AttentionFields | None = None
     recurrence: RecurrenceForm | None = None
+    """A state-space model or linear attention, by its `kind`."""
     mlp: MlpFields | None = None
+    """A network that every token visits."""
     moe: LayerMoeFields | None = None
+    """Experts, with or without a shared one."""
     num_norms: Annotated[int, Field(ge=0, le=8)] | None = None
     """On the residual stream. Unless given, one before the mixer and one before the network; 4 with
     one after each too."""
@@ -98,6 +101,7 @@ class LayerGroup(LayerFields):
     """A layer, and how many of it are in a row."""
 
     count: Layers = 1
+    """How many of it are in a row."""
 
 
 def _layer_tag(value: object) -> str:

@@ -71,15 +71,18 @@ class AttentionFields(Wire):
     o_lora_rank: Size | None = None
     """Of a latent between each of `o_groups` groups of heads and the output (DeepSeek-V4)."""
     o_groups: Heads = 1
+    """Of heads, for `o_lora_rank`."""
     sliding_window: Window | None = None
     """Keys that a query sees at most: the last ones, or those of its chunk."""
     chunked_attention: bool = False
     """`sliding_window` is the length of a chunk (Llama 4)."""
     attention_bias: bool = False
+    """Of the projections."""
     attention_output_bias: bool | None = None
     """Of the output projection. Unless given, it has one where the others do and there is no
     `mla`."""
     qk_norm: bool = False
+    """Queries and keys are normalised."""
     qk_norm_all_heads: bool = False
     """With a weight for each head, not one that heads share."""
     kv_norm: bool = False
@@ -92,7 +95,9 @@ class AttentionFields(Wire):
     """What heads put out is multiplied with a gate for each element (Qwen3-Next) or each head
     (Step-3.5)."""
     compression: CompressionFields | None = None
+    """Queries see pooled keys (DeepSeek-V4)."""
     indexer: IndexerFields | None = None
+    """Queries see the keys, or pooled keys, that it chooses (DeepSeek-V3.2)."""
 
     def build(self, hidden_size: int) -> Attention:
         """Raises Invalid where fields contradict each other."""
@@ -180,6 +185,7 @@ class Mamba2Fields(Wire):
     """Mamba-2, a state-space model."""
 
     kind: Literal["mamba2"]
+    """`mamba2`."""
     num_heads: Heads
     head_dim: Size
     state_size: Size
@@ -231,10 +237,11 @@ class LinearHeadFields(Wire):
 
 
 class DeltaNetFields(LinearHeadFields):
-    """The gated delta rule, with a decay for each head (`gated_delta_net`: Qwen3-Next) or for each
-    element of a key (`kimi_delta_attention`: Kimi Linear)."""
+    """The gated delta rule."""
 
     kind: Literal["gated_delta_net", "kimi_delta_attention"]
+    """`gated_delta_net` has a decay for each head (Qwen3-Next), `kimi_delta_attention` one for each
+    element of a key (Kimi Linear)."""
     conv_kernel: ConvKernel = 4
     """Tokens that its convolution sees; 0 where there is none."""
     decay_rank: Size | None = None
@@ -256,6 +263,7 @@ class LightningFields(LinearHeadFields):
     """Linear attention with a fixed decay for each head (MiniMax-01)."""
 
     kind: Literal["lightning_attention"]
+    """`lightning_attention`."""
     conv_kernel: ConvKernel = 0
     """Tokens that its convolution sees; 0 where there is none."""
 

@@ -22,8 +22,8 @@ class ProfileWanted(Wire):
 
 class Question(Wire):
     model: Model
-    """A name of /v1/catalog/architectures, a Hugging Face config.json as it is, or the shape. Of a
-    registered name the latest version is meant; `name@2` is its second."""
+    """A name of /v1/catalog/architectures, a Hugging Face config.json as it is, the shape, or the
+    list of layers. Of a registered name the latest version is meant; `name@2` is its second."""
     cluster: ClusterForm
     """A name of /v1/catalog/clusters or /v1/catalog/chips with a number of chips, or a chip and its
     links. Of a registered name the latest version is meant; `name@2` is its second."""

@@ -149,8 +149,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    with arguments.runs.open() as lines:
-        rows = [json.loads(line) for line in lines]
+    rows = published_runs.read_rows(arguments.runs)
     documents = [
         json.dumps(document, separators=(",", ":"))
         for document in published_run_documents(rows, shipped_profile())

@@ -195,8 +195,8 @@ def main() -> None:
         "--out", type=Path, required=True, help="a folder: profile.json and posterior.json"
     )
     arguments = parser.parse_args()
-    with arguments.runs.open() as lines, threadpool_limits(1, user_api="blas"):
-        fitted = fit([json.loads(line) for line in lines])
+    with threadpool_limits(1, user_api="blas"):
+        fitted = fit(published_runs.read_rows(arguments.runs))
     profile, posterior = data_files(fitted)
     (arguments.out / "profile.json").write_text(profile)
     (arguments.out / "posterior.json").write_text(posterior)

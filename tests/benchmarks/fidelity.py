@@ -45,8 +45,7 @@ UNSTATED = {
 
 def every(path: Path) -> list[dict[str, Any]]:
     """The runs of a file, one JSON object a line."""
-    with path.open() as lines:
-        rows = [json.loads(line) for line in lines if line.strip()]
+    rows = published_runs.read_rows(path)
     for number, row in enumerate(rows, 1):
         if missing := sorted(COLLECTED - row.keys()):
             raise SystemExit(

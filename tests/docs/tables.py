@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from inspect import getdoc
 from typing import Any
+
+from pydantic import BaseModel
 
 from models.layouts.complexity import POINTS, TERM_WORDS
 from models.layouts.rules import RULES, Rule
@@ -15,6 +18,17 @@ from models.spec.switches import NOTHING, Switch, setting_of, switches_of
 from service.app import create_app
 from service.formats import huggingface
 from service.formats.launch.formats import FORMATS
+from service.schemas.layer_list import LayerGroup, LayerListFields, LayerRepetition
+from service.schemas.mixers import (
+    AttentionFields,
+    CompressionFields,
+    DeltaNetFields,
+    IndexerFields,
+    LightningFields,
+    Mamba2Fields,
+    MlaFields,
+)
+from service.schemas.networks import LayerMoeFields, MlpFields
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
 from tests.launchers.judges.shims import SHIMS
@@ -178,7 +192,39 @@ def complexity_terms() -> str:
     return _table(("term", "points", "what has them"), rows)
 
 
+def layer_lists() -> str:
+    """The fields of a model that is given layer by layer, object by object."""
+    rows = [
+        (
+            place,
+            f"`{name}`",
+            "required" if field.is_required() else f"`{json.dumps(field.default)}`",
+            _plain(field.description),
+        )
+        for place, form in _LAYER_FORMS.items()
+        for name, field in form.model_fields.items()
+    ]
+    return _table(("in", "field", "default", "meaning"), rows)
+
+
+_LAYER_FORMS: dict[str, type[BaseModel]] = {
+    "the model": LayerListFields,
+    "a repetition": LayerRepetition,
+    "a layer": LayerGroup,
+    "`attention`": AttentionFields,
+    "`mla`": MlaFields,
+    "`compression`": CompressionFields,
+    "`indexer`": IndexerFields,
+    "`recurrence`: Mamba-2": Mamba2Fields,
+    "`recurrence`: delta rule": DeltaNetFields,
+    "`recurrence`: lightning": LightningFields,
+    "`mlp`": MlpFields,
+    "`moe`": LayerMoeFields,
+}
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "layer lists": layer_lists,
     "settings": settings,
     "routes": routes,
     "problem types": problem_types,

@@ -598,13 +598,34 @@ def test_each_level_of_domains_receives_a_token_once() -> None:
         assert other / one == close(mean_domains(domains, 3) / 3)
 
 
-def test_dims_of_a_torus_are_no_domains() -> None:
-    cluster, layout = torus(1, 4, 8, closed=True), Layout(dp_shard=32, ep=32)
+@pytest.mark.parametrize("shape", [(1, 4, 8), (1, 8, 4)])
+def test_dims_of_a_torus_are_no_domains(shape: tuple[int, ...]) -> None:
+    cluster, layout = torus(*shape, closed=True), Layout(dp_shard=32, ep=32)
     one, other = (
         costs(routed(problem_on(cluster, dispatcher=dispatcher), num_experts=32), layout)[1]
         for dispatcher in ("alltoall", "deduplicated")
     )
     assert one == other
+
+
+def test_nodes_are_limited_and_not_what_scale_up_links_join() -> None:
+    """Trays of two chips, on slower links within a rack of eight."""
+    inner, outer = switched((2, 100.0), (8, 1.0)).fabric.levels
+    cluster = switched((2, 100.0), (8, 1.0))
+    rack = replace(cluster.fabric, levels=(inner, replace(outer, scale="up")))
+    one, other = (
+        costs(
+            routed(
+                problem_on(on, dispatcher="deduplicated", node_limit=1),
+                num_experts=8,
+                experts_per_token=4,
+            ),
+            Layout(dp_shard=8, ep=8),
+        )[1].byte_s
+        for on in (cluster, replace(cluster, fabric=rack))
+    )
+    assert one == close(1 / 4 * (1 - 2 / 8) / (1e9 * OUT * EXCHANGED))
+    assert other == close(mean_domains(4, 4) / 4 * (1 - 2 / 8) / (1e9 * UP * EXCHANGED))
 
 
 def test_a_dispatcher_may_gather_all_tokens() -> None:

@@ -183,7 +183,7 @@ def test_dealt_out_in_rounds_the_largest_chunks_of_rounds_are_least_together(
 
 
 @settings(max_examples=80)
-@given(RUNS, st.sampled_from([0.5, 2.0, 4.0]), st.integers(2, 4), st.integers(2, 3))
+@given(RUNS, st.sampled_from([0.0, 0.5, 4.0]), st.integers(2, 4), st.integers(2, 3))
 def test_where_layers_differ_late_stages_have_one_more_or_early_ones_if_those_are_faster(
     runs: Runs, head: float, pp: int, v: int
 ) -> None:

@@ -218,12 +218,14 @@ def test_a_list_may_be_registered(client) -> None:
 def test_a_launch_may_stand_beside_a_list(shared_client) -> None:
     launch = {
         "format": "torchtitan",
-        "arguments": ["--parallelism.data_parallel_shard_degree=64", "--training.seq_len=8192"],
+        "arguments": [
+            "--parallelism.data_parallel_shard_degree=64",
+            "--training.seq_len=8192",
+            "--training.global_batch_size=512",
+        ],
     }
     model = explicit_fields(MODELS["llama-3-8b"])
-    asked = {**QUESTION, "model": model, "launch": launch}
-    del asked["workload"]
-    answer = shared_client.post(
-        "/v1/predictions", json={**asked, "workload": {"global_batch": 128}}
-    )
+    asked = {"model": model, "cluster": QUESTION["cluster"], "launch": launch}
+    answer = shared_client.post("/v1/predictions", json=asked)
     assert answer.status_code == 201, answer.text
+    assert answer.json()["catalogue"]["architecture"]["name"] == "llama-3-8b"

@@ -422,8 +422,8 @@ WHAT_WAS_GIVEN: list[tuple[str, dict[str, Any], str, Any]] = [
     (
         "predictions",
         {**PREDICTION, "model": {**SHAPE, "moe": {**GROUPED, "num_groups": 3}}},
-        "/model/moe",
-        "an object with 5 members",
+        "/model/moe/num_groups",
+        3,
     ),
 ]
 
