@@ -86,6 +86,11 @@ def _stated_or(default: Kinds) -> Kinds:
     return read
 
 
+def _untied(cfg: Config) -> Config:
+    """The model code of some families has a head of its own, whatever the config says."""
+    return cfg.with_value("tie_word_embeddings", False)
+
+
 def _all_of(kind: str) -> Kinds:
     return lambda cfg: lambda index: kind
 
@@ -152,14 +157,14 @@ _LETTERS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 
 def _nemotron_h(cfg: Config) -> Config:
     """The kinds of layers are a list or letters, and newer files say in no other way how many there
-    are. The model code never ties embeddings."""
+    are. The model code does not read `mamba_proj_bias`."""
     key = "layer_types" if cfg.get("layer_types") is not None else "hybrid_override_pattern"
     kinds = cfg.get(key)
     if isinstance(kinds, (str, list)) and not cfg.is_written("num_hidden_layers"):
         cfg = cfg.with_value("num_hidden_layers", len(kinds))
     if key != "layer_types":
         cfg = cfg.with_value("layer_types", _spelled_out(cfg, key))
-    return cfg.with_value("tie_word_embeddings", False)
+    return _untied(cfg.with_value("mamba_proj_bias", cfg.flag("use_bias")))
 
 
 def _spelled_out(cfg: Config, key: str) -> list[str]:
@@ -184,7 +189,7 @@ def _nemotron_h_experts(cfg: Config) -> Moe:
 def _kimi(cfg: Config) -> Config:
     """Files from before transformers 5 have an object for the layers with delta attention. What
     Kimi-K3 adds is off in Kimi Linear."""
-    cfg = cfg.assuming(
+    cfg = _untied(cfg).assuming(
         attn_res_block_size=None,
         first_k_dense_replace=1,
         latent_moe_use_norm=False,
@@ -239,11 +244,10 @@ def _kimi_experts(cfg: Config) -> Moe:
 
 def _bailing(cfg: Config) -> Config:
     """Delta attention has the heads of attention."""
-    head_dim = cfg.size("head_dim")
-    cfg = cfg.with_value("linear_head_dim", head_dim)
+    cfg = cfg.with_value("linear_head_dim", cfg.size("head_dim"))
     cfg = cfg.with_value("linear_num_heads", cfg.size("num_attention_heads"))
-    kernel = cfg.size("short_conv_kernel_size")
-    return cfg.with_value("linear_conv_kernel_dim", kernel)
+    cfg = cfg.with_value("linear_conv_kernel_dim", cfg.size("short_conv_kernel_size"))
+    return _untied(cfg)
 
 
 def _bailing_heads(cfg: Config, kind: str) -> Attention:
@@ -490,7 +494,6 @@ FAMILIES: Mapping[str, Hybrid] = {
             "mamba_d_state": "ssm_state_size",
             "mamba_n_groups": "n_groups",
             "mamba_n_heads": "mamba_num_heads",
-            "mamba_proj_bias": "use_bias",
         },
         described=("ssm_state_size",),
         prepare=_nemotron_h,

@@ -12,10 +12,14 @@ from models.cost.facts import question as asked
 from models.cost.kernels import attention
 from models.cost.predictions import predict
 from models.spec import catalogue
+from models.spec.attention import Indexer
+from models.spec.layer import Layer
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import NewestSoftware
 from models.spec.recompute import NONE
+from models.spec.recurrence import DeltaNet
+from models.spec.workload import Packing
 from tests.models.cost.examples import LAYOUTS, PROFILE, question
 
 
@@ -78,3 +82,50 @@ def test_without_tf32_products_of_fp32_run_at_the_peak_of_fp32() -> None:
     assert "tf32" not in old.peak_tflops
     assert old.peak_flops("tf32") == old.peak_flops("fp32") == old.peak_tflops["fp32"] * 1e12
     assert new.peak_flops("tf32") > new.peak_flops("fp32")
+
+
+def test_fewer_chosen_keys_take_less_time_and_scoring_takes_some() -> None:
+    """Attention over 64 of 8,192 keys, beside that over all."""
+    problem = question()
+    layers = problem.architecture.layers
+    times = []
+    for top_k in (None, 4096, 64):
+        chosen = None if top_k is None else Indexer(num_heads=4, head_dim=64, top_k=top_k)
+        changed = tuple(
+            replace(each, attention=replace(each.attention, indexer=chosen)) for each in layers
+        )
+        model = replace(problem.architecture, layers=changed)
+        c = replace(PROFILE.coefficients(problem.scopes), chosen_keys=1.0)
+        rows = Layouts.of([Layout(dp_shard=64, zero_stage=3, recompute="full")])
+        times.append(float(predict(replace(problem, architecture=model), rows, c).step_time_s[0]))
+    whole, many, few = times
+    assert few < many
+    assert few < whole
+
+
+def test_a_recurrence_takes_as_long_for_as_many_tokens() -> None:
+    delta = DeltaNet(num_heads=32, num_key_heads=16, key_dim=128, value_dim=128, conv_kernel=4)
+    layer = Layer(recurrence=delta, feed_forward=question().architecture.layers[0].feed_forward)
+    model = replace(question().architecture, layers=(layer,) * 8)
+    seconds = []
+    for seq_len, micro_batch in ((2048, 16), (32768, 1)):
+        problem = replace(question(seq_len=seq_len), architecture=model)
+        rows = Layouts.of([Layout(dp_shard=8, micro_batch=micro_batch, zero_stage=1)])
+        found = predict(problem, rows, PROFILE.coefficients(problem.scopes))
+        seconds.append(float(found.time["compute_s"][0]) / problem.workload.tokens)
+    assert seconds[0] == pytest.approx(seconds[1])
+
+
+def test_longer_documents_of_one_rank_are_waited_for() -> None:
+    problem = question()
+
+    def step(spread: float, mean: float = 500.0) -> float:
+        packing = Packing(mean_length=mean, spread=spread)
+        workload = replace(problem.workload, packing=packing)
+        rows = Layouts.of([Layout(dp_shard=64, zero_stage=3, recompute="full")])
+        c = PROFILE.coefficients(problem.scopes)
+        found = predict(replace(problem, workload=workload), rows, c)
+        return float(found.time["jitter_s"][0])
+
+    assert step(0.0) < step(0.5) < step(2.0)
+    assert step(0.0) == pytest.approx(step(0.0, 8000.0), rel=0.2)

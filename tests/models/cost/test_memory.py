@@ -15,9 +15,13 @@ from models.cost.predictions import predict
 from models.cost.shard import Shard
 from models.cost.step import wanted_pieces
 from models.spec import catalogue
+from models.spec.adapters import Lora
+from models.spec.architecture import Architecture
+from models.spec.layer import Layer
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.recompute import NONE, policy_code
+from models.spec.recurrence import Mamba2
 from tests.models.cost.examples import LAYOUTS, PROFILE, on_stack, question
 
 
@@ -272,3 +276,55 @@ def test_copies_of_weights_for_gemms_take_memory_with_fp8_only() -> None:
     layers = catalogue.architecture("llama-3-8b").parameters.total - 2 * 128256 * 4096
     assert more == pytest.approx(2 * layers / 8, rel=1e-3)
     assert held["fp8", "megatron-bridge"] == held["bf16", "megatron-bridge"]
+
+
+def test_adapters_leave_parameters_and_take_the_rest() -> None:
+    """Of 70 billion frozen parameters over 64 devices 2 bytes each; gradients, masters and moments
+    are those of adapters."""
+    problem = on_stack("torchtitan", question())
+    lora = Lora(rank=16)
+    tuned = replace(problem, workload=replace(problem.workload, lora=lora))
+    layout = Layouts.of([Layout(dp_shard=64, zero_stage=3, recompute="full")])
+    c = PROFILE.coefficients(problem.scopes)
+    memory = predict(tuned, layout, c).memory
+    model = problem.architecture
+    adapters = model.num_layers * lora.parameters(model.layers[0], model.hidden_size)
+    assert memory["gradients_bytes"][0] == pytest.approx(
+        adapters / 64 * tuned.gradient_bytes, rel=1e-9
+    )
+    assert memory["optimizer_bytes"][0] == pytest.approx(adapters / 64 * 12, rel=1e-9)
+    more = memory["parameters_bytes"] - predict(problem, layout, c).memory["parameters_bytes"]
+    assert more[0] == pytest.approx(2 * model.parameters.total / 64, rel=1e-3)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_frozen_weights_of_few_bits_take_less_memory_and_more_time(bits: int) -> None:
+    problem = on_stack("torchtitan", question())
+    layout = Layouts.of([Layout(dp_shard=64, zero_stage=3, recompute="full")])
+    whole, few = (
+        predict(
+            replace(problem, workload=replace(problem.workload, lora=Lora(base_bits=of))),  # type: ignore[arg-type]
+            layout,
+            PROFILE.coefficients(problem.scopes),
+        )
+        for of in (16, bits)
+    )
+    assert few.needed_bytes[0] < whole.needed_bytes[0]
+    assert few.step_time_s[0] > whole.step_time_s[0]
+
+
+def test_a_recurrence_keeps_no_more_in_longer_sequences() -> None:
+    mamba = Mamba2(num_heads=64, num_key_heads=8, key_dim=128, value_dim=64, conv_kernel=4)
+    model = replace(question().architecture, layers=(Layer(recurrence=mamba, num_norms=1),) * 4)
+    kept = [
+        kept_bytes(question_of(model, seq_len), [NONE])[0] / seq_len for seq_len in (2048, 65536)
+    ]
+    columns, values = 2 * 4096 + 2 * 1024 + 64, 4096
+    hidden = model.hidden_size
+    # the layer's input, the norm's output, what the projection puts out, and the recurrence's
+    # output before and behind its norm
+    assert kept == pytest.approx([2 * (2 * hidden + columns + 2 * values)] * 2)
+
+
+def question_of(model: Architecture, seq_len: int) -> Problem:
+    return replace(question(seq_len=seq_len), architecture=model)

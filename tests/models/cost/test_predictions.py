@@ -14,7 +14,8 @@ import pytest
 from models.columns import Array
 from models.cost.predictions import MEMORY_TERMS, TIME_TERMS, Predictions, predict
 from models.spec import catalogue
-from models.spec.layout import PLACEMENTS, Layout, Layouts
+from models.spec.hardware import Cluster
+from models.spec.layout import PLACEMENTS, TORUS_AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, shipped_profile
 from models.spec.workload import Workload
@@ -104,6 +105,7 @@ def test_layouts_that_differ_in_one_knob_are_each_as_if_alone(
 ) -> None:
     """One after the other, so that what they have in common is not worked out again."""
     problem = sparse_problem(chips=32)
+    problem = replace(problem, stack=replace(problem.stack, overlap_expert=True))
     c, other = told_apart(problem), replace(base, **change)  # type: ignore[arg-type]
     together = predict(problem, Layouts.of([base, other]), c)
     for row, layout in enumerate((base, other)):
@@ -111,6 +113,19 @@ def test_layouts_that_differ_in_one_knob_are_each_as_if_alone(
         require_same(alone, together.take(np.array([row])))
     one, two = np.hstack([together.time_terms, together.memory_terms])
     assert (one != two).any()
+
+
+def test_layouts_that_fill_a_torus_in_different_ways_are_each_as_if_alone() -> None:
+    problem = dense_problem()
+    chip = catalogue.chip("tpu-v5p")
+    cluster = Cluster(chip=chip, fabric=chip.fabric, num_chips=64, torus_shape=(2, 4, 8))
+    problem = replace(problem, cluster=cluster, stack=catalogue.stack("generic"))
+    layout = Layout(tp=4, dp_shard=16, zero_stage=3, sequence_parallel=True)
+    c, layouts = told_apart(problem), [layout, replace(layout, torus_axes=TORUS_AXES[-1])]
+    together = predict(problem, Layouts.of(layouts), c)
+    for row, one in enumerate(layouts):
+        require_same(predict(problem, Layouts.of([one]), c), together.take(np.array([row])))
+    assert together.step_time_s[0] != together.step_time_s[1]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

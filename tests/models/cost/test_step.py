@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.cost.layout_parts import LayoutParts
 from models.cost.predictions import TIME_TERMS, predict
+from models.cost.single_operations import gemm_seconds
 from models.layouts.defaults import with_stack_defaults
 from models.layouts.rules import require_legal
 from models.prediction.prediction import predict_layouts
@@ -221,3 +223,144 @@ def test_layers_of_multi_token_prediction_are_layers() -> None:
     )
     more = with_one.memory["activations_bytes"][0] - without.memory["activations_bytes"][0]
     assert more == pytest.approx(without.memory["activations_bytes"][0] / 61, rel=0.1)
+
+
+# -- terms by hand
+
+
+def dense(chips: int = 8, **switches: object) -> Problem:
+    """Llama-3-8B: 32 layers of 4,096, and 128,256 words."""
+    problem = question("llama-3-8b", chips=chips, global_batch=128)
+    stack = replace(catalogue.stack("generic"), **switches)  # type: ignore[arg-type]
+    return replace(problem, stack=stack)
+
+
+def terms(problem: Problem, layout: Layout, **changes: float) -> dict[str, float]:
+    """Where compute takes what its kernels take, with these coefficients."""
+    as_counted = {"compute_overhead": 1.0, "ageing": 0.0, "activation_memory": 1.0, **changes}
+    c = replace(PROFILE.coefficients(problem.scopes), **as_counted)
+    found = predict(problem, Layouts.of([layout]), c)
+    named = {**found.time, **found.memory, "host_bytes": found.host_bytes}
+    return {name: float(value) for name, (value,) in named.items()}
+
+
+NO_LOGITS = {"logit_memory": 1e-9}
+HEAD_IS_FULLEST = {"logit_memory": 1e3}
+WHOLE_LAYERS = Layout(dp_shard=8, zero_stage=1, recompute="full")
+PARAMETERS_OF_LAYER = 2 * 4096**2 * (1 + 1 / 4) + 3 * 4096 * 14336 + 2 * 4096
+
+
+def test_the_last_product_of_a_layer_need_not_be_computed_again() -> None:
+    whole, without = (
+        terms(dense(recomputes_last=last), WHOLE_LAYERS)["recompute_s"] for last in (True, False)
+    )
+    c = PROFILE.coefficients(dense().scopes)
+    (down,) = gemm_seconds(dense(), np.array([8192]), np.array([14336]), np.array([4096]), c)
+    assert whole - without == pytest.approx(16 * 32 * down)
+
+
+def test_a_module_of_multi_token_prediction_repeats_its_projection() -> None:
+    """From 2 x 7,168 elements, for each of four micro-batches."""
+    problem = question("deepseek-v3", chips=64, global_batch=256)
+    problem = replace(
+        problem,
+        architecture=replace(problem.architecture, mtp_layers=1),
+        stack=catalogue.stack("generic"),
+    )
+    layout = Layout(dp_shard=64, ep=64, zero_stage=1, recompute="full")
+    c = replace(PROFILE.coefficients(problem.scopes), compute_overhead=1.0, ageing=0.0)
+    parts = LayoutParts.of(problem, layout, c)
+    layers = parts.counts[:-2] @ parts.costs["forward"][:-2]
+    (projection,) = gemm_seconds(
+        problem, np.array([8192]), np.array([2 * 7168]), np.array([7168]), c
+    )
+    assert terms(problem, layout)["recompute_s"] == pytest.approx(4 * (layers + projection))
+
+
+def test_the_largest_layer_is_whole_again_while_it_is_computed() -> None:
+    """Unless the loss before it took more: then logits count, and not the layer."""
+    kept = terms(dense(), replace(WHOLE_LAYERS, recompute="none"), **NO_LOGITS)
+    layer, stream = kept["activations_bytes"] / 32, 8192 * 4096 * 2
+    without, with_loss = (terms(dense(), WHOLE_LAYERS, **of) for of in (NO_LOGITS, HEAD_IS_FULLEST))
+    assert without["activations_bytes"] == pytest.approx(32 * stream + layer - stream)
+    assert without["logits_bytes"] == 0
+    assert with_loss["activations_bytes"] == pytest.approx(32 * stream)
+    assert with_loss["logits_bytes"] == pytest.approx(1e3 * 6 * 8192 * 128256)
+
+
+def test_keys_that_are_gathered_are_held_whole_with_their_gradients() -> None:
+    """Keys and values of 8 heads of 128, of 8,192 tokens; a ring holds its own."""
+    layout = Layout(cp=8)
+    passed, gathered = (
+        terms(dense(context=context), layout, **NO_LOGITS)["activations_bytes"]
+        for context in ("ring", "allgather")
+    )
+    assert gathered - passed == pytest.approx(2 * 8192 * 2 * 8 * 128 * 2)
+
+
+def test_parameters_that_stay_gathered_are_moved_and_held_as_in_zero_1() -> None:
+    """ZeRO 3 in a pipeline, without resharding."""
+    shape = Layout(pp=2, dp_shard=4, zero_stage=1)
+    one, stays = (
+        terms(dense(), shape),
+        terms(dense(), replace(shape, zero_stage=3, reshard=False)),
+    )
+    assert one["data_s"] > 0
+    for name in ("data_s", "parameters_bytes", "gradients_bytes", "optimizer_bytes"):
+        assert stays[name] == pytest.approx(one[name]), name
+
+
+def test_a_tied_embedding_is_where_the_head_is_too() -> None:
+    """16 layers and the final norm, and the embedding on the last stage as on the first."""
+    problem = dense()
+    tied = replace(problem.architecture, tie_word_embeddings=True)
+    layout = Layout(pp=2, dp_shard=4, zero_stage=0)
+    found = terms(replace(problem, architecture=tied), layout, **HEAD_IS_FULLEST)
+    held = 16 * PARAMETERS_OF_LAYER + 128256 * 4096 + 4096
+    assert found["parameters_bytes"] == pytest.approx(2 * held)
+
+
+def test_offloaded_activations_leave_two_layers_behind() -> None:
+    """One on its way to the host and one that is computed; in a pipeline the first stage has most
+    on its host, two micro-batches of 16 layers."""
+    for layout in (Layout(dp_shard=8, zero_stage=1), Layout(pp=2, dp_shard=4, zero_stage=1)):
+        kept = terms(dense(), layout, **NO_LOGITS)["activations_bytes"]
+        found = terms(dense(), replace(layout, offload_activations=True), **NO_LOGITS)
+        assert found["activations_bytes"] == pytest.approx(2 * kept / 32)
+        assert found["host_bytes"] == pytest.approx(kept)
+
+
+@pytest.mark.parametrize(("pp", "kept"), [(1, 0), (2, 128 // 4)])
+def test_the_last_stage_may_keep_the_logits_of_all_micro_batches(pp: int, kept: int) -> None:
+    layout = Layout(pp=pp, dp_shard=8 // pp, zero_stage=1)
+    frees, keeps = (
+        terms(dense(keeps_logits=of), layout, **HEAD_IS_FULLEST)["logits_bytes"]
+        for of in (False, True)
+    )
+    assert keeps - frees == pytest.approx(kept * 8192 * 128256 * 2)
+
+
+def test_what_the_host_updates_comes_back_as_shards() -> None:
+    """Beside two layers that are gathered, which FSDP has anyway."""
+    layout = Layout(dp_shard=8, zero_stage=3)
+    owned = dense().architecture.parameters.total / 8
+    stays, offloads = (
+        terms(dense(), replace(layout, offload_optimizer=of))["parameters_bytes"]
+        for of in (False, True)
+    )
+    assert stays == pytest.approx(2 * 2 * PARAMETERS_OF_LAYER)
+    assert offloads - stays == pytest.approx(2 * owned)
+    found = terms(dense(), replace(layout, offload_optimizer=True))
+    assert found["optimizer_bytes"] == 0
+    assert found["host_bytes"] == pytest.approx(12 * owned)
+
+
+def test_fsdp_shards_the_master_copy_whatever_parameters_are() -> None:
+    """In fp32 training a parameter in use is its own master copy, unless it is gathered."""
+    problem = dense()
+    problem = replace(problem, workload=replace(problem.workload, precision="fp32"))
+    owned = problem.architecture.parameters.total / 8
+    whole, gathered = (
+        terms(problem, Layout(dp_shard=8, zero_stage=stage))["optimizer_bytes"] for stage in (1, 3)
+    )
+    assert (whole, gathered) == (pytest.approx(8 * owned), pytest.approx(12 * owned))
