@@ -126,7 +126,7 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (
         changed(PREDICTION, "model", {"model_type": "llama"}),
         "invalid",
-        "/model/num_attention_heads",
+        "/model/num_hidden_layers",
     ),
     (changed(PREDICTION, "model", {"model_type": 5}), "invalid", "/model/model_type"),
     (changed(PREDICTION, "model", {}), "invalid", "/model/num_layers"),
