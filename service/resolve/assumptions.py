@@ -55,6 +55,7 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
         *_software_age(problem, profile),
         *_text_tower(resolved),
         *_quantized_weights(resolved),
+        *_attention_residuals(problem),
         *_tf32(problem),
         *_torus(resolved),
         *_scale_up_domain(question, problem),
@@ -244,6 +245,14 @@ def _quantized_weights(resolved: ResolvedQuestion) -> list[str]:
     precision = resolved.problem.workload.precision
     return [
         f"model.quantization_config has no effect: training is in workload.precision = {precision}"
+    ]
+
+
+def _attention_residuals(problem: Problem) -> list[str]:
+    if not any(layer.attention_residuals for layer in problem.architecture.kinds):
+        return []
+    return [
+        "of the model's attention residuals only the parameters count: their sums are not priced"
     ]
 
 

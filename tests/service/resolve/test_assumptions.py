@@ -15,6 +15,9 @@ MULTIMODAL = next(
     item["config"] for item in PUBLISHED.values() if item["config"]["model_type"] == "llama4"
 )
 
+HYBRIDS = json.loads((Path(__file__).parents[1] / "formats/hybrids.json").read_text())
+KIMI = next(one["config"] for one in HYBRIDS if one["config"]["model_type"] == "kimi_linear")
+
 QUANTIZED = {**PUBLISHED["Llama-3.2-1B"]["config"], "quantization_config": {"quant_method": "fp8"}}
 
 
@@ -48,6 +51,10 @@ SAID = [
     ),
     (changed(PREDICTION, "model", "llama-4-scout"), "of llama-4-scout only the text tower counts"),
     (changed(PREDICTION, "model", MULTIMODAL), "of llama-4-maverick only the text tower counts"),
+    (
+        changed(on("h100", **SHARDED), "model", {**KIMI, "attn_res_block_size": 4}),
+        "of the model's attention residuals only the parameters count",
+    ),
     (
         changed(PREDICTION, "model", QUANTIZED),
         "model.quantization_config has no effect: training is in",
