@@ -127,6 +127,16 @@ def calibrate(
     )
 
 
+def with_published_terms(profile: Profile, observations: Sequence[Observation]) -> Profile:
+    """The profile with the terms that `calibrate` would find in published runs, without what is
+    said of their reach."""
+    known = Posterior.independent()
+    time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
+    memory = memory_fit(profile, observations, known)
+    terms = {**_fitted_terms(time, time_estimate), **_fitted_terms(memory, memory.solve())}
+    return profile.with_terms(terms)
+
+
 def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Profile, Posterior]:
     """The profile with the terms of an estimate, and their joint posterior."""
     fitted = profile.with_terms(_fitted_terms(fit, estimate))

@@ -13,29 +13,31 @@ all runs of one sparse model may be off alike, which is a random effect that is 
 
 The method is Gauss-Newton with Levenberg's damping. Each step minimises the linearised problem by
 iteratively reweighted least squares (IRLS), which is faster here than what scipy.optimize offers
-(pyproject.toml has figures). Jacobians are central differences, for which all terms of a problem
-are shifted in one vectorised prediction. The posterior is Laplace's approximation: its covariance
-is the inverse of the weighted normal matrix.
+(pyproject.toml has figures). Slopes are central differences in the coefficients, which are all
+shifted in one call of the cost model for each problem (models.calibration.linearisation). The
+posterior is Laplace's approximation: its covariance is the inverse of the weighted normal matrix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from models.calibration.linearisation import Block, Linearisation
 from models.calibration.losses import BoundLoss, student_t_loss, student_t_weight
 from models.calibration.posterior import Posterior
 from models.calibration.random_effects import RandomEffects
 from models.columns import Array
-from models.cost.predictions import LayoutRows, Predictions, predict
+from models.cost.facts import COEFFICIENTS, coefficient_records
+from models.cost.predictions import LayoutRows, StepCosts, step_costs_under_each
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
-from models.spec.profile import Profile, TermKey
+from models.spec.profile import KINDS, Profile
 
-# Each is a new Jacobian, in which nearly all the time of a fit goes.
+# Each is a new linearisation, in which most of the time of a fit goes.
 _GAUSS_NEWTON_STEPS = 14
 _IRLS_STEPS = 12
 # Rounds in which the weights of runs and the effects of their models are found from each other.
@@ -53,7 +55,7 @@ _SPREAD_OVER_MEDIAN = 1.4826
 
 Side = Literal["equal", "at_least", "at_most"]
 _SIGNS: dict[Side, int] = {"equal": 0, "at_least": 1, "at_most": -1}
-Quantity = Callable[[Predictions], Array]
+Quantity = Callable[[StepCosts], Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,46 +75,6 @@ class Target:
     weight: float = 1.0
     source: str = ""
     model: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Linearisation:
-    """Log predictions to first order around `theta`.
-
-    Runs that are predicted alike share a row, however many they are: `logs` (rows,) and `jacobian`
-    (rows, terms) hold the rows, and `row` (runs,) says which of them each run has.
-    """
-
-    theta: Array
-    logs: Array
-    jacobian: Array
-    row: Array
-
-    @property
-    def predicted(self) -> Array:
-        """The log prediction of each run at `theta`; shape (runs,)."""
-        return np.asarray(self.logs[self.row])
-
-    def at(self, theta: Array) -> Linearisation:
-        """The same first-order predictions, moved to other terms."""
-        return replace(self, theta=theta, logs=self.logs + self.jacobian @ (theta - self.theta))
-
-    def gradient(self, slope: Array) -> Array:
-        """Jᵀs: the slope of a sum over runs in each term, from its slope `slope` (runs,) in each
-        run's log prediction."""
-        return np.asarray(self.jacobian.T @ self._row_sums(slope))
-
-    def normal_matrix(self, irls_weight: Array) -> Array:
-        """JᵀSJ over all runs, where S holds their IRLS weights; shape (terms, terms)."""
-        row_weight = self._row_sums(irls_weight)
-        return np.asarray(self.jacobian.T @ (row_weight[:, None] * self.jacobian))
-
-    def prediction_variance(self, term_variance: Array) -> Array:
-        """The variance of each run's log prediction if the terms vary independently."""
-        return np.asarray((self.jacobian**2 @ term_variance)[self.row])
-
-    def _row_sums(self, values: Array) -> Array:
-        return np.bincount(self.row, values, len(self.logs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +99,28 @@ class Estimate:
 class Batch:
     """Targets of one quantity of one problem, which are predicted together.
 
-    `targets` are their indices and `layouts` the distinct layouts among them, with their `rows`;
-    `layout_index` says which of those each target has. A Jacobian has a row for each layout, from
-    `first_row` on.
+    `targets` are their indices and `rows` the distinct layouts among them; `row_of_target` says
+    which of those each target has. A linearisation has a row for each layout, from `first_row` on.
+    `coefficients` (1,) are those of the profile that the fit begins with, and `block` says in which
+    block of the linearisation the batch is.
     """
 
     problem: Problem
     quantity: Quantity
     targets: Array
-    layouts: Layouts
     rows: LayoutRows
-    layout_index: Array
+    row_of_target: Array
+    coefficients: Array
+    block: int
     first_row: int
+
+    def log_predictions(self, columns: Array, values: Array) -> Array:
+        """Log predictions of each layout under n sets of `values` (n, columns) of the coefficients
+        in these columns of a record; shape (layouts, n)."""
+        coefficients = np.repeat(self.coefficients, len(values))
+        coefficients.view(np.float64).reshape(len(values), -1)[:, columns] = values
+        costs = step_costs_under_each(self.rows, coefficients)
+        return np.asarray(np.log(self.quantity(costs)).reshape(-1, len(values)))
 
 
 class Fit:
@@ -202,84 +174,97 @@ class Fit:
         self.source = np.unique([target.source for target in targets], return_inverse=True)[1]
         self.sign = np.array([_SIGNS[target.side] for target in targets])
         self.random_effects = _random_effects(targets, random_effect_spread)
-        self.batches = self._batches()
+        self.names = [name for name in KINDS if name in coefficients]
+        self.columns = np.array([(COEFFICIENTS.names or ()).index(name) for name in self.names])
+        self.is_fraction = np.array([KINDS[name] == "fraction" for name in self.names])
+        self.batches, self.blocks = self._batches_and_blocks()
         self.row = np.empty(len(targets), dtype=np.int64)
-        for batch in self.batches:
-            self.row[batch.targets] = batch.first_row + batch.layout_index
+        self.batch_of_target = np.empty(len(targets), dtype=np.int64)
+        for i, batch in enumerate(self.batches):
+            self.row[batch.targets] = batch.first_row + batch.row_of_target
+            self.batch_of_target[batch.targets] = i
 
-    def _batches(self) -> list[Batch]:
-        """Targets by problem and quantity; a layout that ran often is predicted once."""
-        members: dict[tuple[int, str], list[int]] = {}
-        for i, number in enumerate(number_by_problem([t.problem for t in self.targets])):
-            members.setdefault((number, self.targets[i].quantity), []).append(i)
+    def _batches_and_blocks(self) -> tuple[list[Batch], list[Block]]:
+        """Targets by problem and quantity, those whose coefficients have the same terms one after
+        the other; a layout that ran often is predicted once."""
+        numbers = number_by_problem([target.problem for target in self.targets])
+        members: dict[tuple[int, ...], dict[tuple[int, str], list[int]]] = {}
+        for i, (target, number) in enumerate(zip(self.targets, numbers, strict=True)):
+            in_scope = self.profile.terms_in(target.problem.scopes)
+            terms = tuple(self.column[term.key] for term in in_scope if term.key in self.column)
+            of_block = members.setdefault(terms, {})
+            of_block.setdefault((number, target.quantity), []).append(i)
         batches = list[Batch]()
-        first_row = 0
-        for (_, quantity), targets in members.items():
-            distinct: dict[Layout, int] = {}
-            index = [distinct.setdefault(self.targets[i].layout, len(distinct)) for i in targets]
-            problem, layouts = self.targets[targets[0]].problem, Layouts.of(list(distinct))
-            batch = Batch(
-                problem=problem,
-                quantity=self.quantities[quantity],
-                targets=np.array(targets),
-                layouts=layouts,
-                rows=LayoutRows.of(problem, layouts),
-                layout_index=np.array(index),
-                first_row=first_row,
-            )
-            batches.append(batch)
-            first_row += len(distinct)
-        return batches
+        blocks = list[Block]()
+        end = 0
+        for terms, of_block in members.items():
+            begin = end
+            for targets in of_block.values():
+                batches.append(self._batch(targets, len(blocks), end))
+                end += len(batches[-1].rows.records)
+            parts = [self.names.index(self.terms[term].coefficient) for term in terms]
+            blocks.append(Block(slice(begin, end), np.array(terms), np.array(parts)))
+        return batches, blocks
+
+    def _batch(self, targets: Sequence[int], block: int, first_row: int) -> Batch:
+        distinct: dict[Layout, int] = {}
+        row = [distinct.setdefault(self.targets[i].layout, len(distinct)) for i in targets]
+        target = self.targets[targets[0]]
+        problem = target.problem
+        return Batch(
+            problem=problem,
+            quantity=self.quantities[target.quantity],
+            targets=np.array(targets),
+            rows=LayoutRows.of(problem, Layouts.of(list(distinct))),
+            row_of_target=np.array(row),
+            coefficients=coefficient_records(self.profile.coefficients(problem.scopes)),
+            block=block,
+            first_row=first_row,
+        )
 
     def log_predictions(self, theta: Array, wanted: Array | None = None) -> Array:
         """Log predictions under these terms of all targets, or of those in the mask `wanted`; the
         others are NaN."""
-        profile = self.with_terms(theta)
+        if wanted is None:
+            wanted = np.ones(len(self.targets), dtype=bool)
         result = np.full(len(self.targets), np.nan)
-        for batch in self.batches:
-            if wanted is None:
-                mine = np.ones(len(batch.targets), dtype=bool)
-            else:
-                mine = wanted[batch.targets]
-            if mine.any():
-                coefficients = profile.coefficients(batch.problem.scopes)
-                predictions = predict(batch.problem, batch.layouts, coefficients, batch.rows)
-                logs = np.log(batch.quantity(predictions))
-                result[batch.targets[mine]] = logs[batch.layout_index[mine]]
-        return result
+        for i in np.unique(self.batch_of_target[wanted]).tolist():
+            batch = self.batches[i]
+            values = self._natural(self._sums(batch.block, theta))
+            logs = batch.log_predictions(self.columns, values[None])[:, 0]
+            result[batch.targets] = logs[batch.row_of_target]
+        return np.where(wanted, result, np.nan)
 
     def linearise(self, theta: Array) -> Linearisation:
-        """Log predictions and their Jacobian at these terms."""
-        profile = self.with_terms(theta)
+        """Log predictions and their slopes at these terms."""
+        n = len(self.names)
         logs = np.empty(self.row.max(initial=-1) + 1)
-        jacobian = np.zeros((len(logs), len(self.terms)))
+        slopes = np.empty((len(logs), n))
+        values = [self._shifted(self._sums(block, theta)) for block in range(len(self.blocks))]
         for batch in self.batches:
-            terms = [t for t in profile.terms_in(batch.problem.scopes) if t.key in self.column]
-            shifted = self._shifted_predictions(batch, profile, [term.key for term in terms])
-            k = len(terms)
-            rows = slice(batch.first_row, batch.first_row + len(batch.layouts))
-            columns = [self.column[term.key] for term in terms]
-            jacobian[rows, columns] = ((shifted[:k] - shifted[k : 2 * k]) / (2 * _DIFFERENCE)).T
-            logs[rows] = shifted[-1]
-        return Linearisation(theta, logs, jacobian, self.row)
+            shifted = batch.log_predictions(self.columns, values[batch.block])
+            rows = slice(batch.first_row, batch.first_row + len(shifted))
+            slopes[rows] = (shifted[:, :n] - shifted[:, n : 2 * n]) / (2 * _DIFFERENCE)
+            logs[rows] = shifted[:, -1]
+        return Linearisation(theta, logs, slopes, self.blocks, self.row)
 
-    def _shifted_predictions(
-        self, batch: Batch, profile: Profile, keys: Sequence[TermKey]
-    ) -> Array:
-        """Log predictions of a batch's layouts with each term shifted up, each shifted down, and
-        none shifted; shape (2 * terms + 1, layouts)."""
-        n, k = len(batch.layouts), len(keys)
-        offsets = {}
-        for j, key in enumerate(keys):
-            shift = np.zeros((2 * k + 1, n))
-            shift[j] = _DIFFERENCE
-            shift[k + j] = -_DIFFERENCE
-            offsets[key] = shift.ravel()
-        coefficients = profile.coefficients(batch.problem.scopes, offsets)
-        rows = np.tile(np.arange(n), 2 * k + 1)
-        repeated, known = batch.layouts.take(rows), batch.rows.take(rows)
-        predictions = predict(batch.problem, repeated, coefficients, known)
-        return np.asarray(np.log(batch.quantity(predictions)).reshape(2 * k + 1, n))
+    def _sums(self, block: int, theta: Array) -> Array:
+        """The coefficients of a block under these terms, on their unbounded scale."""
+        return self.blocks[block].sums(theta, len(self.names))
+
+    def _natural(self, sums: Array) -> Array:
+        """The same on their natural scale."""
+        exponential = np.exp(np.where(self.is_fraction, -sums, sums))
+        return np.where(self.is_fraction, 1 / (1 + exponential), exponential)
+
+    def _shifted(self, sums: Array) -> Array:
+        """Natural values of n coefficients with each shifted up, each shifted down, and none
+        shifted; shape (2n + 1, n)."""
+        n = len(sums)
+        values = np.tile(self._natural(sums), (2 * n + 1, 1))
+        np.fill_diagonal(values, self._natural(sums + _DIFFERENCE))
+        np.fill_diagonal(values[n:], self._natural(sums - _DIFFERENCE))
+        return values
 
     def solve(self) -> Estimate:
         """The estimate, searched for from the profile's own terms."""
@@ -339,11 +324,6 @@ class Fit:
         distance = self.value - predicted
         return np.where(self.sign * distance < 0, 0.0, distance)
 
-    def with_terms(self, theta: Array) -> Profile:
-        """The profile with the means of the fit's terms replaced."""
-        changed = {t.key: replace(t, mean=float(v)) for t, v in zip(self.terms, theta, strict=True)}
-        return self.profile.with_terms(changed)
-
     def _is_converged(self, step: Array) -> bool:
         largest = np.abs(step / self.prior_spread).max(initial=0.0)
         return bool(largest < _CONVERGED_SPREADS)
@@ -356,6 +336,7 @@ class Fit:
         the linearisation was made."""
         theta = linear.theta
         damped = damping * np.diag(self.prior_precision)
+        damped_prior = self.prior_precision + np.diag(damped)
         for _ in range(_IRLS_STEPS):
             predicted = linear.at(theta).predicted
             effect = self._model_effect(predicted, weight, noise)
@@ -365,8 +346,7 @@ class Fit:
             unexplained = residual - self.random_effects.means(residual, irls_weight)
             prior_pull = self.prior_precision @ (theta - self.prior_mean)
             prior_pull = prior_pull + damped * (theta - linear.theta)
-            normal = self.prior_precision + np.diag(damped)
-            normal = normal + self._normal_matrix(linear, irls_weight)
+            normal = damped_prior + self._normal_matrix(linear, irls_weight)
             gradient = linear.gradient(irls_weight * unexplained) - prior_pull
             step = np.linalg.solve(normal, gradient)
             theta = theta + step
@@ -393,7 +373,7 @@ class Fit:
         return self.residual(linear.predicted + effect)
 
     def _normal_matrix(self, linear: Linearisation, irls_weight: Array) -> Array:
-        lost = self.random_effects.lost_information(linear.jacobian, linear.row, irls_weight)
+        lost = self.random_effects.lost_information(linear, irls_weight)
         return linear.normal_matrix(irls_weight) - lost
 
     def _irls(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:

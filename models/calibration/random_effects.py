@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.calibration.linearisation import Linearisation
 from models.columns import Array
 
 
@@ -31,15 +32,16 @@ class RandomEffects:
         sums = np.bincount(self.model, irls_weight * residual, len(self.spread))
         return np.asarray((sums * self._variances(irls_weight))[self.model])
 
-    def lost_information(self, jacobian: Array, row: Array, irls_weight: Array) -> Array:
-        """What not knowing the effects takes off the normal matrix JᵀSJ; shape (terms, terms).
-        `row` (runs,) is each run's row of the Jacobian."""
-        has_effect = self.spread[self.model] > 0
-        weight_of_rows = np.zeros((len(self.spread), len(jacobian)))
-        cells = self.model[has_effect], row[has_effect]
+    def lost_information(self, linear: Linearisation, irls_weight: Array) -> Array:
+        """What not knowing the effects takes off the normal matrix JᵀSJ; shape (terms, terms)."""
+        uncertain = self.spread > 0
+        number = np.cumsum(uncertain) - 1
+        has_effect = uncertain[self.model]
+        weight_of_rows = np.zeros((int(uncertain.sum()), len(linear.logs)))
+        cells = number[self.model[has_effect]], linear.row[has_effect]
         np.add.at(weight_of_rows, cells, irls_weight[has_effect])
-        sums = weight_of_rows @ jacobian
-        return np.asarray(sums.T @ (sums * self._variances(irls_weight)[:, None]))
+        sums = linear.gradients(weight_of_rows)
+        return np.asarray(sums.T @ (sums * self._variances(irls_weight)[uncertain, None]))
 
     def loss(self, effect: Array) -> float:
         """-2 log of the prior density of the effects, up to a constant. `effect` (runs,) is that of

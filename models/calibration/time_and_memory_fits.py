@@ -29,19 +29,17 @@ _LEAST_EXPOSED = 1e-3
 
 
 def _measured_coefficient(name: str) -> Quantity:
-    return lambda predictions: getattr(predictions.c, name) * np.ones(len(predictions.layouts))
+    return lambda costs: np.broadcast_to(costs.coefficients[name], len(costs))
 
 
 _TIME_QUANTITIES: dict[str, Quantity] = {
-    "step_time": lambda predictions: predictions.step_time_s,
-    "exposed": lambda predictions: np.maximum(
-        exposed_s(predictions.time), _LEAST_EXPOSED * predictions.step_time_s
-    ),
+    "step_time": lambda costs: costs.step_time_s,
+    "exposed": lambda costs: np.maximum(exposed_s(costs.time), _LEAST_EXPOSED * costs.step_time_s),
     **{name: _measured_coefficient(name) for name in KINDS.keys() - MEMORY_COEFFICIENTS},
 }
 _MEMORY_QUANTITIES: dict[str, Quantity] = {
-    "reserved": lambda predictions: predictions.reserved_bytes,
-    "needed": lambda predictions: predictions.needed_bytes,
+    "reserved": lambda costs: costs.reserved_bytes,
+    "needed": lambda costs: costs.needed_bytes,
 }
 RUN_QUANTITIES = ("step_time", "exposed", *_MEMORY_QUANTITIES)
 """Those that are measured in runs; the others may come from micro-benchmarks."""

@@ -19,6 +19,7 @@ from models.columns import Array
 from models.spec.adapters import Lora
 from models.spec.attention import Attention
 from models.spec.device_order import DeviceOrders
+from models.spec.encoder import Encoder
 from models.spec.hardware import Dim
 from models.spec.identity import cached_by_identity
 from models.spec.layer import Layer
@@ -104,6 +105,8 @@ class Facts(NamedTuple):
     embedding_parameters: float
     head_parameters: float
     """Of the output projection, and of MTP modules beyond their layers; not of the final norm."""
+    encoder_layers: float
+    """Of the encoder of images; 0 where there is none."""
     # the chip
     gemm_tile: float
     compute_units: float
@@ -281,6 +284,23 @@ class LayerFacts(NamedTuple):
     muon_expert_flops: float
 
 
+class EncoderFacts(NamedTuple):
+    """The encoder of images, beside its layers and its projector."""
+
+    patches: float
+    """That the encoder works on for a sequence."""
+    tokens: float
+    """That the projector makes of them for the language model."""
+    patch_elements: float
+    num_heads: float
+    trained: bool
+    projector_trained: bool
+    whole_parameters: float
+    """Of the tower, outside its layers."""
+    projector_vectors: float
+    """Parameters of biases and norms of the projector."""
+
+
 class PolicyFacts(NamedTuple):
     """What a recompute policy does to one kind of layer."""
 
@@ -352,6 +372,22 @@ def device_order(orders: DeviceOrders) -> DeviceOrder:
     return DeviceOrder(orders.default_domains, orders.domains, orders.dims, orders.strides)
 
 
+class Images(NamedTuple):
+    """The encoder of images. A model without one has no layers here, and zeros."""
+
+    facts: Array
+    """(1,) of Facts: those of the problem, but with the encoder's hidden size, and an image as its
+    sequence."""
+    encoder: Array
+    """(1,) of EncoderFacts."""
+    layers: Array
+    """(kinds,) of LayerFacts."""
+    policies: Array
+    """(policies, kinds) of PolicyFacts."""
+    projector: Array
+    """(matrices, 2): elements in and out."""
+
+
 class Question(NamedTuple):
     """A problem with its coefficients, as compiled functions take it."""
 
@@ -364,6 +400,7 @@ class Question(NamedTuple):
     dims: Array
     """(dims,) of DimFacts, from the inside out."""
     order: DeviceOrder
+    images: Images
 
 
 def question(problem: Problem, recompute: Array) -> Question:
@@ -377,9 +414,10 @@ def _question(problem: Problem, policies: tuple[int, ...]) -> Question:
     return Question(
         facts=_fact_records(problem),
         layers=_layer_records(problem),
-        policies=_policies(problem, policies),
+        policies=_policies(problem, policies, problem.architecture.kinds),
         dims=records(DimFacts, [_dim(dim) for dim in problem.cluster.dims]),
         order=device_order(problem.cluster.device_orders),
+        images=_images(problem, policies),
     )
 
 
@@ -391,6 +429,46 @@ def _fact_records(problem: Problem) -> Array:
 @cached_by_identity(_CACHED_QUESTIONS)
 def _layer_records(problem: Problem) -> Array:
     return records(LayerFacts, _layers(problem))
+
+
+def _images(problem: Problem, policies: tuple[int, ...]) -> Images:
+    encoder = problem.architecture.encoder
+    facts = _facts(problem)
+    if encoder is None:
+        nothing = np.zeros(1, record_type(EncoderFacts))
+        return Images(
+            records(Facts, [facts]), nothing, records(LayerFacts, []),
+            _policies(problem, policies, ()), np.zeros((0, 2)),
+        )  # fmt: skip
+    image = float(encoder.patches_per_image)
+    facts = facts._replace(
+        seq_len=image,
+        attended_length=image,
+        hidden_size=encoder.hidden_size,
+        residual_streams=1,
+        trains_all=encoder.trained,
+    )
+    return Images(
+        facts=records(Facts, [facts]),
+        encoder=records(EncoderFacts, [_encoder(encoder)]),
+        layers=records(LayerFacts, _encoder_layers(problem, encoder)),
+        policies=_policies(problem, policies, encoder.kinds),
+        projector=np.array(encoder.projector.matrices, dtype=float).reshape(-1, 2),
+    )
+
+
+def _encoder(encoder: Encoder) -> EncoderFacts:
+    embedding = encoder.patch_elements * encoder.hidden_size
+    return EncoderFacts(
+        patches=encoder.patches_per_sequence,
+        tokens=encoder.tokens_per_sequence,
+        patch_elements=encoder.patch_elements,
+        num_heads=encoder.num_heads,
+        trained=encoder.trained,
+        projector_trained=encoder.projector_trained,
+        whole_parameters=embedding + encoder.other_parameters,
+        projector_vectors=encoder.projector.vectors,
+    )
 
 
 def policy_numbers(recompute: Array) -> Array:
@@ -429,6 +507,7 @@ def _facts(problem: Problem) -> Facts:
         tied_embedding=architecture.tie_word_embeddings,
         embedding_parameters=count.embedding,
         head_parameters=count.lm_head + mtp_extra,
+        encoder_layers=len(architecture.encoder.layers) if architecture.encoder else 0,
         gemm_tile=chip.gemm_tile,
         compute_units=chip.compute_units / chip.devices_per_chip,
         gemm_flops=gemm_flops,
@@ -487,12 +566,22 @@ def _facts(problem: Problem) -> Facts:
 
 def _layers(problem: Problem) -> list[LayerFacts]:
     counts = problem.architecture.trained_layers_per_kind
+    hidden, seq_len = problem.architecture.hidden_size, problem.workload.attended_length
     kinds = zip(problem.architecture.kinds, counts, strict=True)
-    return [_layer(problem, layer, count) for layer, count in kinds]
+    lora = problem.workload.lora
+    return [_layer(problem, layer, count, hidden, seq_len, lora) for layer, count in kinds]
 
 
-def _layer(problem: Problem, layer: Layer, count: float) -> LayerFacts:
-    hidden = problem.architecture.hidden_size
+def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
+    hidden, image = encoder.hidden_size, encoder.patches_per_image
+    kinds = [(kind, encoder.layers.count(kind)) for kind in encoder.kinds]
+    return [_layer(problem, kind, count, hidden, image, None) for kind, count in kinds]
+
+
+def _layer(
+    problem: Problem, layer: Layer, count: float, hidden: int, seq_len: float, lora: Lora | None
+) -> LayerFacts:
+    """`seq_len`: tokens that attend to each other."""
     dense, moe = layer.dense, layer.moe
     expert = moe.expert_parameters(hidden) if moe else 0
     muon_dense, muon_expert = layer.orthogonalisation_flops(hidden)
@@ -502,7 +591,7 @@ def _layer(problem: Problem, layer: Layer, count: float) -> LayerFacts:
         blocks=layer.blocks,
         products=np.pad(products, ((0, MAX_PRODUCTS - len(products)), (0, 0))),
         num_products=len(products),
-        **_attention(problem, layer.attention),
+        **_attention(layer.attention, hidden, seq_len),
         **_recurrence(layer.recurrence, hidden),
         dense_width=dense.intermediate_size if dense else 0,
         dense_matrices=dense.matrices if dense else 0,
@@ -524,7 +613,7 @@ def _layer(problem: Problem, layer: Layer, count: float) -> LayerFacts:
         kv_parameters=_kv_parameters(layer, hidden),
         replicated_parameters=layer.replicated_parameters(hidden),
         largest_matrix=_largest_matrix(layer, hidden),
-        **_trained(problem.workload.lora, layer, hidden),
+        **_trained(lora, layer, hidden),
         muon_dense_flops=muon_dense,
         muon_expert_flops=muon_expert,
     )
@@ -591,15 +680,14 @@ def _product(each: Projection) -> tuple[float, ...]:
     return whole, each.n_in, each.n_out, rows, columns, 0, each.groups, is_up
 
 
-def _attention(problem: Problem, attention: Attention | None) -> dict[str, Any]:
+def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict[str, Any]:
     if attention is None:
         return {**dict.fromkeys(_OF_ATTENTION, 0.0), "num_kv_heads": 1.0}
-    seq_len, indexer = problem.workload.attended_length, attention.indexer
-    pooled = attention.compression
+    indexer, pooled = attention.indexer, attention.compression
     scored = attention.mean_scored(seq_len)
     whole = [
         each
-        for each in attention.projections(problem.architecture.hidden_size)
+        for each in attention.projections(hidden)
         if each.cut == "whole" and not each.name.endswith("_down")
     ]
     absorbed = attention.kv_lora_rank if indexer else None
@@ -659,8 +747,7 @@ def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
     }
 
 
-def _policies(problem: Problem, numbers: Sequence[int]) -> Array:
-    kinds = problem.architecture.kinds
+def _policies(problem: Problem, numbers: Sequence[int], kinds: Sequence[Layer]) -> Array:
     rows = []
     for number in numbers:
         for kind in kinds:

@@ -28,7 +28,8 @@ from models.cost.shard import Shard, kv_share, routed_tokens
 
 class PartSize(NamedTuple):
     """Parameters of one layer, or of an end of the model, on one device: outside and inside routed
-    experts, of what FSDP gathers at a time, and those of both that are trained."""
+    experts, of what FSDP gathers at a time (of layers alone), and those of both that are
+    trained."""
 
     dense: float
     expert: float
@@ -67,14 +68,14 @@ def layer_size(f: Facts, layer: LayerFacts, shard: Shard) -> PartSize:
 @compiled
 def embedding_size(f: Facts, shard: Shard) -> PartSize:
     size = f.embedding_parameters / shard.tp
-    return PartSize(size, 0.0, size, size if f.trains_all else 0.0, 0.0)
+    return PartSize(size, 0.0, 0.0, size if f.trains_all else 0.0, 0.0)
 
 
 @compiled
 def head_size(f: Facts, shard: Shard) -> PartSize:
     """The final norm is whole on every device. A tied head has no matrix of its own."""
     size = f.head_parameters / shard.tp + f.hidden_size
-    return PartSize(size, 0.0, size, size if f.trains_all else 0.0, 0.0)
+    return PartSize(size, 0.0, 0.0, size if f.trains_all else 0.0, 0.0)
 
 
 @compiled

@@ -7,6 +7,7 @@ import math
 
 from models.columns import Array
 from models.compilation.compiled import compiled
+from models.cost.again import computed_again, kept_bytes
 from models.cost.collectives import Links, doublings, time
 from models.cost.compute import (
     LayerTime,
@@ -18,15 +19,21 @@ from models.cost.compute import (
     overhead,
     skew,
 )
+from models.cost.encoder import (
+    add_encoder_kept,
+    encoder_shard,
+    encoder_size,
+    encoder_time,
+)
 from models.cost.facts import (
     ALLGATHER,
     DEDUPLICATED,
-    LAST_PRODUCT,
     ULYSSES,
     CoefficientRecord,
     Facts,
+    Images,
     LayerFacts,
-    PolicyFacts,
+    Question,
 )
 from models.cost.memory import (
     PartSize,
@@ -42,8 +49,8 @@ from models.cost.shard import Shard, kv_share, routed_tokens
 
 
 class Part:
-    """Of one layer of a kind, of the embedding or of the head: seconds for one micro-batch and
-    parameters on one device."""
+    """Of one layer of a kind, of the embedding, which has the encoder of images with it, or of the
+    head: seconds for one micro-batch and parameters on one device."""
 
     forward: float
     backward: float
@@ -55,6 +62,8 @@ class Part:
     host: float
     """These are as in LayerTime; what follows is communication in forward, nothing hidden."""
     tensor: float
+    tensor_back: float
+    """The same in backward, of the ends: a layer has there what it has in forward."""
     stall: float
     """Host seconds of the tensor-parallel collectives, beside pipeline sends."""
     context: float
@@ -77,6 +86,11 @@ class Part:
     trained_dense: float
     trained_expert: float
     """These are as in PartSize."""
+    encoder_share: float
+    """The share of its parameters that are the encoder's, and of those that are trained."""
+    trained_encoder_share: float
+    forward_only: float
+    """The share of its parameters that backward does not need: those of a frozen encoder."""
 
 
 class Mesh:
@@ -113,10 +127,9 @@ class Mesh:
 
 @compiled
 def set_shard(
-    f: Facts,
-    layers: Array,
-    policies: Array,
+    q: Question,
     shard: Shard,
+    of_images: Shard,
     c: CoefficientRecord,
     wanted: int,
     parts: Array,
@@ -125,10 +138,11 @@ def set_shard(
     pieces: Array,
 ) -> None:
     """Writes times and sizes into `parts`; the seconds that each recompute policy adds to backward
-    into `again` (policies, parts), and the bytes that a layer keeps into `kept` (policies,
-    kinds)."""
+    into `again` (policies, parts), and the bytes that a part keeps into `kept` (policies,
+    parts)."""
+    f, policies = q.facts[0], q.policies
     for kind in range(f.kinds):
-        layer = layers[kind]
+        layer = q.layers[kind]
         seconds = layer_time(f, layer, shard, c, wanted, pieces)
         set_time(parts[kind], seconds)
         set_size(parts[kind], layer_size(f, layer, shard))
@@ -136,18 +150,27 @@ def set_shard(
             again[policy, kind] = computed_again(policies[policy, kind], seconds.forward, pieces)
         stored = activations(f, layer, shard, pieces)
         for policy in range(len(policies)):
-            kept[policy, kind] = stored.input
-            if not policies[policy, kind].whole:
-                kept[policy, kind] += stored.others + not_repeated(policies[policy, kind], pieces)
-    set_ends(f, policies, shard, c, parts, again)
+            kept[policy, kind] = kept_bytes(policies[policy, kind], stored, pieces)
+    set_ends(f, policies, shard, c, parts, again, kept)
+    if len(q.images.layers) > 0:
+        add_encoder(
+            q.images, of_images, c, parts[f.kinds], again[:, f.kinds], kept[:, f.kinds], pieces
+        )
 
 
 @compiled
 def set_ends(
-    f: Facts, policies: Array, shard: Shard, c: CoefficientRecord, parts: Array, again: Array
+    f: Facts,
+    policies: Array,
+    shard: Shard,
+    c: CoefficientRecord,
+    parts: Array,
+    again: Array,
+    kept: Array,
 ) -> None:
     """A module of multi-token prediction repeats its projection where its layer is repeated."""
     embedding, head = f.kinds, f.kinds + 1
+    kept[:, embedding] = kept[:, head] = 0.0
     set_time(parts[embedding], embedding_time(f, shard, c))
     set_size(parts[embedding], embedding_size(f, shard))
     set_time(parts[head], head_time(f, shard, c))
@@ -159,25 +182,29 @@ def set_ends(
 
 
 @compiled
-def computed_again(policy: PolicyFacts, forward: float, pieces: Array) -> float:
-    """Seconds that a policy adds to a layer's backward."""
-    if policy.whole:
-        return forward - pieces[LAST_PRODUCT] if policy.skips_last else forward
-    seconds = 0.0
-    for piece in range(LAST_PRODUCT):
-        if policy.pieces >> piece & 1:
-            seconds += pieces[piece]
-    return seconds
-
-
-@compiled
-def not_repeated(policy: PolicyFacts, pieces: Array) -> float:
-    """The sum of those pieces that a policy does not repeat."""
-    rest = 0.0
-    for piece in range(LAST_PRODUCT):
-        if not policy.pieces >> piece & 1:
-            rest += pieces[piece]
-    return rest
+def add_encoder(
+    images: Images,
+    shard: Shard,
+    c: CoefficientRecord,
+    part: Part,
+    again: Array,
+    kept: Array,
+    pieces: Array,
+) -> None:
+    """Adds the encoder to the embedding."""
+    seconds = encoder_time(images, shard, c, again, pieces)
+    add_encoder_kept(images, shard, kept, pieces)
+    part.forward += seconds.forward
+    part.backward += seconds.backward
+    part.weight += seconds.weight
+    size = encoder_size(images, shard)
+    part.dense += size.dense
+    part.trained_dense += size.trained_dense
+    part.unit = size.unit
+    part.encoder_share = size.dense / part.dense
+    if part.trained_dense > 0:
+        part.trained_encoder_share = size.trained_dense / part.trained_dense
+    part.forward_only = (size.dense - size.trained_dense) / part.dense
 
 
 @compiled
@@ -206,8 +233,7 @@ def set_size(part: Part, size: PartSize) -> None:
 
 @compiled
 def set_traffic(
-    f: Facts,
-    layers: Array,
+    q: Question,
     row: Row,
     shard: Shard,
     c: CoefficientRecord,
@@ -217,6 +243,7 @@ def set_traffic(
     mesh: Mesh,
 ) -> None:
     """Writes the communication of every part into `parts`, and the rest into `mesh`."""
+    f, layers = q.facts[0], q.layers
     largest_unit = largest_keys = 0.0
     for kind in range(f.kinds):
         layer, part = layers[kind], parts[kind]
@@ -229,6 +256,9 @@ def set_traffic(
     for index in range(f.kinds + 2):
         sparse = index < f.kinds and layers[index].sparse
         set_data_traffic(f, row, c, links, sparse, parts[index])
+    if len(q.images.layers) > 0:
+        add_encoder_traffic(q.images, row, links, parts[f.kinds])
+        largest_unit = max(largest_unit, parts[f.kinds].unit)
     sequence_keys = row.micro_batch * f.seq_len * 2 * largest_keys * f.activation_bytes
     token_bytes = f.residual_streams * f.hidden_size * f.activation_bytes
     mesh.micro_batches = micro_batches(f, row)
@@ -303,6 +333,26 @@ def tensor_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: L
         expert_bytes = layer.expert_input * f.activation_bytes
         seconds += 2 * time(links.etp, routed_tokens(layer, shard) * expert_bytes)
     return seconds
+
+
+@compiled
+def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> None:
+    """Adds that of the encoder to the embedding: an all-reduce behind every block that is cut, and
+    a message of parameters, and of gradients, for each of its layers."""
+    f, encoder, shard = images.facts[0], images.encoder[0], encoder_shard(images, row)
+    blocks = 0.0
+    for kind in range(len(images.layers)):
+        blocks += images.layers[kind].trained_layers * cut_blocks(images.layers[kind])
+    part.tensor = 0.0
+    if shard.tp > 1:
+        part.tensor = blocks * time(
+            links.tp_reduce, shard.tokens * f.hidden_size * f.activation_bytes
+        )
+    part.tensor_back = part.tensor if encoder.trained else 0.0
+    part.gather += f.encoder_layers * links.sharding.latency_s
+    if encoder.trained:
+        latency = links.sharding.latency_s + links.replicate.latency_s
+        part.scatter += f.encoder_layers * latency
 
 
 @compiled

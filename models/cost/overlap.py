@@ -172,16 +172,25 @@ def expose_layer(
 
 @inlined
 def expose_end(
-    f: Facts, part: Part, regime: Regime, c: CoefficientRecord, weight: float, again: float
+    f: Facts,
+    part: Part,
+    regime: Regime,
+    c: CoefficientRecord,
+    weight: float,
+    again: float,
+    whole: float,
 ) -> Exposed:
-    """The same of the embedding or the head."""
+    """The same of the embedding or the head. Nothing hides the tensor-parallel traffic of an
+    encoder; a `whole` share of its layers is computed again as a whole, and sends it again."""
     backward = part.backward - weight
-    data = expose_data(f, part, regime, c, part.forward, backward + again)
-    compute = part.forward + backward
-    both = compute + again + data.both
+    tensor = Pair(part.tensor, part.tensor_back * (1 + whole))
+    ahead, back = part.forward + tensor.forward, backward + again + tensor.backward
+    data = expose_data(f, part, regime, c, ahead, back)
+    compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
+    both = compute + again + tensor_all + data.both
     return Exposed(
-        part.forward + data.forward, both, data.free,
-        compute, again, 0.0, 0.0, 0.0, data.both, 0.0,
+        ahead + data.forward, both, data.free,
+        compute, again, tensor_all, 0.0, 0.0, data.both, 0.0,
     )  # fmt: skip
 
 
@@ -237,9 +246,9 @@ def expose_data(
     both = before + after + stuck
     if regime.gathers_again:
         after, late, both = (
-            after + part.gather_copy,
-            late + movable,
-            both + part.gather_copy + part.stuck,
+            after + part.gather_copy * (1 - part.forward_only),
+            late + movable * (1 - part.forward_only),
+            both + part.gather_copy * (1 - part.forward_only) + part.stuck,
         )
     forward, backward = forward + before, backward + after
     exposed_early = hide_data(f, c, early, forward)

@@ -240,6 +240,14 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     return StepCosts(coefficients, *(values[place] for values in found))
 
 
+def step_costs_under_each(rows: LayoutRows, coefficients: Array) -> StepCosts:
+    """Time and memory of n layouts under each of m records of coefficients: of n · m steps, those
+    of one layout after those of the one before."""
+    n, m = len(rows.records), len(coefficients)
+    layout, record = np.divmod(np.arange(n * m), m)
+    return step_costs(rows.take(layout), coefficients[record])
+
+
 def _alike(rows: Array) -> Array:
     """A number for each row, in whose order rows lie together that have the same shard, and among
     these those on the same mesh: what they share is worked out once."""

@@ -54,6 +54,8 @@ class Layers(NamedTuple):
     """(layers + 1,): FLOPs of the layers before each, and at last of all."""
     head: float
     """FLOPs of the head with multi-token prediction."""
+    embedding: float
+    """FLOPs of the encoder of images, which is beside the first layer (Problem.encoder_flops)."""
     costs: Array
     """(parts,): FLOPs of a layer of each kind, of the embedding, and of the head alone."""
     mtp_layers: int
@@ -133,11 +135,13 @@ def layers_of(problem: Problem) -> Layers:
     runs, mtp_layers = architecture.layer_runs, architecture.mtp_layers
     layer_costs, head = problem.forward_flops
     kind = np.repeat(*np.array(runs).T)
-    costs = np.array([*layer_costs, 0.0, head - mtp_layers * layer_costs[kind[-1]]])
+    embedding = problem.encoder_flops
+    costs = np.array([*layer_costs, embedding, head - mtp_layers * layer_costs[kind[-1]]])
     return Layers(
         kind=kind,
         upto=np.append(0.0, costs[kind].cumsum()),
         head=head,
+        embedding=embedding,
         costs=costs,
         mtp_layers=mtp_layers,
         take_turns=len(runs) > _ALTERNATING,
@@ -252,29 +256,33 @@ def _up_to_thresholds(layers: Layers, chunks: int, begin: Array) -> None:
 
 @compiled
 def _with_least_largest(layers: Layers, chunks: int, end: int, head: float, begin: Array) -> None:
-    """Chunks of the layers before `end`, and beside the last one the head. The largest is no less
-    than the mean chunk and than a single layer; from there on it grows to the next size that lets
-    some chunk take one layer more, until all layers are in chunks."""
-    upto = layers.upto
-    largest = max((upto[end] + head) / chunks, upto[end] + head - upto[end - 1])
+    """Chunks of the layers before `end`, beside the last one the head, and beside the first the
+    encoder of images. The largest is no less than the mean chunk and than a single layer; from
+    there on it grows to the next size that lets some chunk take one layer more, until all layers
+    are in chunks."""
+    upto, first = layers.upto, layers.embedding
+    largest = max((first + upto[end] + head) / chunks, upto[end] + head - upto[end - 1])
+    largest = max(largest, first + upto[1])
     for layer in range(end):
         largest = max(largest, layers.costs[layers.kind[layer]])
     begin[0] = end
     while begin[0] > 0:
-        largest = _fill_back(upto, chunks, end, head, largest, begin)
+        largest = _fill_back(layers, chunks, end, head, largest, begin)
 
 
 @compiled
 def _fill_back(
-    upto: Array, chunks: int, end: int, head: float, largest: float, begin: Array
+    layers: Layers, chunks: int, end: int, head: float, largest: float, begin: Array
 ) -> float:
     """Fills chunks up to the largest, from the last one back, so that of all splits within it the
     early stages, which hold most micro-batches, get the fewest layers; each gets one. Layers are
     left before the first where that is too small. Returns the least size with which some chunk
     takes one layer more."""
-    least = np.inf
+    upto, least = layers.upto, np.inf
     for chunk in range(chunks - 1, -1, -1):
         whole, first = upto[end] + head, end - 1
+        if chunk == 0:
+            whole += layers.embedding
         while first > chunk and whole - upto[first - 1] <= largest * (1 + _ROUNDING):
             first -= 1
         if first > chunk:
@@ -393,7 +401,7 @@ def _fill_v(
         held = each + (stage <= more if early else stage >= stages - more)
         down_end = down + (first if stage == 0 else (held + 1) // 2)
         up_begin = up - (last if stage == 0 else held // 2)
-        cost_down = upto[down_end] - upto[down]
+        cost_down = upto[down_end] - upto[down] + (layers.embedding if stage == 0 else 0.0)
         cost_up = upto[up] - upto[up_begin] + (layers.head if stage == 0 else 0.0)
         largest = max(largest, cost_down + cost_up)
         largest_chunk = max(largest_chunk, cost_down, cost_up)

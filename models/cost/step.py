@@ -13,6 +13,7 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.collectives import links_of
+from models.cost.encoder import encoder_shard
 from models.cost.facts import (
     CONTEXT_ALLGATHER,
     LAST_PRODUCT,
@@ -94,6 +95,8 @@ class Stages(NamedTuple):
     reduce: Array
     kept: Array
     """Bytes of activations of one micro-batch."""
+    kept_of_images: Array
+    """The same of the encoder of images, which stay on the device."""
     of_layers: Array
     """Parameters without those of embedding and head."""
 
@@ -120,12 +123,12 @@ class Workspace(NamedTuple):
     gradients reduced."""
     reduce_once: Array
     kept_now: Array
-    """(kinds,): bytes that a layer keeps, on average over those that are recomputed and those that
-    are not."""
+    """(parts,): bytes that a part keeps, on average over layers that are recomputed and layers
+    that are not."""
     again: Array
     """(policies, parts): seconds that a recompute policy adds to backward."""
     kept: Array
-    """(policies, kinds): bytes that a layer keeps."""
+    """(policies, parts): bytes that a part keeps."""
     pieces: Array
     dispatch: Array
     """(kinds, 2): what an exchange of tokens costs over the links."""
@@ -147,9 +150,9 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
         np.zeros(parts),
         np.zeros(parts),
         np.zeros(parts),
-        np.zeros(kinds),
+        np.zeros(parts),
         np.zeros((len(policies), parts)),
-        np.zeros((len(policies), kinds)),
+        np.zeros((len(policies), parts)),
         np.zeros(LAST_PRODUCT + 1),
         np.zeros((kinds, 2)),
     )
@@ -204,13 +207,14 @@ def expose_parts(
                 f, layer, part, policy, row, mesh, regime, c, part.weight, again, kept
             )
             w.weights[kind] = found.both - without.both
+    whole = regime.share if policies[row.policy, f.last_kind].whole else 0.0
     for end in range(f.kinds, f.kinds + 2):
         part, again = w.parts[end], w.again[row.policy, end] * regime.share
-        found = expose_end(f, part, regime, c, 0.0, again)
+        found = expose_end(f, part, regime, c, 0.0, again, whole)
         set_exposed(w, end, found)
         w.weights[end] = 0.0
         if moves_weights:
-            without = expose_end(f, part, regime, c, part.weight, again)
+            without = expose_end(f, part, regime, c, part.weight, again, whole)
             w.weights[end] = found.both - without.both
     set_once(f, row, w)
 
@@ -223,11 +227,14 @@ def set_kept(f: Facts, policies: Array, row: Row, w: Workspace) -> None:
     regime = w.regime[0]
     set_regime(f, row, w.mesh[0].micro_batches, repeats_experts(policies, row.policy), regime)
     largest = working = 0.0
-    for kind in range(f.kinds):
-        whole, kept = w.kept[0, kind], w.kept[row.policy, kind]
-        w.kept_now[kind] = regime.share * kept + (1 - regime.share) * whole
-        largest = max(largest, w.kept_now[kind])
-        working = max(working, whole - kept)
+    for part in range(f.kinds + 2):
+        whole, kept = w.kept[0, part], w.kept[row.policy, part]
+        w.kept_now[part] = regime.share * kept + (1 - regime.share) * whole
+        if part < f.kinds:
+            largest = max(largest, w.kept_now[part])
+            working = max(working, whole - kept)
+        elif f.encoder_layers > 0:  # one of its layers at a time
+            working = max(working, (whole - kept) / f.encoder_layers)
     regime.largest_kept = largest
     regime.working = working + (w.mesh[0].whole_keys if f.context == CONTEXT_ALLGATHER else 0.0)
 
@@ -275,7 +282,7 @@ def fill_stages(
     f: Facts, layers: Array, row: Row, tables: StageTables, w: Workspace, s: Stages
 ) -> None:
     """Sums over the parts that each stage has. DualPipe holds the parameters of two stages, and a
-    tied embedding is where the head is too."""
+    tied embedding is where the head is too, without the encoder of images."""
     embedding, head = f.kinds, f.kinds + 1
     held_times = 2.0 if row.schedule == DUALPIPE else 1.0
     for stage in range(tables.different[row.partition]):
@@ -283,19 +290,22 @@ def fill_stages(
         trained_dense = trained_expert = 0.0
         for index in range(f.kinds + 2):
             amount = tables.amounts[row.partition, stage, index]
-            held = amount * held_times
+            part, held = w.parts[index], amount * held_times
+            tied = 0.0
             if f.tied_embedding and index == embedding:
-                held = max(held, tables.amounts[row.partition, stage, head] * held_times)
+                tied = max(tables.amounts[row.partition, stage, head] * held_times - held, 0.0)
+            all_held = held + tied * (1 - part.encoder_share)
+            trained_held = held + tied * (1 - part.trained_encoder_share)
             forward += amount * w.exposed[index].forward
             both += amount * w.exposed[index].both
             free += amount * w.exposed[index].free
             weight += amount * w.weights[index]
-            dense += held * w.parts[index].dense
-            expert += held * w.parts[index].expert
-            trained_dense += held * w.parts[index].trained_dense
-            trained_expert += held * w.parts[index].trained_expert
-            gather += held * w.gather_once[index]
-            reduce += held * w.reduce_once[index]
+            dense += all_held * part.dense
+            expert += held * part.expert
+            trained_dense += trained_held * part.trained_dense
+            trained_expert += held * part.trained_expert
+            gather += all_held * w.gather_once[index]
+            reduce += trained_held * w.reduce_once[index]
         s.forward[stage] = forward
         s.backward[stage] = both - forward
         s.weight[stage] = weight
@@ -319,6 +329,7 @@ def fill_layers(
         kept += amounts[kind] * w.kept_now[kind]
         parameters += amounts[kind] * held_times * (w.parts[kind].dense + w.parts[kind].expert)
     s.kept[stage] = kept
+    s.kept_of_images[stage] = amounts[f.kinds] * w.kept_now[f.kinds]
     s.of_layers[stage] = parameters
     if f.muon:
         dense = expert = 0.0
@@ -547,20 +558,18 @@ def stage_memory(
     mesh, regime = w.mesh[0], w.regime[0]
     dense, expert = s.trained_dense[stage], s.trained_expert[stage]
     states = state_bytes(f, row) * over_shards(mesh, dense, expert, row.zero_stage >= 1)
-    flying = (
-        s.kept[stage]
-        * c.activation_memory
-        * in_flight(
-            row.schedule,
-            tables.first_alike[row.partition, stage],
-            row.pp,
-            row.virtual_stages,
-            mesh.micro_batches,
-        )
+    times = c.activation_memory * in_flight(
+        row.schedule,
+        tables.first_alike[row.partition, stage],
+        row.pp,
+        row.virtual_stages,
+        mesh.micro_batches,
     )
+    flying = s.kept[stage] * times
     resident = flying
     if row.offload_activations:
         resident = min(2 * regime.largest_kept * c.activation_memory, flying)
+    resident += s.kept_of_images[stage] * times
     working, logits = regime.working * c.activation_memory, 0.0
     has_head = tables.amounts[row.partition, stage, f.kinds + 1] > 0
     if has_head and mesh.logits * c.logit_memory > working:
@@ -630,12 +639,13 @@ def set_mesh(
     f, w = q.facts[0], room.workspace
     shard = shard_of(f, row)
     if anew:
-        set_shard(f, q.layers, q.policies, shard, c, wanted, w.parts, w.again, w.kept, w.pieces)
+        of_images = encoder_shard(q.images, row)
+        set_shard(q, shard, of_images, c, wanted, w.parts, w.again, w.kept, w.pieces)
     if len(least.degrees) > 0:
         links = least_links(f, row, least, w.dispatch)
     else:
         links = links_of(f, q.layers, q.dims, q.order, row, c, room.groups, w.dispatch)
-    set_traffic(f, q.layers, row, shard, c, links, w.dispatch, w.parts, w.mesh[0])
+    set_traffic(q, row, shard, c, links, w.dispatch, w.parts, w.mesh[0])
     w.mesh[0].undecided = len(least.degrees) > 0
 
 

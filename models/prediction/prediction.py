@@ -21,7 +21,7 @@ from models.cost.predictions import (
     Predictions,
     in_gib,
     predict,
-    step_costs,
+    step_costs_under_each,
 )
 from models.prediction.coverage import Provenance, extrapolates, provenance
 from models.spec.flops import AttentionCount
@@ -282,10 +282,8 @@ def _quantiles(values: Array, shares: Sequence[float]) -> Array:
 def _drawn_log_times(rows: LayoutRows, draws: Array) -> Array:
     """Return log step times of n layouts under draws of the coefficients, the same for every
     layout; shape (n, draws)."""
-    n = len(rows.records)
-    repeated = rows._replace(records=np.repeat(rows.records, len(draws)))
-    step_time_s = step_costs(repeated, np.concatenate([draws] * n)).step_time_s
-    return np.asarray(np.log(step_time_s).reshape(n, len(draws)))
+    step_time_s = step_costs_under_each(rows, draws).step_time_s
+    return np.asarray(np.log(step_time_s).reshape(-1, len(draws)))
 
 
 @cached_by_identity(_CACHED_SPREADS)

@@ -95,6 +95,7 @@ def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, flying:
         size += f.parameter_bytes * min(2 * mesh.largest_unit, layer)
     if row.offload_activations:
         kept = min(2 * regime.largest_kept, kept_layer)
+    kept += flying[f.kinds] * w.kept_now[f.kinds]  # of the encoder of images, never offloaded
     size += (kept + regime.working) * c.activation_memory
     return size * (1 + c.fragmentation) + c.context_gib * GIB
 

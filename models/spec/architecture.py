@@ -13,6 +13,7 @@ from itertools import groupby
 
 from models.errors import Invalid
 from models.spec.attention import Attention
+from models.spec.encoder import Encoder
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
 from models.spec.recurrence import Recurrence
@@ -25,7 +26,8 @@ class ParameterCount:
     """Numbers of parameters by part of the model."""
 
     total: int
-    """Without the modules of multi-token prediction, as model cards and transformers count."""
+    """Of the language model without the modules of multi-token prediction, as model cards and
+    transformers count. The encoder of images is not in it."""
     embedding: int
     lm_head: int
     experts: int
@@ -34,12 +36,14 @@ class ParameterCount:
     """What one token visits: all but the routed experts that it is not sent to."""
     mtp: int
     """In the modules of multi-token prediction."""
+    encoder: int
+    """In the encoder of images with its projector."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A decoder-only transformer. `learned_positions`, `lm_head_bias` and `final_norm_bias` are for
-    old model families."""
+    """A decoder-only transformer, perhaps with an encoder of images. `learned_positions`,
+    `lm_head_bias` and `final_norm_bias` are for old model families."""
 
     name: str
     hidden_size: int
@@ -53,6 +57,7 @@ class Architecture:
     lm_head_bias: bool = False
     final_norm_weight: bool = True
     final_norm_bias: bool = False
+    encoder: Encoder | None = None
 
     @property
     def num_layers(self) -> int:
@@ -153,6 +158,7 @@ class Architecture:
             experts=experts,
             active=total - inactive,
             mtp=self.mtp_layers * self.mtp_parameters,
+            encoder=self.encoder.parameters if self.encoder else 0,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Causal self-attention: its shape, its parameters, and how many keys its queries see."""
+"""Self-attention: its shape, its parameters, and how many keys its queries see."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Causal self-attention: multi-head, grouped-query, or multi-head latent (MLA, DeepSeek-V2,
+    """Self-attention: multi-head, grouped-query, or multi-head latent (MLA, DeepSeek-V2,
     arXiv 2405.04434), which it is where `kv_lora_rank` is set."""
 
     num_heads: int
@@ -98,6 +98,8 @@ class Attention:
     window: int | None = None
     """A query sees at most this many keys: the last ones or, if `chunked`, those of its chunk."""
     chunked: bool = False
+    causal: bool = True
+    """A query sees only keys before it. Otherwise it sees all of its sequence, or of its chunk."""
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: bool = False
@@ -236,7 +238,10 @@ class Attention:
     def mean_keys(self, seq_len: float) -> float:
         """How many keys a query sees on average, with compressed entries: of those before it s/2 in
         a sequence of s tokens, w - w²/2s with a sliding window w < s, half a chunk where attention
-        is chunked, and as many chosen ones as there are at most."""
+        is chunked, and as many chosen ones as there are at most.
+        Where it is not causal, it sees all of them."""
+        if not self.causal:
+            return min(self.window or seq_len, seq_len)
         if self.compression is None:
             chosen = None if self.indexer is None else self.indexer.top_k
             return _mean_within(

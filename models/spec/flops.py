@@ -18,6 +18,7 @@ from typing import Literal
 
 from models.spec.architecture import Architecture
 from models.spec.attention import Attention
+from models.spec.encoder import Encoder
 from models.spec.layer import Layer
 from models.spec.projection import parameters_of
 from models.spec.workload import Workload
@@ -55,7 +56,11 @@ def layer_forward_flops(
     architecture: Architecture, layer: Layer, seq_len: float, count: AttentionCount = "causal"
 ) -> float:
     """Forward FLOPs of one token through one layer."""
-    flops = float(2 * matmul_parameters(layer, architecture.hidden_size))
+    return _layer_flops(architecture.hidden_size, layer, seq_len, count)
+
+
+def _layer_flops(hidden_size: int, layer: Layer, seq_len: float, count: AttentionCount) -> float:
+    flops = float(2 * matmul_parameters(layer, hidden_size))
     if layer.attention:
         flops += attention_flops(layer.attention, seq_len, count)
     if layer.recurrence:
@@ -95,6 +100,26 @@ def forward_flops_per_token(
     return body + head_forward_flops(architecture, seq_len, count, mtp=mtp)
 
 
+def tower_forward_flops(encoder: Encoder, count: AttentionCount = "causal") -> float:
+    """Forward FLOPs of the encoder, on the images of one sequence."""
+    hidden, length = encoder.hidden_size, encoder.patches_per_image
+    layers = sum(_layer_flops(hidden, layer, length, count) for layer in encoder.layers)
+    return encoder.patches_per_sequence * (layers + 2 * encoder.patch_elements * hidden)
+
+
+def projector_forward_flops(encoder: Encoder) -> float:
+    """Forward FLOPs of what brings the encoder's output to the language model, for one sequence."""
+    products = sum(n_in * n_out for n_in, n_out in encoder.projector.matrices)
+    return 2.0 * encoder.tokens_per_sequence * products
+
+
+def encoder_flops(encoder: Encoder, count: AttentionCount = "causal") -> float:
+    """FLOPs of the encoder and its projector on the images of one sequence: three passes where they
+    are trained, and forward alone where they are frozen."""
+    tower = tower_forward_flops(encoder, count) * (3 if encoder.trained else 1)
+    return tower + projector_forward_flops(encoder) * (3 if encoder.projector_trained else 1)
+
+
 def model_flops(
     architecture: Architecture,
     workload: Workload,
@@ -105,14 +130,15 @@ def model_flops(
     """FLOPs of one training step: forward, and backward, which takes twice as many; no recompute.
 
     Attention sees documents where sequences are packed. Frozen weights have no gradients, so that
-    their products take two passes for three; adapters are not counted.
+    their products take two passes for three; adapters are not counted. A frozen encoder takes one.
     """
     length = workload.attended_length
     per_token = forward_flops_per_token(architecture, length, count, mtp=mtp)
     passes = 3 * per_token
     if workload.lora:
         passes -= forward_flops_per_token(architecture, length, "none", mtp=mtp)
-    return passes * workload.tokens
+    images = encoder_flops(architecture.encoder, count) if architecture.encoder else 0.0
+    return passes * workload.tokens + images * workload.global_batch
 
 
 def step_time_from_throughput(

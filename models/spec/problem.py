@@ -8,7 +8,12 @@ from functools import cached_property
 
 from models.errors import Invalid
 from models.spec.architecture import Architecture
-from models.spec.flops import head_forward_flops, layer_forward_flops, model_flops
+from models.spec.flops import (
+    encoder_flops,
+    head_forward_flops,
+    layer_forward_flops,
+    model_flops,
+)
 from models.spec.hardware import Cluster
 from models.spec.layer import Layer
 from models.spec.profile import FLEET
@@ -51,6 +56,11 @@ class Problem:
             tensor_cores = "is a format of NVIDIA's tensor cores"
             rule = f"{tensor_cores}, which {chip.id} ({chip.vendor}) does not have"
             raise Invalid("workload.precision", precision, rule)
+        encoder = self.architecture.encoder
+        if self.workload.lora and encoder and encoder.projector_trained:
+            name = "trained" if encoder.trained else "projector_trained"
+            rule = "must be false beside workload.lora, which trains adapters and nothing else"
+            raise Invalid(f"model.encoder.{name}", True, rule)
 
     @cached_property
     def kernel(self) -> str:
@@ -206,6 +216,14 @@ class Problem:
             for kind in self.architecture.kinds
         )
         return layers, float(head_forward_flops(self.architecture, seq_len))
+
+    @cached_property
+    def encoder_flops(self) -> float:
+        """FLOPs of the encoder of images for one token of a sequence, as if it took three passes
+        like a layer: forward FLOPs where it is trained, and a third of them where it is frozen. By
+        this weight it stands beside the layers of the first pipeline stage."""
+        encoder = self.architecture.encoder
+        return encoder_flops(encoder) / 3 / self.workload.seq_len if encoder else 0.0
 
     @property
     def step_time_at_peak_s(self) -> float:

@@ -76,7 +76,7 @@ class Family:
     more_positions: int = 0
     """Embeddings of positions beyond that number."""
     described: tuple[str, ...] = ()
-    """Keys that other families are refused for, and what they add in this one is described."""
+    """Keys for which configs of other families are refused, and which this family has."""
 
     def read(self, cfg: Config) -> Architecture:
         """The architecture of a config. Raises Invalid or Unsupported."""

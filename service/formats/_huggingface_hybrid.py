@@ -157,7 +157,8 @@ _LETTERS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 
 def _nemotron_h(cfg: Config) -> Config:
     """The kinds of layers are a list or letters, and newer files say in no other way how many there
-    are. The model code does not read `mamba_proj_bias`."""
+    are. The model code does not read `mamba_proj_bias`. A module of multi-token prediction, which
+    has attention too, counts as a layer like the last."""
     key = "layer_types" if cfg.get("layer_types") is not None else "hybrid_override_pattern"
     kinds = cfg.get(key)
     if isinstance(kinds, (str, list)) and not cfg.is_written("num_hidden_layers"):

@@ -4,7 +4,8 @@ own family means them.
 Nothing is guessed. A `model_type` that is in no table is refused, and so is a config that lacks a
 size its family needs. Other keys that are absent have the default of their class in transformers,
 and so have the sizes of a text tower, from which transformers leaves out what equals the default.
-Of a multimodal model the text tower is read, and its other towers are left out.
+Of a multimodal model the text tower is read, and on demand its encoder of images
+(`_huggingface_vision`); other towers are left out.
 
 To add a family, read its modelling code in transformers, then
 1. enter a row in FAMILIES of `_huggingface_dense`, `_huggingface_moe`, `_huggingface_per_kind`
@@ -28,6 +29,7 @@ from service.formats import (
     _huggingface_hybrid,
     _huggingface_moe,
     _huggingface_per_kind,
+    _huggingface_vision,
 )
 from service.formats._huggingface_classes import (
     class_defaults,
@@ -98,7 +100,7 @@ _ON_IMAGES_ALONE = "vision"
 
 
 def is_multimodal(config: Mapping[str, object]) -> bool:
-    """Whether `read` leaves out towers other than that of text."""
+    """Whether there are towers other than that of text, which `read` leaves out."""
     return _tower_key(config) is not None or config.get("model_type") in text_towers()
 
 
@@ -116,6 +118,12 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     own_name = config.get("_name_or_path")
     default = own_name if isinstance(own_name, str) and own_name else text.model_type
     return own.read(text.named(name or default))
+
+
+def read_tower(config: Mapping[str, object], text: Architecture) -> _huggingface_vision.Tower:
+    """The encoder of images beside a language model that `read` has read. Raises Unsupported where
+    it is of a family that is not known."""
+    return _huggingface_vision.read(config, text.hidden_size)
 
 
 def family(config: Mapping[str, object]) -> str:

@@ -12,10 +12,13 @@ from pydantic import BaseModel
 
 from models.spec.architecture import Architecture
 from models.spec.attention import Attention
+from models.spec.encoder import Encoder
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
 from models.spec.recurrence import DeltaNet, Mamba2, Recurrence
-from service.schemas.layer_list import LayerFields, LayerListFields
+from service.schemas.encoder import EncoderFields
+from service.schemas.layer import LayerFields
+from service.schemas.layer_list import LayerListFields
 from service.schemas.mixers import (
     AttentionFields,
     CompressionFields,
@@ -53,6 +56,7 @@ def explicit_fields(architecture: Architecture) -> Words:
         lm_head_bias=architecture.lm_head_bias,
         final_norm_weight=architecture.final_norm_weight,
         final_norm_bias=architecture.final_norm_bias,
+        encoder=_encoder(architecture.encoder) if architecture.encoder else None,
         layers=[
             entry
             for times, part in parts
@@ -70,6 +74,23 @@ def _said(form: type[BaseModel], **values: Any) -> Words:
         for name, value in values.items()
         if fields[name].is_required() or value != fields[name].default
     }
+
+
+def _encoder(encoder: Encoder) -> Words:
+    return _said(
+        EncoderFields,
+        hidden_size=encoder.hidden_size,
+        layers=[_counted(len([*run]), _layer(kind)) for kind, run in groupby(encoder.layers)],
+        tokens_per_sequence=encoder.tokens_per_sequence,
+        tokens_per_image=encoder.tokens_per_image,
+        patches_per_token=encoder.patches_per_token,
+        patch_elements=encoder.patch_elements,
+        projector=[list(matrix) for matrix in encoder.projector.matrices],
+        projector_vectors=encoder.projector.vectors,
+        other_parameters=encoder.other_parameters,
+        trained=encoder.trained,
+        projector_trained=encoder.projector_trained,
+    )
 
 
 # -- the list

@@ -183,7 +183,7 @@ class Resolver:
                 value=architecture,
                 used=_entry_used(row),
                 pinned_form=pinned_name(row),
-                text_tower=_is_multimodal(described),
+                text_tower=_is_text_alone(described),
                 quantized=_is_quantized(described),
             )
         shipped = self._shipped("architectures", form, "model", catalogue.architecture)
@@ -201,7 +201,7 @@ class Resolver:
             value=built,
             used=EntryUsed(name=built.name, source=source),
             pinned_form=form.model_dump(mode="json", exclude_unset=True),
-            text_tower=_is_multimodal(form),
+            text_tower=_is_text_alone(form),
             quantized=_is_quantized(form),
         )
 
@@ -436,7 +436,9 @@ def _stack_changes(form: str | StackFields) -> dict[str, Any]:
 
 def _architecture_used(part: ResolvedPart[Architecture]) -> ArchitectureUsed:
     count = part.value.parameters
-    parameters = Parameters(total=count.total, active=count.active, mtp=count.mtp)
+    parameters = Parameters(
+        total=count.total, active=count.active, mtp=count.mtp, encoder=count.encoder
+    )
     return ArchitectureUsed(
         **part.used.model_dump(),
         parameters=parameters,
@@ -446,8 +448,11 @@ def _architecture_used(part: ResolvedPart[Architecture]) -> ArchitectureUsed:
     )
 
 
-def _is_multimodal(form: DescribedModel) -> bool:
-    return isinstance(form, HuggingFaceConfig) and huggingface.is_multimodal(form.root)
+def _is_text_alone(form: DescribedModel) -> bool:
+    """Whether it is a multimodal model of which only the text tower is read."""
+    if not isinstance(form, HuggingFaceConfig) or form.encoder is not None:
+        return False
+    return huggingface.is_multimodal(form.root)
 
 
 def _is_quantized(form: DescribedModel) -> bool:

@@ -4,15 +4,18 @@ or its layers."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Self
 
-from pydantic import Discriminator, Field, RootModel, Tag
+from pydantic import Discriminator, Field, RootModel, Tag, model_validator
 
 from models.errors import Invalid
 from models.spec.architecture import Architecture, MlaShape, MoeShape
 from service.formats import huggingface
 from service.json_pointers import TAG_PREFIX, prefix_errors
-from service.schemas.layer_list import LayerListFields, Layers, is_layer_list
+from service.schemas.encoder import BesideConfig, EncoderFields, ImageFields
+from service.schemas.layer import Layers
+from service.schemas.layer_list import LayerListFields, is_layer_list
 from service.schemas.mixers import Heads, MlaFields, Window
 from service.schemas.networks import MoeFields
 from service.schemas.wire import UNNAMED, Name, Size, Wire
@@ -52,6 +55,8 @@ class ShapeFields(Wire):
     moe: MoeFields | None = None
     mtp_layers: Annotated[int, Field(ge=0, le=16)] = 0
     """Multi-token-prediction modules."""
+    encoder: EncoderFields | None = None
+    """Of images, in a vision-language model."""
 
     @property
     def is_named(self) -> bool:
@@ -61,10 +66,14 @@ class ShapeFields(Wire):
         fields = {name: getattr(self, name) for name in ShapeFields.model_fields}
         mla = MlaShape(**self.mla.model_dump()) if self.mla else None
         moe = MoeShape(**self.moe.model_dump()) if self.moe else None
+        with prefix_errors("encoder"):
+            encoder = self.encoder.build() if self.encoder else None
         if self.moe:
             with prefix_errors("moe"):
                 self.moe.require_reach()
+        fields.pop("encoder")
         built = Architecture.from_shape(**{**fields, "mla": mla, "moe": moe})
+        built = replace(built, encoder=encoder)
         if moe and not built.is_moe:
             name = "first_k_dense" if moe.first_k_dense >= self.num_layers else "moe_layer_freq"
             raise Invalid(
@@ -76,7 +85,17 @@ class ShapeFields(Wire):
 
 
 class HuggingFaceConfig(RootModel[dict[str, Any]]):
-    """A Hugging Face `config.json` as it is; recognised by `model_type`."""
+    """A Hugging Face `config.json` as it is; recognised by `model_type`. An `encoder` may be added
+    to it, with what a workload has of images: without it only the language model counts."""
+
+    @model_validator(mode="after")
+    def _read_encoder(self) -> Self:
+        _ = self.encoder
+        return self
+
+    @property
+    def encoder(self) -> ImageFields | None:
+        return BesideConfig.model_validate({"encoder": self.root.get("encoder")}).encoder
 
     @property
     def is_named(self) -> bool:
@@ -89,7 +108,13 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
                 " model_type out and give explicit fields, or leave layers out"
             )
             raise Invalid("layers", layers, rule)
-        return huggingface.read(self.root)
+        config = {key: value for key, value in self.root.items() if key != "encoder"}
+        built, images = huggingface.read(config), self.encoder
+        if images is None or not images.tokens_per_sequence:
+            return built
+        with prefix_errors("encoder"):
+            encoder = huggingface.read_tower(config, built).encoder(**dict(images))
+        return replace(built, encoder=encoder)
 
 
 def is_config(value: object) -> bool:

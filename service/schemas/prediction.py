@@ -163,13 +163,15 @@ class EntryUsed(Document):
 
 
 class Parameters(Document):
-    """Without multi-token-prediction modules, as model cards count; `active` is what one token
-    visits."""
+    """Of the language model without multi-token-prediction modules, as model cards count; `active`
+    is what one token visits."""
 
     total: int
     active: int
     mtp: int
     """In multi-token-prediction modules, beside `total`."""
+    encoder: int = 0
+    """In the encoder of images and its projector, beside `total`."""
 
 
 class ArchitectureUsed(EntryUsed):

@@ -15,21 +15,21 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from models.calibration.calibrate import Calibration, calibrate
+from models.calibration.calibrate import Calibration, calibrate, with_published_terms
 from models.calibration.observation import Observation
 from models.calibration.priors import priors
 from models.cost.predictions import predict
 from models.errors import DomainError, Invalid
 from models.layouts.rules import RULES, first_broken
 from models.spec.layout import Layout, Layouts
-from models.spec.problem import Problem
+from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import NewestSoftware, Profile
 from service.formats import published_runs
 
@@ -48,8 +48,20 @@ _SHAPE_FIELDS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadRun:
+    """A row as a run, the layouts of those that its source leaves open that are legal, and its
+    weight."""
+
+    row: dict[str, Any]
+    run: published_runs.Run
+    layouts: Layouts
+    weight: float
+
+
 def choose_layout(run: published_runs.Run, profile: Profile) -> Layout:
-    """The layout that a run probably had, of those that its source leaves open.
+    """The layout that a run probably had, of those that its source leaves open. Raises Invalid
+    where none is legal.
 
     That is the fastest one that fits under the first recompute policy, or under any policy where
     none fits under the first, or else the one that needs least memory. A stack that takes all
@@ -61,12 +73,15 @@ def choose_layout(run: published_runs.Run, profile: Profile) -> Layout:
     if (broken >= 0).all():
         rule = RULES[int(broken[0])]
         raise Invalid(rule.field, rule.name, rule.message(run.problem, layouts[0]))
-    layouts = layouts.take(broken < 0)
+    return _likeliest(run.problem, layouts.take(broken < 0), profile)
+
+
+def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
     if len(layouts) == 1:
         return layouts[0]
-    predictions = predict(run.problem, layouts, profile.coefficients(run.problem.scopes))
+    predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
     fits = predictions.fits()
-    if run.problem.stack.usual_sequences and (layouts.pp == 1).all():
+    if problem.stack.usual_sequences and (layouts.pp == 1).all():
         most = layouts.micro_batch[fits].max() if fits.any() else layouts.micro_batch.max()
         kept = np.flatnonzero(layouts.micro_batch == most)
         layouts = layouts.take(kept)
@@ -82,6 +97,11 @@ def choose_layout(run: published_runs.Run, profile: Profile) -> Layout:
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
     """The rows that the models can express and that say something, weighted by family, model and
     trust. A run that failed says something only where its source gives memory as the reason."""
+    return _observed(_read(rows, profile.software_year), profile)
+
+
+def _read(rows: Iterable[dict[str, Any]], software_year: float) -> list[_ReadRun]:
+    """The rows that can be expressed, whatever the profile."""
     kept = [row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"]
     weights = _weights(kept)
     # One object for equal problems, so that their runs are predicted together.
@@ -89,21 +109,53 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
     result = []
     for row, weight in zip(kept, weights, strict=True):
         try:
-            run = published_runs.read(row, profile.software_year)
-            layout = choose_layout(run, profile)
+            run = published_runs.read(row, software_year)
         except DomainError:
             continue
         if {"seq_len", "global_batch"} & {*run.assumed}:
             weight *= UNSTATED_WORKLOAD_WEIGHT
+        run = replace(run, problem=shared.setdefault(run.problem, run.problem))
+        result.append((row, run, weight))
+    layouts = _legal_layouts([run for _, run, _ in result])
+    return [
+        _ReadRun(row, run, legal, weight)
+        for (row, run, weight), legal in zip(result, layouts, strict=True)
+        if len(legal)
+    ]
+
+
+def _legal_layouts(runs: Sequence[published_runs.Run]) -> list[Layouts]:
+    """The alternatives of each run that are legal, judged together where problems are the same."""
+    same: defaultdict[int, list[int]] = defaultdict(list)
+    for i, number in enumerate(number_by_problem(run.problem for run in runs)):
+        same[number].append(i)
+    result = [Layouts.of([])] * len(runs)
+    for members in same.values():
+        alternatives = Layouts.of(one for i in members for one in runs[i].alternatives)
+        try:
+            is_legal = first_broken(runs[members[0]].problem, alternatives) < 0
+        except DomainError:
+            continue
+        owner = np.repeat(members, [len(runs[i].alternatives) for i in members])
+        for i in members:
+            result[i] = alternatives.take(is_legal & (owner == i))
+    return result
+
+
+def _observed(runs: Sequence[_ReadRun], profile: Profile) -> list[Observation]:
+    """The same as observations, with the layouts that they probably had."""
+    result = []
+    for read in runs:
+        row, run = read.row, read.run
         result.append(
             Observation(
                 key=row["id"],
-                problem=shared.setdefault(run.problem, run.problem),
-                layout=layout,
+                problem=run.problem,
+                layout=_likeliest(run.problem, read.layouts, profile),
                 step_time_s=run.step_time_s,
                 memory_bytes=run.memory_bytes,
                 out_of_memory=row["outcome"] != "ok",
-                weight=weight,
+                weight=read.weight,
                 source=row["family"],
                 group=group_key(row),
                 model=json.dumps(model_shape(row), sort_keys=True),
@@ -146,8 +198,9 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     """Fits the profile to published runs, twice. Layouts that a source leaves open are first chosen
     by predictions of the prior, and then by those of the first fit."""
     prior = priors()
-    first = calibrate(prior, observations(rows, prior), _MADE_BY, published=True)
-    observed = observations(rows, first.profile)
+    runs = _read(rows, prior.software_year)
+    first = with_published_terms(prior, _observed(runs, prior))
+    observed = _observed(runs, first)
     fitted = calibrate(prior, observed, _MADE_BY, published=True)
     newest = newest_software(rows, observed, prior.software_year)
     fitted = replace(fitted, profile=replace(fitted.profile, newest=newest))

@@ -16,9 +16,10 @@ from models.spec import catalogue
 from models.spec.hardware import Fabric
 from models.spec.switches import NOTHING, Switch, setting_of, switches_of
 from service.app import create_app
-from service.formats import huggingface
+from service.formats import _huggingface_hybrid, huggingface
 from service.formats.launch.formats import FORMATS
-from service.schemas.layer_list import LayerGroup, LayerListFields, LayerRepetition
+from service.schemas.layer import LayerGroup
+from service.schemas.layer_list import LayerListFields, LayerRepetition
 from service.schemas.mixers import (
     AttentionFields,
     CompressionFields,
@@ -141,9 +142,12 @@ def switches() -> str:
 def model_families() -> str:
     """By what their layers are; the last rows have what is refused."""
     families = huggingface.FAMILIES
+    hybrids = _huggingface_hybrid.FAMILIES
+    alike = {name: one for name, one in families.items() if name not in hybrids}
     rows = [
-        ("dense", [name for name, one in families.items() if one.experts is None]),
-        ("with experts", [name for name, one in families.items() if one.experts is not None]),
+        ("dense", [name for name, one in alike.items() if one.experts is None]),
+        ("with experts", [name for name, one in alike.items() if one.experts is not None]),
+        ("with recurrences, or attention to chosen or pooled keys", [*hybrids]),
         ("multimodal, around a text tower of these", [*huggingface.text_towers()]),
     ]
     for missing in dict.fromkeys(huggingface.UNSUPPORTED.values()):

@@ -21,6 +21,7 @@ from models.spec import catalogue
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture, MlaShape, MoeShape
 from models.spec.attention import Attention, Compression, Indexer
+from models.spec.encoder import Encoder, Projector
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.hardware import Chip, Cluster, Fabric, Level
 from models.spec.layer import Layer
@@ -86,12 +87,41 @@ def random_problem(rng: np.random.Generator, chips: Sequence[int] = CHIPS) -> Pr
 
 
 def random_hybrid(rng: np.random.Generator, chips: Sequence[int] = CHIPS) -> Problem:
-    """A problem with layers of the newer kinds among those of its model, or of fine-tuning."""
+    """A problem with layers of the newer kinds among those of its model, or of fine-tuning, or with
+    an encoder of images."""
     problem = random_problem(rng, chips)
-    return replace(
-        problem,
-        architecture=hybrid(rng, problem.architecture),
-        workload=_fine_tuning(rng, problem.workload),
+    model = hybrid(rng, problem.architecture)
+    workload = _fine_tuning(rng, problem.workload)
+    if chance(rng, 0.4):
+        model = replace(model, encoder=random_encoder(rng, model.hidden_size, workload))
+    return replace(problem, architecture=model, workload=workload)
+
+
+def random_encoder(rng: np.random.Generator, hidden: int, workload: Workload) -> Encoder:
+    """One for a model of this hidden size. Beside adapters it is frozen."""
+    heads, dim, patches = pick(rng, (12, 16)), pick(rng, (64, 72, 80, 88)), pick(rng, (1, 4, 16))
+    attention = Attention(
+        num_heads=heads, num_kv_heads=heads, head_dim=dim, v_head_dim=dim, causal=False,
+        qkv_bias=chance(rng, 0.5),
+    )  # fmt: skip
+    network = Mlp(intermediate_size=4 * heads * dim, gated=chance(rng, 0.5))
+    layers = [Layer(attention=attention, feed_forward=network)] * pick(rng, (2, 27, 48))
+    if chance(rng, 0.3):
+        local = replace(attention, window=pick(rng, (64, 256)), chunked=True)
+        layers = [*layers, *[replace(layers[0], attention=local)] * len(layers)]
+    size = heads * dim
+    trained, projector = pick(rng, ((True, True), (False, True), (False, False)))
+    return Encoder(
+        hidden_size=size,
+        layers=tuple(layers),
+        tokens_per_sequence=max(int(workload.seq_len * pick(rng, (0.01, 0.3, 0.9))), 1),
+        tokens_per_image=pick(rng, (64, 256, 1024)),
+        patches_per_token=patches,
+        patch_elements=pick(rng, (588, 1536)),
+        other_parameters=pick(rng, (0, 2_655_360)),
+        projector=Projector(matrices=((patches * size, hidden), (hidden, hidden))),
+        trained=trained and not workload.lora,
+        projector_trained=projector and not workload.lora,
     )
 
 

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.calibration.map_fit import Linearisation
+from models.calibration.linearisation import Block, Linearisation
 from models.calibration.random_effects import RandomEffects
+
+
+def linear_in(jacobian: np.ndarray, row: np.ndarray) -> Linearisation:
+    """Predictions with this Jacobian, where every coefficient has one term."""
+    rows, terms = jacobian.shape
+    block = Block(slice(0, rows), np.arange(terms), np.arange(terms))
+    return Linearisation(np.zeros(terms), np.zeros(rows), jacobian, [block], row)
 
 
 def drawn(seed: int) -> tuple[RandomEffects, Linearisation, np.ndarray, np.ndarray]:
@@ -25,19 +32,14 @@ def drawn(seed: int) -> tuple[RandomEffects, Linearisation, np.ndarray, np.ndarr
         model, np.where(draw.random(models) < 0.3, 0.0, draw.uniform(0.05, 1.0, models))
     )
     rows = int(draw.integers(1, runs + 1))
-    linear = Linearisation(
-        np.zeros(terms),
-        np.zeros(rows),
-        draw.normal(size=(rows, terms)),
-        draw.integers(0, rows, runs),
-    )
+    linear = linear_in(draw.normal(size=(rows, terms)), draw.integers(0, rows, runs))
     return random_effects, linear, draw.normal(size=runs), draw.uniform(0.1, 9.0, runs)
 
 
 @given(seed=st.integers(0, 10_000))
 def test_integrating_out_is_solving_with_a_column_for_every_model(seed: int) -> None:
     random_effects, linear, residual, irls_weight = drawn(seed)
-    jacobian, odd = linear.jacobian[linear.row], np.flatnonzero(random_effects.spread > 0)
+    jacobian, odd = linear.slopes[linear.row], np.flatnonzero(random_effects.spread > 0)
     columns = (random_effects.model[:, None] == odd).astype(float)
     whole, terms = np.hstack([jacobian, columns]), jacobian.shape[1]
     prior = np.diag(np.concatenate([np.ones(terms), random_effects.spread[odd] ** -2.0]))
@@ -48,7 +50,7 @@ def test_integrating_out_is_solving_with_a_column_for_every_model(seed: int) -> 
     normal = (
         np.eye(terms)
         + linear.normal_matrix(irls_weight)
-        - random_effects.lost_information(linear.jacobian, linear.row, irls_weight)
+        - random_effects.lost_information(linear, irls_weight)
     )
     found = np.linalg.solve(
         normal,
@@ -68,7 +70,7 @@ def test_models_that_are_as_they_seem_have_nothing_of_their_own() -> None:
     random_effects, linear, residual, irls_weight = drawn(0)
     plain = RandomEffects(random_effects.model, np.zeros_like(random_effects.spread))
     assert not plain.means(residual, irls_weight).any()
-    assert not plain.lost_information(linear.jacobian, linear.row, irls_weight).any()
+    assert not plain.lost_information(linear, irls_weight).any()
     assert plain.loss(np.zeros_like(residual)) == 0
 
 
@@ -79,8 +81,8 @@ def test_a_thousand_runs_of_one_model_say_no_more_of_its_level_than_its_spread_a
     random_effects = RandomEffects(np.zeros(runs, dtype=int), np.array([spread]))
     jacobian = np.stack([np.ones(runs), np.tile([-1.0, 1.0], runs // 2)], axis=1)
     irls_weight = np.full(runs, noise**-2.0)
-    normal = jacobian.T @ (irls_weight[:, None] * jacobian) - random_effects.lost_information(
-        jacobian, np.arange(runs), irls_weight
-    )
+    linear = linear_in(jacobian, np.arange(runs))
+    lost = random_effects.lost_information(linear, irls_weight)
+    normal = jacobian.T @ (irls_weight[:, None] * jacobian) - lost
     variance = np.diag(np.linalg.inv(normal))
     assert variance == pytest.approx([spread**2 + noise**2 / runs, noise**2 / runs])

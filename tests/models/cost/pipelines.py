@@ -33,12 +33,14 @@ def model(
     costs: Sequence[float] = COSTS,
     *,
     mtp_layers: int = 0,
+    embedding: float = 0.0,
     by_threshold: bool = False,
 ) -> Layers:
     """The layers of a model with these runs, where a layer of each kind costs so many FLOPs."""
     problem: Any = SimpleNamespace(
         architecture=SimpleNamespace(layer_runs=tuple(runs), mtp_layers=mtp_layers),
         forward_flops=(tuple(costs), float(head)),
+        encoder_flops=float(embedding),
         stack=SimpleNamespace(splits_by_threshold=by_threshold),
     )
     return layers_of(problem)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from models.cost.again import computed_again
 from models.cost.compute import SETTLED_YEARS, busiest, head_time, layer_time, overhead
 from models.cost.facts import ALL_PIECES, coefficient_records, policy_numbers
 from models.cost.facts import question as asked
 from models.cost.kernels import linear
-from models.cost.mesh import computed_again
 from models.cost.predictions import predict
 from models.cost.shard import Shard
 from models.cost.step import wanted_pieces

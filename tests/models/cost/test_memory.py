@@ -47,11 +47,10 @@ def kept_bytes(problem: Problem, policies: list[int]) -> np.ndarray:
     c = coefficient_records(PROFILE.coefficients(problem.scopes))[0]
     different, kinds = q.policies.shape
     parts = np.zeros(kinds + 2, dtype=record_type(Part))
-    again, kept = np.empty((different, kinds + 2)), np.empty((different, kinds))
+    again, kept = np.empty((2, different, kinds + 2))
     shard, pieces = Shard(tokens, tokens, 1.0, 1.0, 1.0), np.empty(len(ALL_PIECES))
     set_shard(
-        q.facts[0], q.layers, q.policies, shard, c, wanted_pieces(q.policies), parts, again, kept,
-        pieces,
+        q, shard, shard, c, wanted_pieces(q.policies), parts, again, kept, pieces,
     )  # fmt: skip
     return kept[np.searchsorted(policy_numbers(numbers), numbers), 0]
 

@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 
 from models.columns import Array
-from models.cost.predictions import MEMORY_TERMS, TIME_TERMS, Predictions, predict
+from models.cost.facts import coefficient_records
+from models.cost.predictions import (
+    MEMORY_TERMS,
+    TIME_TERMS,
+    LayoutRows,
+    Predictions,
+    predict,
+    step_costs_under_each,
+)
+from models.cost.stage_partition import layers_of_chunks
 from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.layout import PLACEMENTS, TORUS_AXES, Layout, Layouts
@@ -93,6 +102,7 @@ CHANGES: list[tuple[Layout, dict[str, object]]] = [
     (SHARED, {"offload_optimizer": True}), (SHARED, {"virtual_stages": 4}),
     (SHARED, {"schedule": "1f1b", "virtual_stages": 1}), (SHARED, {"schedule": "dualpipe"}),
     (SHARED, {"schedule": "zero_bubble_v"}), (SHARED, {"placement": PLACEMENTS[-1]}),
+    (replace(SHARED, ep=8), {"schedule": "1f1b", "virtual_stages": 1}),
     (GATHERED, {"reshard": False}), (GATHERED, {"recompute_layers": 3}),
     (replace(GATHERED, recompute_layers=3), {"virtual_stages": 4}),
     (replace(SHARED, schedule="1f1b", virtual_stages=1), {"schedule": "zero_bubble"}),
@@ -536,3 +546,33 @@ def test_a_sparse_step_is_what_it_is_by_hand() -> None:
         },
         c,
     )
+
+
+# -- every layout under every record of coefficients
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_layout_under_every_record_costs_what_it_costs_alone(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for asked in random_questions(seed):
+        some = [asked.c, random_coefficients(asked.problem, rng)]
+        records = np.concatenate([coefficient_records(c) for c in some])
+        rows = LayoutRows.of(asked.problem, asked.layouts)
+        together = step_costs_under_each(rows, records)
+        for i, c in enumerate(some):
+            alone = predict(asked.problem, asked.layouts, c)
+            for name in ("time_terms", "memory_terms", "memory_stage", "host_bytes", "once_s"):
+                of_record = getattr(together, name)[i :: len(some)]
+                np.testing.assert_allclose(of_record, getattr(alone, name), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_know_the_layers_of_their_chunks(seed: int) -> None:
+    for asked in random_questions(seed):
+        rows = LayoutRows.of(asked.problem, asked.layouts)
+        chunks = layers_of_chunks(asked.problem, asked.layouts)
+        expected = [tuple(map(len, of_layout)) for of_layout in chunks]
+        found = [rows.layers_per_chunk(row) for row in range(len(asked.layouts))]
+        assert found == expected
+        reversed_rows = rows.take(np.arange(len(expected))[::-1])
+        assert reversed_rows.layers_per_chunk(0) == expected[-1]

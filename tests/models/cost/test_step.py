@@ -364,3 +364,207 @@ def test_fsdp_shards_the_master_copy_whatever_parameters_are() -> None:
         terms(problem, Layout(dp_shard=8, zero_stage=stage))["optimizer_bytes"] for stage in (1, 3)
     )
     assert (whole, gathered) == (pytest.approx(8 * owned), pytest.approx(12 * owned))
+
+
+def test_what_the_host_updates_is_moved_there_and_back() -> None:
+    """Master and moments are read and written in its memory; gradients and parameters there, and
+    over its link."""
+    layout = Layout(dp_shard=8, zero_stage=1, offload_optimizer=True)
+    calls = {"collective_s": 0.0, "scaleout_hop_s": 0.0}
+    found = terms(dense(), layout, host_gb_s=10.0, **calls)
+    owned = dense().architecture.parameters.total / 8
+    assert found["optimizer_s"] == pytest.approx(owned * (2 * 12 + 2 * (4 + 2)) / 10e9)
+
+
+def test_a_pipeline_fills_and_drains_over_its_sends() -> None:
+    layout = Layout(pp=4, dp_shard=2, zero_stage=1)
+    fast, slow = (terms(dense(), layout, send_s=seconds) for seconds in (1e-5, 3e-5))
+    assert slow["bubble_s"] - fast["bubble_s"] == pytest.approx(2 * 3 * 2e-5)
+    assert slow["pipeline_s"] - fast["pipeline_s"] == pytest.approx(2 * 64 * 2e-5)
+
+
+def test_sends_hide_beside_all_that_a_pipeline_takes_but_one_micro_batch() -> None:
+    """Sends of two chunks that take longer than all passes and waiting together."""
+    layout = Layout(pp=2, dp_shard=4, zero_stage=1, schedule="interleaved", virtual_stages=2)
+    sends, slow = 2 * 32 * 2, {"send_s": 1.0, "pipeline_overlap": 1.0}
+    sent = terms(dense(overlap_pipeline=False), layout, **slow)["pipeline_s"]
+    found = terms(dense(), layout, **slow)
+    passes = found["compute_s"] + found["bubble_s"] - 2 * sent / sends
+    assert sent > sends
+    assert found["pipeline_s"] == pytest.approx(sent - (1 - 1 / 32) * passes)
+
+
+def layer_of(problem: Problem, layout: Layout, **changes: float) -> dict[str, float]:
+    """What a layer takes as its kernels take it, traffic that is not hidden, and its forward with
+    what is exposed there."""
+    as_counted = {"compute_overhead": 1.0, "ageing": 0.0, **changes}
+    c = replace(PROFILE.coefficients(problem.scopes), **as_counted)
+    parts = LayoutParts.of(problem, layout, c)
+    (first, *_) = parts.costs
+    named = {name: float(first[name]) for name in first.dtype.names}
+    return {**named, "exposed_forward": float(parts.forward_s[0])}
+
+
+FAST_LINKS = {"collective_s": 1e-12, "scaleup_hop_s": 1e-12, "scaleup": 1.0}
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_attention_in_a_ring_is_slower_in_each_of_its_passes(cp: int) -> None:
+    """Its kernels see 8,192 / cp tokens at a time. Full recompute has one more forward."""
+    layout = Layout(cp=cp, dp_shard=8 // cp, zero_stage=1)
+    changes = {**FAST_LINKS, "context_overlap": 1.0}
+    layer, micro_batches = layer_of(dense(), layout, **changes), 128 * cp // 8
+    half = 500
+    slower = (8192 / cp + half) / (8192 / cp) / ((8192 + half) / 8192) - 1
+    for recompute, forwards in (("none", 1), ("full", 2)):
+        found = terms(dense(), replace(layout, recompute=recompute), **changes)
+        kernels = forwards * layer["attention_forward"] + layer["attention_backward"]
+        assert found["context_s"] == pytest.approx(micro_batches * 32 * slower * kernels)
+    ahead = layer["forward"] + slower * layer["attention_forward"]
+    assert layer["exposed_forward"] == pytest.approx(ahead)
+
+
+def test_what_a_ring_has_hidden_behind_hides_no_data() -> None:
+    """Parameters take so long that all of a layer's compute hides some; a ring takes its share."""
+    layout = Layout(cp=4, dp_shard=2, zero_stage=3)
+    slow = {"collective_s": 1.0, "data_overlap": 0.5, "interference": 0.25}
+    layer = layer_of(dense(), layout, **slow)
+    beside, alone = (terms(dense(context=of), layout, **slow) for of in ("ring", "allgather"))
+    half, chunk = 500, 8192 / 4
+    slower = (chunk + half) / chunk / ((8192 + half) / 8192) - 1
+    kernels = layer["attention_forward"] + layer["attention_backward"]
+    hidden = alone["context_s"] + 64 * 32 * slower * kernels - beside["context_s"]
+    assert hidden > 0
+    assert beside["data_s"] - alone["data_s"] == pytest.approx(0.5 * 0.75 * hidden)
+
+
+def test_traffic_to_the_host_hides_beside_its_own_layer() -> None:
+    """What a layer keeps leaves beside its forward, and comes back beside its backward."""
+    layout = Layout(dp_shard=8, zero_stage=1, offload_activations=True)
+    layer = layer_of(dense(), layout)
+    kept = terms(dense(), layout)["host_bytes"] / 32
+    for seconds in (0.5 * layer["forward"], 1.5 * layer["forward"], 5 * layer["forward"]):
+        found = terms(dense(), layout, host_gb_s=kept / seconds / 1e9)
+        left = max(seconds - layer["forward"], 0) + max(seconds - layer["backward"], 0)
+        assert found["offload_s"] == pytest.approx(16 * 32 * left)
+
+
+def test_no_more_layers_are_computed_again_than_a_stage_has() -> None:
+    layout = Layout(pp=4, dp_shard=2, zero_stage=1, recompute="full")
+    every, all_eight, most = (
+        terms(dense(), replace(layout, recompute_layers=n))["recompute_s"] for n in (0, 8, 12)
+    )
+    assert every == pytest.approx(all_eight)
+    assert every == pytest.approx(most)
+
+
+def test_a_host_that_is_late_is_late_again_where_layers_are_repeated() -> None:
+    """It launches forward twice and stalls at the same hops, 2 x 2 of a layer: three times in all.
+    It takes so long that neither the device nor its links count."""
+    layout = Layout(
+        tp=2, pp=2, dp_shard=2, zero_stage=1, sequence_parallel=True, recompute="full"
+    )  # fmt: skip
+    found = terms(dense(), layout, launch_s=1.0, stall_s=1e-2)
+    assert found["tensor_s"] == pytest.approx(64 * 16 * 3 * (2 * 2 * 1e-2))
+
+
+@pytest.mark.parametrize("batch", [8, 16, 64])
+def test_tokens_hide_beside_another_micro_batch(batch: int) -> None:
+    """But not in the first forward and the last backward; half of them at all, with this
+    coefficient."""
+    problem = question("mixtral-8x7b", chips=8, global_batch=batch)
+    problem = replace(problem, stack=replace(catalogue.stack("generic"), overlap_expert=True))
+    layout, overlap = Layout(dp_shard=8, ep=8, zero_stage=1), {"expert_overlap": 0.5}
+    dispatch, micro_batches = layer_of(problem, layout, **overlap)["dispatch"], batch // 8
+    exposed = micro_batches - 0.5 * (micro_batches - 1)
+    found = terms(problem, layout, **overlap)["expert_s"]
+    assert found == pytest.approx(32 * 2 * dispatch * exposed)
+
+
+@pytest.mark.parametrize(("stage", "hides"), [(1, False), (2, True)])
+def test_only_zero_1_may_be_without_overlap_by_itself(stage: int, hides: bool) -> None:
+    layout = Layout(dp_shard=8, zero_stage=stage)
+    beside, after = (terms(dense(overlap_zero1=of), layout)["data_s"] for of in (True, False))
+    assert (beside == after) == hides
+
+
+def test_a_loss_that_is_not_parallel_sees_all_words_on_every_rank() -> None:
+    """16 bytes of each logit, for half of them more."""
+    layout = Layout(tp=2, dp_shard=4, sequence_parallel=True)
+    shared, whole = (terms(dense(parallel_loss=of), layout)["compute_s"] for of in (True, False))
+    bytes_s = dense().cluster.memory_bytes_s * PROFILE.coefficients(dense().scopes).memory
+    assert whole - shared == pytest.approx(32 * 8192 * 128256 / 2 * 16 / bytes_s)
+
+
+def test_fewer_rows_than_a_tile_take_as_long_as_a_tile() -> None:
+    """Of one row less than a tile, a product is as long as of a whole one."""
+    c = PROFILE.coefficients(dense().scopes)
+    rows, same = np.array([8191, 8192]), np.array([8192, 8192])
+    one, whole = gemm_seconds(dense(), rows, same, same, c)
+    busy = [tiles / (tiles + c.gemm_tail_waves * 132) for tiles in rows / 128 * 32]
+    assert one / whole == pytest.approx(busy[1] / busy[0], rel=1e-9)
+
+
+def test_slices_of_experts_are_a_part_of_each() -> None:
+    """Eight experts over ep = 2, in halves; all else in quarters, but norms and routers."""
+    problem = question("mixtral-8x7b", chips=8)
+    found = terms(problem, Layout(tp=4, dp_shard=2, ep=2, etp=2, zero_stage=0), **HEAD_IS_FULLEST)
+    count = problem.architecture.parameters
+    whole = 32 * (2 * 4096 + 8 * 4096) + 4096
+    held = (count.total - count.experts - whole) / 4 + whole + count.experts / (2 * 2)
+    assert found["parameters_bytes"] == pytest.approx(2 * held)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_layer_keeps_operands_in_the_format_of_products(fused: bool) -> None:
+    """In fp8 the outputs of two norms and of the activation function take a byte an element.
+    Without fused kernels the activated gate stays too, in 16 bits."""
+    problem = dense(fused=fused, fused_norm=True)
+    low = replace(problem, workload=replace(problem.workload, precision="fp8"))
+    layout = Layout(dp_shard=8, zero_stage=1)
+    wide, narrow = (terms(of, layout, **NO_LOGITS)["activations_bytes"] for of in (problem, low))
+    assert wide - narrow == pytest.approx(32 * 8192 * (2 * 4096 + 14336))
+
+
+def test_weight_gradients_of_a_module_of_multi_token_prediction_can_be_moved() -> None:
+    """Those of another head and of its projection, where a schedule moves them."""
+    layout, weights = Layout(pp=2, dp_shard=4, zero_stage=1, schedule="zero_bubble"), []
+    for modules in (0, 1):
+        problem = dense()
+        architecture = replace(problem.architecture, mtp_layers=modules)
+        problem = replace(problem, architecture=architecture)
+        c = replace(PROFILE.coefficients(problem.scopes), compute_overhead=1.0, ageing=0.0)
+        weights.append(LayoutParts.of(problem, layout, c).weights_s[-1])
+    (projection,) = gemm_seconds(
+        dense(), np.array([2 * 4096]), np.array([8192]), np.array([4096]), c
+    )
+    assert weights[1] - 2 * weights[0] == pytest.approx(projection)
+
+
+def test_weight_gradients_that_a_host_hides_add_nothing() -> None:
+    """Launches take so long that backward takes as long without them."""
+    layout = Layout(pp=2, dp_shard=4, zero_stage=1, schedule="zero_bubble")
+    assert layer_of(dense(), layout, launch_s=1.0)["weight"] == pytest.approx(0.0, abs=1e-9)
+    assert layer_of(dense(), layout, launch_s=1e-9)["weight"] > 1e-4
+
+
+def test_scores_that_are_written_out_travel_in_both_passes() -> None:
+    """Two products in forward and four in backward, all over every key; scores of two bytes are
+    read or written ten times in each."""
+    problem = dense(attention_kernel="unfused")
+    layer = layer_of(problem, Layout(dp_shard=8), launch_s=1e-12, memory=0.5, gemm_16=0.5)
+    scores = 8192 * 8192 * 32
+    products = 2 * scores * (128 + 128) / (989.4e12 * 0.5)
+    traffic = scores * 2 * 10 / (problem.cluster.memory_bytes_s * 0.5)
+    assert layer["attention_forward"] == pytest.approx(products + traffic)
+    assert layer["attention_backward"] == pytest.approx(2 * products + traffic)
+
+
+def test_what_comes_once_a_step_hides_beside_one_pass_of_the_pipeline() -> None:
+    """Of 64 micro-batches, and three more that fill and drain it."""
+    layout = Layout(pp=4, dp_shard=2, zero_stage=1)
+    slow = {"collective_s": 1.0, "data_overlap": 0.5, "interference": 0.25, "send_s": 1e-12}
+    beside, after = (terms(dense(overlap_data=of), layout, **slow) for of in (True, False))
+    sends = after["pipeline_s"] / (2 * 64)
+    one = (after["compute_s"] + after["bubble_s"] - 2 * 3 * sends) / (64 + 3)
+    assert after["data_s"] - beside["data_s"] == pytest.approx(0.5 * 0.75 * one)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from service.schemas.recommendation import RecommendationAnswer
+from tests.paths import SHARED
 from tests.service.asking import (
     QUESTION,
     SHAPE,
@@ -1250,3 +1252,29 @@ def test_a_level_within_the_torus_is_refused(shared_client) -> None:
     assert_problem(
         shared_client.post("/v1/recommendations", json=asked), "invalid", "/cluster/levels/0/size"
     )
+
+
+@pytest.mark.skipif(not (SHARED / "hf_configs").is_dir(), reason="needs the configs of models")
+@pytest.mark.parametrize(
+    ("name", "preset", "chips", "seq_len", "batch"),
+    [
+        ("qwen3-next-80B-A3B", "h100", 64, 4096, 512),
+        ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "gb300", 8, 4096, 64),
+        ("DeepSeek-V3.2", "h800", 256, 131072, 256),
+        ("Kimi-K3", "gb300", 1024, 4096, 4096),
+    ],
+)
+def test_a_published_config_with_layers_of_several_kinds_gets_a_layout_that_fits(
+    shared_client, name: str, preset: str, chips: int, seq_len: int, batch: int
+) -> None:
+    asked = {
+        "model": json.loads((SHARED / f"hf_configs/{name}.json").read_text()),
+        "cluster": {"preset": preset, "num_chips": chips},
+        "workload": {"seq_len": seq_len, "global_batch": batch},
+        "stack": "megatron",
+    }
+    made = shared_client.post("/v1/recommendations", json=asked)
+    assert made.status_code == 201
+    found = predicted(made.json(), "fastest")
+    assert found["fits"]
+    assert 0 < found["mfu"]["full"] < 1

@@ -1,0 +1,94 @@
+"""Log predictions to first order in the terms of a profile.
+
+Coefficients are sums of terms on their unbounded scale, so that the slope of a log prediction in a
+term is its slope in the coefficient that the term is a part of. Few coefficients stand for many
+terms: problems with the same scopes make a *block*, in which the same terms are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+
+
+class Block(NamedTuple):
+    """Rows whose coefficients are sums of the same terms."""
+
+    rows: slice
+    terms: Array
+    """(parts,): every term that is part of some coefficient, once."""
+    coefficients: Array
+    """(parts,): the coefficient that each is a part of."""
+
+    def sums(self, of_terms: Array, coefficients: int) -> Array:
+        """The sum of a value of each term over the parts of each coefficient; shape
+        (coefficients,)."""
+        return np.bincount(self.coefficients, of_terms[self.terms], coefficients)
+
+
+@dataclass(frozen=True, slots=True)
+class Linearisation:
+    """Log predictions to first order around `theta`.
+
+    Runs that are predicted alike share a row, however many they are: `logs` (rows,) and `slopes`
+    (rows, coefficients) hold the rows, each of which is in one block, and `row` (runs,) says which
+    of them each run has. The Jacobian J has the slope of every run's log prediction in every term.
+    """
+
+    theta: Array
+    logs: Array
+    slopes: Array
+    blocks: Sequence[Block]
+    row: Array
+
+    @property
+    def predicted(self) -> Array:
+        """The log prediction of each run at `theta`; shape (runs,)."""
+        return np.asarray(self.logs[self.row])
+
+    def at(self, theta: Array) -> Linearisation:
+        """The same first-order predictions, moved to other terms."""
+        logs = np.empty_like(self.logs)
+        moved = theta - self.theta
+        for block in self.blocks:
+            rows, slopes = block.rows, self.slopes[block.rows]
+            logs[rows] = self.logs[rows] + slopes @ block.sums(moved, slopes.shape[1])
+        return replace(self, theta=theta, logs=logs)
+
+    def gradient(self, slope: Array) -> Array:
+        """Jᵀs: the slope of a sum over runs in each term, from its slope `slope` (runs,) in each
+        run's log prediction."""
+        return np.asarray(self.gradients(np.bincount(self.row, slope, len(self.logs))[None])[0])
+
+    def gradients(self, slope_of_rows: Array) -> Array:
+        """The same of several sums, from their slopes (sums, rows) in the log prediction of each
+        row; shape (sums, terms)."""
+        result = np.zeros((len(slope_of_rows), len(self.theta)))
+        for block in self.blocks:
+            in_coefficients = slope_of_rows[:, block.rows] @ self.slopes[block.rows]
+            result[:, block.terms] += in_coefficients[:, block.coefficients]
+        return result
+
+    def normal_matrix(self, irls_weight: Array) -> Array:
+        """JᵀSJ over all runs, where S holds their IRLS weights; shape (terms, terms)."""
+        weight = np.bincount(self.row, irls_weight, len(self.logs))
+        result = np.zeros((len(self.theta),) * 2)
+        for block in self.blocks:
+            slopes = self.slopes[block.rows]
+            of_coefficients = slopes.T @ (weight[block.rows, None] * slopes)
+            of_parts = of_coefficients[block.coefficients][:, block.coefficients]
+            result[np.ix_(block.terms, block.terms)] += of_parts
+        return result
+
+    def prediction_variance(self, term_variance: Array) -> Array:
+        """The variance of each run's log prediction if the terms vary independently."""
+        variance = np.empty_like(self.logs)
+        for block in self.blocks:
+            slopes = self.slopes[block.rows]
+            variance[block.rows] = slopes**2 @ block.sums(term_variance, slopes.shape[1])
+        return np.asarray(variance[self.row])

@@ -1,0 +1,117 @@
+"""The encoder of images, which runs with the embedding: kernel times, sizes and activations.
+
+It has the tensor parallelism of the language model where that divides its heads; otherwise every
+tensor-parallel rank has all of it. Every context-parallel rank encodes all images of its
+micro-batch (Megatron-LM megatron/core/models/multimodal/llava_model.py, where context parallelism
+divides what the language model reads). It has no sequence parallelism, since the patches of images
+need not divide.
+"""
+
+from __future__ import annotations
+
+from models.columns import Array
+from models.compilation.compiled import compiled
+from models.cost.again import computed_again, kept_bytes
+from models.cost.compute import LayerTime, layer_time, overhead, plain_time
+from models.cost.facts import ALL_PIECES, CoefficientRecord, Images
+from models.cost.kernels import Passes, both, linear
+from models.cost.memory import PartSize, activations, layer_size
+from models.cost.rows import Row
+from models.cost.shard import Shard
+
+EVERY_PIECE = (1 << len(ALL_PIECES)) - 1
+
+
+@compiled
+def encoder_shard(images: Images, row: Row) -> Shard:
+    """The patches of a micro-batch, and how the encoder is cut."""
+    encoder = images.encoder[0]
+    patches = row.micro_batch * encoder.patches
+    tp = float(row.tp) if encoder.num_heads % row.tp == 0 else 1.0
+    return Shard(patches, patches, tp, 1.0, 1.0)
+
+
+@compiled
+def image_tokens(images: Images, shard: Shard) -> float:
+    """What the projector makes of the patches of a micro-batch."""
+    encoder = images.encoder[0]
+    return shard.tokens * encoder.tokens / encoder.patches
+
+
+@compiled
+def encoder_time(
+    images: Images, shard: Shard, c: CoefficientRecord, again: Array, pieces: Array
+) -> LayerTime:
+    """The whole encoder with its projector. Backward ends where nothing is trained. Adds to `again`
+    (policies,) what recompute policies add to backward."""
+    f, encoder = images.facts[0], images.encoder[0]
+    ends = end_products(images, shard, c)
+    factor = overhead(f, c)
+    forward = ends.forward * factor
+    backward = (ends.input + ends.weight) * factor
+    weight = ends.weight * factor
+    for kind in range(len(images.layers)):
+        layer = images.layers[kind]
+        seconds = layer_time(f, layer, shard, c, EVERY_PIECE, pieces)
+        forward += layer.trained_layers * seconds.forward
+        if not encoder.trained:
+            continue
+        backward += layer.trained_layers * seconds.backward
+        weight += layer.trained_layers * seconds.weight
+        for policy in range(len(again)):
+            repeated = computed_again(images.policies[policy, kind], seconds.forward, pieces)
+            again[policy] += layer.trained_layers * repeated
+    return plain_time(forward, backward, weight, 1.0)
+
+
+@compiled
+def end_products(images: Images, shard: Shard, c: CoefficientRecord) -> Passes:
+    """The patch embedding, whose input has no gradient, and the projector, which is cut like the
+    encoder."""
+    f, encoder = images.facts[0], images.encoder[0]
+    patch = linear(f, c, shard.tokens, encoder.patch_elements, f.hidden_size)
+    total = Passes(patch.forward, 0.0, patch.weight if encoder.trained else 0.0)
+    for matrix in range(len(images.projector)):
+        n_in, n_out = images.projector[matrix]
+        one = linear(f, c, image_tokens(images, shard), n_in, n_out / shard.tp)
+        total = both(total, one if encoder.projector_trained else Passes(one.forward, 0.0, 0.0))
+    return total
+
+
+@compiled
+def encoder_size(images: Images, shard: Shard) -> PartSize:
+    """What is outside layers and outside the projector's matrices is whole on every device."""
+    f, encoder = images.facts[0], images.encoder[0]
+    tower, unit = encoder.whole_parameters, 0.0
+    for kind in range(len(images.layers)):
+        size = layer_size(f, images.layers[kind], shard)
+        tower += images.layers[kind].trained_layers * size.dense
+        unit = max(unit, size.unit)
+    projector = encoder.projector_vectors
+    for matrix in range(len(images.projector)):
+        projector += images.projector[matrix, 0] * images.projector[matrix, 1] / shard.tp
+    trained = tower if encoder.trained else 0.0
+    trained += projector if encoder.projector_trained else 0.0
+    return PartSize(tower + projector, 0.0, unit, trained, 0.0)
+
+
+@compiled
+def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -> None:
+    """Adds to `kept` (policies,) the bytes that stay of a micro-batch until backward: the inputs of
+    what is trained."""
+    f, encoder = images.facts[0], images.encoder[0]
+    inputs = 0.0
+    if encoder.trained:
+        inputs += shard.tokens * encoder.patch_elements
+    if encoder.projector_trained:
+        for matrix in range(len(images.projector)):
+            inputs += image_tokens(images, shard) * images.projector[matrix, 0]
+    for policy in range(len(kept)):
+        kept[policy] += inputs * f.activation_bytes
+    if not encoder.trained:
+        return
+    for kind in range(len(images.layers)):
+        stored = activations(f, images.layers[kind], shard, pieces)
+        for policy in range(len(kept)):
+            one = kept_bytes(images.policies[policy, kind], stored, pieces)
+            kept[policy] += images.layers[kind].trained_layers * one

@@ -1,0 +1,514 @@
+"""The encoders of images of Hugging Face's vision-language models, from their `vision_config`.
+
+A reader is named for the vision transformer that it reads. Sizes that a config leaves out are those
+of its class in transformers 5.24.0, as transformers has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from models.errors import Unsupported
+from models.spec.attention import Attention
+from models.spec.encoder import Encoder, Projector
+from models.spec.feed_forward import Mlp
+from models.spec.layer import Layer
+from service.formats._huggingface_config import MAX_LAYERS, Config, shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tower:
+    """An encoder and its projector, without what a workload decides. Fields are as in Encoder."""
+
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    patches_per_token: int
+    patch_elements: int
+    other_parameters: int
+    projector: Projector
+    tokens_per_image: int | None = None
+    """None where images may have any size."""
+
+    def encoder(
+        self, tokens_per_sequence: int, tokens_per_image: int | None, **trained: bool
+    ) -> Encoder:
+        """The encoder of a workload. Unless said otherwise an image is as large as the model's
+        images always are, or has all of a sequence's tokens of images."""
+        return Encoder(
+            hidden_size=self.hidden_size,
+            layers=self.layers,
+            tokens_per_sequence=tokens_per_sequence,
+            tokens_per_image=tokens_per_image or self.tokens_per_image or tokens_per_sequence,
+            patches_per_token=self.patches_per_token,
+            patch_elements=self.patch_elements,
+            other_parameters=self.other_parameters,
+            projector=self.projector,
+            **trained,
+        )
+
+
+Read = Callable[[Config, Config, int], Tower]
+"""Of the whole config, of its vision_config, and of the hidden size of the language model."""
+
+
+def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
+    """The tower that a config describes. Raises Unsupported where its family is not read."""
+    outer = Config(config, str(config.get("model_type")))
+    reader = _READERS.get(outer.model_type)
+    if reader is None or config.get("vision_config") is None:
+        known = ", ".join(sorted(_READERS))
+        missing = f"the encoder of this family; those of {known} are read"
+        raise Unsupported("model_type", shown(config.get("model_type")), missing)
+    defaults, parts = reader
+    vision = outer.inner("vision_config")
+    if defaults is None:
+        kind = str(vision.get("model_type") or _NESTED[outer.model_type])
+        if kind not in _VISION_CLASSES:
+            rule = f"this encoder; those of {', '.join(_VISION_CLASSES)} are read"
+            raise Unsupported(vision.where("model_type"), kind, rule)
+        defaults = _VISION_CLASSES[kind]
+        vision = Config(vision.values, kind, path=vision.path)
+    return parts(outer, vision.assuming(**defaults), text_hidden_size)
+
+
+# -- what encoders are made of
+
+
+def _side(cfg: Config, key: str) -> int:
+    """A length that may be written once, or for height and width."""
+    value = cfg.get(key)
+    if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
+        return cfg.with_value(key, value[0]).size(key)
+    return cfg.size(key)
+
+
+def _grid(vision: Config) -> int:
+    """Patches of an image of the size that the position embeddings are for."""
+    return (_side(vision, "image_size") // _side(vision, "patch_size")) ** 2
+
+
+def _layers(
+    vision: Config,
+    *,
+    hidden: int | None = None,
+    width: int | None = None,
+    heads: str = "num_attention_heads",
+    depth: str = "num_hidden_layers",
+    bias: bool = True,
+    qkv_bias: bool | None = None,
+    gated: bool = False,
+    rms: bool = False,
+    num_norms: int = 2,
+    **attention: Any,
+) -> tuple[Layer, ...]:
+    """Layers that are alike. With `bias` all matrices have one, unless `qkv_bias` says otherwise of
+    queries, keys and values; `rms` norms have none."""
+    hidden = hidden or vision.size("hidden_size")
+    num_heads = vision.size(heads)
+    shape = {
+        "num_heads": num_heads,
+        "num_kv_heads": num_heads,
+        "head_dim": hidden // num_heads,
+        "v_head_dim": hidden // num_heads,
+        **attention,
+    }
+    layer = Layer(
+        attention=Attention(
+            causal=False,
+            qkv_bias=bias if qkv_bias is None else qkv_bias,
+            output_bias=bias,
+            **shape,
+        ),
+        feed_forward=Mlp(
+            intermediate_size=width or vision.size("intermediate_size"), gated=gated, bias=bias
+        ),
+        num_norms=num_norms,
+        norm_bias=not rms,
+    )
+    return (layer,) * vision.size(depth, most=MAX_LAYERS)
+
+
+def _chain(*sizes: int, bias: bool = True, norm: int = 0) -> Projector:
+    """Products one after the other, and a norm of so many parameters."""
+    matrices = tuple(zip(sizes, sizes[1:], strict=False))
+    return Projector(matrices=matrices, vectors=norm + (sum(sizes[1:]) if bias else 0))
+
+
+# -- families
+
+
+def _qwen_patch(vision: Config) -> int:
+    side = _side(vision, "patch_size")
+    return vision.size("in_channels") * vision.size("temporal_patch_size") * side * side
+
+
+def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
+    hidden, merged = vision.size("embed_dim"), vision.size("spatial_merge_size") ** 2
+    width = int(hidden * vision.number("mlp_ratio"))
+    return Tower(
+        hidden_size=hidden,
+        layers=_layers(vision, hidden=hidden, width=width, heads="num_heads", depth="depth"),
+        patches_per_token=merged,
+        patch_elements=_qwen_patch(vision),
+        other_parameters=0,
+        projector=_chain(
+            merged * hidden, merged * hidden, vision.size("hidden_size"), norm=2 * hidden
+        ),
+    )
+
+
+def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
+    """Attention is within windows of `window_size` pixels, but in a few layers."""
+    hidden, merged = vision.size("hidden_size"), vision.size("spatial_merge_size") ** 2
+    full = _layers(vision, heads="num_heads", depth="depth", gated=True, rms=True)
+    window = (vision.size("window_size") // _side(vision, "patch_size")) ** 2
+    local = _layers(
+        vision, heads="num_heads", depth="depth", gated=True, rms=True, window=window, chunked=True
+    )
+    whole = vision.indices("fullatt_block_indexes", len(full))
+    return Tower(
+        hidden_size=hidden,
+        layers=tuple(full[i] if i in whole else local[i] for i in range(len(full))),
+        patches_per_token=merged,
+        patch_elements=_qwen_patch(vision),
+        other_parameters=0,
+        projector=_chain(
+            merged * hidden, merged * hidden, vision.size("out_hidden_size"), norm=hidden
+        ),
+    )
+
+
+def _qwen3_5(outer: Config, vision: Config, text: int) -> Tower:
+    hidden, merged = vision.size("hidden_size"), vision.size("spatial_merge_size") ** 2
+    positions = vision.size("num_position_embeddings") * hidden
+    return Tower(
+        hidden_size=hidden,
+        layers=_layers(vision, heads="num_heads", depth="depth"),
+        patches_per_token=merged,
+        patch_elements=_qwen_patch(vision),
+        other_parameters=hidden + positions,
+        projector=_chain(
+            merged * hidden, merged * hidden, vision.size("out_hidden_size"), norm=2 * hidden
+        ),
+    )
+
+
+def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
+    """Beside the last layer's output, that of some layers before is merged too (DeepStack)."""
+    plain = _qwen3_5(outer, vision, text)
+    taps = len(vision.indices("deepstack_visual_indexes", len(plain.layers)))
+    last, merged = plain.projector, plain.patches_per_token * plain.hidden_size
+    vectors = last.vectors - 2 * plain.hidden_size + 2 * merged
+    projector = Projector(
+        matrices=last.matrices * (1 + taps), vectors=last.vectors + vectors * taps
+    )
+    return replace(plain, projector=projector)
+
+
+def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
+    """A SigLIP whose patches are averaged to so many tokens an image."""
+    hidden, tokens = vision.size("hidden_size"), outer.size("mm_tokens_per_image", 256)
+    return _siglip(
+        vision, _grid(vision) // tokens, _chain(hidden, text, bias=False, norm=hidden), tokens
+    )
+
+
+def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | None) -> Tower:
+    hidden, width = vision.size("hidden_size"), vision.size("intermediate_size")
+    channels = vision.size("num_channels")
+    other = hidden + _grid(vision) * hidden + 2 * hidden  # biases, positions, norm
+    if vision.flag("vision_use_head"):  # attention of one query, a norm and a network
+        other += hidden + 4 * hidden * (hidden + 1) + 2 * hidden
+        other += 2 * hidden * width + width + hidden
+    return Tower(
+        hidden_size=hidden,
+        layers=_layers(vision),
+        patches_per_token=merged,
+        patch_elements=channels * _side(vision, "patch_size") ** 2,
+        other_parameters=other,
+        projector=projector,
+        tokens_per_image=tokens,
+    )
+
+
+def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
+    hidden, head_dim = vision.size("hidden_size"), vision.size("head_dim")
+    return Tower(
+        hidden_size=hidden,
+        layers=_layers(
+            vision,
+            bias=False,
+            gated=True,
+            rms=True,
+            num_norms=4,
+            qk_norm=True,
+            num_kv_heads=vision.size("num_key_value_heads"),
+            head_dim=head_dim,
+            v_head_dim=head_dim,
+        ),
+        patches_per_token=vision.size("pooling_kernel_size") ** 2,
+        patch_elements=3 * _side(vision, "patch_size") ** 2,
+        other_parameters=2 * vision.size("position_embedding_size") * hidden,
+        projector=_chain(hidden, text, bias=False),
+    )
+
+
+def _llama4(outer: Config, vision: Config, text: int) -> Tower:
+    """Attention is within a tile of `image_size`, whose patches are shuffled together."""
+    hidden, merged = vision.size("hidden_size"), round(vision.number("pixel_shuffle_ratio") ** -2)
+    adapted, output = vision.size("projector_input_dim"), vision.size("projector_output_dim")
+    adapter = ((vision.size("intermediate_size"), adapted), (output, output))
+    positions = (_grid(vision) + 1) * hidden  # and one for the token of the class
+    return Tower(
+        hidden_size=hidden,
+        layers=_layers(vision),
+        patches_per_token=merged,
+        patch_elements=vision.size("num_channels") * _side(vision, "patch_size") ** 2,
+        other_parameters=hidden + positions + 4 * hidden,
+        projector=Projector(matrices=(*adapter, (vision.size("vision_output_dim"), text))),
+        tokens_per_image=_grid(vision) // merged,
+    )
+
+
+def _kimi(outer: Config, vision: Config, text: int) -> Tower:
+    """A MoonViT. Its keys differ in the files beside the weights and in transformers."""
+    vision = vision.respell(_KIMI_KEYS)
+    hidden, (tall, wide) = vision.size("hidden_size"), _pair(vision, "merge_kernel_size")
+    positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden
+    normed = outer.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
+    return Tower(
+        hidden_size=hidden,
+        layers=_layers(vision),
+        patches_per_token=tall * wide,
+        patch_elements=3 * _side(vision, "patch_size") ** 2,
+        other_parameters=hidden + positions + 2 * hidden,
+        projector=_chain(tall * wide * hidden, tall * wide * hidden, text, norm=2 * normed),
+    )
+
+
+_KIMI_KEYS = {
+    "hidden_size": "vt_hidden_size",
+    "intermediate_size": "vt_intermediate_size",
+    "num_attention_heads": "vt_num_attention_heads",
+    "num_hidden_layers": "vt_num_hidden_layers",
+    "pos_emb_height": "init_pos_emb_height",
+    "pos_emb_width": "init_pos_emb_width",
+}
+
+
+def _pair(cfg: Config, key: str) -> tuple[int, int]:
+    value = cfg.get(key)
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise cfg.invalid(key, "must be a list of two whole numbers")
+    tall, wide = (cfg.with_value(key, one).size(key) for one in value)
+    return tall, wide
+
+
+def _internvl(outer: Config, vision: Config, text: int) -> Tower:
+    outer = outer.assuming(downsample_ratio=0.5)
+    hidden, merged = vision.size("hidden_size"), round(outer.number("downsample_ratio") ** -2)
+    rms = vision.word("norm_type") == "rms_norm"
+    layers = _layers(
+        vision,
+        qkv_bias=vision.flag("attention_bias"),
+        rms=rms,
+        qk_norm=vision.flag("use_qk_norm"),
+        qk_norm_all_heads=True,
+    )
+    other = 2 * hidden + 2 * hidden * len(layers)  # bias, class; scales of layers
+    if vision.flag("use_absolute_position_embeddings"):
+        other += (_grid(vision) + 1) * hidden
+    if vision.flag("use_mask_token"):
+        other += hidden
+    if not vision.flag("use_mean_pooling"):
+        other += 2 * hidden
+    return Tower(
+        hidden_size=hidden,
+        layers=layers,
+        patches_per_token=merged,
+        patch_elements=vision.size("num_channels") * _side(vision, "patch_size") ** 2,
+        other_parameters=other,
+        projector=_chain(merged * hidden, text, text, norm=2 * merged * hidden),
+        tokens_per_image=_grid(vision) // merged,
+    )
+
+
+def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
+    hidden, merged = vision.size("hidden_size"), outer.size("spatial_merge_size", 2) ** 2
+    after = _chain(
+        _features(outer) * hidden,
+        text,
+        text,
+        bias=outer.flag("multimodal_projector_bias", False),
+        norm=hidden,
+    )
+    merger = ((merged * hidden, hidden),)
+    projector = Projector(matrices=merger + after.matrices, vectors=after.vectors)
+    return _pixtral(vision, merged, projector)
+
+
+def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
+    hidden = vision.size("hidden_size")
+    return Tower(
+        hidden_size=hidden,
+        layers=_layers(vision, bias=False, gated=True, rms=True),
+        patches_per_token=merged,
+        patch_elements=vision.size("num_channels") * _side(vision, "patch_size") ** 2,
+        other_parameters=hidden,
+        projector=projector,
+    )
+
+
+def _llava(outer: Config, vision: Config, text: int) -> Tower:
+    hidden = vision.size("hidden_size")
+    projector = _chain(
+        _features(outer) * hidden, text, text, bias=outer.flag("multimodal_projector_bias", True)
+    )
+    if vision.model_type == "pixtral":
+        return _pixtral(vision, 1, projector)
+    if vision.model_type == "siglip_vision_model":
+        return _siglip(vision, 1, projector, _grid(vision))
+    return _clip(vision, projector)
+
+
+def _clip(vision: Config, projector: Projector) -> Tower:
+    hidden = vision.size("hidden_size")
+    positions = (_grid(vision) + 1) * hidden  # and one for the token of the class
+    return Tower(
+        hidden_size=hidden,
+        layers=_layers(vision),
+        patches_per_token=1,
+        patch_elements=vision.size("num_channels") * _side(vision, "patch_size") ** 2,
+        other_parameters=hidden + positions + 4 * hidden,
+        projector=projector,
+        tokens_per_image=_grid(vision),
+    )
+
+
+def _features(outer: Config) -> int:
+    """Of how many layers of the encoder the projector reads the output."""
+    layers = outer.get("vision_feature_layer")
+    return len(layers) if isinstance(layers, (list, tuple)) else 1
+
+
+# -- defaults of the classes
+
+_QWEN = {
+    "depth": 32,
+    "num_heads": 16,
+    "in_channels": 3,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+}
+_QWEN2 = {**_QWEN, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4}
+_QWEN2_5 = {
+    **_QWEN,
+    "hidden_size": 3584,
+    "intermediate_size": 3420,
+    "window_size": 112,
+    "out_hidden_size": 3584,
+    "fullatt_block_indexes": [7, 15, 23, 31],
+}
+_QWEN3_5 = {
+    **_QWEN,
+    "depth": 27,
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "patch_size": 16,
+    "out_hidden_size": 3584,
+    "num_position_embeddings": 2304,
+}
+_QWEN3 = {**_QWEN3_5, "deepstack_visual_indexes": [8, 16, 24]}
+_GEMMA4 = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 12,
+    "head_dim": 64,
+    "pooling_kernel_size": 3,
+    "patch_size": 16,
+    "position_embedding_size": 10240,
+}
+_LLAMA4 = {
+    "hidden_size": 768,
+    "num_hidden_layers": 34,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "intermediate_size": 5632,
+    "vision_output_dim": 7680,
+    "image_size": 448,
+    "patch_size": 14,
+    "pixel_shuffle_ratio": 0.5,
+    "projector_input_dim": 4096,
+    "projector_output_dim": 4096,
+}
+_KIMI = {
+    "patch_size": 14,
+    "pos_emb_height": 64,
+    "pos_emb_width": 64,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "merge_kernel_size": [2, 2],
+}
+_INTERNVL = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "attention_bias": False,
+    "use_qk_norm": False,
+    "intermediate_size": 4096,
+    "norm_type": "layer_norm",
+    "image_size": 448,
+    "patch_size": 14,
+    "num_channels": 3,
+    "use_mask_token": False,
+    "use_absolute_position_embeddings": True,
+    "use_mean_pooling": True,
+}
+_SMALL = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+}
+_VISION_CLASSES: Mapping[str, Mapping[str, object]] = {
+    "siglip_vision_model": {**_SMALL, "patch_size": 16, "vision_use_head": True},
+    "clip_vision_model": {**_SMALL, "patch_size": 32},
+    "pixtral": {
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_channels": 3,
+        "patch_size": 16,
+    },
+}
+_NESTED = {
+    "gemma3": "siglip_vision_model",
+    "llava": "clip_vision_model",
+    "mistral3": "pixtral",
+}
+"""The vision class of families that may have several, where vision_config does not say."""
+_READERS: Mapping[str, tuple[Mapping[str, object] | None, Read]] = {
+    "qwen2_vl": (_QWEN2, _qwen2_vl),
+    "qwen2_5_vl": (_QWEN2_5, _qwen2_5_vl),
+    "qwen3_vl": (_QWEN3, _qwen3_vl),
+    "qwen3_vl_moe": (_QWEN3, _qwen3_vl),
+    "qwen3_5": (_QWEN3_5, _qwen3_5),
+    "qwen3_5_moe": (_QWEN3_5, _qwen3_5),
+    "gemma3": (None, _gemma3),
+    "gemma4": (_GEMMA4, _gemma4),
+    "llama4": (_LLAMA4, _llama4),
+    "kimi_k25": (_KIMI, _kimi),
+    "internvl": (_INTERNVL, _internvl),
+    "mistral3": (None, _mistral3),
+    "llava": (None, _llava),
+}

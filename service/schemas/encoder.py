@@ -1,0 +1,91 @@
+"""The encoder of images of a vision-language model, as callers give it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from models.errors import Invalid
+from models.spec.architecture import MAX_LAYERS
+from models.spec.encoder import Encoder, Projector
+from models.spec.layer import Layer
+from service.json_pointers import prefix_errors
+from service.schemas.layer import LayerGroup
+from service.schemas.wire import Size, Wire
+
+Product = Annotated[list[Size], Field(min_length=2, max_length=2)]
+Parameters = Annotated[int, Field(ge=0, le=10**11)]
+
+
+class ImageFields(Wire):
+    """What a workload has of images, and what of their encoder is trained."""
+
+    tokens_per_sequence: Annotated[int, Field(ge=0, le=10**8)]
+    """Tokens of images in a sequence, as the language model reads them, on average. With 0 the
+    encoder is left out."""
+    tokens_per_image: Size | None = None
+    """Of one image, tile or frame, which attention of the encoder does not leave. Unless given, as
+    the model's images always are, or all tokens of a sequence are one image."""
+    trained: bool = True
+    projector_trained: bool = True
+    """Of the projector alone: true where `trained` is."""
+
+
+class EncoderFields(ImageFields):
+    """A vision transformer. Its attention is bidirectional."""
+
+    hidden_size: Size
+    layers: Annotated[list[LayerGroup], Field(min_length=1, max_length=MAX_LAYERS)]
+    """From the first to the last, each with a `count`: attention and an `mlp`."""
+    patches_per_token: Annotated[int, Field(ge=1, le=65536)] = 1
+    """Patches that make one token of the language model: 4 where 2 x 2 are merged."""
+    patch_elements: Size
+    """Numbers that the embedding of a patch reads: channels x height x width x frames."""
+    projector: Annotated[list[Product], Field(min_length=1, max_length=64)]
+    """Elements in and out of each product that a token of an image has on its way to the language
+    model."""
+    projector_vectors: Parameters = 0
+    """Parameters of the projector's biases and norms."""
+    other_parameters: Parameters = 0
+    """Of the encoder beside layers and patch embedding: positions, biases, norms."""
+
+    def build(self) -> Encoder | None:
+        """None without tokens of images. Raises Invalid where fields contradict each other."""
+        if not self.tokens_per_sequence:
+            return None
+        layers = list[Layer]()
+        for index, group in enumerate(self.layers):
+            with prefix_errors(f"layers[{index}]"):
+                layers += [self._layer(group)] * group.count
+        if len(layers) > MAX_LAYERS:
+            rule = f"makes {len(layers)} layers; an encoder has at most {MAX_LAYERS}"
+            raise Invalid("layers", None, rule)
+        return Encoder(
+            hidden_size=self.hidden_size,
+            layers=tuple(layers),
+            tokens_per_sequence=self.tokens_per_sequence,
+            tokens_per_image=self.tokens_per_image or self.tokens_per_sequence,
+            patches_per_token=self.patches_per_token,
+            patch_elements=self.patch_elements,
+            other_parameters=self.other_parameters,
+            projector=Projector(
+                matrices=tuple((n_in, n_out) for n_in, n_out in self.projector),
+                vectors=self.projector_vectors,
+            ),
+            trained=self.trained,
+            projector_trained=self.projector_trained,
+        )
+
+    def _layer(self, group: LayerGroup) -> Layer:
+        layer = group.build(self.hidden_size, 1)
+        if layer.attention is None or layer.dense is None or layer.recurrence or layer.moe:
+            raise Invalid("", None, "must have attention and an mlp, and nothing else")
+        return replace(layer, attention=replace(layer.attention, causal=False))
+
+
+class BesideConfig(BaseModel):
+    """What a request may add to a config.json."""
+
+    encoder: ImageFields | None = None
