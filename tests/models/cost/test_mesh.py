@@ -242,3 +242,11 @@ def test_the_host_stalls_at_every_hop_beside_sends(sequence_parallel: bool, hops
     for pp, stalls in ((1, 0.0), (2, 2 * hops * 1e-3)):
         layout = Layout(tp=4, pp=pp, dp_shard=2 // pp, sequence_parallel=sequence_parallel)
         assert seconds_of(problem, layout, stall_s=1e-3)["stall"] == pytest.approx(stalls)
+
+
+@pytest.mark.parametrize("shards", [1, 8])
+def test_nothing_is_copied_that_is_not_sharded(shards: int) -> None:
+    problem = on_stack("torchtitan", question("llama-3-8b", chips=8))
+    found = seconds_of(problem, Layout(dp_shard=shards, dp_replicate=8 // shards, zero_stage=3))
+    assert (found["gather_copy"] > 0) == (shards > 1)
+    assert (found["reduce_copy"] > 0) == (shards > 1)

@@ -24,6 +24,7 @@ from models.spec.layout import Layout, Layouts
 from tests.models.cost.pipelines import Runs, model
 from tests.oracles.random_questions import random_layouts, random_problem
 
+ENCODERS = st.just(0.0) | st.floats(0.0, 6.0)
 RUNS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=3)
 
 
@@ -38,8 +39,10 @@ def counts(layers: Layers, layout: Layout) -> Array:
 
 
 def costs_of(layers: Layers, chunks: Array) -> Array:
-    """What the layers of chunks cost that have so many, and the last one with the head."""
+    """What the layers of chunks cost that have so many, the first one with the encoder of images,
+    and the last one with the head."""
     costs = np.diff(layers.upto[np.append(0, np.cumsum(chunks))])
+    costs[0] += layers.embedding
     costs[-1] += layers.head
     return costs
 
@@ -54,20 +57,25 @@ def largest_of_best(costs: Array, chunks: int) -> float:
 # -- one chunk a stage
 
 
-@given(RUNS, st.floats(0.0, 6.0), st.integers(2, 4))
-def test_a_balanced_partition_has_the_least_slowest_stage(runs: Runs, head: float, pp: int) -> None:
-    layers = model(runs, head)
+@given(RUNS, st.floats(0.0, 6.0), ENCODERS, st.integers(2, 4))
+def test_a_balanced_partition_has_the_least_slowest_stage(
+    runs: Runs, head: float, encoder: float, pp: int
+) -> None:
+    layers = model(runs, head, embedding=encoder)
     each = np.diff(layers.upto)
     if len(each) < pp:
         return
+    each[0] += encoder
     each[-1] += head
     made = costs_of(layers, counts(layers, balanced(pp)))
     assert made.max() == pytest.approx(largest_of_best(each, pp))
 
 
-@given(RUNS, st.floats(0.0, 6.0), st.integers(2, 4))
-def test_early_stages_have_the_fewest_layers(runs: Runs, head: float, pp: int) -> None:
-    layers = model(runs, head)
+@given(RUNS, st.floats(0.0, 6.0), ENCODERS, st.integers(2, 4))
+def test_early_stages_have_the_fewest_layers(
+    runs: Runs, head: float, encoder: float, pp: int
+) -> None:
+    layers = model(runs, head, embedding=encoder)
     n = len(layers.kind)
     if n < pp:
         return
@@ -78,16 +86,17 @@ def test_early_stages_have_the_fewest_layers(runs: Runs, head: float, pp: int) -
             assert (np.cumsum(made)[:-1] <= cut).all()
 
 
-@given(RUNS, st.floats(0.0, 6.0), st.integers(2, 7))
+@given(RUNS, st.floats(0.0, 6.0), ENCODERS, st.integers(2, 7))
 def test_where_all_hold_as_many_micro_batches_no_stage_is_larger_than_it_has_to_be(
-    runs: Runs, head: float, pp: int
+    runs: Runs, head: float, encoder: float, pp: int
 ) -> None:
-    layers = model(runs, head)
+    layers = model(runs, head, embedding=encoder)
     if len(layers.kind) < pp:
         return
     level, plain = (counts(layers, balanced(pp, which)) for which in ("zero_bubble", "1f1b"))
     assert level[-1] == plain[-1]
     before_last = np.diff(layers.upto)[: -level[-1]]
+    before_last[0] += encoder
     made = costs_of(layers, level)[:-1]
     assert made.max() == pytest.approx(largest_of_best(before_last, pp - 1))
 
@@ -256,14 +265,21 @@ def test_where_all_forwards_come_first_the_path_is_the_longest_that_never_goes_u
 # -- chunks that face each other
 
 
-@given(st.booleans(), st.integers(2, 3), st.integers(0, 5), st.floats(0.0, 6.0), st.integers(0, 3))
+@given(
+    st.booleans(),
+    st.integers(2, 3),
+    st.integers(0, 5),
+    st.floats(0.0, 6.0),
+    ENCODERS,
+    st.integers(0, 3),
+)
 def test_with_both_ends_on_one_the_slowest_stage_has_least(
-    dualpipe: bool, pairs: int, more: int, head: float, cheap: int
+    dualpipe: bool, pairs: int, more: int, head: float, encoder: float, cheap: int
 ) -> None:
     """In a V and under DualPipe. Of every split that leaves no chunk but the head's without a
     layer; within a layer where layers differ."""
     n = 2 * pairs + more
-    layers = model([(0, cheap), (1, n - cheap)], head)
+    layers = model([(0, cheap), (1, n - cheap)], head, embedding=encoder)
 
     def slowest(chunks: Array) -> float:
         costs = costs_of(layers, chunks)

@@ -568,3 +568,17 @@ def test_what_comes_once_a_step_hides_beside_one_pass_of_the_pipeline() -> None:
     sends = after["pipeline_s"] / (2 * 64)
     one = (after["compute_s"] + after["bubble_s"] - 2 * 3 * sends) / (64 + 3)
     assert after["data_s"] - beside["data_s"] == pytest.approx(0.5 * 0.75 * one)
+
+
+def test_a_ring_runs_beside_a_device_that_waits_for_its_host() -> None:
+    """Activations leave and come back so slowly that nothing is left of messages of 10 ms."""
+    layout = Layout(cp=4, dp_shard=2, zero_stage=1)
+    slow = {"collective_s": 1e-2, "context_overlap": 1.0, "host_gb_s": 0.1}
+    kernels = layer_of(dense(), layout)
+    half, chunk = 500, 8192 / 4
+    slower = (chunk + half) / chunk / ((8192 + half) / 8192) - 1
+    attention = kernels["attention_forward"] + kernels["attention_backward"]
+    stays = terms(dense(), layout, **slow)
+    leaves = terms(dense(), replace(layout, offload_activations=True), **slow)
+    assert leaves["context_s"] == pytest.approx(64 * 32 * slower * attention)
+    assert stays["context_s"] > leaves["context_s"]

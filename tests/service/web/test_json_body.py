@@ -77,7 +77,7 @@ def sent(client: TestClient, body: dict) -> Response:
 
 
 def test_a_config_as_python_writes_it_reaches_its_reader(shared_client) -> None:
-    config = {"model_type": "nemotron_h", "time_step_limit": [0.0, math.inf], "hidden_size": 8192}
+    config = {"model_type": "jamba", "time_step_limit": [0.0, math.inf], "hidden_size": 8192}
     assert_problem(
         sent(shared_client, changed(PREDICTION, "model", config)),
         "unsupported",
