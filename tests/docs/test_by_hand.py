@@ -1,0 +1,76 @@
+"""The figures of docs/by-hand.md are those of the models that it names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from models.advice.recommendation import recommend
+from models.spec import catalogue
+from models.spec.adapters import Lora
+from models.spec.architecture import Architecture
+from models.spec.flops import model_flops
+from models.spec.problem import Problem
+from models.spec.profile import shipped_profile
+from models.spec.workload import Workload
+from service.formats import huggingface
+from tests.paths import ROOT, SHARED
+
+PAGE = (ROOT / "docs" / "by-hand.md").read_text()
+CASES: list[tuple[str, str, int, str, dict[str, Any], str]] = [
+    (
+        "qwen3-next-80B-A3B", "h100", 64, "megatron",
+        {"seq_len": 4096, "global_batch": 512}, "23.0 GFLOP",
+    ),
+    (
+        "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "gb200", 72, "megatron-bridge",
+        {"seq_len": 8192, "global_batch": 576}, "20.8 GFLOP",
+    ),
+    (
+        "DeepSeek-V3.2", "h800", 1024, "megatron",
+        {"seq_len": 131072, "global_batch": 256}, "671.88 G",
+    ),
+    (
+        "llama-3-70b", "h100", 8, "torchtitan",
+        {"seq_len": 4096, "global_batch": 32, "lora": Lora(rank=16)}, "294.1",
+    ),
+]  # fmt: skip
+
+
+def _model(name: str) -> Architecture:
+    file = SHARED / "hf_configs" / f"{name}.json"
+    if name.startswith("llama"):
+        return catalogue.architecture(name)
+    if not file.exists():
+        pytest.skip(f"{file.name} is not here")
+    return huggingface.read(json.loads(file.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "chips", "stack", "workload", "shown"), CASES, ids=lambda each: str(each)
+)
+def test_figures_are_those_of_the_answer(
+    model: str, cluster: str, chips: int, stack: str, workload: dict[str, Any], shown: str
+) -> None:
+    problem = Problem(
+        architecture=_model(model),
+        cluster=catalogue.cluster(cluster, chips),
+        workload=Workload(**workload),
+        stack=catalogue.stack(stack),
+    )
+    architecture = problem.architecture
+    flops = model_flops(architecture, problem.workload) / problem.workload.tokens
+    assert shown in PAGE
+    assert shown in (
+        f"{flops / 1e9:.1f} GFLOP", f"{flops / 1e9:.1f}",
+        f"{architecture.parameters.total / 1e9:.2f} G",
+    )  # fmt: skip
+    answer = recommend(problem, shipped_profile()).recommended.prediction
+    digits = 2 if answer.step_time_s < 10 else 1
+    low, high = answer.step_time_low_s, answer.step_time_high_s
+    assert (
+        f"{answer.step_time_s:.{digits}f} s ({low:.{digits}f} to {high:.{digits}f})" in PAGE
+        or f"{answer.step_time_s:.1f} s ({low:.1f} to {high:.1f})" in PAGE
+    )
