@@ -8,6 +8,7 @@ from functools import cached_property
 
 from models.errors import Invalid
 from models.spec.architecture import Architecture
+from models.spec.encoder import Encoder
 from models.spec.flops import (
     encoder_flops,
     head_forward_flops,
@@ -56,8 +57,16 @@ class Problem:
             tensor_cores = "is a format of NVIDIA's tensor cores"
             rule = f"{tensor_cores}, which {chip.id} ({chip.vendor}) does not have"
             raise Invalid("workload.precision", precision, rule)
-        encoder = self.architecture.encoder
-        if self.workload.lora and encoder and encoder.projector_trained:
+        if self.architecture.encoder:
+            self._require_images(self.architecture.encoder)
+
+    def _require_images(self, encoder: Encoder) -> None:
+        """Raises Invalid where the workload does not go with an encoder of images."""
+        tokens, seq_len = encoder.tokens_per_sequence, self.workload.seq_len
+        if tokens > seq_len:
+            rule = f"must be at most workload.seq_len = {seq_len}, whose tokens they are among"
+            raise Invalid("model.encoder.tokens_per_sequence", tokens, rule)
+        if self.workload.lora and encoder.projector_trained:
             name = "trained" if encoder.trained else "projector_trained"
             rule = "must be false beside workload.lora, which trains adapters and nothing else"
             raise Invalid(f"model.encoder.{name}", True, rule)

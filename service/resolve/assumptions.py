@@ -54,6 +54,7 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
         *_unused_shape_fields(question.model, problem),
         *_software_age(problem, profile),
         *_text_tower(resolved),
+        *_images(problem),
         *_quantized_weights(resolved),
         *_attention_residuals(problem),
         *_tf32(problem),
@@ -236,7 +237,24 @@ def _text_tower(resolved: ResolvedQuestion) -> list[str]:
     used = resolved.used.architecture
     if not used.text_tower:
         return []
-    return [f"of {used.name} only the text tower counts: vision parameters are left out"]
+    return [
+        f"of {used.name} only the text tower counts: vision parameters are left out"
+        " (model.encoder.tokens_per_sequence brings in the encoder of images)"
+    ]
+
+
+def _images(problem: Problem) -> list[str]:
+    encoder = problem.architecture.encoder
+    if encoder is None:
+        return []
+    trained = "is trained"
+    if not encoder.trained:
+        trained = "is frozen, and its projector "
+        trained += "is trained" if encoder.projector_trained else "too"
+    return [
+        f"the encoder {trained}; it works on {encoder.patches_per_sequence} patches a sequence, in"
+        f" images of {encoder.patches_per_image}"
+    ]
 
 
 def _quantized_weights(resolved: ResolvedQuestion) -> list[str]:

@@ -95,6 +95,8 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
 
     @property
     def encoder(self) -> ImageFields | None:
+        if self.root.get("model_type") in huggingface.UNSUPPORTED:
+            return None  # it may be its own
         return BesideConfig.model_validate({"encoder": self.root.get("encoder")}).encoder
 
     @property
@@ -112,8 +114,9 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
         built, images = huggingface.read(config), self.encoder
         if images is None or not images.tokens_per_sequence:
             return built
+        tower = huggingface.read_tower(config, built)
         with prefix_errors("encoder"):
-            encoder = huggingface.read_tower(config, built).encoder(**dict(images))
+            encoder = tower.encoder(**dict(images))
         return replace(built, encoder=encoder)
 
 

@@ -2,8 +2,9 @@
 
 `python -m tests.launchers.model_code` writes the defaults of its config classes into
 `service/formats/huggingface_classes.json`, the parameters that models with these defaults have into
-`tests/service/formats/class_defaults.json`, and those of the configs in
-`tests/service/formats/hybrids.json` beside them.
+`tests/service/formats/class_defaults.json`, those of the configs in
+`tests/service/formats/hybrids.json` beside them, and those of the encoders of images of the configs
+in `tests/service/formats/vision_towers.json`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _FORMATS = ROOT / "service/formats"
 CLASSES = _FORMATS / "huggingface_classes.json"
 COUNTS = ROOT / "tests/service/formats/class_defaults.json"
 HYBRIDS = ROOT / "tests/service/formats/hybrids.json"
+TOWERS = ROOT / "tests/service/formats/vision_towers.json"
+_VISION = "_huggingface_vision.py"
 _NOT_READ = {
     "add_cross_attention",
     "is_encoder_decoder",
@@ -88,10 +91,24 @@ def counts() -> str:
 
 def hybrids() -> str:
     """What HYBRIDS should hold: its configs, with the parameters of the model code."""
-    configs = [one["config"] for one in json.loads(HYBRIDS.read_text())]
+    configs = _configs(HYBRIDS)
+    return _counted(configs, parameters(configs))
+
+
+def towers() -> str:
+    """What TOWERS should hold: its configs, with the parameters beside the language model."""
+    configs = _configs(TOWERS)
+    return _counted(configs, _asked(vision_configs=configs)["towers"])
+
+
+def _configs(file: Path) -> list[Mapping[str, Any]]:
+    return [one["config"] for one in json.loads(file.read_text())]
+
+
+def _counted(configs: Iterable[Mapping[str, Any]], numbers: Iterable[int | str]) -> str:
     entries = [
         json.dumps({"config": config, "parameters": count})
-        for config, count in zip(configs, parameters(configs), strict=True)
+        for config, count in zip(configs, numbers, strict=True)
     ]
     return "[\n " + ",\n ".join(entries) + "\n]\n"
 
@@ -103,9 +120,10 @@ def _lines(entries: Mapping[str, Any]) -> str:
 
 
 def _keys_read() -> set[str]:
-    """The names in the source of the readers, among which are the keys that they read."""
+    """The names in the source of the readers of language models, among which are the keys that they
+    read."""
     found = set()
-    for path in _FORMATS.glob("*huggingface*.py"):
+    for path in set(_FORMATS.glob("*huggingface*.py")) - {_FORMATS / _VISION}:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)
@@ -119,7 +137,7 @@ def _asked(**question: Any) -> dict[str, Any]:
         file = Path(folder) / "answer.json"
         done = subprocess.run(
             [PYTHON, "-m", "judges.model_code", file],
-            input=json.dumps({"configs": [], "families": [], **question}),
+            input=json.dumps({"configs": [], "families": [], "vision_configs": [], **question}),
             capture_output=True,
             text=True,
             cwd=ROOT / "tests/launchers",
@@ -134,3 +152,4 @@ if __name__ == "__main__":
     CLASSES.write_text(classes())
     COUNTS.write_text(counts())
     HYBRIDS.write_text(hybrids())
+    TOWERS.write_text(towers())

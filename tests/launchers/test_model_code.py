@@ -143,6 +143,7 @@ def test_the_defaults_are_those_of_the_classes() -> None:
     assert model_code.CLASSES.read_text() == model_code.classes()
     assert model_code.COUNTS.read_text() == model_code.counts()
     assert model_code.HYBRIDS.read_text() == model_code.hybrids()
+    assert model_code.TOWERS.read_text() == model_code.towers()
 
 
 def test_random_configs_of_every_family_have_the_parameters_of_the_model_code() -> None:

@@ -17,7 +17,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 warnings.filterwarnings("ignore")
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
@@ -48,6 +54,20 @@ def parameters(config: Mapping[str, Any]) -> int:
                 raise
         tied = getattr(built, "tie_word_embeddings", False)
         return size(text_model(built)) + (0 if tied else built.vocab_size * built.hidden_size)
+
+
+def tower_parameters(config: Mapping[str, Any]) -> int:
+    """Of a vision-language model those beside its language model."""
+    fields = {key: value for key, value in config.items() if key != "model_type"}
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(
+            AutoConfig.for_model(config["model_type"], **fields)
+        )
+    return sum(
+        weight.numel()
+        for name, weight in model.named_parameters()
+        if not name.removeprefix("model.").startswith(("language_model.", "lm_head."))
+    )
 
 
 def text_model(config: PreTrainedConfig) -> torch.nn.Module:
@@ -92,6 +112,7 @@ def main() -> None:
     known = [each for each in question["families"] if each in CONFIG_MAPPING]
     answer = {
         "parameters": [counted(config) for config in question["configs"]],
+        "towers": [tower_parameters(config) for config in question["vision_configs"]],
         "defaults": {each: defaults(each) for each in known},
         "text_towers": dict(text_towers()),
     }

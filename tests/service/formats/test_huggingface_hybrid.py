@@ -101,13 +101,55 @@ KIMI_LINEAR = {
 }
 
 
-def test_minimax_text_01_has_the_parameters_of_its_weights() -> None:
-    assert read(MINIMAX_TEXT_01).parameters.total == 456_089_655_296
+NEMOTRON_NANO_9B = {
+    "model_type": "nemotron_h",
+    "attention_head_dim": 128,
+    "conv_kernel": 4,
+    "hidden_size": 4480,
+    "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+    "intermediate_size": 15680,
+    "mamba_head_dim": 80,
+    "mamba_num_heads": 128,
+    "n_groups": 8,
+    "num_attention_heads": 40,
+    "num_hidden_layers": 56,
+    "num_key_value_heads": 8,
+    "ssm_state_size": 128,
+    "vocab_size": 131072,
+}
+FALCON_H1 = {
+    "model_type": "falcon_h1",
+    "head_dim": 64,
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "mamba_d_conv": 4,
+    "mamba_d_head": 64,
+    "mamba_d_ssm": 1536,
+    "mamba_d_state": 128,
+    "mamba_expand": 2,
+    "mamba_n_groups": 1,
+    "mamba_n_heads": 24,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 2,
+    "vocab_size": 32784,
+}
 
 
-def test_kimi_linear_has_the_parameters_of_its_weights() -> None:
-    """Which have the selection biases of 26 layers, too."""
-    assert read(KIMI_LINEAR).parameters.total + 26 * 256 == 49_122_681_728
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (MINIMAX_TEXT_01, 456_089_655_296),
+        # These weights have the selection biases of 26 layers, too.
+        (KIMI_LINEAR, 49_122_681_728 - 26 * 256),
+        (NEMOTRON_NANO_9B, 8_888_227_328),
+        (FALCON_H1, 521_411_104),
+    ],
+)
+def test_a_published_config_has_the_parameters_of_its_weights(
+    config: dict[str, Any], published: int
+) -> None:
+    assert read(config).parameters.total == published
 
 
 KIMI_K3 = {
@@ -410,7 +452,7 @@ def test_values_of_the_indexer_of_minimax_m3_are_refused() -> None:
     assert error.field == "sparse_attention_config.sparse_disable_index_value"
 
 
-SEEDS = [*CONFIGS, MINIMAX_TEXT_01, KIMI_LINEAR, KIMI_K3]
+SEEDS = [*CONFIGS, MINIMAX_TEXT_01, KIMI_LINEAR, KIMI_K3, NEMOTRON_NANO_9B, FALCON_H1]
 KEYS = sorted({key for seed in SEEDS for key in seed} - {"model_type"})
 VALUES = (
     st.none()

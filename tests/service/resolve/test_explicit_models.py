@@ -13,6 +13,7 @@ from models.errors import DomainError
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.attention import Attention, Compression, Indexer
+from models.spec.encoder import Encoder, Projector
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
 from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2
@@ -76,7 +77,7 @@ def every_field(form: Any, **chosen: Any) -> Any:
     return form(**chosen)
 
 
-ATTENTION = every_field(
+BIDIRECTIONAL = every_field(
     Attention,
     num_heads=32,
     num_kv_heads=8,
@@ -87,6 +88,7 @@ ATTENTION = every_field(
     rope_head_dim=32,
     window=512,
     chunked=True,
+    causal=False,
     qkv_bias=True,
     output_bias=True,
     qk_norm=True,
@@ -109,6 +111,30 @@ ATTENTION = every_field(
         shared=True,
     ),
 )
+ATTENTION = replace(BIDIRECTIONAL, causal=True)
+ENCODER = every_field(
+    Encoder,
+    hidden_size=96,
+    layers=tuple(
+        Layer(
+            attention=Attention(
+                num_heads=2, num_kv_heads=2, head_dim=48, v_head_dim=48, causal=False,
+                window=window, chunked=window is not None,
+            ),
+            feed_forward=Mlp(intermediate_size=200, gated=False, bias=True),
+            norm_bias=True,
+        )
+        for window in (64, 64, None, 64)
+    ),
+    tokens_per_sequence=500,
+    tokens_per_image=200,
+    patches_per_token=4,
+    patch_elements=588,
+    other_parameters=3000,
+    projector=every_field(Projector, matrices=((384, 384), (384, 512)), vectors=96),
+    trained=False,
+    projector_trained=False,
+)  # fmt: skip
 HEADS = {"num_heads": 32, "num_key_heads": 8, "key_dim": 64, "value_dim": 128, "conv_kernel": 3}
 LAYERS = [
     Layer(attention=replace(ATTENTION, kv_lora_rank=None, rope_head_dim=0), num_norms=1),
@@ -181,6 +207,7 @@ def test_every_field_of_a_layer_has_a_word(layer: Layer) -> None:
         lm_head_bias=True,
         final_norm_weight=False,
         final_norm_bias=True,
+        encoder=ENCODER,
     )
     assert sent_back(model) == model
 
