@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +12,17 @@ from models.advice.recommendation import recommend
 from models.spec import catalogue
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
-from models.spec.flops import model_flops
+from models.spec.flops import encoder_flops, model_flops
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
 from service.formats import huggingface
 from tests.paths import ROOT, SHARED
 
+TOWERS = [
+    one["config"]
+    for one in json.loads((ROOT / "tests/service/formats/vision_towers.json").read_text())
+]
 PAGE = (ROOT / "docs" / "by-hand.md").read_text()
 CASES: list[tuple[str, str, int, str, dict[str, Any], str]] = [
     (
@@ -46,6 +51,33 @@ def _model(name: str) -> Architecture:
     if not file.exists():
         pytest.skip(f"{file.name} is not here")
     return huggingface.read(json.loads(file.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("config", "of_encoder", "of_text", "parameters"),
+    [(TOWERS[-2], "17.4", "200.8", "576.4 M"), (TOWERS[-1], "17.2", "94.5", "538.6 M")],
+    ids=("8B", "30B-A3B"),
+)
+def test_figures_of_images_are_those_of_the_answer(
+    config: dict[str, Any], of_encoder: str, of_text: str, parameters: str
+) -> None:
+    text = huggingface.read(config)
+    encoder = huggingface.read_tower(config, text).encoder(1024, None)
+    problem = Problem(
+        architecture=replace(text, encoder=encoder),
+        cluster=catalogue.cluster("h100", 32),
+        workload=Workload(seq_len=4096, global_batch=128),
+        stack=catalogue.stack("megatron"),
+    )
+    per_sequence = model_flops(text, problem.workload) / 128 / 1e12
+    assert f"{encoder_flops(encoder) / 1e12:.1f}" == of_encoder
+    assert f"{per_sequence:.1f}" == of_text
+    assert f"{encoder.parameters / 1e6:.1f} M" == parameters
+    assert parameters in PAGE
+    assert of_text in PAGE
+    answer = recommend(problem, shipped_profile()).recommended.prediction
+    low, high = answer.step_time_low_s, answer.step_time_high_s
+    assert f"{answer.step_time_s:.2f} s ({low:.2f} to {high:.2f})" in PAGE
 
 
 @pytest.mark.parametrize(
