@@ -135,7 +135,21 @@ def layer_time(
         pieces[UP] = mla_up(f, layer, shard, c)
     if wanted >> ENDS & 1 and layer.attends:
         pieces[ENDS] = keys_and_output(f, layer, shard, c)
+    if not f.trains_all:  # no gradients of the layer's own weights
+        frozen = Passes(products.forward, products.input, 0.0)
+        products = both(frozen, adapters(f, layer, shard, c))
     return waiting_for_host(f, layer, shard, c, products, core, light, pieces)
+
+
+@compiled
+def adapters(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """The products of adapters, which run in 16 bits."""
+    flops = 2.0 * shard.tokens * layer.trained_dense / shard.tp
+    if layer.sparse and layer.num_experts > 0:
+        each = layer.trained_expert / layer.num_experts
+        flops += 2.0 * routed_tokens(layer, shard) * each / shard.etp
+    seconds = flops / (f.flops_16 * c.gemm_16)
+    return Passes(seconds, seconds, seconds)
 
 
 @compiled
@@ -151,8 +165,6 @@ def waiting_for_host(
 ) -> LayerTime:
     """A layer of these kernels, which takes no less than its host needs to launch them; memory-
     bound work moves twice as much in backward."""
-    if not f.trains_all:  # no gradients of the layer's own weights
-        products = Passes(products.forward, products.input, 0.0)
     slower, host = overhead(f, c), host_seconds(f, layer, shard, c)
     device_forward = products.forward + core.forward + light
     device_backward = backward(products) + backward(core) + 2 * light

@@ -597,15 +597,17 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
     """Of parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer)
     and two gathered layers, unless it does not reshard; what the host updates comes back as shards
     of them. Where none are gathered, copies of layers in the format of GEMMs may lie beside."""
-    dense, expert = s.dense[stage], s.expert[stage]
+    dense, expert, layers = s.dense[stage], s.expert[stage], s.of_layers[stage]
+    ends = dense + expert - layers  # which are not quantized where layers are
     if row.zero_stage < 3:
-        return f.base_bytes * (dense + expert) + f.operand_bytes * s.of_layers[stage]
+        return f.base_bytes * layers + f.parameter_bytes * ends + f.operand_bytes * layers
     held = dense + expert
     if row.reshard:
         held = min(2 * mesh.largest_unit, held)
     size = f.parameter_bytes * held
     if row.offload_optimizer or f.parameter_shards:
         size += f.base_bytes * over_shards(mesh, dense, expert, True)
+        size += (f.parameter_bytes - f.base_bytes) * ends / mesh.dense_shards
     return size
 
 

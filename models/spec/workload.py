@@ -130,10 +130,29 @@ class Workload:
         _require_one_of("optimizer", self.optimizer, tuple(OPTIMIZERS))
         _require_one_of("load_balancing", self.load_balancing, get_args(LoadBalancing))
         _require_one_of("routing", self.routing, get_args(Routing))
+        if not self.master_weights and self.precision == "fp32":
+            rule = "must be true with precision fp32, whose parameters are the fp32 copy"
+            raise Invalid("workload.master_weights", False, rule)
+        if self.packing:
+            self._require_documents_within_sequences(self.packing)
         if self.token_budget is not None and not 0 < self.token_budget < float("inf"):
             raise Invalid(
                 "workload.token_budget", self.token_budget, "must be a positive number of tokens"
             )
+
+    def _require_documents_within_sequences(self, packing: Packing) -> None:
+        """No document is longer than a sequence, so that the mean square of lengths is at most
+        their mean times that of a sequence."""
+        if packing.mean_length > self.seq_len:
+            rule = f"must be at most seq_len = {self.seq_len}: longer documents are cut"
+            raise Invalid("workload.packing.mean_length", packing.mean_length, rule)
+        most = (self.seq_len / packing.mean_length - 1) ** 0.5
+        if packing.spread > most:
+            rule = (
+                f"must be at most {most:.3g} with mean_length = {packing.mean_length:g} and seq_len"
+                f" = {self.seq_len}, beyond which no document is longer"
+            )
+            raise Invalid("workload.packing.spread", packing.spread, rule)
 
     @property
     def number_format(self) -> NumberFormat:

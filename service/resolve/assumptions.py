@@ -35,7 +35,7 @@ _SOLD_IN_PARTS = {
 
 _NOTICEABLE_S = 0.01  # of a step: a shorter wait for a slow node is not worth a line
 
-_SAID_ELSEWHERE = ("token_budget", "global_batch_tokens")
+_SAID_ELSEWHERE = ("token_budget", "global_batch_tokens", "packing", "master_weights", "lora")
 """Fields of a workload whose absence leaves nothing open."""
 
 _EXPERT_FIELDS = ("load_balancing", "routing")
@@ -161,7 +161,15 @@ def _workload_defaults(workload: WorkloadFields) -> list[str]:
         for name in WorkloadFields.model_fields
         if name not in workload.model_fields_set and name not in _SAID_ELSEWHERE
     ]
-    return [f"workload.{name} is {getattr(workload, name)}" for name in left_out]
+    lines = [f"workload.{name} is {getattr(workload, name)}" for name in left_out]
+    if lora := workload.lora:
+        open_ = [name for name in type(lora).model_fields if name not in lora.model_fields_set]
+        lines += [f"workload.lora.{name} is {_listed(getattr(lora, name))}" for name in open_]
+    return lines
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _unused_workload_fields(workload: WorkloadFields, problem: Problem) -> list[str]:

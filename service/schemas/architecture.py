@@ -95,7 +95,8 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
 
     @property
     def encoder(self) -> ImageFields | None:
-        if self.root.get("model_type") in huggingface.UNSUPPORTED:
+        model_type = self.root.get("model_type")
+        if isinstance(model_type, str) and model_type in huggingface.UNSUPPORTED:
             return None  # it may be its own
         return BesideConfig.model_validate({"encoder": self.root.get("encoder")}).encoder
 

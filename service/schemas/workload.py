@@ -41,11 +41,11 @@ class LoraFields(Wire):
     """Low-rank adapters are trained, and nothing else."""
 
     rank: Annotated[int, Field(ge=1, le=MAX_RANK)] = 16
-    targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=3)] = (
+    targets: Annotated[list[Target], Field(min_length=1, max_length=3)] = [
         "attention",
         "mlp",
         "experts",
-    )
+    ]
     """The matrices that have adapters; "experts" are the routed ones."""
     base_bits: Literal[4, 8, 16] = 16
     """Of a frozen weight in memory: 4 and 8 are QLoRA."""
@@ -113,5 +113,5 @@ class WorkloadFields(Wire):
 
     def build(self) -> Workload:
         packing = self.packing and Packing(**self.packing.model_dump())
-        lora = self.lora and Lora(**self.lora.model_dump())
+        lora = self.lora and Lora(**{**self.lora.model_dump(), "targets": tuple(self.lora.targets)})
         return Workload(**{**self.model_dump(), "packing": packing, "lora": lora})

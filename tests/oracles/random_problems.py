@@ -129,11 +129,13 @@ def _fine_tuning(rng: np.random.Generator, workload: Workload) -> Workload:
     packing, lora = None, None
     if chance(rng, 0.3):
         mean = workload.seq_len * pick(rng, (0.01, 0.1, 0.5))
-        packing = Packing(mean_length=max(mean, 1.0), spread=pick(rng, (0.0, 0.5, 1.0, 2.0)))
+        mean = max(mean, 1.0)
+        most = (workload.seq_len / mean - 1) ** 0.5 if mean < workload.seq_len else 0.0
+        packing = Packing(mean_length=mean, spread=most * pick(rng, (0.0, 0.2, 0.5, 1.0)) * 0.999)
     if chance(rng, 0.3):
         targets = pick(rng, (("attention",), ("mlp", "experts"), ("attention", "mlp", "experts")))
         lora = Lora(rank=pick(rng, (1, 16, 256)), targets=targets, base_bits=pick(rng, (4, 8, 16)))
-    masters = chance(rng, 0.7)
+    masters = chance(rng, 0.7) or workload.precision == "fp32"
     return replace(workload, packing=packing, lora=lora, master_weights=masters)
 
 

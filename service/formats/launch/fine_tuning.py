@@ -38,7 +38,7 @@ def with_fine_tuning(name: str, write: Write) -> Write:
 def _require_plain(name: str, workload: Workload) -> None:
     cure = "its pre-training program trains all parameters, with an fp32 copy of each"
     if workload.lora:
-        raise Inexpressible(name, "workload.lora", "adapters", cure)
+        raise Inexpressible(name, "workload.lora.rank", workload.lora.rank, cure)
     if not workload.master_weights:
         raise Inexpressible(name, "workload.master_weights", False, cure)
 

@@ -76,8 +76,8 @@ def _require_plain_layers(format_: str, model: Architecture) -> None:
 def _attention(format_: str, model: Architecture) -> Attention:
     """The attention of every layer, but for its window."""
     kinds = {replace(each, window=None, chunked=False) for each in model.attentions}
-    if len(kinds) > 1:
-        cure = "all layers have the same attention, but for its window"
+    if len(kinds) != 1:
+        cure = "all layers have attention, the same but for its window"
         raise Inexpressible(format_, "model", model.name, cure)
     attention = kinds.pop()
     if not attention.is_mla and attention.v_head_dim != attention.head_dim:
