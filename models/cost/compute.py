@@ -144,6 +144,8 @@ def layer_time(
 @compiled
 def adapters(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
     """The products of adapters, which run in 16 bits."""
+    if layer.adapters == 0:
+        return Passes(0.0, 0.0, 0.0)
     flops = 2.0 * shard.tokens * layer.trained_dense / shard.tp
     if layer.sparse and layer.num_experts > 0:
         each = layer.trained_expert / layer.num_experts
