@@ -610,6 +610,7 @@ _UNUSUAL: list[dict[str, Any]] = [
     {"num_norms": 1},
     {"intermediate_size": 2832},  # an odd number of blocks of 16
     {"sliding_window": 512, "full_attention_period": 2},
+    {"hybrid": True},
     {
         "mla": MlaShape(
             kv_lora_rank=256,
@@ -632,8 +633,14 @@ _STACKS_OF_CHIP = {
 
 
 def small_model(
-    *, sparse: bool, layers: int, intermediate_size: int = 2816, **unusual: Any
+    *,
+    sparse: bool,
+    layers: int,
+    intermediate_size: int = 2816,
+    hybrid: bool = False,
+    **unusual: Any,
 ) -> Architecture:
+    """A hybrid has Mamba-2 in every second layer, and attention over chosen keys in the others."""
     moe = MoeShape(
         num_experts=4,
         experts_per_token=2,
@@ -642,11 +649,22 @@ def small_model(
         moe_intermediate_size=512,
         first_k_dense=1,
     )
-    return Architecture.from_shape(
+    model = Architecture.from_shape(
         name="small", num_layers=layers, hidden_size=1024, intermediate_size=intermediate_size,
         num_attention_heads=8, num_key_value_heads=4, vocab_size=32000, moe=moe if sparse else None,
         **unusual,
     )  # fmt: skip
+    if not hybrid:
+        return model
+    mamba = Mamba2(num_heads=16, num_key_heads=4, key_dim=64, value_dim=64, conv_kernel=4)
+    indexer = Indexer(num_heads=4, head_dim=64, top_k=256)
+    newer = [
+        replace(layer, attention=None, recurrence=mamba)
+        if index % 2 == 0 or layer.attention is None
+        else replace(layer, attention=replace(layer.attention, indexer=indexer))
+        for index, layer in enumerate(model.layers)
+    ]
+    return replace(model, layers=tuple(newer))
 
 
 def small_problem(choose: Choose) -> Problem:
