@@ -621,8 +621,8 @@ def _layer(
 
 def _trained(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
     """Of an adapter each input is read once more, and each output read and written."""
-    expert = layer.moe.expert_parameters(hidden) if layer.moe else 0
     if lora is None:
+        expert = layer.moe.expert_parameters(hidden) if layer.moe else 0
         return {
             "trained_dense": layer.parameters(hidden) - expert,
             "trained_expert": expert,
@@ -631,17 +631,13 @@ def _trained(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
             "adapters": 0,
         }
     matrices = list(lora.matrices(layer, hidden))
-    on_experts = layer.moe is not None and "experts" in lora.targets
-    of_expert = 0
-    if layer.moe and on_experts:
-        width, token = layer.moe.intermediate_size, layer.moe.token_size(hidden)
-        of_expert = 3 * token + 2 * (layer.moe.expert.matrices - 1) * width + width
+    of_expert = list(lora.expert_matrices(layer, hidden))
     return {
         "trained_dense": lora.parameters(layer, hidden),
         "trained_expert": lora.expert_parameters(layer, hidden),
         "adapter_elements": sum(each.n_in + 2 * each.n_out for each in matrices),
-        "expert_adapter_elements": of_expert,
-        "adapters": len(matrices) + (2 if on_experts else 0),
+        "expert_adapter_elements": sum(each.n_in + 2 * each.n_out for each in of_expert),
+        "adapters": len(matrices) + len(of_expert),
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from models.errors import Invalid
+from models.spec.feed_forward import Mlp
 from models.spec.layer import Layer
 from models.spec.projection import Projection
 
@@ -42,19 +43,28 @@ class Lora:
         if "attention" in self.targets:
             yield from layer.projections(hidden_size)
         if "mlp" in self.targets and layer.dense:
-            width, matrices = layer.dense.intermediate_size, layer.dense.matrices
-            yield Projection("up", hidden_size, (matrices - 1) * width, "columns")
-            yield Projection("down", width, hidden_size, "rows")
+            yield from _network(layer.dense, hidden_size)
+
+    def expert_matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
+        """The matrices of each routed expert that have adapters."""
+        if layer.moe and "experts" in self.targets:
+            yield from _network(layer.moe.expert, layer.moe.token_size(hidden_size))
 
     def parameters(self, layer: Layer, hidden_size: int) -> int:
         """Trained parameters outside routed experts."""
-        matrices = self.matrices(layer, hidden_size)
-        return sum(self.rank * (each.n_in + each.n_out) for each in matrices)
+        return self._parameters_beside(self.matrices(layer, hidden_size))
 
     def expert_parameters(self, layer: Layer, hidden_size: int) -> int:
         """Trained parameters of all routed experts."""
-        if layer.moe is None or "experts" not in self.targets:
-            return 0
-        width, tokens = layer.moe.intermediate_size, layer.moe.token_size(hidden_size)
-        up = tokens + (layer.moe.expert.matrices - 1) * width
-        return layer.moe.num_experts * self.rank * (up + width + tokens)
+        experts = layer.moe.num_experts if layer.moe else 0
+        return experts * self._parameters_beside(self.expert_matrices(layer, hidden_size))
+
+    def _parameters_beside(self, matrices: Iterable[Projection]) -> int:
+        return sum(self.rank * (each.n_in + each.n_out) for each in matrices)
+
+
+def _network(mlp: Mlp, token_size: int) -> Iterator[Projection]:
+    """The matrices of a network, those that read the token as one."""
+    width = mlp.intermediate_size
+    yield Projection("up", token_size, (mlp.matrices - 1) * width, "columns")
+    yield Projection("down", width, token_size, "rows")

@@ -25,16 +25,19 @@ class Compression:
 
     def projections(self, hidden_size: int, dim: int) -> list[Projection]:
         """Of entries of `dim` elements: what is pooled, and the gate."""
-        series = 2 * dim if self.overlap else dim
         return [
-            Projection("compressed", hidden_size, series, "whole"),
-            Projection("compression_gate", hidden_size, series, "whole"),
+            Projection("compressed", hidden_size, self._series(dim), "whole"),
+            Projection("compression_gate", hidden_size, self._series(dim), "whole"),
         ]
 
-    def parameters(self, hidden_size: int, dim: int) -> int:
-        """With a bias for each place in a window, and the norm of an entry."""
-        series = 2 * dim if self.overlap else dim
-        return parameters_of(self.projections(hidden_size, dim)) + self.rate * series + dim
+    def vectors(self, dim: int) -> int:
+        """Parameters outside matrices: a bias for each place in a window, and the norm of an
+        entry."""
+        return self.rate * self._series(dim) + dim
+
+    def _series(self, dim: int) -> int:
+        """Elements that are pooled of each token."""
+        return 2 * dim if self.overlap else dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +204,9 @@ class Attention:
             total += hidden_size
         total += self._latent_norms + self._head_norms
         if self.compression:
-            total += self.compression.parameters(hidden_size, self.head_dim)
-            total -= parameters_of(self.compression.projections(hidden_size, self.head_dim))
+            total += self.compression.vectors(self.head_dim)
         if self.indexer:
-            total += self._index_vectors(hidden_size, self.indexer)
+            total += self._index_vectors(self.indexer)
         return total + (self.num_heads if self.sinks else 0)
 
     @property
@@ -220,15 +222,13 @@ class Attention:
             total += norms * self.head_dim
         return total
 
-    def _index_vectors(self, hidden_size: int, indexer: Indexer) -> int:
+    def _index_vectors(self, indexer: Indexer) -> int:
         """Parameters of the indexer outside its matrices."""
         if indexer.shared:
             return 0
         if self.compression is None:
             return indexer.norm_parameters
-        pooled = self.compression.parameters(hidden_size, indexer.head_dim)
-        matrices = self.compression.projections(hidden_size, indexer.head_dim)
-        return pooled - parameters_of(matrices)
+        return self.compression.vectors(indexer.head_dim)
 
     def replicated_parameters(self, hidden_size: int) -> int:
         """Parameters of what every tensor-parallel rank has whole."""

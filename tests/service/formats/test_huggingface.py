@@ -18,6 +18,7 @@ from models.spec.architecture import Architecture
 from service.formats import huggingface
 from service.formats.huggingface import FAMILIES, UNSUPPORTED, read
 from tests.paths import SHARED
+from tests.service.formats.mutated_configs import mutated, reads_or_refuses
 
 FOLDER = SHARED / "hf_configs"
 COUNTS = FOLDER / "PARAM_COUNTS.json"
@@ -680,38 +681,8 @@ JSON = st.recursive(
 )
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> dict[str, Any]:
-    config = json.loads(json.dumps(draw(st.sampled_from(SEEDS))))
-    for _ in range(draw(st.integers(1, 3))):
-        inner = [value for value in config.values() if isinstance(value, dict)]
-        target = draw(st.sampled_from([config, *inner]))
-        key = draw(st.sampled_from(sorted(target) or KEYS) | st.sampled_from(KEYS))
-        if draw(st.booleans()):
-            target.pop(key, None)
-        else:
-            target[key] = draw(JSON)
-    return config
-
-
-def outcome(config: Mapping[str, object]) -> Architecture | Invalid:
-    try:
-        return read(config)
-    except Invalid as error:
-        return error
-
-
-def reads_or_refuses(config: Mapping[str, object]) -> None:
-    result = outcome(config)
-    if isinstance(result, Invalid):
-        assert result.field
-        assert len(str(result)) < 3000
-    else:
-        assert 0 < result.parameters.active <= result.parameters.total
-
-
 @settings(max_examples=400)
-@given(mutated())
+@given(mutated(SEEDS, KEYS, JSON))
 def test_a_mutated_config_is_read_or_refused_and_nothing_else(config: dict[str, Any]) -> None:
     reads_or_refuses(config)
 

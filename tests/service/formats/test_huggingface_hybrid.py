@@ -21,6 +21,7 @@ from service.formats import huggingface
 from service.formats._huggingface_hybrid import FAMILIES
 from service.formats.huggingface import read
 from tests.paths import SHARED
+from tests.service.formats.mutated_configs import mutated, reads_or_refuses
 
 HYBRIDS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("hybrids.json").read_text())
 """Small models of every family, with the parameters that transformers builds from them:
@@ -465,33 +466,7 @@ VALUES = (
 )
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> dict[str, Any]:
-    config = json.loads(json.dumps(draw(st.sampled_from(SEEDS))))
-    for _ in range(draw(st.integers(1, 3))):
-        inner = [value for value in config.values() if isinstance(value, dict)]
-        target = draw(st.sampled_from([config, *inner]))
-        key = draw(st.sampled_from(sorted(target) or KEYS) | st.sampled_from(KEYS))
-        if draw(st.booleans()):
-            target.pop(key, None)
-        else:
-            target[key] = draw(VALUES)
-    return config
-
-
-def outcome(config: Mapping[str, object]) -> Architecture | Invalid:
-    try:
-        return read(config)
-    except Invalid as error:
-        return error
-
-
 @settings(max_examples=400)
-@given(mutated())
+@given(mutated(SEEDS, KEYS, VALUES))
 def test_a_mutated_config_is_read_or_refused_and_nothing_else(config: dict[str, Any]) -> None:
-    result = outcome(config)
-    if isinstance(result, Invalid):
-        assert result.field
-        assert len(str(result)) < 3000
-    else:
-        assert 0 < result.parameters.active <= result.parameters.total
+    reads_or_refuses(config)
