@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.columns import Array
-from models.cost.facts import coefficient_records, policy_numbers, question
+from models.cost.facts import coefficient_records
 from models.cost.least_links import NO_LINKS
-from models.cost.rows import rows_of
-from models.cost.stage_partition import partitions
+from models.cost.predictions import LayoutRows
 from models.cost.step import MEMORY, TIME, exposed_sends, predict_rows, room_for
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
@@ -37,10 +36,8 @@ class LayoutParts:
 
     @classmethod
     def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:
-        layouts = Layouts.of([layout])
-        tables, code = partitions(problem, layouts)
-        q = question(problem, layouts.recompute)
-        rows = rows_of(layouts, policy_numbers(layouts.recompute), code)
+        asked = LayoutRows.of(problem, Layouts.of([layout]))
+        q, rows, tables = asked.question, asked.records, asked.tables
         coefficients, room = coefficient_records(c), room_for(q, tables)
         one = np.empty(1)
         predict_rows(
