@@ -34,7 +34,7 @@ from models.spec.layout import (
 )
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, MODULES, NONE, RECOMPUTE, STACK_SELECTIVE, policy_code
-from models.spec.recurrence import Recurrence
+from models.spec.recurrence import Mamba2, Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,22 +254,35 @@ def _chunks_message(p: Problem, x: Layout) -> str:
 
 
 def _context_divides_heads(p: Problem, x: Layouts) -> Array:
-    """Where context parallelism exchanges heads for tokens (Ulysses), `cp` times `tp` divides the
-    attention heads.
+    """Where context parallelism exchanges heads for tokens, `cp` times `tp` divides the heads:
+    those of attention under Ulysses, and those of linear attention and state-space layers.
+
+    Megatron-Core ssm/gated_delta_net and ssm/mamba_context_parallel.py exchange the heads of
+    recurrences, whatever attention does; groups of Mamba-2 are repeated where there are fewer.
     """
-    if p.stack.context != "ulysses":
-        return _every(x)
+    ranks = x.cp * x.tp
     ok = _every(x)
-    for attention in p.architecture.attentions:
-        ok &= attention.num_heads % (x.cp * x.tp) == 0
+    for attention in p.architecture.attentions if p.stack.context == "ulysses" else ():
+        ok &= attention.num_heads % ranks == 0
+    for recurrence in p.architecture.recurrences:
+        ok &= (x.cp == 1) | (recurrence.num_heads % ranks == 0)
+        repeats = ranks % recurrence.num_key_heads == 0
+        divides = recurrence.num_key_heads % ranks == 0
+        ok &= (x.cp == 1) | divides | (repeats & isinstance(recurrence, Mamba2))
     return ok
 
 
 def _context_message(p: Problem, x: Layout) -> str:
-    return (
-        f"cp({x.cp}) * tp({x.tp}) must divide the attention heads: {p.stack.id} exchanges heads for"
-        " tokens"
-    )
+    ranks = f"cp({x.cp}) * tp({x.tp})"
+    for recurrence in p.architecture.recurrences:
+        heads, keys = recurrence.num_heads, recurrence.num_key_heads
+        ends = "or be a multiple of them" if isinstance(recurrence, Mamba2) else "too"
+        if heads % (x.cp * x.tp) or keys % (x.cp * x.tp):
+            return (
+                f"{ranks} must divide the {heads} heads of linear attention or state-space layers,"
+                f" which are exchanged for tokens, and the {keys} of their keys {ends}"
+            )
+    return f"{ranks} must divide the attention heads: {p.stack.id} exchanges heads for tokens"
 
 
 def _batch_divides(p: Problem, x: Layouts) -> Array:
@@ -339,7 +352,7 @@ def _schedule_has_its_shape(p: Problem, x: Layouts) -> Array:
         [plain, interleaved, x.virtual_stages == 2, both_ways],
         False,
     )
-    return np.where(x.pp == 1, single, piped & (x.virtual_stages <= p.stack.max_virtual_stages))
+    return np.where(x.pp == 1, single, piped & (x.virtual_stages <= p.max_virtual_stages))
 
 
 _SCHEDULE_NEEDS = {
@@ -365,10 +378,13 @@ def _shape_message(p: Problem, x: Layout) -> str:
     if x.pp == 1:
         got = f"got {x.schedule} with virtual_stages({x.virtual_stages})"
         return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
-    if x.virtual_stages > p.stack.max_virtual_stages:
+    if x.virtual_stages > p.max_virtual_stages:
+        of_hybrids = (
+            " of hybrid models" if p.max_virtual_stages < p.stack.max_virtual_stages else ""
+        )
         return (
-            f"stack {p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages, not"
-            f" {x.virtual_stages}"
+            f"stack {p.stack.id} runs at most {p.max_virtual_stages} virtual stages{of_hybrids},"
+            f" not {x.virtual_stages}"
         )
     m = max(p.workload.global_batch // (x.dp * x.micro_batch), 1)
     plain = f"virtual_stages(1){_PLAIN_MICRO_BATCHES[p.stack.plain_micro_batches]}"
@@ -555,6 +571,25 @@ def _muon_message(p: Problem, x: Layout) -> str:
     return f"stack {p.stack.id} has Muon with ZeRO stages {stages}, not {x.zero_stage}"
 
 
+def _states_go_with_zero_stage(p: Problem, x: Layouts) -> Array:
+    """The stack has the optimizer's moments, and the number format, with this ZeRO stage."""
+    ok = _every(x)
+    if p.workload.optimizer == "adamw_bf16_moments":
+        ok &= np.isin(x.zero_stage, p.stack.narrow_moment_stages)
+    if p.workload.precision == "fp8":
+        ok &= np.isin(x.zero_stage, p.stack.fp8_stages)
+    return ok
+
+
+def _states_message(p: Problem, x: Layout) -> str:
+    is_narrow = x.zero_stage not in p.stack.narrow_moment_stages
+    is_of_moments = p.workload.optimizer == "adamw_bf16_moments" and is_narrow
+    what = p.workload.optimizer if is_of_moments else p.workload.precision
+    stages = p.stack.narrow_moment_stages if is_of_moments else p.stack.fp8_stages
+    offered = ", ".join(map(str, stages))
+    return f"stack {p.stack.id} has {what} with ZeRO stages {offered}, not {x.zero_stage}"
+
+
 def _zero_in_pipeline(p: Problem, x: Layouts) -> Array:
     """The stack has this ZeRO stage beside a pipeline."""
     return (x.zero_stage <= p.stack.max_zero_in_pipeline) | (x.pp == 1)
@@ -564,6 +599,18 @@ def _zero_pipeline_message(p: Problem, x: Layout) -> str:
     return (
         f"stack {p.stack.id} has ZeRO up to {p.stack.max_zero_in_pipeline} beside a pipeline, not"
         f" {x.zero_stage}"
+    )
+
+
+def _zero_in_context(p: Problem, x: Layouts) -> Array:
+    """The stack has this ZeRO stage beside context parallelism."""
+    return (x.zero_stage >= p.stack.min_zero_in_context) | (x.cp == 1)
+
+
+def _zero_context_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} shards parameters over context parallelism too: cp({x.cp}) needs ZeRO"
+        f" {p.stack.min_zero_in_context} or more, not {x.zero_stage}"
     )
 
 
@@ -608,10 +655,11 @@ def _reshard_message(p: Problem, x: Layout) -> str:
 
 
 def _degrees_offered(p: Problem, x: Layouts) -> Array:
-    """No degree is above the limit of the stack."""
+    """No degree is above the limit of the stack, and axes are together only where it has both."""
     s = p.stack
     etp = (x.etp == 1) | (s.expert_tensor_parallel & (x.etp <= s.max_tp))
     pp = (x.pp <= s.max_pp) & ((x.pp == 1) | (x.cp == 1) | s.context_in_pipeline)
+    pp &= (x.tp == 1) | ((x.pp == 1) & (x.cp == 1)) | (not s.tensor_alone)
     return pp & (x.tp <= s.max_tp) & (x.cp <= s.max_cp) & (x.ep <= s.max_ep) & etp
 
 
@@ -622,6 +670,8 @@ def _degrees_message(p: Problem, x: Layout) -> str:
         limits += f", pp up to {s.max_pp}"
     if not s.context_in_pipeline:
         limits += ", and cp 1 beside a pipeline"
+    if s.tensor_alone:
+        limits += ", and tp 1 beside a pipeline or cp"
     if not s.expert_tensor_parallel:
         limits += ", and etp 1 only"
     return f"{limits}; got pp({x.pp}), tp({x.tp}), cp({x.cp}), ep({x.ep}), etp({x.etp})"
@@ -739,9 +789,11 @@ def _offload_offered(p: Problem, x: Layouts) -> Array:
     """The stack offloads this to the host, beside this kind of recompute and with this
     optimizer."""
     goes_with_recompute = (x.recompute == NONE) | (not p.stack.offload_alone)
-    activations = ~x.offload_activations | (
-        ("activations" in p.stack.offload) & goes_with_recompute
+    goes_with_recompute &= (x.recompute == FULL) | (not p.stack.offloads_checkpoints)
+    has_them = "activations" in p.stack.offload and (
+        p.stack.offloads_recurrences or not p.architecture.recurrences
     )
+    activations = ~x.offload_activations | (has_them & goes_with_recompute)
     # A host is too slow for the matrix products of Muon.
     on_host = "optimizer" in p.stack.offload and p.workload.optimizer != "muon"
     return activations & (~x.offload_optimizer | on_host)
@@ -751,25 +803,40 @@ def _offload_message(p: Problem, x: Layout) -> str:
     offered = f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}"
     if p.stack.offload_alone:
         offered += ", activations without recompute only"
+    if p.stack.offloads_checkpoints:
+        offered += ", activations with full recompute only"
+    if p.architecture.recurrences and not p.stack.offloads_recurrences:
+        offered += ", and nothing of state-space or linear-attention layers"
     if p.workload.optimizer == "muon":
         offered += ", and no optimizer that is muon"
     return offered
 
 
 def _offload_sharded(p: Problem, x: Layouts) -> Array:
-    """Optimizer states are offloaded as the shards of ZeRO 1 to 3 only.
+    """Optimizer states are offloaded as the shards of ZeRO 1 to 3 only, and activations with ZeRO 3
+    where the stack offloads what FSDP's checkpointing keeps.
 
     DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed
-    optimizer.
+    optimizer; accelerate utils/dataclasses.py, FullyShardedDataParallelPlugin.
     """
-    return ~x.offload_optimizer | (x.zero_stage > 0)
+    of_checkpoints = x.offload_activations & p.stack.offloads_checkpoints
+    return (~x.offload_optimizer | (x.zero_stage > 0)) & (~of_checkpoints | (x.zero_stage == 3))
 
 
 def _unsharded_message(p: Problem, x: Layout) -> str:
+    if x.offload_optimizer and not x.zero_stage:
+        return (
+            "optimizer states go to the host as the shards of ZeRO 1 to 3, which one device may"
+            " have too; got zero_stage(0)"
+        )
     return (
-        "optimizer states go to the host as the shards of ZeRO 1 to 3, which one device may have"
-        " too; got zero_stage(0)"
+        f"stack {p.stack.id} offloads activations with ZeRO 3 only; got zero_stage({x.zero_stage})"
     )
+
+
+def _offload_blame(p: Problem, x: Layout) -> str:
+    of_states = x.offload_optimizer and not x.zero_stage
+    return "layout.offload_optimizer" if of_states else "layout.offload_activations"
 
 
 def _offload_in_pipeline(p: Problem, x: Layouts) -> Array:
@@ -894,7 +961,9 @@ RULES: tuple[Rule, ...] = (
     Rule("sharding_shape", "layout.zero_stage", _zero_stage_matches_degrees, _zero_stage_message),
     Rule("sharding_offered", "layout.zero_stage", _zero_stage_offered, _zero_stages_message),
     Rule("muon_offered", "layout.zero_stage", _muon_goes_with_zero_stage, _muon_message),
+    Rule("states_offered", "layout.zero_stage", _states_go_with_zero_stage, _states_message),
     Rule("sharding_in_pipeline", "layout.zero_stage", _zero_in_pipeline, _zero_pipeline_message),
+    Rule("sharding_in_context", "layout.zero_stage", _zero_in_context, _zero_context_message),
     Rule("sharding_beside_experts", "layout.zero_stage", _zero_with_experts, _zero_experts_message),
     Rule(
         "sharding_axes_need_zero_3",
@@ -912,7 +981,11 @@ RULES: tuple[Rule, ...] = (
     Rule("recompute_layers_offered", "layout.recompute_layers", _layers_fit, _num_layers_message),
     Rule("offload_offered", "layout", _offload_offered, _offload_message),
     Rule(
-        "offload_needs_sharding", "layout.offload_optimizer", _offload_sharded, _unsharded_message
+        "offload_needs_sharding",
+        "layout.offload_optimizer",
+        _offload_sharded,
+        _unsharded_message,
+        _offload_blame,
     ),
     Rule(
         "offload_in_pipeline",

@@ -70,11 +70,12 @@ SCHEDULE_RULES = (
     "balancing_needs_all_forwards_first",
     "accumulation_offered",
 )
-_SHARDING_RULES = ("sharding_offered", "reshard_offered", "muon_offered")
+_SHARDING_RULES = ("sharding_offered", "reshard_offered", "muon_offered", "states_offered")
 _VARIANT_RULES = (
     "sharding_offered",
     "sharding_shape",
     "sharding_in_pipeline",
+    "sharding_in_context",
     "sharding_beside_experts",
     "sharding_axes_need_zero_3",
     "offload_in_pipeline",

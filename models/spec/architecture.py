@@ -16,7 +16,7 @@ from models.spec.attention import Attention
 from models.spec.encoder import Encoder
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
-from models.spec.recurrence import Recurrence
+from models.spec.recurrence import Mamba2, Recurrence
 
 MAX_LAYERS = 1024
 
@@ -121,6 +121,13 @@ class Architecture:
     @property
     def is_moe(self) -> bool:
         return any(layer.moe for layer in self.kinds)
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether some layer has Mamba-2, a mixer alone or a network alone: frameworks have other
+        code for such models than for transformers."""
+        has_state_space = any(isinstance(each, Mamba2) for each in self.recurrences)
+        return has_state_space or any(layer.blocks == 1 for layer in self.kinds)
 
     def with_depth_scaled(self, times: float) -> Architecture:
         """An architecture that is `times` times as deep, its kinds of layers in the same order and

@@ -88,6 +88,12 @@ class Problem:
         return self.architecture.is_moe and self.stack.captures_experts
 
     @property
+    def max_virtual_stages(self) -> int:
+        """The most chunks of the model that a device may hold."""
+        holds_several = self.stack.interleaves_hybrids or not self.architecture.is_hybrid
+        return self.stack.max_virtual_stages if holds_several else 1
+
+    @property
     def overlaps_tensor(self) -> bool:
         """Whether tensor-parallel traffic runs beside compute."""
         return (

@@ -27,6 +27,11 @@ class Recurrence:
     """Tokens that the convolution before the recurrence sees; 0 where there is none."""
 
     @property
+    def kind(self) -> str:
+        """What requests call it."""
+        raise NotImplementedError
+
+    @property
     def values(self) -> int:
         return self.num_heads * self.value_dim
 
@@ -108,6 +113,7 @@ class Mamba2(Recurrence):
     bias: bool = False
     norm: bool = True
     """The output is normalised, before or after it is gated."""
+    kind = "mamba2"
 
     def projections(self, hidden_size: int) -> list[Projection]:
         columns = 2 * self.values + 2 * self.keys + self.num_heads
@@ -148,6 +154,10 @@ class DeltaNet(Recurrence):
     projected from the input."""
     gate_rank: int | None = None
     """Elements that the gate of the output is projected from; None for a whole matrix."""
+
+    @property
+    def kind(self) -> str:
+        return "kimi_delta_attention" if self.decay_per_element else "gated_delta_net"
 
     def projections(self, hidden_size: int) -> list[Projection]:
         found = [
@@ -197,6 +207,8 @@ class DeltaNet(Recurrence):
 class LightningAttention(Recurrence):
     """Linear attention with a fixed decay for each head (arXiv 2401.04658), as in MiniMax-01 (arXiv
     2501.08313 §2.2). Parameters are those of MiniMaxLightningAttention of transformers."""
+
+    kind = "lightning_attention"
 
     def projections(self, hidden_size: int) -> list[Projection]:
         return [

@@ -82,6 +82,9 @@ class Stack:
     """The vendors on whose chips it runs; on any where none is named."""
     max_virtual_stages: int = 1
     """The most model chunks that a device may hold; 1 means no interleaving."""
+    interleaves_hybrids: bool = True
+    """Hybrid models (Architecture.is_hybrid) may have several chunks on a device too
+    (Megatron-Bridge models/hybrid/hybrid_provider.py has no virtual stages)."""
     micro_batch_groups: Literal["stages", "equal", "any"] = "stages"
     """In what groups the interleaved schedule passes micro-batches through a chunk: of exactly pp
     ("stages"), of equal size from pp up ("equal"), or of any sizes from pp up ("any")."""
@@ -117,6 +120,9 @@ class Stack:
     shards_over_context_and_experts: bool = False
     """Axes of context and expert parallelism shard parameters too, and so go with ZeRO 3 only
     (MaxText configs/base.yml, logical_axis_rules; accelerate, where they need FSDP2)."""
+    min_zero_in_context: int = 0
+    """The lowest ZeRO stage that goes with context parallelism, whose axis shards parameters too
+    (torchtitan distributed/parallel_dims.py, the mesh fsdp)."""
     context_in_pipeline: bool = True
     """A pipeline goes with context parallelism."""
     max_zero_in_pipeline: int = 3
@@ -126,6 +132,14 @@ class Stack:
     models/deepseek_v3/mtp.py)."""
     muon_stages: tuple[int, ...] = (0, 1, 2, 3)
     """The ZeRO stages that go with Muon, which works on whole matrices."""
+    narrow_moment_stages: tuple[int, ...] = (0, 1, 2, 3)
+    """The ZeRO stages that go with moments of 16 bits (Megatron-Core optimizer/__init__.py: its
+    precision-aware optimizer is a distributed one)."""
+    fp8_stages: tuple[int, ...] = (0, 1, 2, 3)
+    """The ZeRO stages that go with fp8 (accelerate: torchao gathers it with FSDP2)."""
+    tensor_alone: bool = False
+    """Tensor parallelism goes neither with a pipeline nor with context parallelism (DeepSpeed: a
+    PipelineModule has no AutoTP, and AutoTP and Ulysses take the same ranks)."""
     fp8_at_once_on: tuple[str, ...] = ()
     """The vendors on whose chips fp8 without a pipeline allows one micro-batch only (MaxText
     configs/types.py)."""
@@ -176,6 +190,11 @@ class Stack:
     offload_alone: bool = False
     """Activations go to the host only without a pipeline and without recompute (Megatron-Core
     transformer_config.py)."""
+    offloads_checkpoints: bool = False
+    """Activations go to the host only as what full recompute keeps, with ZeRO 3 (accelerate:
+    activation checkpointing of FSDP2)."""
+    offloads_recurrences: bool = True
+    """What state-space and linear-attention layers keep goes to the host too."""
     attention_kernel: Kernel = "auto"
     """A kernel, or who picks it by the chip: "auto" takes the fastest; "pytorch" what eager PyTorch
     takes, FlashAttention-2 before Blackwell (torchtitan models/attention.py); "triton", on Ampere,

@@ -75,6 +75,8 @@ class Family:
     """The key with the number of positions that have an embedding."""
     more_positions: int = 0
     """Embeddings of positions beyond that number."""
+    has_positions: Callable[[Config], bool] = lambda cfg: True
+    """Whether attention has positions."""
     described: tuple[str, ...] = ()
     """Keys for which configs of other families are refused, and which this family has."""
 

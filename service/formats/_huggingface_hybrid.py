@@ -152,6 +152,11 @@ def _granite_sparse(cfg: Config) -> Callable[[int], bool]:
     return lambda index: has_experts
 
 
+def _leaves_them_to_recurrences(cfg: Config) -> bool:
+    """Attention of these families has no positions."""
+    return False
+
+
 _LETTERS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 
 
@@ -450,6 +455,7 @@ FAMILIES: Mapping[str, Hybrid] = {
     ),
     "glm_moe_dsa": replace(_CHOSEN, kinds=_glm_kinds),
     "granitemoehybrid": Hybrid(
+        has_positions=lambda cfg: cfg.get("position_embedding_type") == "rope",
         described=("mamba_d_state",),
         mixers={
             LINEAR: recurs(mamba2(width=expanded)),
@@ -465,6 +471,7 @@ FAMILIES: Mapping[str, Hybrid] = {
         sparse=_granite_sparse,
     ),
     "kimi_linear": Hybrid(
+        has_positions=_leaves_them_to_recurrences,
         keys={"num_experts_per_tok": "num_experts_per_token", "n_group": "num_expert_group"},
         described=("linear_attn_config",),
         prepare=_kimi,
@@ -486,6 +493,7 @@ FAMILIES: Mapping[str, Hybrid] = {
     "minimax_m3_vl_text": _MINIMAX_M3,
     "minimax_text_01": _MINIMAX,
     "nemotron_h": Hybrid(
+        has_positions=_leaves_them_to_recurrences,
         keys={
             "head_dim": "attention_head_dim",
             "layer_types": "layers_block_type",

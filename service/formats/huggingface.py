@@ -132,14 +132,38 @@ def family(config: Mapping[str, object]) -> str:
 
 
 def rope_theta(config: Mapping[str, object]) -> float | None:
-    """The base of rotary positions, where a config has one for all layers: `rope_theta`, which
-    since transformers 5 is in `rope_parameters`."""
+    """The base of rotary positions, where a config has one for all layers."""
+    return _rotary_number(config, "rope_theta")
+
+
+def rotary_share(config: Mapping[str, object]) -> float | None:
+    """The share of a head that has rotary positions, where a config has one for all layers."""
+    return _rotary_number(config, "partial_rotary_factor")
+
+
+def _rotary_number(config: Mapping[str, object], key: str) -> float | None:
+    """A number that since transformers 5 is in `rope_parameters`, and was beside it before."""
     values = _text_tower(config).values
     parameters = values.get("rope_parameters")
     inner = parameters if isinstance(parameters, Mapping) else {}
-    theta = inner.get("rope_theta", values.get("rope_theta"))
-    is_number = isinstance(theta, (int, float)) and not isinstance(theta, bool)
-    return float(theta) if is_number else None
+    number = inner.get(key, values.get(key))
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    return float(number) if is_number else None
+
+
+def has_positions(config: Mapping[str, object]) -> bool:
+    """Whether attention has positions of any kind: some hybrids leave these to their
+    recurrences."""
+    text = _text_tower(config)
+    return FAMILIES[text.model_type].has_positions(text)
+
+
+def activation(config: Mapping[str, object]) -> str | None:
+    """The activation function of networks, by the name that transformers has for it."""
+    values = _text_tower(config).values
+    keys = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function")
+    found = next((values[key] for key in keys if values.get(key) is not None), None)
+    return found if isinstance(found, str) else None
 
 
 def is_quantized(config: Mapping[str, object]) -> bool:

@@ -130,7 +130,7 @@ def _name(layer: Layer) -> str:
     if layer.attention:
         parts.append("local_attention" if layer.attention.window else "attention")
     if layer.recurrence:
-        parts.append(_recurrence(layer.recurrence)["kind"])
+        parts.append(layer.recurrence.kind)
     if layer.feed_forward:
         parts.append("moe" if layer.moe else "mlp")
     return "_".join(parts)
@@ -207,7 +207,7 @@ def _recurrence(recurrence: Recurrence) -> Words:
     if isinstance(recurrence, Mamba2):
         return _said(
             Mamba2Fields,
-            kind="mamba2",
+            kind=recurrence.kind,
             num_heads=recurrence.num_heads,
             head_dim=recurrence.value_dim,
             state_size=recurrence.key_dim,
@@ -227,12 +227,12 @@ def _recurrence(recurrence: Recurrence) -> Words:
     if isinstance(recurrence, DeltaNet):
         return _said(
             DeltaNetFields,
-            kind="kimi_delta_attention" if recurrence.decay_per_element else "gated_delta_net",
+            kind=recurrence.kind,
             **heads,
             decay_rank=recurrence.decay_rank,
             gate_rank=recurrence.gate_rank,
         )
-    return _said(LightningFields, kind="lightning_attention", **heads)
+    return _said(LightningFields, kind=recurrence.kind, **heads)
 
 
 def _moe(moe: Moe) -> Words:

@@ -18,7 +18,7 @@ from service.formats.launch.formats import (
     format_named,
     format_of_stack,
 )
-from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, ModelDetails
 from service.schemas.architecture import HuggingFaceConfig
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.question import Question
@@ -119,7 +119,7 @@ def launch_configuration(
         problem,
         layout,
         family=known if config is None else huggingface.family(config),
-        rope_theta=None if config is None else huggingface.rope_theta(config),
+        details=ModelDetails() if config is None else _details(config),
         nodes=answer.nodes,
     )
     try:
@@ -132,6 +132,16 @@ def launch_configuration(
         written,
         environment={**written.environment, **answer.environment},
         notes=(*written.notes, *answer.notes()),
+    )
+
+
+def _details(config: Mapping[str, Any]) -> ModelDetails:
+    """What a launch must know of the model of a config beside its shape."""
+    return ModelDetails(
+        rope_theta=huggingface.rope_theta(config),
+        rotary_share=huggingface.rotary_share(config),
+        has_positions=huggingface.has_positions(config),
+        activation=huggingface.activation(config),
     )
 
 

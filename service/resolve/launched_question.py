@@ -33,6 +33,7 @@ from service.schemas.architecture import ShapeFields
 from service.schemas.cluster import ClusterFields, ClusterPreset
 from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts
+from service.schemas.layer_list import LayerListFields, is_layer_list
 from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
 from service.schemas.stack import StackFields
@@ -212,15 +213,23 @@ class _Joining:
         if given is None:
             if name is None and not said.keys() & {"num_layers", "hidden_size"}:
                 raise self._missing("model")
-            return self._validated("model", ShapeFields, {}, said) if name is None else str(name)
+            return self._described({}, said) if name is None else str(name)
         known = _flat(said) if name is None else self._counts(name)
         if isinstance(given, dict):
             if "model.vocab_size" in self.reading.unwritten:
                 known = {**known, "vocab_size": None}
             self._require_same("model", known, _flat(given))
-            return self._validated("model", ShapeFields, given, said if name is None else {})
+            return self._described(given, said if name is None else {})
         self._require_same("model", known, self._counts(given))
         return given
+
+    def _described(
+        self, given: Mapping[str, Any], said: Mapping[str, Any]
+    ) -> ShapeFields | LayerListFields:
+        """The model in the form that its fields are of."""
+        if is_layer_list({**said, **given}):
+            return self._validated("model", LayerListFields, given, said)
+        return self._validated("model", ShapeFields, given, said)
 
     def _counts(self, form: str | DescribedModel) -> dict[str, object]:
         """The values of a model that a launch may say too."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import dataclasses
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
@@ -157,8 +157,9 @@ class LayoutFields(Wire):
     @classmethod
     def of(cls, layout: Layout) -> LayoutFields:
         """The layout with every knob, those that mean nothing too."""
-        lists = {name: list(getattr(layout, name)) for name in _TUPLES}
-        return cls.model_validate({**asdict(layout), **lists})
+        knobs = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
+        lists = {name: list(knobs[name]) for name in _TUPLES}
+        return cls.model_validate({**knobs, **lists})
 
     @classmethod
     def shown(cls, layout: Layout, *, on_torus: bool) -> LayoutFields:

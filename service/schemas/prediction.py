@@ -137,9 +137,11 @@ class PredictedLayout(Document):
 
     @classmethod
     def of(cls, prediction: Prediction, cluster: Cluster) -> Self:
+        members = {name: getattr(prediction, name) for name in prediction.__dataclass_fields__}
         return cls.model_validate(
             {
-                **asdict(prediction),
+                **members,
+                "provenance": asdict(prediction.provenance),
                 "layout": LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus),
                 "layers_per_chunk": list(prediction.layers_per_chunk),
             }

@@ -27,6 +27,10 @@ class Policy(Wire):
     over all runs or those of a kind."""
     margin: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Of the median error of all runs, and of a chip's or a stack's: 0.01 is a point of percent."""
+    min_tenants: Annotated[int, Field(ge=1, le=100)] = 2
+    """How many tenants must have measured alike, on a chip with a stack, before a calibration that
+    activates its own version learns from it. What comes without a key, as everything does where
+    the service asks for none, counts by itself."""
     after_reports: Annotated[int, Field(ge=1, le=10**6)] | None = None
     """Calibrate without being asked once so many runs (that ended, or ran out of memory) were
     reported since the last version was made; null: only when asked."""
@@ -95,6 +99,8 @@ class ReportCounts(Document):
     """Of those used: the outliers."""
     left_out: int
     """Those that are unusable."""
+    waiting: int
+    """Those that no other tenant's reports agree with."""
 
 
 class KindErrors(Document):
@@ -129,6 +135,9 @@ class Window(Document):
     benchmarks: int
     all_reports: int
     """With those that the version it is based on had learnt."""
+    sources: int = 0
+    """How many tenants, or sources where no keys are asked for, made the reports and
+    benchmarks."""
 
 
 class Promotion(Document):
@@ -151,6 +160,9 @@ class CalibrationAnswer(Document):
     reports: ReportCounts
     observations: int
     """Reports used, outliers among them."""
+    waiting: int = 0
+    """Reports that a calibration which activates its own version does not learn from, because fewer
+    tenants than the policy's `min_tenants` measured alike. Later calibrations look at them again."""
     moved: list[MovedAnswer]
     unidentified: list[Unidentified]
     outliers: list[str]
@@ -170,7 +182,9 @@ class CalibrationAnswer(Document):
     @classmethod
     def _counted(cls, values: dict[str, Any]) -> dict[str, Any]:
         used, left_out = values["observations"], len(values["unusable"])
-        counts = {"used": used, "left_out": left_out, "found": used + left_out}
+        waiting = values.get("waiting", 0)
+        found = used + left_out + waiting
+        counts = {"used": used, "left_out": left_out, "waiting": waiting, "found": found}
         return {**values, "reports": {**counts, "down_weighted": len(values["outliers"])}}
 
 

@@ -34,6 +34,8 @@ class StackFields(Wire):
     them then, unless given."""
     schedules: Annotated[list[Schedule], Field(min_length=1)] | None = None
     max_virtual_stages: Annotated[int, Field(ge=1, le=64)] | None = None
+    interleaves_hybrids: bool | None = None
+    """Models with Mamba-2, or with layers of one block, have virtual stages too."""
     micro_batch_groups: Literal["stages", "equal", "any"] | None = None
     plain_micro_batches: Literal["any", "stages", "multiple"] | None = None
     """Micro-batches that schedules without virtual stages need: any number, pp or more, or a
@@ -55,12 +57,20 @@ class StackFields(Wire):
     experts_alone: bool | None = None
     shards_over_context_and_experts: bool | None = None
     """Context and expert parallelism shard parameters too: they go with ZeRO 3 only."""
+    min_zero_in_context: ZeroStage | None = None
+    """The lowest ZeRO stage that goes with context parallelism."""
     context_in_pipeline: bool | None = None
     max_zero_in_pipeline: ZeroStage | None = None
     mtp_alone: bool | None = None
     """Multi-token prediction goes with neither a pipeline nor context parallelism."""
     muon_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
     """ZeRO stages that Muon goes with."""
+    narrow_moment_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
+    """ZeRO stages that go with moments of 16 bits."""
+    fp8_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
+    """ZeRO stages that go with fp8."""
+    tensor_alone: bool | None = None
+    """Tensor parallelism goes with neither a pipeline nor context parallelism."""
     fp8_at_once_on: list[Literal["nvidia", "amd", "intel", "google", "aws", "huawei"]] | None = None
     """Vendors on whose chips fp8 goes with one micro-batch only outside a pipeline."""
     replicates_kv_heads: bool | None = None
@@ -93,6 +103,9 @@ class StackFields(Wire):
     """Whether it may recompute the first few layers of a chunk only."""
     offload: list[Literal["activations", "optimizer"]] | None = None
     offload_alone: bool | None = None
+    offloads_checkpoints: bool | None = None
+    """Activations are offloaded only as what full recompute keeps, with ZeRO 3."""
+    offloads_recurrences: bool | None = None
     attention_kernel: Kernel | None = None
     whole_gradients: bool | None = None
     """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any
 
 from models.spec.layout import Layout
 from models.spec.switches import applies, switches_of
 from service.formats.launch.job import Job, LaunchConfiguration
+from service.formats.launch.megatron.patterns import has_pattern
 
 
 def megatron(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
@@ -17,10 +19,10 @@ def megatron(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
         "placement": _order(layout),
         **_model(job),
         "virtual_stages": layout.virtual_stages,
-        "layers_per_chunk": list(job.layers_per_chunk),
         **_batch(job),
         "sequence_parallel": layout.sequence_parallel,
         **_recompute(job),
+        **_megatron_layers(job),
         "zero_stage": layout.zero_stage,
         "offload_activations": layout.offload_activations,
         "offload_optimizer": layout.offload_optimizer,
@@ -30,6 +32,23 @@ def megatron(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
 
 
 megatron_bridge = megatron
+
+
+def _megatron_layers(job: Job) -> dict[str, Any]:
+    """The layers of each chunk. In a pattern a mixer and its network are two."""
+    chunks = list(job.layers_per_chunk)
+    model = job.problem.architecture
+    if not has_pattern(model):
+        return {"layers_per_chunk": chunks}
+    ends = [0, *accumulate(chunks)]
+    blocks = [layer.blocks for layer in model.layers]
+    counts = [sum(blocks[start:end]) for start, end in pairwise(ends)]
+    recomputed = job.layout.recompute_layers * max(blocks)
+    return {
+        "num_layers": sum(blocks),
+        "layers_per_chunk": counts,
+        "recompute_layers": recomputed,
+    }
 
 
 def _degrees(job: Job) -> dict[str, int]:
@@ -52,7 +71,7 @@ def _order(layout: Layout) -> list[str]:
 
 def _model(job: Job) -> dict[str, int]:
     model = job.problem.architecture
-    attention = model.layers[0].attention
+    attention = model.attentions[0]
     experts = {layer.moe.num_experts for layer in model.kinds if layer.moe} or {0}
     return {
         "num_layers": model.num_layers,

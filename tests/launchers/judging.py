@@ -39,6 +39,7 @@ _FILLED: Mapping[str, Mapping[str, Any]] = {
         "--load": "checkpoints",
         "--rotary-base": 500000,
         "--moe-aux-loss-coeff": 0.01,
+        "--dsa-indexer-loss-coeff": 0.01,
     },
     "megatron-bridge": {
         "tokenizer.tokenizer_model": "tokenizer",
@@ -50,6 +51,8 @@ _FILLED: Mapping[str, Mapping[str, Any]] = {
         "checkpoint.save_interval": 100,
         "checkpoint.load": "checkpoints",
         "model.moe_aux_loss_coeff": 0.01,
+        "model.dsa_indexer_loss_coeff": 0.01,
+        "checkpoint.pretrained_checkpoint": "weights",
     },
     "torchtitan": {
         "hf_assets_path": "tokenizer",

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -13,17 +14,20 @@ from typing import Any
 import pytest
 
 from models.errors import Invalid
+from models.spec.architecture import Architecture
 from models.spec.layout import Layout
 from service.formats.launch.documents import flat, nested
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import Job
 from tests.benchmarks.problems import problem
 from tests.launchers import expectations
-from tests.launchers.jobs import random_jobs
+from tests.launchers.jobs import hybrids, random_jobs
 from tests.launchers.judging import PYTHON, Case, judged
 
 JOBS = 200
 """How many random jobs a framework judges, of those whose layouts its format has words for."""
+HYBRIDS = {"megatron": 60, "megatron-bridge": 40}
+"""How many more with recurrences, sparse attention or layers of one block, by format."""
 SHOWN = 5
 
 pytestmark = [
@@ -150,16 +154,14 @@ _SPOILED: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
 # -- judged
 
 
-def _random_cases(format_: str) -> list[Case]:
+def _random_cases(format_: str, count: int, models: Sequence[Architecture] = ()) -> list[Case]:
     found: list[Case] = []
-    for job in random_jobs(FORMATS[format_].stacks, seed=format_):
-        try:
+    jobs = random_jobs(FORMATS[format_].stacks, seed=format_, models=models)
+    while len(found) < count:
+        job = next(jobs)
+        with suppress(Invalid):  # which the format has no words for
             found.append((job, FORMATS[format_].write(job)))
-        except Invalid:  # which the format has no words for
-            continue
-        if len(found) == JOBS:
-            return found
-    raise AssertionError
+    return found
 
 
 @cache
@@ -167,7 +169,11 @@ def _answers(format_: str) -> tuple[list[tuple[Case, dict[str, Any]]], list[dict
     """What the framework answers to the right configurations, and to the spoiled ones. It is
     started once, since that takes most of the time."""
     known = {name: make() for name, make in _KNOWN[format_].items()}
-    right = [*known.values(), *_random_cases(format_)]
+    right = [
+        *known.values(),
+        *_random_cases(format_, JOBS),
+        *_random_cases(format_, HYBRIDS.get(format_, 0), hybrids()),
+    ]
     spoiled = [_spoiled(known[name], changes) for name, changes in _SPOILED[format_]]
     answers = judged(format_, [*right, *spoiled])
     return list(zip(right, answers, strict=False)), answers[len(right) :]

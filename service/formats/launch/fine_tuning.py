@@ -1,11 +1,12 @@
-"""What no setting of a launch configuration says of fine-tuning and of images, and a script must
-do."""
+"""What launch configurations say of fine-tuning, of 16-bit parameters and of images: which formats
+have no words for it, and what a script must do besides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
+from models.spec.adapters import Lora
 from models.spec.encoder import Encoder
 from models.spec.workload import Workload
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
@@ -13,34 +14,51 @@ from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 Write = Callable[[Job], LaunchConfiguration]
 OF_SCRIPTS = ("deepspeed", "accelerate")
 """Formats beside which the caller's own script makes the model and the optimizer."""
-_OF_TEXT = ("megatron", "maxtext", "torchtitan")
-"""Formats whose programs train language models on text alone."""
+_WITH_ADAPTERS = ("torchtitan", "megatron-bridge")
+"""Other formats whose programs train adapters."""
+_WITHOUT_MASTERS = ("torchtitan", "maxtext", "deepspeed", "accelerate")
+"""Formats that can train 16-bit parameters without an fp32 copy."""
+_WITH_IMAGES = ("megatron-bridge", *OF_SCRIPTS)
+"""Formats whose programs train vision-language models."""
 
 
 def with_fine_tuning(name: str, write: Write) -> Write:
-    """The writer of a format, which refuses what only a script of the caller's own can do, and
-    otherwise adds what that has to do."""
+    """The writer of a format, which refuses what its program cannot do, and otherwise adds what a
+    script of the caller's own has to do."""
 
     def written(job: Job) -> LaunchConfiguration:
         workload, encoder = job.problem.workload, job.problem.architecture.encoder
-        if name not in OF_SCRIPTS:
-            _require_plain(name, workload)
-        if name in _OF_TEXT and encoder:
-            cure = "its program trains language models on text; ask without model.encoder"
-            raise Inexpressible(name, "model.encoder", encoder.tokens_per_sequence, cure)
+        if workload.lora:
+            _require_adapters(name, job, workload.lora)
+        if not workload.master_weights:
+            _require(name, "workload.master_weights", False, _WITHOUT_MASTERS, "with true")
+        if encoder:
+            tokens = encoder.tokens_per_sequence
+            field = "model.encoder.tokens_per_sequence"
+            _require(name, field, tokens, _WITH_IMAGES, "without model.encoder")
         configuration = write(job)
-        notes = [*_notes(workload), *_notes_on_images(encoder)]
+        notes = [*_notes(name, workload), *_notes_on_images(encoder)]
         return replace(configuration, notes=(*configuration.notes, *notes))
 
     return written
 
 
-def _require_plain(name: str, workload: Workload) -> None:
-    cure = "its pre-training program trains all parameters, with an fp32 copy of each"
-    if workload.lora:
-        raise Inexpressible(name, "workload.lora.rank", workload.lora.rank, cure)
-    if not workload.master_weights:
-        raise Inexpressible(name, "workload.master_weights", False, cure)
+def _require(name: str, field: str, value: object, able: Collection[str], otherwise: str) -> None:
+    """Raise Inexpressible unless the format is among those that are able to do it."""
+    if name not in able:
+        cure = f"its program does not do that, those of {', '.join(able)} do; ask for one of these"
+        raise Inexpressible(name, field, value, f"{cure}, or {otherwise}")
+
+
+def _require_adapters(name: str, job: Job, lora: Lora) -> None:
+    able = (*_WITH_ADAPTERS, *OF_SCRIPTS)
+    _require(name, "workload.lora.rank", lora.rank, able, "without lora")
+    if name not in OF_SCRIPTS and lora.base_bits < 16:
+        cure = f"frozen weights have 16 bits; ask with 16, or for {' or '.join(OF_SCRIPTS)}"
+        raise Inexpressible(name, "workload.lora.base_bits", lora.base_bits, cure)
+    if name == "torchtitan" and "experts" in lora.targets and job.problem.architecture.is_moe:
+        cure = "LoRAConverter makes no adapters of routed experts; ask without experts"
+        raise Inexpressible(name, "workload.lora.targets", [*lora.targets], cure)
 
 
 def _notes_on_images(encoder: Encoder | None) -> Iterator[str]:
@@ -55,14 +73,22 @@ def _notes_on_images(encoder: Encoder | None) -> Iterator[str]:
     yield line + "."
 
 
-def _notes(workload: Workload) -> Iterator[str]:
+def _notes(name: str, workload: Workload) -> Iterator[str]:
     if workload.packing:
         yield "Pack documents into sequences, with attention that does not cross them."
-    if lora := workload.lora:
-        bits = "" if lora.base_bits == 16 else f" over weights of {lora.base_bits} bits"
+    if name in OF_SCRIPTS and (lora := workload.lora):
         yield (
-            f"Give the model adapters of rank {lora.rank}{bits} on {', '.join(lora.targets)}, as"
-            " peft.LoraConfig does."
+            f"Give the model adapters of rank {lora.rank} on {', '.join(lora.targets)}, as"
+            f" peft.LoraConfig(r={lora.rank}, target_modules=…) does."
         )
-    if not workload.master_weights:
-        yield "Keep parameters and moments in 16 bits, without an fp32 copy."
+        if lora.base_bits < 16:
+            yield _QUANTIZED[lora.base_bits]
+
+
+_QUANTIZED = {
+    4: "Load the model with BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4',"
+    " bnb_4bit_compute_dtype=torch.bfloat16, bnb_4bit_quant_storage=torch.bfloat16) as"
+    " quantization_config; without the last, FSDP does not shard its weights.",
+    8: "Load the model with BitsAndBytesConfig(load_in_8bit=True) as quantization_config.",
+}
+"""By the bits of frozen weights, how transformers loads them."""

@@ -20,6 +20,21 @@ NO_CHANGES: Changes = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDetails:
+    """What the config of a model says of it that changes neither time nor memory, and that a
+    framework must know all the same; None where nothing is said."""
+
+    rope_theta: float | None = None
+    """The base of rotary positions."""
+    rotary_share: float | None = None
+    """The share of a head that has them."""
+    has_positions: bool = True
+    """Whether attention has any, rotary unless they are learned."""
+    activation: str | None = None
+    """Of networks, by the name that transformers has for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A layout of a problem that is to be launched. The stack of the problem has the switches."""
 
@@ -30,8 +45,7 @@ class Job:
     """How the layers are split over pp * virtual_stages chunks, in the order of the model."""
     family: str | None = None
     """The model_type of Hugging Face, where it is known."""
-    rope_theta: float | None = None
-    """The base of rotary positions, where the question says it."""
+    details: ModelDetails = ModelDetails()
     nodes: tuple[str, ...] = ()
     """The names of equally large nodes that the job is to run on, in the order of ranks."""
 
@@ -42,7 +56,7 @@ class Job:
         layout: Layout,
         *,
         family: str | None = None,
-        rope_theta: float | None = None,
+        details: ModelDetails = ModelDetails(),
         nodes: tuple[str, ...] = (),
     ) -> Self:
         """The job of a legal layout, its layers split as predictions split them."""
@@ -52,7 +66,7 @@ class Job:
             layout=layout,
             layers_per_chunk=tuple(map(len, chunks)),
             family=family,
-            rope_theta=rope_theta,
+            details=details,
             nodes=nodes,
         )
 
@@ -96,6 +110,8 @@ class LaunchConfiguration:
     script_arguments: Mapping[str, Any] = field(default_factory=dict)
     """Beside a document of the launcher, what the training script itself must be told, by the names
     of transformers' TrainingArguments."""
+    program: tuple[str, ...] = ()
+    """The words that name the training program, where it is another than the format's usual one."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of every rank."""
     placeholders: Mapping[str, str] = field(default_factory=dict)

@@ -230,7 +230,7 @@ def _command(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> str:
     """The command that starts the job, an argument a line."""
-    lines = [" ".join(_started(format_, configuration)), " ".join(_program(format_))]
+    lines = [" ".join(_started(format_, configuration)), " ".join(_program(format_, configuration))]
     settings = dict(configuration.settings)
     behind = {name: settings.pop(name) for name in [format_.last] if name in settings}
     if format_.words is None:
@@ -284,8 +284,8 @@ def _grouped(words: Sequence[str]) -> Iterator[str]:
         yield shlex.join(group)
 
 
-def _program(format_: LaunchFormat) -> list[str]:
-    return [*format_.program] or ['"${SCRIPT}"']
+def _program(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
+    return [*(configuration.program or format_.program)] or ['"${SCRIPT}"']
 
 
 def _meeting(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> Iterator[str]:

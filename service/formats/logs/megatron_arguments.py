@@ -11,41 +11,21 @@ are typed come here from `service.formats.launch.megatron.reader`, which fills t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-from models.errors import Invalid, Unsupported
+from models.errors import Invalid
 from models.spec.recompute import MODULES
-from service.formats.launch.job import Stopped
-from service.formats.logs.layer_pattern import layer_switches
+from service.formats.logs.megatron_layers import chunks_of, pattern_of
+from service.formats.logs.megatron_models import num_layers, read_model
+from service.formats.logs.megatron_values import DUMP_PATH, Arguments
 from service.formats.logs.megatron_versions import in_todays_names, is_of_gpt_neox
 
-_PATH = "log.arguments"
-_TYPED_PATH = "launch.arguments"
-_MAX_LAYERS = 1024
-_WHOLE = re.compile(r"[-+]?\d{1,12}", re.ASCII)
-_WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)
-
-_UNSUPPORTED_MODELS = {
-    "is_hybrid_model": "layers other than of attention",
-    "hybrid_override_pattern": "layers other than of attention",
-    "hybrid_layer_pattern": "layers other than of attention",
-    "linear_attention_freq": "linear attention layers",
-    "experimental_attention_variant": "attention of this kind",
-    "heterogeneous_layers_config_path": "layers that differ one by one",
-    "moe_latent_size": "experts in a latent space",
-    "num_experts_switch": "experts of a switch transformer",
-}
 _UNSUPPORTED_LAYOUTS = {
     "checkpoint_in_cpu": "the inputs of recomputed layers in the memory of the host",
 }
 """Arguments that switch on what the cost model does not describe, and what that is."""
-_EXPERT_ARGUMENTS = (
-    "moe_router_topk", "moe_layer_freq", "moe_ffn_hidden_size", "expert_model_parallel_size",
-)  # fmt: skip
-"""Every dump that has one of these has `num_experts` too."""
 _VIRTUAL_STAGE_ARGUMENTS = (
     "virtual_pipeline_model_parallel_size",
     "num_virtual_stages_per_pipeline_rank",
@@ -90,86 +70,6 @@ _SPLIT_WITH_ENDS_FLAGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """Texts of arguments, read as values. An absent argument and "None" are the same."""
-
-    values: Mapping[str, str]
-    flags: Mapping[str, str] | None = None
-    """Of arguments as they are typed, what each is called there; None of dumped ones."""
-
-    def word(self, name: str) -> str | None:
-        value = self.values.get(name, "").strip()
-        return value if value not in ("", "None") else None
-
-    def flag(self, name: str) -> bool:
-        value = self.word(name)
-        if value not in (None, "True", "False"):
-            raise self.invalid(name, "must be True or False")
-        return value == "True"
-
-    def count(self, name: str, default: int | None = None, least: int = 1) -> int:
-        value = self.optional(name, least)
-        if value is not None:
-            return value
-        if default is None:
-            raise self.invalid(name, "is required")
-        return default
-
-    def optional(self, name: str, least: int = 1) -> int | None:
-        value = self.word(name)
-        if value is None:
-            return None
-        rule = f"must be a whole number of at least {least}"
-        if not _WHOLE.fullmatch(value):
-            raise self.invalid(name, rule)
-        if int(value) < least:
-            raise self.stopped(name, rule, f"{self.called(name)} {least}")
-        return int(value)
-
-    def replaced(self, **values: str) -> Arguments:
-        """The arguments with other values of some."""
-        return Arguments({**self.values, **values}, self.flags)
-
-    def require_any(self, *names: str, part: str) -> None:
-        """Raises Invalid unless the dump has one of the arguments, be it None."""
-        if not any(name in self.values for name in names):
-            rule = (
-                "is not in the dump of arguments, and an absent argument is not one that is off:"
-                f" send the whole dump, or give {part} in the request"
-            )
-            raise Invalid(f"{_PATH}.{names[0]}", None, rule)
-
-    def called(self, name: str) -> str:
-        """What an argument is called where it is given."""
-        return name if self.flags is None else self.flags.get(name, name)
-
-    def invalid(self, name: str, rule: str) -> Invalid:
-        if self.flags is None:
-            return Invalid(f"{_PATH}.{name}", self.shown(name), rule)
-        return Invalid(_TYPED_PATH, self._as_typed(name), rule)
-
-    def stopped(self, name: str, rule: str, cure: str = "") -> Invalid:
-        """An error of a value that the parser takes and Megatron stops at. No run that printed a
-        dump has one, so that of a dump it is as invalid as any."""
-        if self.flags is None:
-            return self.invalid(name, rule)
-        return Stopped(self.called(name), self.shown(name), rule, cure)
-
-    def unsupported(self, name: str, missing: str) -> Unsupported:
-        if self.flags is None:
-            return Unsupported(f"{_PATH}.{name}", self.shown(name), missing)
-        return Unsupported(_TYPED_PATH, self._as_typed(name), missing)
-
-    def _as_typed(self, name: str) -> str:
-        """The flag and its value; the flag alone where it has none."""
-        return " ".join(filter(None, (self.called(name), self.shown(name))))
-
-    def shown(self, name: str) -> str | None:
-        value = self.word(name)
-        return value if value is None or len(value) <= 80 else value[:80] + "…"
-
-
 def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Mapping[str, Any]:
     """The `model`, `workload`, `layout` and `num_chips` of the run. A part that is `settled`
     elsewhere is left out where it cannot be read. Raises Invalid or Unsupported for another part of
@@ -212,18 +112,10 @@ def require_known_version(given: Arguments, part: str) -> None:
             "are those of GPT-NeoX, which are not read: give model, workload and layout in the"
             " request beside the log"
         )
-        raise Invalid(_PATH, None, rule)
-    unsupported = {"model": _UNSUPPORTED_MODELS, "layout": _UNSUPPORTED_LAYOUTS}.get(part, {})
-    for name, missing in unsupported.items():
+        raise Invalid(DUMP_PATH, None, rule)
+    for name, missing in _UNSUPPORTED_LAYOUTS.items() if part == "layout" else ():
         if given.word(name) not in (None, "False"):
             raise given.unsupported(name, missing)
-
-
-def _num_layers(given: Arguments) -> int:
-    layers = given.count("num_layers")
-    if layers > _MAX_LAYERS:
-        raise given.invalid("num_layers", f"must be at most {_MAX_LAYERS}")
-    return layers
 
 
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
@@ -262,166 +154,6 @@ def _overlaps(given: Arguments, name: str) -> Iterator[tuple[str, bool]]:
         yield name, any(map(given.flag, stated))
 
 
-def read_model(given: Arguments) -> dict[str, Any]:
-    layers = _num_layers(given)
-    given.require_any("swiglu", "quick_geglu", part="model")
-    given.require_any("untie_embeddings_and_output_weights", part="model")
-    if any(name in given.values for name in _EXPERT_ARGUMENTS):
-        given.require_any("num_experts", part="model")
-    if given.word("kv_lora_rank") is not None:
-        given.require_any("multi_latent_attention", part="model")
-    model: dict[str, Any] = {
-        "num_layers": layers,
-        "hidden_size": given.count("hidden_size"),
-        "intermediate_size": given.count("ffn_hidden_size"),
-        "num_attention_heads": given.count("num_attention_heads"),
-        **_vocabulary(given),
-        "gated_mlp": given.flag("swiglu") or given.flag("quick_geglu"),
-        "tie_word_embeddings": not given.flag("untie_embeddings_and_output_weights"),
-        "qk_norm": given.flag("qk_layernorm") and not given.flag("multi_latent_attention"),
-        "attention_bias": given.flag("add_qkv_bias") or given.flag("add_bias_linear"),
-        "attention_output_bias": given.flag("add_bias_linear"),
-        "mtp_layers": given.count("mtp_num_layers", 0, least=0),
-        **_window(given, layers),
-    }
-    if given.flag("multi_latent_attention"):
-        model["mla"] = _mla(given)
-    else:
-        model |= _heads(given)
-    if given.word("num_experts") is not None:
-        model["moe"] = _moe(given, layers)
-    return model
-
-
-def _vocabulary(given: Arguments) -> dict[str, int]:
-    """The padded vocabulary. The tokenizer has it where arguments as they are typed do not."""
-    size = given.optional("padded_vocab_size") or given.optional("vocab_size")
-    if size is None and given.flags is not None:
-        return {}
-    return {"vocab_size": size or given.count("vocab_size")}
-
-
-def _heads(given: Arguments) -> dict[str, int]:
-    given.require_any("group_query_attention", part="model")
-    grouped = given.flag("group_query_attention")
-    heads = {
-        "num_key_value_heads": given.count("num_query_groups" if grouped else "num_attention_heads")
-    }
-    size = given.optional("kv_channels")
-    return heads if size is None else {**heads, "head_dim": size}
-
-
-def _mla(given: Arguments) -> dict[str, int | None]:
-    return {
-        "q_lora_rank": given.optional("q_lora_rank"),
-        "kv_lora_rank": given.count("kv_lora_rank"),
-        "qk_nope_head_dim": given.count("qk_head_dim"),
-        "qk_rope_head_dim": given.count("qk_pos_emb_head_dim"),
-        "v_head_dim": given.count("v_head_dim"),
-    }
-
-
-def _window(given: Arguments, layers: int) -> dict[str, int]:
-    """The sliding window. `window_size` (left, right) counts keys beside the query's own; with
-    `window_attn_skip_freq` n every n-th layer sees the whole sequence."""
-    text = given.word("window_size")
-    if text is None:
-        return {}
-    match = _WINDOW.fullmatch(text)
-    if match is None:
-        raise given.invalid("window_size", "must be two whole numbers")
-    left = int(match.group(1))
-    if left < 0:
-        return {}
-    if given.word("window_attn_skip_freq") is None:
-        return {"sliding_window": left + 1}
-    has_window = _layer_pattern(
-        given, "window_attn_skip_freq", layers, lambda period, index: (index + 1) % period > 0
-    )
-    full = [not windowed for windowed in has_window]
-    period = full.index(True) + 1 if True in full else layers + 1
-    if full != [(index + 1) % period == 0 for index in range(layers)]:
-        raise given.unsupported(
-            "window_attn_skip_freq", "full attention at other than regular distances"
-        )
-    if True not in full:
-        return {"sliding_window": left + 1}
-    return {"sliding_window": left + 1, "full_attention_period": period}
-
-
-def _moe(given: Arguments, layers: int) -> dict[str, int | bool]:
-    width = given.optional("moe_ffn_hidden_size") or given.count("ffn_hidden_size")
-    first, period = _sparse_layers(given, layers)
-    return {
-        "num_experts": given.count("num_experts", least=2),
-        "experts_per_token": given.count("moe_router_topk"),
-        "moe_intermediate_size": width,
-        "first_k_dense": first,
-        "moe_layer_freq": period,
-        "bias": given.flag("add_bias_linear"),
-        **_groups(given),
-        **_shared_expert(given),
-    }
-
-
-def _groups(given: Arguments) -> dict[str, int]:
-    """The groups of experts. Without --moe-router-group-topk they limit nothing."""
-    groups = given.optional("moe_router_num_groups")
-    chosen = given.optional("moe_router_group_topk")
-    return {"num_groups": groups, "groups_per_token": chosen} if groups and chosen else {}
-
-
-def _shared_expert(given: Arguments) -> dict[str, int]:
-    width = given.optional("moe_shared_expert_intermediate_size", least=0)
-    return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
-
-
-def _sparse_layers(given: Arguments, layers: int) -> tuple[int, int]:
-    """The number of dense layers that come first, and the period of sparse layers from there.
-
-    Of the layers of a period Megatron makes the first sparse, and the wire form the last. That is
-    as many layers of each kind, in another order.
-    """
-    sparse = _layer_pattern(
-        given, "moe_layer_freq", layers, lambda period, index: index % period == 0
-    )
-    if not any(sparse):
-        raise given.invalid("moe_layer_freq", f"leaves none of the {layers} layers sparse")
-    first = sparse.index(True)
-    if all(sparse[first:]):
-        return first, 1
-    distance = sparse.index(True, first + 1) - first if sum(sparse) > 1 else layers
-    dense_first = first if first >= distance else 0
-    shape = [index >= dense_first and (index + 1) % distance == 0 for index in range(layers)]
-    if sparse == shape:
-        return dense_first, distance
-    period = layers // sum(sparse)
-    per_period = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
-    if any(count != 1 for count in per_period) or layers % period:
-        raise given.unsupported("moe_layer_freq", "sparse layers at other than regular distances")
-    return 0, period
-
-
-def require_layer_pattern(given: Arguments, name: str, layers: int) -> bool:
-    """Raises Stopped where an argument that is given has no switch for each layer."""
-    return given.word(name) is None or bool(_layer_pattern(given, name, layers, lambda *_: True))
-
-
-def _layer_pattern(
-    given: Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]
-) -> list[bool]:
-    """A switch for each layer, from an expression of lists, or from a period by `of_period`, which
-    gets the period and the index of a layer."""
-    text = (given.word(name) or "1").replace(" ", "")
-    if _WHOLE.fullmatch(text) and int(text) > 0:
-        return [of_period(int(text), index) for index in range(layers)]
-    switches = layer_switches(text, layers)
-    if len(switches) != layers:
-        rule = f"must be a whole number, or a list of 0 and 1 for each of the {layers} layers"
-        raise given.stopped(name, rule)
-    return switches
-
-
 def read_workload(given: Arguments) -> dict[str, Any]:
     workload: dict[str, Any] = {
         "seq_len": given.count("seq_length"),
@@ -456,7 +188,7 @@ def _optimizer(given: Arguments) -> str:
 
 
 def _layout(given: Arguments) -> dict[str, Any]:
-    layers = _num_layers(given)
+    layers = num_layers(given)
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         given.require_any(name, part="layout")
     _require_one_kind_of_sequence_parallelism(given)
@@ -549,6 +281,9 @@ def _virtual_stages(given: Arguments, layers: int, pp: int) -> int:
 
 def _balanced(given: Arguments, layers: int, stages: int) -> bool:
     """Whether stages have different numbers of layers, to even out what else they do."""
+    pattern = pattern_of(given)
+    if pattern is not None and len(chunks_of(pattern)) > 1:
+        return len({*map(len, chunks_of(pattern))}) > 1
     names_layers = any(given.word(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
     counts_ends = names_layers or any(map(given.flag, _SPLIT_WITH_ENDS_FLAGS))
     return stages > 1 and (counts_ends or layers % stages > 0)

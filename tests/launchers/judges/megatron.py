@@ -41,7 +41,7 @@ def judge(configuration: dict[str, Any]) -> dict[str, Any]:
     )
     return {
         **mesh,
-        **megatron_core.model(config, args.vocab_size),
+        **megatron_core.model(config, args.vocab_size, args.hybrid_layer_pattern),
         **megatron_core.memory(config),
         "seq_len": args.seq_length,
         "global_batch": args.global_batch_size,

@@ -15,6 +15,7 @@ SHIMS["transformer_engine"].apply()
 SHIMS["bridge"].apply()
 
 from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider
 from megatron.bridge.models.mla_provider import MLAModelProvider
 from megatron.bridge.models.t5_provider import T5ModelProvider
 
@@ -22,6 +23,7 @@ models = sys.modules["megatron.bridge.models"]
 models.GPTModelProvider = GPTModelProvider
 models.T5ModelProvider = T5ModelProvider
 
+from megatron.bridge.peft.lora import LoRA
 from megatron.bridge.recipes.common import _pretrain_common
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.config import ConfigContainer, runtime_config_update
@@ -45,7 +47,9 @@ def judge(configuration: dict[str, Any]) -> dict[str, Any]:
     )
     return {
         **mesh,
-        **megatron_core.model(model, model.vocab_size),
+        **megatron_core.model(
+            model, model.vocab_size, getattr(model, "hybrid_layer_pattern", None)
+        ),
         **megatron_core.memory(model),
         "seq_len": model.seq_length,
         "global_batch": config.train.global_batch_size,
@@ -58,14 +62,21 @@ def judge(configuration: dict[str, Any]) -> dict[str, Any]:
 
 
 def recipe(words: list[str]) -> ConfigContainer:
-    """A recipe of a small model, of the kind of attention that the overrides are for."""
-    has_latents = "model.multi_latent_attention=true" in words
-    provider = MLAModelProvider if has_latents else GPTModelProvider
+    """A recipe of a small model, of the kind that the overrides are for."""
     config = _pretrain_common()
-    config.model = provider(num_layers=1, hidden_size=128, num_attention_heads=1)
+    config.model = provider(words)(num_layers=1, hidden_size=128, num_attention_heads=1)
+    if any(word.startswith("peft.") for word in words):
+        config.peft = LoRA()
     config.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
     config.mixed_precision = bf16_mixed()
     return config
+
+
+def provider(words: list[str]) -> type:
+    """What makes the model that overrides are for."""
+    if any(word.startswith("model.hybrid_layer_pattern=") for word in words):
+        return HybridModelProvider
+    return MLAModelProvider if "model.multi_latent_attention=true" in words else GPTModelProvider
 
 
 def zero_stage(config: ConfigContainer) -> int:

@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from judges.harness import require
 from megatron.core import parallel_state
+from megatron.core.models.hybrid.hybrid_layer_allocation import (
+    parse_hybrid_pattern,
+    validate_segment_layers,
+)
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.enums import LayerType
 from megatron.core.transformer.transformer_block import get_num_layers_to_build
@@ -59,8 +63,8 @@ def mesh(
     }
 
 
-def model(config: TransformerConfig, vocab_size: int) -> dict[str, Any]:
-    """The model, and how it is cut over stages."""
+def model(config: TransformerConfig, vocab_size: int, pattern: str | None = None) -> dict[str, Any]:
+    """The model, and how it is cut over stages, by the pattern of its layers where it has one."""
     virtual_stages = config.virtual_pipeline_model_parallel_size or 1
     chunks = range(config.pipeline_model_parallel_size * virtual_stages)
     return {
@@ -71,8 +75,21 @@ def model(config: TransformerConfig, vocab_size: int) -> dict[str, Any]:
         "num_experts": config.num_moe_experts or 0,
         "vocab_size": vocab_size,
         "virtual_stages": virtual_stages,
-        "layers_per_chunk": [_layers(config, chunk, virtual_stages) for chunk in chunks],
+        "layers_per_chunk": (
+            _layers_of_pattern(config, pattern, virtual_stages)
+            if pattern
+            else [_layers(config, chunk, virtual_stages) for chunk in chunks]
+        ),
     }
+
+
+def _layers_of_pattern(config: TransformerConfig, pattern: str, virtual_stages: int) -> list[int]:
+    """Of each chunk, as hybrid models cut their patterns (hybrid_layer_allocation.py)."""
+    main = parse_hybrid_pattern(pattern).main_pattern or ""
+    segments = main.split("|")
+    chunks = config.pipeline_model_parallel_size * virtual_stages
+    require(len(segments) == chunks, f"{pattern} has {len(segments)} chunks of {chunks}")
+    return [len(validate_segment_layers(segment)) for segment in segments]
 
 
 def _layers(config: TransformerConfig, chunk: int, virtual_stages: int) -> int:

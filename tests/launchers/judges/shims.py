@@ -17,7 +17,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-CAPABILITY = {"ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0), "blackwell": (10, 0)}
+CAPABILITY = {
+    "ampere": (8, 0),
+    "ada": (8, 9),
+    "hopper": (9, 0),
+    "blackwell": (10, 0),
+    "rubin": (10, 7),
+}
 """The compute capability of the chips of a generation, as CUDA reports it."""
 NAMES = {8: "NVIDIA A100", 9: "NVIDIA H100", 10: "NVIDIA B200"}
 """What CUDA calls chips of a major capability."""
@@ -108,6 +114,7 @@ def _torchtitan() -> None:
     import torchtitan.distributed.parallel_dims
     from torchtitan.components.quantization import float8, mx, nvfp4
 
+    sys.meta_path.insert(0, _AbsentModules("torchvision"))  # which multimodal models import
     torchtitan.distributed.parallel_dims.device_type = "cpu"
     for module in (float8, mx, nvfp4):
         module.has_cuda_capability = lambda major, minor: _capability() >= (major, minor)
@@ -119,8 +126,11 @@ def _process_group() -> None:
 
 
 class _AbsentModules(MetaPathFinder, Loader):
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        if any(f"{name}.".startswith(f"{absent}.") for absent in ABSENT):
+        if any(f"{name}.".startswith(f"{absent}.") for absent in self.names):
             return ModuleSpec(name, self, is_package=True)
         return None
 
@@ -136,7 +146,7 @@ def _bridge() -> None:
     with these."""
     import megatron.core
 
-    sys.meta_path.insert(0, _AbsentModules())
+    sys.meta_path.insert(0, _AbsentModules(*ABSENT))
     folder = Path(megatron.core.__file__).parents[1]
     for name in ("bridge", "bridge.models", "bridge.models.conversion", "bridge.recipes"):
         module = ModuleType(f"megatron.{name}")
@@ -186,8 +196,8 @@ SHIMS = {
     ),
     "torchtitan": Shim(
         "torchtitan",
-        "the kind of device of its meshes, and the compute capability for low precision",
-        "`cpu`, and that of the generation of the job's chip",
+        "the kind of device of its meshes, the compute capability for low precision, torchvision",
+        "`cpu`, that of the generation of the job's chip, a module of which nothing can be used",
         _torchtitan,
     ),
     "process_group": Shim(

@@ -106,6 +106,9 @@ def _require_expressible_precision(job: Job) -> None:
     if precision not in ("bf16", "fp16", "fp32", "fp8"):
         cure = "mixed_precision is bf16, fp16, fp8 or no; ask with one of these"
         raise Inexpressible(NAME, "workload.precision", precision, cure)
+    if precision == "fp8" and not job.problem.workload.master_weights:
+        cure = "torchao casts parameters of 32 bits to fp8; ask with master_weights true"
+        raise Inexpressible(NAME, "workload.master_weights", False, cure)
     if precision == "fp8" and job.layout.zero_stage != 3:
         cure = "torchao gathers float8 with FSDP2 only; ask with zero_stage 3"
         raise Inexpressible(NAME, "layout.zero_stage", job.layout.zero_stage, cure)
@@ -143,8 +146,11 @@ def _distributed_type(job: Job) -> str:
 
 
 def _mixed_precision(job: Job) -> str:
-    precision = job.problem.workload.precision
-    return "no" if precision == "fp32" else precision
+    """Mixed precision makes an fp32 copy of every parameter that is trained (accelerator.py and
+    utils/fsdp_utils.py, where they upcast)."""
+    workload = job.problem.workload
+    has_copies = workload.master_weights and workload.precision != "fp32"
+    return workload.precision if has_copies else "no"
 
 
 def _fsdp(layout: Layout) -> dict[str, Any]:
@@ -199,6 +205,12 @@ def _notes(job: Job) -> Iterator[str]:
         " training script's; per_device_train_batch_size and gradient_accumulation_steps are"
         " TrainingArguments of transformers."
     )
+    if not workload.master_weights:
+        dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(workload.precision)
+        yield (
+            f"Load the model with dtype=torch.{dtype}: mixed_precision is no on purpose, since FSDP"
+            " keeps an fp32 copy of what it casts."
+        )
     if layout.zero_stage == 2:
         yield (
             "fsdp_version is 1 on purpose: ZeRO 2 keeps parameters from one micro-batch to the next"

@@ -74,6 +74,8 @@ def _require_expressible(job: Job) -> None:
     if precision not in ("bf16", "fp16", "fp32"):
         cure = "it has bf16, fp16 and fp32; other formats are layers of the model's own code"
         raise Inexpressible(NAME, "workload.precision", precision, cure)
+    if not job.problem.workload.master_weights:
+        _require_expressible_narrow_states(job)
     if layout.zero_stage and layout.dp_replicate > 1:
         cure = f"ZeRO shards over all data-parallel ranks; ask with dp_shard {layout.dp}"
         raise Inexpressible(NAME, "layout.dp_replicate", layout.dp_replicate, cure)
@@ -88,6 +90,21 @@ def _require_expressible(job: Job) -> None:
         raise Inexpressible(NAME, "layout.cp", layout.cp, cure)
     if layout.pp > 1:
         _require_expressible_pipeline(job)
+
+
+def _require_expressible_narrow_states(job: Job) -> None:
+    """Raise Inexpressible where states cannot have 16 bits (runtime/config.py, and
+    runtime/base_optimizer.py, _configure_master_weights)."""
+    layout, precision = job.layout, job.problem.workload.precision
+    if precision != "bf16":
+        cure = "parameters go without an fp32 copy in bf16 only; ask with bf16, or master_weights"
+        raise Inexpressible(NAME, "workload.precision", precision, cure)
+    if not layout.zero_stage:
+        cure = "ZeRO keeps states in 16 bits; ask with zero_stage 1, or with master_weights true"
+        raise Inexpressible(NAME, "layout.zero_stage", 0, cure)
+    if layout.offload_optimizer:
+        cure = "states of 16 bits stay on the device; ask with false, or with master_weights true"
+        raise Inexpressible(NAME, "layout.offload_optimizer", True, cure)
 
 
 def _require_expressible_pipeline(job: Job) -> None:
@@ -105,6 +122,9 @@ def _precision(job: Job) -> dict[str, Any]:
     if workload.precision == "fp32":
         return {}
     settings: dict[str, Any] = {f"{workload.precision}.enabled": True}
+    if not workload.master_weights:
+        settings["bf16.bf16_master_weights_and_grads"] = True
+        settings["bf16.bf16_optimizer_states"] = True
     if job.problem.gradient_bytes == 4:
         settings["communication_data_type"] = "fp32"
     return settings

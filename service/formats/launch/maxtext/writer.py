@@ -190,11 +190,12 @@ def _modules(job: Job) -> tuple[str, ...]:
 
 
 def _recipe(job: Job) -> dict[str, Any]:
-    """Number formats and optimizer. Weights and moments have 32 bits."""
+    """Number formats and optimizer. Moments have as many bits as weights."""
     workload = job.problem.workload
+    narrow = _DTYPES.get(workload.precision, "bfloat16")
     settings: dict[str, Any] = {
-        "dtype": _DTYPES.get(workload.precision, "bfloat16"),
-        "weight_dtype": "float32",
+        "dtype": narrow,
+        "weight_dtype": "float32" if workload.master_weights else narrow,
         "opt_type": OPTIMIZERS[workload.optimizer],
     }
     if workload.routing == "balanced" and job.problem.architecture.is_moe:

@@ -9,9 +9,11 @@ from typing import Any
 from models.cost.pipeline import micro_batch_group
 from models.spec.layout import AXES, TORUS_AXES
 from models.spec.recompute import MODULES
-from models.spec.switches import applies, switches_of
+from models.spec.switches import applies, launch_arguments, switches_of
 from service.formats.launch.job import Inexpressible, Job
+from service.formats.launch.megatron.mixers import shared_indexers
 from service.formats.launch.megatron.model import has_biases
+from service.formats.launch.megatron.patterns import has_pattern, letters_of_layers
 from service.formats.launch.megatron.stages import stage_arguments
 
 PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
@@ -87,6 +89,7 @@ def require_expressible(format_: str, job: Job) -> None:
     if model.is_moe and has_biases(model) and layout.etp > 1:
         cure = "experts with biases are not split over tensor parallelism; ask with etp 1"
         raise Inexpressible(format_, "layout.etp", layout.etp, cure)
+    _require_expressible_mixers(format_, job)
     if layout.virtual_stages > 1 and layout.pp == 2 and not job.problem.stack.overlap_pipeline:
         cure = "two stages exchange several chunks only beside compute; ask with true, or pp 4"
         raise Inexpressible(format_, "stack.overlap_pipeline", False, cure)
@@ -98,17 +101,34 @@ def require_expressible(format_: str, job: Job) -> None:
         raise Inexpressible(format_, "stack.context", job.problem.stack.context, cure)
 
 
+def _require_expressible_mixers(format_: str, job: Job) -> None:
+    """Raise Inexpressible for layouts that sparse attention and patterns of layers do not have."""
+    layout, model = job.layout, job.problem.architecture
+    shared = shared_indexers(model)
+    first = 0
+    for count in job.layers_per_chunk:
+        if layout.pp > 1 and count and shared[first]:
+            cure = "a chunk begins with a layer that has an indexer of its own; ask with pp 1"
+            raise Inexpressible(format_, "layout.pp", layout.pp, cure)
+        first += count
+    if layout.offload_activations and any(layer.recurrence for layer in model.kinds):
+        cure = "it does not offload what state-space and linear-attention layers keep"
+        raise Inexpressible(format_, "layout.offload_activations", True, cure)
+
+
 def uses_fsdp(job: Job) -> bool:
     """Whether Megatron-FSDP shards, and not the distributed optimizer."""
     return job.layout.zero_stage > 1
 
 
 def offloads_layers(job: Job) -> bool:
-    """Whether whole layers are offloaded, which goes with neither pipeline nor recompute, and
-    leaves at least one layer on the device (transformer_config.py)."""
+    """Whether whole layers are offloaded, which goes with neither pipeline, recompute nor a pattern
+    of layers, and leaves at least one layer on the device (transformer_config.py)."""
     layout = job.layout
     goes_alone = layout.pp == 1 and layout.recompute == "none"
-    return layout.offload_activations and goes_alone and job.problem.architecture.num_layers > 1
+    model = job.problem.architecture
+    has_layers = model.num_layers > 1 and not has_pattern(model)
+    return layout.offload_activations and goes_alone and has_layers
 
 
 def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
@@ -123,7 +143,7 @@ def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
         "context_parallel_size": layout.cp,
     }
     if layout.cp > 1:
-        arguments["cp_comm_type"] = [_CONTEXT[job.problem.stack.context]]
+        arguments["cp_comm_type"] = [_context(job)]
     if job.problem.architecture.is_moe:
         arguments["expert_model_parallel_size"] = layout.ep
         arguments["expert_tensor_parallel_size"] = layout.etp
@@ -138,10 +158,23 @@ def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
     }
 
 
+def _context(job: Job) -> str:
+    """How context parallelism exchanges keys; sparse attention has one way only
+    (transformer_config.py)."""
+    model = job.problem.architecture
+    if any(each.is_sparse for each in model.attentions):
+        return "allgather"
+    return _CONTEXT[job.problem.stack.context]
+
+
 def _stages(job: Job) -> dict[str, Any]:
     layout = job.layout
-    mtp = job.problem.architecture.mtp_layers
-    arguments = stage_arguments(job.layers_per_chunk, layout.pp, layout.virtual_stages, mtp)
+    model = job.problem.architecture
+    arguments: dict[str, Any] = {}
+    if not has_pattern(model):  # which has the chunks in itself
+        arguments = stage_arguments(
+            job.layers_per_chunk, layout.pp, layout.virtual_stages, model.mtp_layers
+        )
     if layout.virtual_stages > 1:
         group = int(micro_batch_group(layout.pp, job.num_micro_batches))
         if group != layout.pp:
@@ -187,6 +220,8 @@ def recompute_arguments(format_: str, job: Job) -> dict[str, Any]:
         return {}
     if layout.recompute == "full":
         block = layout.recompute_layers
+        if has_pattern(job.problem.architecture):
+            block = letters_of_layers(format_, job.problem.architecture, block)
         return {
             "recompute_granularity": "full",
             "recompute_method": "block" if block else "uniform",
@@ -259,13 +294,31 @@ def environment(job: Job) -> dict[str, str]:
     return found
 
 
+def switches(job: Job) -> dict[str, Any]:
+    """The switches of the stack, by the name that it has for them."""
+    found = dict(launch_arguments(job.problem, job.layout))
+    if has_pattern(job.problem.architecture):
+        for name in _overlaps_of_experts(job):
+            found.pop(name, None)
+    return found
+
+
 def _overlaps_experts(job: Job) -> bool:
-    """Whether the all-to-alls of experts run beside another micro-batch."""
+    """Whether the all-to-alls of experts run beside another micro-batch, which models with a
+    pattern of layers have no schedule for (core/pipeline_parallel/combined_1f1b.py)."""
+    return bool(_overlaps_of_experts(job)) and not has_pattern(job.problem.architecture)
+
+
+def _overlaps_of_experts(job: Job) -> list[str]:
+    """The names of the switch that makes them do so, where the stack has it on."""
     problem = job.problem
-    return problem.stack.overlap_expert and any(
-        switch.field == "overlap_expert" and applies(switch, problem, job.layout)
+    return [
+        name
         for switch in switches_of(problem.stack)
-    )
+        if switch.field == "overlap_expert" and problem.stack.overlap_expert
+        if applies(switch, problem, job.layout)
+        for name in switch.arguments
+    ]
 
 
 _MANY_QUEUES = ("blackwell", "rubin")
@@ -288,6 +341,18 @@ def notes(job: Job) -> Iterator[str]:
         yield (
             "fp8 is scaled by tensor, from the values at hand; the recipe blockwise of Hopper takes"
             " as many bytes."
+        )
+    if has_pattern(job.problem.architecture) and _overlaps_of_experts(job):
+        yield (
+            "All-to-alls of experts do not run beside compute in models with a pattern of layers,"
+            " as was predicted: ask with stack.overlap_expert false."
+        )
+    if layout.cp > 1 and _context(job) != _CONTEXT[job.problem.stack.context]:
+        yield "Context parallelism gathers keys: sparse attention has no other way."
+    if any(layer.recurrence for layer in job.problem.architecture.kinds):
+        yield (
+            "State-space layers need mamba-ssm and causal-conv1d, and gated delta nets"
+            " flash-linear-attention."
         )
     if uses_fsdp(job):
         yield "Megatron-FSDP saves checkpoints of the format fsdp_dtensor only."

@@ -35,17 +35,22 @@ from service.formats.launch.shell_words import Command, split_command
 from service.formats.logs.layer_pattern import layer_switches
 from service.formats.logs.megatron_arguments import (
     HALF_DTYPES,
-    Arguments,
     data_parallel,
     data_parallel_axes,
     expert_axes,
     read_memory_knobs,
-    read_model,
     read_recompute,
     read_workload,
     require_known_version,
-    require_layer_pattern,
 )
+from service.formats.logs.megatron_layers import (
+    PATTERNS,
+    chunks_of,
+    has_layers_of_kinds,
+    prediction_modules,
+)
+from service.formats.logs.megatron_models import read_model, require_layer_pattern
+from service.formats.logs.megatron_values import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
 
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
@@ -74,8 +79,10 @@ _COUNTS = (
     "micro_batch_size",
 )
 """Arguments that must be at least 1."""
-_LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq")
+_LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 _MOST_SWITCHES = 1024
+_NEEDED_BY = {"dsa": ("apply_rope_fusion",)}
+"""Arguments that a kind of attention needs, so that predictions of it assume what they say."""
 _FULL_DTYPES = ("fp32", "float32", "torch.float32")
 _DERIVED = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|params_dtype|padded_vocab_size|iteration"
@@ -326,6 +333,7 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
         found["seq_length"] = found.get("encoder_seq_length", "None")
     if is_unset("num_layers"):
         found["num_layers"] = found.get("encoder_num_layers", "None")
+    found |= _of_pattern(found)
     if not is_unset("window_size"):
         found["window_size"] = f"({found['window_size'].strip('()[] ')})"
     hidden = found.get("hidden_size", "None")
@@ -333,6 +341,18 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
         found["ffn_hidden_size"] = str(_usual_width(int(hidden), found.get("swiglu") == "True"))
     if is_unset("padded_vocab_size"):
         found["padded_vocab_size"] = _padded_vocabulary(found)
+    return found
+
+
+def _of_pattern(values: Mapping[str, str]) -> dict[str, str]:
+    """The numbers of layers and of modules of multi-token prediction that a pattern has, which go
+    before those that are said by themselves."""
+    pattern = next((values[name] for name in PATTERNS if values.get(name, "None") != "None"), None)
+    if pattern is None:
+        return {}
+    found = {"num_layers": str(sum(map(len, chunks_of(pattern.strip("'\"")))))}
+    if modules := prediction_modules(pattern):
+        found["mtp_num_layers"] = str(modules)
     return found
 
 
@@ -508,6 +528,7 @@ def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) ->
 def _unread(given: Arguments, source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What was given and may matter but is not read, and what is known not to matter."""
     switches = switch_names(NAME)
+    needed = _NEEDED_BY.get(given.word("experimental_attention_variant") or "", ())
     unread = list(source.unknown)
     ignored = []
     for name, written in source.given.items():
@@ -517,7 +538,7 @@ def _unread(given: Arguments, source: Source) -> tuple[tuple[str, ...], tuple[st
             unread += half_read(written, argument, given)
         elif megatron_fields.is_harmless(name) or megatron_fields.is_as_predicted(name, text):
             ignored.append(written)
-        else:
+        elif argument not in needed:
             unread.append(written)
     return tuple(unread), tuple(ignored)
 
@@ -545,6 +566,8 @@ def _is_half_read(argument: str, given: Arguments) -> bool:
         return not any(map(both.issubset, ({*_FULL_DTYPES}, {*HALF_DTYPES})))
     if argument == "pipeline_model_parallel_layout":
         return has_empty_chunks(given)
+    if argument == "moe_shared_expert_gate":
+        return not has_layers_of_kinds(given)
     if argument == "recompute_num_layers":
         return given.word("recompute_method") == "uniform" and given.count(argument, 1) > 1
     return False

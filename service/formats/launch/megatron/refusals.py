@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from service.formats.launch.job import Stop
-from service.formats.logs.megatron_arguments import Arguments
+from service.formats.logs.megatron_values import Arguments
 
 
 @dataclass(frozen=True, slots=True)

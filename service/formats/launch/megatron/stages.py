@@ -17,7 +17,8 @@ from typing import Any
 from models.errors import Invalid
 from models.layouts.factors import divisors
 from service.formats.launch.job import in_words
-from service.formats.logs.megatron_arguments import Arguments
+from service.formats.logs.megatron_layers import PATTERN, chunks_of, pattern_of
+from service.formats.logs.megatron_values import Arguments
 
 _LONGEST_LAYOUT = 20_000
 _REPEATED_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})", re.ASCII)
@@ -94,6 +95,8 @@ def _repeated(letter: str, times: int) -> str:
 def virtual_stages(given: Arguments, pp: int) -> int:
     """The number of chunks of a stage. Raises Stopped where Megatron stops."""
     stated = [name for name in _VIRTUAL if given.word(name) is not None]
+    if (pattern := pattern_of(given)) is not None:
+        return _virtual_stages_of_pattern(given, pattern, pp, stated)
     if len(stated) > 1:
         rule = f"does not go with {given.called(stated[0])}: {_STOPS} unless one alone is given"
         raise given.stopped(stated[1], rule, f"drop it, or drop {given.called(stated[0])}")
@@ -117,6 +120,20 @@ def virtual_stages(given: Arguments, pp: int) -> int:
         rule = f"needs pipeline stages: {_STOPS} without"
         raise given.stopped(name, rule, f"drop it, or {given.called(_STAGES)} of 2 or more")
     return found
+
+
+def _virtual_stages_of_pattern(
+    given: Arguments, pattern: str, pp: int, stated: Sequence[str]
+) -> int:
+    """The number of chunks of a stage of a hybrid, whose pattern has them."""
+    if stated:
+        rule = f"does not go with {given.called(PATTERN)}, which divides chunks by |: {_STOPS}"
+        raise given.stopped(stated[0], rule, "drop it, and write | between chunks")
+    chunks = len(chunks_of(pattern))
+    if chunks > 1 and chunks % pp:
+        rule = f"has {chunks} chunks, which {pp} stages must divide: {_STOPS} otherwise"
+        raise given.stopped(PATTERN, rule, f"as many chunks as a multiple of {pp}")
+    return max(chunks // pp, 1)
 
 
 def _require_even_chunks(given: Arguments, pp: int, virtual: int) -> None:
@@ -156,6 +173,9 @@ def layers_per_chunk(given: Arguments, pp: int, virtual: int) -> list[int]:
     as many. Raises Stopped where Megatron stops because they do not add up."""
     if pp == 1:
         return []
+    pattern = pattern_of(given)
+    if pattern is not None and len(chunks_of(pattern)) > 1:
+        return [len(chunk) for chunk in chunks_of(pattern)]
     if given.word("pipeline_model_parallel_layout") is not None:
         counts = [chunk.count("t") for chunk in _chunks(given)]
         layers = given.count("num_layers")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from models.spec.switches import launch_arguments
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
 from service.formats.launch.megatron import model as megatron_model
-from service.formats.launch.megatron.fields import RELEASE, flag_of_argument
+from service.formats.launch.megatron.fields import RELEASE, flag_of_argument, flags
+from service.formats.launch.megatron.patterns import has_pattern
 
 NAME = "megatron"
+_PROGRAM, _HYBRID_PROGRAM = "pretrain_gpt.py", "pretrain_hybrid.py"
 FRAMEWORK = "Megatron-LM (megatron-core)"
 
 _FP8_GATHER, _FP4_GATHER = "--fp8-param-gather", "--fp4-param-gather"
@@ -35,6 +36,9 @@ _PLACEHOLDERS: Mapping[str, str] = {
     " on where it stopped",
 }
 _FOR_ROTARY = {"--rotary-base": "rope_theta of the model's config.json"}
+_FOR_INDEXER = {
+    "--dsa-indexer-loss-coeff": "the weight of the loss that trains indexers; 0 trains none"
+}
 _FOR_LOSS = {"--moe-aux-loss-coeff": "the weight of the auxiliary loss, such as 1e-2"}
 
 
@@ -48,11 +52,11 @@ def write(job: Job) -> LaunchConfiguration:
         **job_arguments.PRECISIONS[job.problem.workload.precision],
         **job_arguments.balancing_arguments(job),
         **job_arguments.memory_arguments(job),
-        **megatron_model.model_arguments(NAME, model, job.layout.tp),
+        **megatron_model.model_arguments(NAME, job),
         "max_position_embeddings": model.learned_positions or job.problem.workload.seq_len,
-        **_rotary_base(job),
+        **_rotary(job),
     }
-    switches = dict(launch_arguments(job.problem, job.layout))
+    switches = job_arguments.switches(job)
     if job.problem.workload.precision == "nvfp4" and switches.pop(_FP8_GATHER, False):
         switches[_FP4_GATHER] = True
     _require_flags(job, switches)
@@ -61,6 +65,7 @@ def write(job: Job) -> LaunchConfiguration:
         framework=FRAMEWORK,
         version=RELEASE,
         settings={**as_flags(arguments), **switches},
+        program=(_HYBRID_PROGRAM,) if has_pattern(model) else (),
         environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
         list_placeholders=("--data-path",),
@@ -93,26 +98,37 @@ def words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name as flags: those that are on without a value, and none that is off."""
+    """Arguments by name as flags, none of which says what holds without it."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():
-        if name == "add_bias_linear":  # on unless it is turned off
-            found |= {} if value else {"--disable-bias-linear": True}
-        elif name == "window_size":
-            found["--window-size"] = ",".join(map(str, value))
-        elif isinstance(value, bool) or value is None:
-            found |= {flag_of_argument()[name]: True} if value else {}
-        else:
-            found[flag_of_argument()[name]] = value
+        flag = flags()[flag_of_argument()[name]]
+        if name == "window_size":
+            found[flag.name] = ",".join(map(str, value))
+        elif isinstance(value, bool):
+            found |= {flag.name: True} if value != (flag.kind == "StoreFalse") else {}
+        elif value is not None:
+            found[flag.name] = value
     return found
 
 
-def _rotary_base(job: Job) -> dict[str, int]:
-    """The base of rotary positions, which Megatron takes as a whole number."""
-    theta = job.rope_theta
-    if job.problem.architecture.learned_positions or theta is None or not theta.is_integer():
+def _rotary(job: Job) -> dict[str, float]:
+    """The base of rotary positions, which Megatron takes as a whole number, and their share of a
+    head, which latent attention says by itself."""
+    if not _has_rotary(job):
         return {}
-    return {"rotary_base": int(theta)}
+    theta, share = job.details.rope_theta, job.details.rotary_share
+    found: dict[str, float] = {}
+    if theta is not None and theta.is_integer():
+        found["rotary_base"] = int(theta)
+    if share not in (None, 1) and not any(
+        each.is_mla for each in job.problem.architecture.attentions
+    ):
+        found["rotary_percent"] = share
+    return found
+
+
+def _has_rotary(job: Job) -> bool:
+    return job.details.has_positions and not job.problem.architecture.learned_positions
 
 
 def _placeholders(job: Job) -> dict[str, str]:
@@ -120,12 +136,14 @@ def _placeholders(job: Job) -> dict[str, str]:
     has_loss = model.is_moe and job.problem.workload.load_balancing != "bias"
     return {
         **_PLACEHOLDERS,
-        **({} if model.learned_positions or _rotary_base(job) else _FOR_ROTARY),
+        **(_FOR_ROTARY if _has_rotary(job) and "rotary_base" not in _rotary(job) else {}),
+        **(_FOR_INDEXER if any(each.indexer for each in model.attentions) else {}),
         **(_FOR_LOSS if has_loss else {}),
     }
 
 
 def _notes(job: Job) -> Iterator[str]:
-    yield "Arguments of pretrain_gpt.py of Megatron-LM; placeholders are yours to fill in."
+    program = _HYBRID_PROGRAM if has_pattern(job.problem.architecture) else _PROGRAM
+    yield f"Arguments of {program} of Megatron-LM; placeholders are yours to fill in."
     yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
     yield from job_arguments.notes(job)

@@ -46,7 +46,7 @@ from service.formats.launch.shell_words import (
     require_defined,
     split_command,
 )
-from service.formats.logs.megatron_arguments import Arguments
+from service.formats.logs.megatron_values import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
 
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*(?:\.\w+)+)\s+=\s+(\S.*?)\s*(?:#.*)?", re.ASCII)

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
-from models.spec.switches import launch_arguments
+from models.spec.encoder import Encoder
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
 from service.formats.launch.megatron import model as megatron_model
+from service.formats.launch.megatron.patterns import has_pattern
 from service.formats.launch.megatron_bridge.fields import PRECISIONS, RELEASE, field_of_argument
 from service.formats.logs.layer_pattern import layer_switches
 
@@ -57,6 +59,12 @@ _REUSES_GRADIENTS = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
 _GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
 _GRAPHS = "model.cuda_graph_impl"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
+_LISTS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
+"""Arguments that are expressions of lists on the command line, and lists here."""
+_OF_MLP = ("linear_fc1", "linear_fc2")
+_LATENT = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
+           "linear_kv_up_proj")  # fmt: skip
+"""The projections of latent attention: of queries one, or two with a latent of their own."""
 _SINGLE = ("cp_comm_type", "moe_router_load_balancing_type")
 """Arguments that are lists of one on the command line, and a word here."""
 _DTYPES = {"bf16": "bfloat16"}
@@ -73,13 +81,22 @@ _PLACEHOLDERS: Mapping[str, str] = {
     " started again goes on where it stopped",
 }
 _FOR_LOSS = {"model.moe_aux_loss_coeff": "the weight of the auxiliary loss, such as 1e-2"}
+_FOR_INDEXER = {
+    "model.dsa_indexer_loss_coeff": "the weight of the loss that trains indexers; 0 trains none"
+}
+_FOR_ADAPTERS = {
+    "checkpoint.pretrained_checkpoint": "the folder of the weights that adapters are trained beside"
+}
 _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 
 
 def write(job: Job) -> LaunchConfiguration:
     """The overrides that run a layout. Raises Inexpressible where none do."""
     job_arguments.require_expressible(NAME, job)
-    switches = launch_arguments(job.problem, job.layout)
+    if has_pattern(job.problem.architecture) and job.layout.virtual_stages > 1:
+        cure = "HybridModelProvider has no virtual stages; ask with schedule 1f1b, or for megatron"
+        raise Inexpressible(NAME, "layout.virtual_stages", job.layout.virtual_stages, cure)
+    switches = job_arguments.switches(job)
     arguments = {
         **job_arguments.layout_arguments(NAME, job),
         **job_arguments.recompute_arguments(NAME, job),
@@ -102,6 +119,7 @@ def write(job: Job) -> LaunchConfiguration:
             "dataset.seq_length": job.problem.workload.seq_len,
             **_precision(job, switches),
             **_model(job),
+            **_adapters(job),
             **_switches(switches),
         },
         environment=job_arguments.environment(job),
@@ -146,21 +164,67 @@ def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _model(job: Job) -> dict[str, Any]:
     """The shape of the model, which a recipe of it has too."""
     model = job.problem.architecture
-    arguments = megatron_model.model_arguments(NAME, model, job.layout.tp)
+    arguments = megatron_model.model_arguments(NAME, job)
     heads = arguments["num_attention_heads"]
     ties = not arguments.pop("untie_embeddings_and_output_weights")
     arguments.pop("group_query_attention", None)
-    for name in ("moe_layer_freq", "window_attn_skip_freq"):
-        if name in arguments:
+    for name in _LISTS:
+        if isinstance(arguments.get(name), str):
             switches = layer_switches(arguments[name].replace(" ", ""), model.num_layers)
             arguments[name] = [int(switch) for switch in switches]
+    if model.encoder:
+        del arguments["position_embedding_type"]  # which counts through images, as recipes say
     if not arguments.get("multi_latent_attention"):
         arguments["num_query_groups"] = arguments.pop("num_query_groups", heads)
     return {
         **dict(_fields(arguments)),
         "model.share_embeddings_and_output_weights": ties,
         "model.should_pad_vocab": True,
+        **({"model.mtp_hybrid_override_pattern": None} if has_pattern(model) else {}),
+        **(_frozen(model.encoder) if model.encoder else {}),
     }
+
+
+def _frozen(encoder: Encoder) -> dict[str, bool]:
+    """What is trained of a vision-language model."""
+    return {
+        "model.freeze_language_model": False,
+        "model.freeze_vision_model": not encoder.trained,
+        "model.freeze_vision_projection": not encoder.projector_trained,
+    }
+
+
+def _adapters(job: Job) -> dict[str, Any]:
+    """Adapters, of each expert by itself (peft/lora.py)."""
+    lora = job.problem.workload.lora
+    if lora is None:
+        return {}
+    settings: dict[str, Any] = {
+        "peft.dim": lora.rank,
+        "peft.alpha": 2 * lora.rank,
+        "peft.target_modules": _adapted(job.problem.architecture, lora),
+    }
+    if job.problem.architecture.is_moe and "experts" in lora.targets:
+        settings["peft.share_expert_adapters"] = False
+    return settings
+
+
+def _adapted(model: Architecture, lora: Lora) -> list[str]:
+    """The names of the modules that have adapters. Those of routed experts are called as those of
+    an MLP."""
+    names: list[str] = []
+    if "attention" in lora.targets:
+        is_latent = any(each.is_mla for each in model.attentions)
+        names += _LATENT if is_latent else ("linear_qkv",)
+        names += ("linear_proj",)
+        names += ("in_proj", "out_proj") if model.recurrences else ()
+    if {"mlp", "experts"} <= {*lora.targets} or ("mlp" in lora.targets and not model.is_moe):
+        return [*names, *_OF_MLP]
+    if "mlp" in lora.targets:
+        names += [f"*.{part}.{name}" for part in ("mlp", "shared_experts") for name in _OF_MLP]
+    if "experts" in lora.targets and model.is_moe:
+        names += [f"*.experts.{name}" for name in _OF_MLP]
+    return names
 
 
 def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,8 +278,18 @@ def _switches(switches: Mapping[str, Any]) -> dict[str, Any]:
 def _placeholders(job: Job) -> dict[str, str]:
     model: Architecture = job.problem.architecture
     has_loss = model.is_moe and job.problem.workload.load_balancing.endswith("_loss")
-    recipe = f"the recipe that trains {model.name} (megatron.bridge.recipes), which these override"
-    return {"recipe": recipe, **_PLACEHOLDERS, **(_FOR_LOSS if has_loss else {})}
+    has_adapters = job.problem.workload.lora is not None
+    trains = "makes and trains adapters of" if has_adapters else "trains"
+    recipe = (
+        f"the recipe that {trains} {model.name} (megatron.bridge.recipes), which these override"
+    )
+    return {
+        "recipe": recipe,
+        **_PLACEHOLDERS,
+        **(_FOR_LOSS if has_loss else {}),
+        **(_FOR_INDEXER if any(each.indexer for each in model.attentions) else {}),
+        **(_FOR_ADAPTERS if has_adapters else {}),
+    }
 
 
 def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from models.spec import catalogue
+from models.spec.adapters import Lora
 from models.spec.layout import AXES, Layout
 from models.spec.switches import launch_arguments
+from models.spec.workload import Workload
 from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
@@ -29,6 +31,8 @@ _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "zero_stage": ((0, 2, 3), "FSDP shards parameters too; ask with zero_stage 3 or 2"),
     "offload_activations": ((False,), "it offloads parameters and optimizer only; ask with false"),
 }
+_ADAPTED = {"attention": ("wq", "wkv", "wo"), "mlp": ("w1", "w2", "w3")}
+"""The names of the matrices of Llama that have adapters, by the word of requests."""
 _PRECISIONS = ("bf16", "fp32", "fp8", "mxfp8", "nvfp4")
 _CONVERTERS = {
     "fp8": "Float8LinearConverter",
@@ -130,6 +134,8 @@ def _recipe(job: Job) -> tuple[str, str] | None:
     """The module and the config function that train the model of a job; None where no function of
     the release does in its precision, with its optimizer."""
     workload = job.problem.workload
+    if workload.lora:  # which is made by a converter
+        return None
     precision = "bf16" if workload.precision == "fp32" else workload.precision
     optimizer = "muon" if workload.optimizer == "muon" else "adamw"
     for module, configs in field_table(TABLE).facts["configs"].items():
@@ -156,7 +162,7 @@ def _training(job: Job) -> dict[str, Any]:
         "training.seq_len": workload.seq_len,
         "training.global_batch_size": workload.global_batch,
         "training.local_batch_size": of_rank if layout.pp > 1 else layout.micro_batch,
-        "training.dtype": "float32",
+        "training.dtype": "float32" if _keeps_masters(workload) else "bfloat16",
         "training.mixed_precision_param": (
             "float32" if workload.precision == "fp32" else "bfloat16"
         ),
@@ -167,6 +173,12 @@ def _training(job: Job) -> dict[str, Any]:
     if job.problem.architecture.is_moe:
         settings["debug.moe_force_load_balance"] = workload.routing == "balanced"
     return settings
+
+
+def _keeps_masters(workload: Workload) -> bool:
+    """Whether parameters have 32 bits where they are kept. Frozen ones are what takes memory beside
+    adapters, and have 16."""
+    return workload.master_weights and workload.lora is None
 
 
 def _degrees(layout: Layout) -> dict[str, Any]:
@@ -250,9 +262,17 @@ def _recipe_needs(job: Job) -> str:
         needs.append(f"with {_CONVERTERS[workload.precision]}")
     if workload.optimizer == "muon":
         needs.append("with DistMuon")
+    if workload.lora:
+        needs.append(f"with {_converter(workload.lora)}")
     if job.problem.architecture.mtp_layers:
         needs.append(f"with num_mtp_layers={job.problem.architecture.mtp_layers}")
     return "".join(f" {need}" for need in needs)
+
+
+def _converter(lora: Lora) -> str:
+    """What makes adapters of a model (components/lora.py)."""
+    names = [name for target in lora.targets for name in _ADAPTED.get(target, ())]
+    return f"LoRAConverter.Config(rank={lora.rank}, alpha={2 * lora.rank}, target_modules={names})"
 
 
 def _notes(job: Job, *, has_recipe: bool) -> Iterator[str]:
@@ -266,6 +286,13 @@ def _notes(job: Job, *, has_recipe: bool) -> Iterator[str]:
         yield (
             f"No config function of {RELEASE} trains {job.problem.architecture.name} in"
             f" {workload.precision} with {workload.optimizer}: write one and name it."
+        )
+    if workload.lora:
+        yield (
+            f"Adapters are made by a converter of model_registry: {_converter(workload.lora)};"
+            " names of matrices are those of Llama, and differ from model to model. With"
+            " training.dtype=bfloat16, which keeps frozen weights in 16 bits, adapters and their"
+            " moments have 16 bits too."
         )
     if layout.zero_stage == 2 and layout.pp == 1 and job.num_micro_batches > 1:
         yield (

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from models.errors import Invalid
 from models.layouts.rules import first_broken
 from models.spec import catalogue
+from models.spec.architecture import Architecture
 from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.switches import applies, switches_of
@@ -24,6 +26,7 @@ from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron import reader as megatron_reader
 from service.formats.launch.megatron import writer as megatron_writer
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
+from service.formats.launch.megatron.model import has_biases
 from service.formats.launch.megatron.stages import (
     layers_per_chunk,
     stage_arguments,
@@ -32,10 +35,12 @@ from service.formats.launch.megatron.stages import (
 from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
 from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
 from service.formats.launch.megatron_bridge.fields import is_field, sections
-from service.formats.logs.megatron_arguments import Arguments
+from service.formats.logs.megatron_values import Arguments
 from service.schemas.architecture import ShapeFields
+from service.schemas.layer_list import LayerListFields
+from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields
-from tests.launchers.jobs import random_jobs
+from tests.launchers.jobs import hybrids, random_jobs
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 from tests.service.formats.logs.dialects import DEEPSEEK, dump
 
@@ -166,6 +171,46 @@ def test_jobs_of_all_kinds_are_read_again(format_: str) -> None:
             require_same(job, reading)
 
     check()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_recurrences_and_sparse_attention_are_read_again(format_: str) -> None:
+    models = [each for each in hybrids() if each.recurrences or _is_sparse(each)]
+    written_models = set()
+    for job in islice(random_jobs([format_], "hybrids", models), 120):
+        try:
+            reading = read_again(format_, job)
+        except Inexpressible:
+            continue
+        written_models.add(job.problem.architecture.name)
+        require_same_layers(job, reading)
+        layout = LayoutFields.model_validate(reading.layout)
+        for axis in ("pp", "dp_shard", "dp_replicate", "cp", "tp", "ep", "virtual_stages"):
+            assert getattr(layout, axis) == getattr(job.layout, axis)
+        assert reading.stops == ()
+        assert reading.unread == ()
+    assert written_models >= {"qwen3_next", "nemotron_h", "deepseek_v32"}
+
+
+def _is_sparse(model: Architecture) -> bool:
+    return any(each.is_sparse for each in model.attentions)
+
+
+def require_same_layers(job: Job, reading: LaunchReading) -> None:
+    """The model that is read has the mixers and networks of the job's, in the same order: those of
+    a hybrid as layers of one block each."""
+    model = job.problem.architecture
+    found = LayerListFields.model_validate(reading.model).build()
+    padded = -(-model.vocab_size // job.layout.tp) * job.layout.tp
+    if not has_biases(model):  # which Megatron has in every linear layer or in none
+        assert found.parameters.total == replace(model, vocab_size=padded).parameters.total
+    parts = [part for layer in model.layers for part in (*layer.mixers, layer.feed_forward)]
+    of_found = [part for layer in found.layers for part in (*layer.mixers, layer.feed_forward)]
+    assert [type(part) for part in of_found if part] == [type(part) for part in parts if part]
+    assert found.recurrences[:1] == model.recurrences[:1]
+    if _is_sparse(model):
+        indexers = [layer.attention.indexer for layer in model.layers]
+        assert [layer.attention.indexer for layer in found.layers] == indexers
 
 
 @pytest.mark.parametrize("format_", FORMATS)

@@ -214,7 +214,8 @@ def test_sparse_layers_are_where_the_frequency_puts_them(
         ("optimizer", "lion"),
         ("recompute_granularity", "some"), ("window_size", "wide"),
         ("num_distributed_optimizer_instances", 5),
-        ("is_hybrid_model", True), ("hybrid_override_pattern", "M-M*-"),
+        ("is_hybrid_model", True), ("hybrid_override_pattern", "M-M*X"),
+            ("experimental_attention_variant", "dsv4_hybrid"),
     ],
 )  # fmt: skip
 def test_an_argument_that_cannot_be_used_is_named(name: str, value: object) -> None:

@@ -1,0 +1,194 @@
+"""What mixes the tokens of a layer, in the arguments of Megatron-Core, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from models.spec.architecture import Architecture
+from models.spec.attention import Attention, Indexer
+from models.spec.recurrence import DeltaNet, Mamba2
+from service.formats.launch.job import Inexpressible
+
+_CONVOLUTION_OF_MAMBA = 4
+"""Tokens that it sees (megatron/core/ssm/mamba_mixer.py); no argument says another number."""
+
+
+def mixer_arguments(format_: str, model: Architecture) -> dict[str, Any]:
+    """The arguments that make attention and recurrences, whichever layers have them."""
+    attention = common_attention(format_, model)
+    indexer = {} if attention.indexer is None else _indexer(format_, model, attention)
+    return {
+        "num_attention_heads": attention.num_heads,
+        **_heads(attention),
+        **indexer,
+        **_recurrences(format_, model),
+    }
+
+
+def common_attention(format_: str, model: Architecture) -> Attention:
+    """The attention of every layer that has one, but for its window and whose indexer it reads."""
+    for rate in (each.compression.rate for each in model.attentions if each.compression):
+        cure = "queries see keys of single tokens, and not pooled ones"
+        raise Inexpressible(format_, "model.compression", rate, cure)
+    if len({each.is_sparse for each in model.attentions}) > 1:
+        cure = "all attention has indexers, or none has"
+        raise Inexpressible(format_, "model.indexer", model.name, cure)
+    kinds = {
+        replace(each, window=None, chunked=False, indexer=_own(each.indexer))
+        for each in model.attentions
+    }
+    if len(kinds) != 1:
+        cure = "all attention is alike, but for its window"
+        raise Inexpressible(format_, "model", model.name, cure)
+    attention = kinds.pop()
+    _require_usual(format_, model, attention)
+    return attention
+
+
+def _own(indexer: Indexer | None) -> Indexer | None:
+    return indexer and replace(indexer, shared=False)
+
+
+def _require_usual(format_: str, model: Architecture, attention: Attention) -> None:
+    """Raise Inexpressible for attention that Megatron-Core does not have."""
+    if attention.values_are_keys or attention.output_lora_rank is not None:
+        cure = "values have a projection of their own, and outputs one without a latent"
+        raise Inexpressible(format_, "model", model.name, cure)
+    if not attention.is_mla and attention.q_lora_rank is not None:
+        cure = "queries have a latent only where keys and values have one"
+        raise Inexpressible(format_, "model.q_lora_rank", attention.q_lora_rank, cure)
+    if not attention.is_mla and attention.v_head_dim != attention.head_dim:
+        cure = "values are as wide as keys, except in multi-head latent attention"
+        raise Inexpressible(format_, "model.v_head_dim", attention.v_head_dim, cure)
+    if attention.output_gate and (attention.gate_per_head or attention.is_mla):
+        cure = "a gate of outputs has an element for each of theirs, outside latent attention"
+        raise Inexpressible(format_, "model.output_gate", model.name, cure)
+    if attention.qk_norm_all_heads:
+        cure = "queries and keys are normalised with one weight that all heads share"
+        raise Inexpressible(format_, "model.qk_norm", True, cure)
+
+
+def _heads(attention: Attention) -> dict[str, Any]:
+    if attention.kv_lora_rank is not None:
+        latent = {} if attention.q_lora_rank is None else {"q_lora_rank": attention.q_lora_rank}
+        return {
+            "multi_latent_attention": True,
+            **latent,
+            "kv_lora_rank": attention.kv_lora_rank,
+            "qk_head_dim": attention.head_dim - attention.rope_head_dim,
+            "qk_pos_emb_head_dim": attention.rope_head_dim,
+            "v_head_dim": attention.v_head_dim,
+            "qk_layernorm": True,  # of the latents
+        }
+    arguments: dict[str, Any] = {"kv_channels": attention.head_dim}
+    if attention.num_kv_heads != attention.num_heads:
+        arguments |= {"group_query_attention": True, "num_query_groups": attention.num_kv_heads}
+    if attention.qk_norm:
+        arguments["qk_layernorm"] = True
+    if attention.sinks:
+        arguments["softmax_type"] = "learnable"
+    if attention.output_gate:
+        arguments["attention_output_gate"] = True
+    return arguments
+
+
+# -- sparse attention
+
+
+def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[str, Any]:
+    """The arguments of sparse attention, which has no fused rotary positions
+    (megatron/core/transformer/experimental_attention_variant/dsa.py)."""
+    indexer = attention.indexer
+    if indexer is None or not attention.is_mla or not indexer.weighs_heads:
+        cure = "an indexer adds up the scores of its heads, in multi-head latent attention"
+        raise Inexpressible(format_, "model.indexer", model.name, cure)
+    arguments = {
+        "experimental_attention_variant": "dsa",
+        "dsa_indexer_n_heads": indexer.num_heads,
+        "dsa_indexer_head_dim": indexer.head_dim,
+        "dsa_indexer_topk": indexer.top_k,
+        "apply_rope_fusion": False,
+    }
+    shared = shared_indexers(model)
+    if not any(shared):
+        return arguments
+    period, offset = _sharing(format_, model, shared)
+    return {
+        **arguments,
+        "dsa_indexer_topk_freq": period,
+        "dsa_indexer_skip_topk_offset": offset,
+    }
+
+
+def shared_indexers(model: Architecture) -> list[bool]:
+    """Whether each layer reads the keys that an indexer before it has chosen."""
+    found = []
+    for layer in model.layers:
+        indexer = layer.attention.indexer if layer.attention else None
+        found.append(indexer is not None and indexer.shared)
+    return found
+
+
+def is_shared(index: int, period: int, offset: int) -> bool:
+    """Whether the layer of this index, counted from 0, is one of those (is_dsa_skip_topk_layer)."""
+    return max(index + 1 - max(offset, 1), 0) % period != 0
+
+
+def _sharing(format_: str, model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
+    """The period and the offset that say so of every layer."""
+    for period in range(2, len(shared) + 1):
+        for offset in range(1, len(shared) + 1):
+            if all(is_shared(at, period, offset) == each for at, each in enumerate(shared)):
+                return period, offset
+    cure = "indexers are shared at regular distances"
+    raise Inexpressible(format_, "model.indexer.shared", model.name, cure)
+
+
+# -- recurrences
+
+
+def _recurrences(format_: str, model: Architecture) -> dict[str, Any]:
+    kinds = dict.fromkeys(model.recurrences)
+    arguments: dict[str, Any] = {}
+    for recurrence in kinds:
+        if isinstance(recurrence, Mamba2):
+            arguments |= _mamba(format_, recurrence)
+        elif isinstance(recurrence, DeltaNet):
+            arguments |= _delta_net(format_, recurrence)
+        else:
+            cure = "its recurrences are Mamba-2 and gated delta nets"
+            raise Inexpressible(format_, "model.recurrence.kind", recurrence.kind, cure)
+    if len({type(each) for each in kinds}) < len(kinds):
+        cure = "all recurrences of a kind are alike"
+        raise Inexpressible(format_, "model.recurrence", model.name, cure)
+    return arguments
+
+
+def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
+    if mamba.conv_kernel != _CONVOLUTION_OF_MAMBA:
+        cure = f"Mamba-2 has a convolution over {_CONVOLUTION_OF_MAMBA} tokens"
+        raise Inexpressible(format_, "model.recurrence.conv_kernel", mamba.conv_kernel, cure)
+    if mamba.bias or not mamba.conv_bias or not mamba.norm:
+        cure = "Mamba-2 has a norm, and a bias of its convolution alone"
+        raise Inexpressible(format_, "model.recurrence.kind", mamba.kind, cure)
+    return {
+        "mamba_state_dim": mamba.key_dim,
+        "mamba_head_dim": mamba.value_dim,
+        "mamba_num_groups": mamba.num_key_heads,
+        "mamba_num_heads": mamba.num_heads,
+    }
+
+
+def _delta_net(format_: str, net: DeltaNet) -> dict[str, Any]:
+    if net.decay_per_element or net.decay_rank or net.gate_rank or not net.conv_kernel:
+        cure = "a delta net has one decay a head, a gate of full rank and a convolution"
+        raise Inexpressible(format_, "model.recurrence.kind", net.kind, cure)
+    return {
+        "linear_conv_kernel_dim": net.conv_kernel,
+        "linear_key_head_dim": net.key_dim,
+        "linear_value_head_dim": net.value_dim,
+        "linear_num_key_heads": net.num_key_heads,
+        "linear_num_value_heads": net.num_heads,
+    }

@@ -1,0 +1,75 @@
+"""Models whose layers are not all attention and a network, as patterns of letters
+(megatron/core/models/hybrid/hybrid_layer_allocation.py).
+
+Each letter is one mixer or one network: a layer with both is two letters, `*-` or `ME`. `|` ends a
+chunk of the pipeline, in the order of the model, and `/` begins a module of multi-token prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from models.spec.architecture import Architecture
+from models.spec.layer import Layer
+from models.spec.recurrence import DeltaNet, Mamba2
+from service.formats.launch.job import Inexpressible
+
+MAMBA, DELTA_NET, ATTENTION, LATENT, SPARSE, MLP, EXPERTS = "M", "G", "*", "+", "D", "-", "E"
+LETTERS = (MAMBA, DELTA_NET, ATTENTION, LATENT, SPARSE, MLP, EXPERTS)
+CHUNK, PREDICTION = "|", "/"
+
+
+def has_pattern(model: Architecture) -> bool:
+    """Whether a model needs a pattern: it is a hybrid, or delta nets stand beside sparse
+    attention."""
+    has_nets = any(isinstance(each, DeltaNet) for each in model.recurrences)
+    return model.is_hybrid or (has_nets and any(each.is_sparse for each in model.attentions))
+
+
+def pattern_arguments(format_: str, model: Architecture, chunks: Sequence[int]) -> dict[str, Any]:
+    """The arguments that say which layer is of which kind. `chunks` are the numbers of layers of
+    the chunks of the pipeline."""
+    letters = {kind: _letters(format_, model, kind) for kind in model.kinds}
+    parts = []
+    start = 0
+    for count in chunks:
+        layers = model.layers[start : start + count]
+        parts.append("".join(letters[layer] for layer in layers))
+        start += count
+    modules = [letters[model.layers[-1]]] * model.mtp_layers
+    return {
+        "num_layers": sum(map(len, parts)),
+        "hybrid_layer_pattern": PREDICTION.join([CHUNK.join(parts), *modules]),
+    }
+
+
+def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
+    """How many letters so many layers have, from the first of any chunk on."""
+    counts = {kind.blocks for kind in model.kinds}
+    if len(counts) > 1 and layers:
+        cure = "the layers of a chunk have as many letters in a pattern each; ask with 0"
+        raise Inexpressible(format_, "layout.recompute_layers", layers, cure)
+    return layers * counts.pop()
+
+
+def _letters(format_: str, model: Architecture, layer: Layer) -> str:
+    if len(layer.mixers) > 1:
+        cure = "a layer has attention or a recurrence, not both side by side"
+        raise Inexpressible(format_, "model.layers", model.name, cure)
+    return _mixer(layer) + _network(layer)
+
+
+def _mixer(layer: Layer) -> str:
+    if attention := layer.attention:
+        usual = LATENT if attention.is_mla else ATTENTION
+        return SPARSE if attention.is_sparse else usual
+    if layer.recurrence:
+        return MAMBA if isinstance(layer.recurrence, Mamba2) else DELTA_NET
+    return ""
+
+
+def _network(layer: Layer) -> str:
+    if layer.feed_forward is None:
+        return ""
+    return EXPERTS if layer.moe else MLP

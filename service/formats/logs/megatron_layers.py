@@ -1,0 +1,184 @@
+"""Megatron models whose layers are of several kinds, as a list of layers in their wire form.
+
+A hybrid has a letter for each block in --hybrid-layer-pattern, which --hybrid-override-pattern was
+before (megatron/core/models/hybrid/hybrid_layer_allocation.py). Other models have gated delta nets
+in some of their layers, or sparse attention in all
+(megatron/core/models/gpt/experimental_attention_variant_module_specs.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from service.formats.logs.megatron_values import Arguments
+
+PATTERN = "hybrid_layer_pattern"
+PATTERNS = (PATTERN, "hybrid_override_pattern")
+_VARIANT = "experimental_attention_variant"
+_LETTERS = "MG*+D-E"
+_WRITTEN = re.compile(rf"[{re.escape(_LETTERS)}|]+(/[{re.escape(_LETTERS)}]+)*")
+_MAMBA_EXPANDS = 2
+"""How much wider than the stream Mamba-2 is where nobody says how many heads it has."""
+
+
+def has_layers_of_kinds(given: Arguments) -> bool:
+    """Whether layers are of several kinds, or of one that a shape has no words for."""
+    named = (*PATTERNS, _VARIANT, "moe_latent_size")
+    return any(given.word(name) for name in named) or given.flag("attention_output_gate")
+
+
+def pattern_of(given: Arguments) -> str | None:
+    """The pattern of a hybrid. Raises Invalid for one that Megatron does not take."""
+    name = next((name for name in PATTERNS if given.word(name)), None)
+    if name is None:
+        return None
+    pattern = (given.word(name) or "").strip("'\"")
+    if not _WRITTEN.fullmatch(pattern):
+        rule = f"must be made of the letters {' '.join(_LETTERS)}, | between chunks, and / behind"
+        raise given.invalid(name, rule)
+    return pattern
+
+
+def chunks_of(pattern: str) -> list[str]:
+    """The letters of each chunk of the pipeline; one where the pattern does not divide them."""
+    return pattern.partition("/")[0].split("|")
+
+
+def prediction_modules(pattern: str) -> int:
+    """How many modules of multi-token prediction stand behind the layers."""
+    return pattern.count("/")
+
+
+def layer_list(
+    given: Arguments,
+    attention: Mapping[str, Any],
+    mlp: Mapping[str, Any],
+    moe: Mapping[str, Any] | None,
+    switches: Mapping[str, list[bool]],
+) -> dict[str, Any]:
+    """The `layers` and `layer_kinds` of a model, out of the parts that its layers have.
+
+    `switches` say of each layer of a model without a pattern whether it is `sparse`, has a
+    `window`, and has a `recurrence`.
+    """
+    pattern = pattern_of(given)
+    if pattern is not None:
+        letters = "".join(chunks_of(pattern))
+        blocks = _blocks(given, attention, mlp, moe)
+        return _listed(list(letters), {letter: blocks[letter] for letter in letters})
+    kinds: dict[str, Any] = {}
+    names = []
+    for index, sparse in enumerate(switches["sparse"]):
+        name, mixer = _mixer(given, attention, switches, index)
+        network = {"moe": moe} if sparse and moe else {"mlp": mlp}
+        names.append(f"{name}_{'moe' if sparse else 'mlp'}")
+        kinds[names[-1]] = {**mixer, **network}
+    return _listed(names, kinds)
+
+
+def _listed(names: list[str], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    return {"layers": names, "layer_kinds": dict(kinds)}
+
+
+# -- hybrids
+
+
+def _blocks(
+    given: Arguments,
+    attention: Mapping[str, Any],
+    mlp: Mapping[str, Any],
+    moe: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What each letter of the pattern means."""
+    pattern = pattern_of(given) or ""
+    found: dict[str, Any] = {"-": {"mlp": mlp}}
+    if set("*+D") & set(pattern):
+        found |= {letter: {"attention": attention} for letter in "*+"}
+    if "D" in pattern:
+        found["D"] = {"attention": {**attention, "indexer": _indexer(given)}}
+    if "M" in pattern:
+        found["M"] = {"recurrence": _mamba(given)}
+    if "G" in pattern:
+        found["G"] = {"recurrence": _delta_net(given)}
+    if "E" in pattern:
+        if moe is None:
+            raise given.invalid("num_experts", "is required for the letter E of the pattern")
+        found["E"] = {"moe": moe}
+    return found
+
+
+def _mamba(given: Arguments) -> dict[str, Any]:
+    head_dim = given.count("mamba_head_dim", 64)
+    heads = given.optional("mamba_num_heads")
+    return {
+        "kind": "mamba2",
+        "num_heads": heads or _MAMBA_EXPANDS * given.count("hidden_size") // head_dim,
+        "head_dim": head_dim,
+        "state_size": given.count("mamba_state_dim", 128),
+        "num_groups": given.count("mamba_num_groups", 8),
+    }
+
+
+# -- other models
+
+
+def _mixer(
+    given: Arguments,
+    attention: Mapping[str, Any],
+    switches: Mapping[str, list[bool]],
+    index: int,
+) -> tuple[str, dict[str, Any]]:
+    """A name for what mixes the tokens of a layer, and that."""
+    if switches["recurrence"][index]:
+        return "linear_attention", {"recurrence": _delta_net(given)}
+    found = dict(attention)
+    name = "attention"
+    if not switches["window"][index]:
+        found.pop("sliding_window", None)
+    elif "sliding_window" in found:
+        name = "local_attention"
+    if given.word(_VARIANT) != "dsa":
+        return name, {"attention": found}
+    shared = _is_shared(given, index)
+    indexer = {**_indexer(given), **({"shared": True} if shared else {})}
+    return f"{name}_shared" if shared else name, {"attention": {**found, "indexer": indexer}}
+
+
+def variant_of(given: Arguments) -> str | None:
+    """What attention is instead of, where it is that. Raises Unsupported for an unknown one."""
+    variant = given.word(_VARIANT)
+    if variant not in (None, "gated_delta_net", "dsa"):
+        raise given.unsupported(_VARIANT, "attention of this kind")
+    return variant
+
+
+def _delta_net(given: Arguments) -> dict[str, Any]:
+    return {
+        "kind": "gated_delta_net",
+        "num_heads": given.count("linear_num_value_heads", 32),
+        "num_key_heads": given.count("linear_num_key_heads", 16),
+        "key_head_dim": given.count("linear_key_head_dim", 128),
+        "value_head_dim": given.count("linear_value_head_dim", 128),
+        "conv_kernel": given.count("linear_conv_kernel_dim", 4),
+    }
+
+
+def _indexer(given: Arguments) -> dict[str, Any]:
+    """Its keys have a norm with a bias."""
+    head_dim = given.count("dsa_indexer_head_dim")
+    return {
+        "num_heads": given.count("dsa_indexer_n_heads"),
+        "head_dim": head_dim,
+        "top_k": given.count("dsa_indexer_topk"),
+        "norm_parameters": 2 * head_dim,
+    }
+
+
+def _is_shared(given: Arguments, index: int) -> bool:
+    """Whether the layer of this index, counted from 0, reads the keys that one before it chose
+    (core/transformer/experimental_attention_variant/dsa.py, is_dsa_skip_topk_layer)."""
+    period = given.count("dsa_indexer_topk_freq", 1)
+    offset = max(given.count("dsa_indexer_skip_topk_offset", 0, least=0), 1)
+    return max(index + 1 - offset, 0) % period != 0

@@ -1,0 +1,290 @@
+"""The model of Megatron's arguments, in its wire form: the fields of a shape where its layers are
+alike, and otherwise a list of layers (`megatron_layers`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from service.formats.logs.layer_pattern import layer_switches
+from service.formats.logs.megatron_layers import (
+    has_layers_of_kinds,
+    layer_list,
+    pattern_of,
+    variant_of,
+)
+from service.formats.logs.megatron_values import WHOLE, Arguments
+
+_MAX_LAYERS = 1024
+_WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)
+_EXPERT_ARGUMENTS = (
+    "moe_router_topk", "moe_layer_freq", "moe_ffn_hidden_size", "expert_model_parallel_size",
+)  # fmt: skip
+"""Every dump that has one of these has `num_experts` too."""
+
+_UNSUPPORTED = {
+    "heterogeneous_layers_config_path": "layers that differ one by one",
+    "num_experts_switch": "experts of a switch transformer",
+}
+"""Arguments that switch on what the cost model does not describe, and what that is."""
+
+
+def num_layers(given: Arguments) -> int:
+    layers = given.count("num_layers")
+    if layers > _MAX_LAYERS:
+        raise given.invalid("num_layers", f"must be at most {_MAX_LAYERS}")
+    return layers
+
+
+def read_model(given: Arguments) -> dict[str, Any]:
+    _require_described(given)
+    layers = num_layers(given)
+    given.require_any("swiglu", "quick_geglu", part="model")
+    given.require_any("untie_embeddings_and_output_weights", part="model")
+    if any(name in given.values for name in _EXPERT_ARGUMENTS):
+        given.require_any("num_experts", part="model")
+    if given.word("kv_lora_rank") is not None:
+        given.require_any("multi_latent_attention", part="model")
+    model: dict[str, Any] = {
+        "hidden_size": given.count("hidden_size"),
+        **_vocabulary(given),
+        "tie_word_embeddings": not given.flag("untie_embeddings_and_output_weights"),
+        "mtp_layers": given.count("mtp_num_layers", 0, least=0),
+    }
+    of_kinds = has_layers_of_kinds(given)
+    return {**model, **(_layers(given, layers) if of_kinds else _shape(given, layers))}
+
+
+def _require_described(given: Arguments) -> None:
+    """Raise Unsupported for what the wire form of models does not describe."""
+    for name, missing in _UNSUPPORTED.items():
+        if given.word(name) not in (None, "False"):
+            raise given.unsupported(name, missing)
+    if given.flag("is_hybrid_model") and pattern_of(given) is None:
+        raise given.unsupported("is_hybrid_model", "layers that no pattern names")
+    variant_of(given)
+
+
+def _shape(given: Arguments, layers: int) -> dict[str, Any]:
+    """The fields of a model whose layers are alike."""
+    model: dict[str, Any] = {
+        "num_layers": layers,
+        "intermediate_size": given.count("ffn_hidden_size"),
+        "num_attention_heads": given.count("num_attention_heads"),
+        "gated_mlp": _is_gated(given),
+        "qk_norm": _has_head_norms(given),
+        "attention_bias": given.flag("add_qkv_bias") or given.flag("add_bias_linear"),
+        "attention_output_bias": given.flag("add_bias_linear"),
+        **_window(given, layers),
+    }
+    if given.flag("multi_latent_attention"):
+        model["mla"] = _mla(given)
+    else:
+        model |= _heads(given)
+    if given.word("num_experts") is not None:
+        model["moe"] = _moe(given, layers)
+    return model
+
+
+def _is_gated(given: Arguments) -> bool:
+    return given.flag("swiglu") or given.flag("quick_geglu")
+
+
+def _has_head_norms(given: Arguments) -> bool:
+    """Whether queries and keys are normalised; in latent attention their latents are."""
+    return given.flag("qk_layernorm") and not given.flag("multi_latent_attention")
+
+
+def _layers(given: Arguments, layers: int) -> dict[str, Any]:
+    """The layers of a model with several kinds of them."""
+    has_experts = given.word("num_experts") is not None
+    sparse, recurs = [has_experts] * layers, [False] * layers
+    if has_experts and given.word("moe_layer_freq") and pattern_of(given) is None:
+        sparse = _layer_pattern(
+            given, "moe_layer_freq", layers, lambda period, index: index % period == 0
+        )
+    if variant_of(given) == "gated_delta_net":
+        recurs = _layer_pattern(
+            given, "linear_attention_freq", layers, lambda period, index: (index + 1) % period > 0
+        )
+    mlp = {
+        "intermediate_size": given.count("ffn_hidden_size"),
+        "gated": _is_gated(given),
+        "bias": given.flag("add_bias_linear"),
+    }
+    switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed(given, layers)}
+    experts = _listed_experts(given) if has_experts else None
+    return layer_list(given, _attention(given), mlp, experts, switches)
+
+
+def _attention(given: Arguments) -> dict[str, Any]:
+    """The attention of a layer in a list."""
+    is_latent = given.flag("multi_latent_attention") or bool(
+        set("+D") & set(pattern_of(given) or "")
+    )
+    found: dict[str, Any] = {
+        "num_attention_heads": given.count("num_attention_heads"),
+        **({"mla": _mla(given)} if is_latent else _heads(given)),
+        "qk_norm": given.flag("qk_layernorm") and not is_latent,
+        "attention_bias": given.flag("add_qkv_bias") or given.flag("add_bias_linear"),
+        "attention_output_bias": given.flag("add_bias_linear"),
+        "sinks": given.word("softmax_type") == "learnable",
+    }
+    if given.flag("attention_output_gate"):
+        found["output_gate"] = "element"
+    if (size := _window_size(given)) is not None:
+        found["sliding_window"] = size
+    return found
+
+
+def _listed_experts(given: Arguments) -> dict[str, Any]:
+    """The experts of a layer in a list."""
+    return {
+        **_experts(given),
+        "gated": _is_gated(given),
+        "shared_gate": given.flag("moe_shared_expert_gate"),
+        "latent_size": given.optional("moe_latent_size"),
+    }
+
+
+def _vocabulary(given: Arguments) -> dict[str, int]:
+    """The padded vocabulary. The tokenizer has it where arguments as they are typed do not."""
+    size = given.optional("padded_vocab_size") or given.optional("vocab_size")
+    if size is None and given.flags is not None:
+        return {}
+    return {"vocab_size": size or given.count("vocab_size")}
+
+
+def _heads(given: Arguments) -> dict[str, int]:
+    given.require_any("group_query_attention", part="model")
+    grouped = given.flag("group_query_attention")
+    heads = {
+        "num_key_value_heads": given.count("num_query_groups" if grouped else "num_attention_heads")
+    }
+    size = given.optional("kv_channels")
+    return heads if size is None else {**heads, "head_dim": size}
+
+
+def _mla(given: Arguments) -> dict[str, int | None]:
+    return {
+        "q_lora_rank": given.optional("q_lora_rank"),
+        "kv_lora_rank": given.count("kv_lora_rank"),
+        "qk_nope_head_dim": given.count("qk_head_dim"),
+        "qk_rope_head_dim": given.count("qk_pos_emb_head_dim"),
+        "v_head_dim": given.count("v_head_dim"),
+    }
+
+
+def _window(given: Arguments, layers: int) -> dict[str, int]:
+    """The sliding window of a shape. With `window_attn_skip_freq` n every n-th layer sees the whole
+    sequence."""
+    size = _window_size(given)
+    if size is None:
+        return {}
+    full = [not windowed for windowed in _windowed(given, layers)]
+    if True not in full:
+        return {"sliding_window": size}
+    period = full.index(True) + 1
+    if full != [(index + 1) % period == 0 for index in range(layers)]:
+        raise given.unsupported(
+            "window_attn_skip_freq", "full attention at other than regular distances"
+        )
+    return {"sliding_window": size, "full_attention_period": period}
+
+
+def _window_size(given: Arguments) -> int | None:
+    """Keys that a query of a local layer sees: `window_size` (left, right) counts those beside its
+    own."""
+    text = given.word("window_size")
+    if text is None:
+        return None
+    match = _WINDOW.fullmatch(text)
+    if match is None:
+        raise given.invalid("window_size", "must be two whole numbers")
+    left = int(match.group(1))
+    return None if left < 0 else left + 1
+
+
+def _windowed(given: Arguments, layers: int) -> list[bool]:
+    """Whether each layer has the window."""
+    if given.word("window_attn_skip_freq") is None:
+        return [True] * layers
+    return _layer_pattern(
+        given, "window_attn_skip_freq", layers, lambda period, index: (index + 1) % period > 0
+    )
+
+
+def _moe(given: Arguments, layers: int) -> dict[str, int | bool]:
+    first, period = _sparse_layers(given, layers)
+    return {**_experts(given), "first_k_dense": first, "moe_layer_freq": period}
+
+
+def _experts(given: Arguments) -> dict[str, int | bool]:
+    width = given.optional("moe_ffn_hidden_size") or given.count("ffn_hidden_size")
+    return {
+        "num_experts": given.count("num_experts", least=2),
+        "experts_per_token": given.count("moe_router_topk"),
+        "moe_intermediate_size": width,
+        "bias": given.flag("add_bias_linear"),
+        **_groups(given),
+        **_shared_expert(given),
+    }
+
+
+def _groups(given: Arguments) -> dict[str, int]:
+    """The groups of experts. Without --moe-router-group-topk they limit nothing."""
+    groups = given.optional("moe_router_num_groups")
+    chosen = given.optional("moe_router_group_topk")
+    return {"num_groups": groups, "groups_per_token": chosen} if groups and chosen else {}
+
+
+def _shared_expert(given: Arguments) -> dict[str, int]:
+    width = given.optional("moe_shared_expert_intermediate_size", least=0)
+    return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
+
+
+def _sparse_layers(given: Arguments, layers: int) -> tuple[int, int]:
+    """The number of dense layers that come first, and the period of sparse layers from there.
+
+    Of the layers of a period Megatron makes the first sparse, and the wire form the last. That is
+    as many layers of each kind, in another order.
+    """
+    sparse = _layer_pattern(
+        given, "moe_layer_freq", layers, lambda period, index: index % period == 0
+    )
+    if not any(sparse):
+        raise given.invalid("moe_layer_freq", f"leaves none of the {layers} layers sparse")
+    first = sparse.index(True)
+    if all(sparse[first:]):
+        return first, 1
+    distance = sparse.index(True, first + 1) - first if sum(sparse) > 1 else layers
+    dense_first = first if first >= distance else 0
+    shape = [index >= dense_first and (index + 1) % distance == 0 for index in range(layers)]
+    if sparse == shape:
+        return dense_first, distance
+    period = layers // sum(sparse)
+    per_period = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
+    if any(count != 1 for count in per_period) or layers % period:
+        raise given.unsupported("moe_layer_freq", "sparse layers at other than regular distances")
+    return 0, period
+
+
+def require_layer_pattern(given: Arguments, name: str, layers: int) -> bool:
+    """Raises Stopped where an argument that is given has no switch for each layer."""
+    return given.word(name) is None or bool(_layer_pattern(given, name, layers, lambda *_: True))
+
+
+def _layer_pattern(
+    given: Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]
+) -> list[bool]:
+    """A switch for each layer, from an expression of lists, or from a period by `of_period`, which
+    gets the period and the index of a layer."""
+    text = (given.word(name) or "1").replace(" ", "")
+    if WHOLE.fullmatch(text) and int(text) > 0:
+        return [of_period(int(text), index) for index in range(layers)]
+    switches = layer_switches(text, layers)
+    if len(switches) != layers:
+        rule = f"must be a whole number, or a list of 0 and 1 for each of the {layers} layers"
+        raise given.stopped(name, rule)
+    return switches

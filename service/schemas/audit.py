@@ -1,0 +1,33 @@
+"""The audit trail: who changed keys, profiles and what counts as reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import AwareDatetime
+
+from service.schemas.wire import Document
+
+
+class AuditEntry(Document):
+    id: str
+    created_at: AwareDatetime
+    action: str
+    """"key.created", "key.rotated", "key.revoked", "profile.activated" (by a person),
+    "profile.promoted" (by a calibration), "policy.set", "report.withdrawn" or "answers.dropped"."""
+    subject: str
+    """What was changed: the id of a key or of a report, a profile, or a version as PROFILE/VERSION.
+    """
+    tenant: str | None
+    """Of the key that the request carried. Null for commands of the operator, for what the service
+    does by itself, and where it asks for no keys."""
+    key_id: str | None
+    """Of that key."""
+    details: dict[str, Any]
+    """What was before, or what was made. No secret is in it."""
+
+
+class AuditPage(Document):
+    items: list[AuditEntry]
+    next: str | None
+    """The cursor of the next page."""

@@ -1,0 +1,178 @@
+"""Sweeps: one question for every combination of models, clusters, workloads, stacks and
+constraints."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from models.errors import Invalid
+from service.schemas.architecture import Model
+from service.schemas.cluster import ClusterForm
+from service.schemas.layout import ConstraintFields
+from service.schemas.prediction import ByConvention, ProfileUsed
+from service.schemas.question import ProfileWanted
+from service.schemas.stack import StackForm
+from service.schemas.wire import Document, Wire
+from service.schemas.workload import WorkloadFields
+
+MAX_ITEMS = 10_000
+
+ItemOutcome = Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
+SweepState = Literal["running", "finished", "cancelled"]
+
+
+class SweepRequest(Wire):
+    """Every combination is one item: at most 10,000 of them. The last list varies fastest."""
+
+    models: Annotated[list[Model], Field(min_length=1, max_length=1000)]
+    """Each as the `model` of a recommendation."""
+    clusters: Annotated[list[ClusterForm], Field(min_length=1, max_length=1000)]
+    """Each as the `cluster` of a recommendation."""
+    workloads: Annotated[list[WorkloadFields], Field(min_length=1, max_length=1000)]
+    stacks: Annotated[list[StackForm], Field(min_length=1, max_length=100)]
+    """Each as the `stack` of a recommendation."""
+    constraints: Annotated[list[ConstraintFields], Field(min_length=1, max_length=100)] = [
+        ConstraintFields()
+    ]
+    profile: ProfileWanted | None = None
+    """The version to predict with, in every item; without it the one that is active now."""
+    tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
+    """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
+    time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
+    """How long to search at most, each item."""
+
+    @property
+    def lists(self) -> tuple[list[Any], ...]:
+        """What the items combine, in the order of `Combination`."""
+        return self.models, self.clusters, self.workloads, self.stacks, self.constraints
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Self:
+        lengths = [len(each) for each in self.lists]
+        if math.prod(lengths) > MAX_ITEMS:
+            product = " x ".join(str(length) for length in lengths)
+            raise Invalid(
+                "",
+                None,
+                f"{product} = {math.prod(lengths)} combinations of models, clusters, workloads,"
+                f" stacks and constraints are more than the {MAX_ITEMS} of one sweep: send several",
+            )
+        return self
+
+
+class Combination(Document):
+    """Which of each list, from 0."""
+
+    model: int
+    cluster: int
+    workload: int
+    stack: int
+    constraints: int
+
+
+class SweptLayout(Document):
+    """The recommended layout of an item, in brief. A recommendation of the same question has the
+    rest."""
+
+    layout: dict[str, Any]
+    """As predictions take it."""
+    layout_summary: str
+    """In one line."""
+    chips_used: int
+    step_time_s: float
+    step_time_low_s: float
+    """With `step_time_high_s` a central 80% interval."""
+    step_time_high_s: float
+    tokens_per_s: float
+    mfu: ByConvention
+    usd_per_million_tokens: float | None
+    """At the price of the chip, where one is known."""
+    needed_gib: float
+    """Of the fullest device."""
+    usable_gib: float
+    fit_probability: float
+    pipelining: str
+    """Whether a pipeline is needed: yes, no, undecided or unknown."""
+    exact: bool
+    """The search came to its end."""
+
+
+class ItemProblem(Document):
+    """Why an item has no layout."""
+
+    type: str
+    """The problem type that a recommendation of the same question would be answered with."""
+    detail: str
+
+
+class SweepItem(Document):
+    position: int
+    """Among all combinations, from 0."""
+    combination: Combination
+    model: str
+    chip: str
+    num_chips: int
+    seq_len: int
+    global_batch: int
+    stack: str
+    outcome: ItemOutcome
+    """"infeasible": no layout fits, which is an answer. "refused": the combination makes no sense,
+    such as a stack that does not run on the chip. "failed": it could not be computed, and `retry`
+    tries again."""
+    recommended: SweptLayout | None
+    """Where the outcome is "ok"."""
+    problem: ItemProblem | None
+    """Where it is "infeasible", "refused" or "failed"."""
+
+
+class SweepAnswer(Document):
+    id: str
+    created_at: datetime
+    location: str
+    state: SweepState
+    total: int
+    """Items."""
+    outcomes: dict[ItemOutcome, int]
+    """Items by their outcome."""
+    profile: ProfileUsed
+    finished_at: datetime | None
+    items: str
+    """Where the items are, those already finished with their results."""
+    events: str
+    """Where each result is told as it comes."""
+
+
+class SweepDetails(SweepAnswer):
+    request: dict[str, Any]
+    """What was asked, with every name pinned to its version."""
+
+
+class SweepPage(Document):
+    items: list[SweepAnswer]
+    next: str | None
+    """The cursor of the next page."""
+
+
+class SweepItemPage(Document):
+    items: list[SweepItem]
+    next: str | None
+    """The cursor of the next page."""
+
+
+class SweepItemQuery(Wire):
+    outcome: ItemOutcome | None = None
+    limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
+    cursor: Annotated[str, Field(max_length=200)] | None = None
+    format: Literal["json", "csv"] = "json"
+    """"csv": all of them, a line each; `limit` and `cursor` do not go with it."""
+
+    @model_validator(mode="after")
+    def _paged_or_whole(self) -> Self:
+        given = {"limit", "cursor"} & self.model_fields_set
+        if self.format == "csv" and given:
+            raise Invalid(min(given), None, "does not go with format = csv, which has every item")
+        return self
