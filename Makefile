@@ -62,6 +62,7 @@ evidence: .venv/installed  ## carry published runs over (RUNS=file)
 	$(BIN)/python -m service.tools.carry_runs --runs $(RUNS) --out models/data/runs.jsonl
 
 lock: .venv/developed  ## resolve the lock files anew
-	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --upgrade -q --extra dev pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --upgrade -q --all-extras pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -q pyproject.toml -c requirements-dev.lock -o requirements.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -q --extra otel --extra dask pyproject.toml -c requirements-dev.lock -o requirements-extras.lock
 	$(BIN)/uv pip compile --python-version 3.12 --no-header --no-annotate -q tests/launchers/requirements.in -o tests/launchers/requirements.txt

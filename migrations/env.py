@@ -38,7 +38,7 @@ def main() -> None:
         return
     with (
         database.connect(Settings().database_url).connect() as connection,
-        database.writing(connection),
+        database.migrating(connection),
     ):
         run(connection)
 

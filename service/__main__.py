@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
+import multiprocessing
+import os
+import signal
 import socket
 import sys
+import threading
 from contextlib import suppress
 
 import uvicorn
+from fastapi import FastAPI
+from uvicorn.supervisors import Multiprocess
 
 from service.app import create_app
+from service.loopback import is_loopback
+from service.runtime.graceful_stop import LAST_S
 from service.settings import Misconfigured, Settings, describe_settings, from_environment
 from service.store import Store, database
 from service.tools.seeds import seed
+from service.web.exposition import share_between_processes
 from service.web.idle_connections import Connection
-from service.web.telemetry import configure_logs
+from service.web.logs import configure_logs
 
 log = logging.getLogger(__name__)
-
-
-class Server(uvicorn.Server):
-    """A server that prints its address as soon as it listens."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for server in self.servers:
-            for listener in server.sockets:
-                host, port = listener.getsockname()[:2]
-                sys.stdout.write(_announcement(host, port))
-        sys.stdout.flush()
 
 
 def main() -> int:
@@ -42,18 +40,48 @@ def main() -> int:
         log.error("database cannot be used", extra={"reason": str(error)})  # noqa: TRY400
         return 1
     config = uvicorn.Config(
-        create_app(settings),
+        "service.__main__:application",
+        factory=True,
         host=settings.host,
         port=settings.port,
+        workers=settings.workers,
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=30,
+        timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + LAST_S),
         http=Connection,
     )
+    listener = config.bind_socket()
+    listener.listen(config.backlog)
+    sys.stdout.write(_announcement(listener))
+    sys.stdout.flush()
     with suppress(KeyboardInterrupt):  # uvicorn has shut down by then
-        Server(config).run()
+        if settings.workers > 1:
+            share_between_processes()
+            Multiprocess(config, [listener]).run()
+        else:
+            uvicorn.Server(config).run([listener])
     return 0
+
+
+def application() -> FastAPI:
+    """The application of a process that serves, which may be one of several."""
+    settings = from_environment()
+    configure_logs(settings.log_level)
+    app = create_app(settings)
+    app.state.graceful_stop.watch_signals()
+    if multiprocessing.parent_process() is not None:
+        threading.Thread(target=_stop_with_parent, daemon=True).start()
+    return app
+
+
+def _stop_with_parent() -> None:
+    """Stops this process once that which started it has ended, even if it was killed: a service
+    that is started anew needs the port."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _parse_settings() -> Settings:
@@ -70,9 +98,22 @@ def _parse_settings() -> Settings:
     arguments = vars(parser.parse_args())
     overrides = {name: value for name, value in arguments.items() if value is not None}
     try:
-        return from_environment(**overrides)
+        settings = from_environment(**overrides)
+        _require_guard(settings)
     except Misconfigured as error:
         parser.error(str(error))
+    return settings
+
+
+def _require_guard(settings: Settings) -> None:
+    """Refuses to serve everybody who reaches the machine, unless that is what is asked for."""
+    is_guarded = settings.require_api_keys or settings.proxy_checks_callers
+    if not is_guarded and not is_loopback(settings.host):
+        raise Misconfigured(
+            f"host: {settings.host or 'an empty one'} can be reached from other machines, and"
+            " whoever does would need no key: set SHARDWRIGHT_REQUIRE_API_KEYS=true, or"
+            " SHARDWRIGHT_PROXY_CHECKS_CALLERS=true if a proxy in front decides who may ask"
+        )
 
 
 def _prepare_database(settings: Settings) -> None:
@@ -82,7 +123,8 @@ def _prepare_database(settings: Settings) -> None:
     engine.dispose()
 
 
-def _announcement(host: str, port: int) -> str:
+def _announcement(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     return f"Shardwright listens on {address}, docs at {address}/docs\n"
 

@@ -1,7 +1,7 @@
 """API keys, which an operator makes for tenants. Each key has scopes: what it may be used for.
 
-`python -m service.api_keys create --tenant NAME [--scope recommend --scope report ...] | list |
-revoke ID`
+`python -m service.api_keys create --tenant NAME [--scope recommend --scope report ...]
+[--expires-in 90d] | rotate ID [--overlap 1d] | list | revoke ID`
 
 A key reads sw_<id>_<secret> and is sent as `Authorization: Bearer`. Its secret is shown once; the
 database stores a hash of it.
@@ -14,10 +14,12 @@ import hmac
 import secrets
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from service.errors import NotFound, Unauthenticated
+from service.durations import parse_duration
+from service.errors import Conflict, NotFound, Unauthenticated, Unavailable
 from service.identifiers import digest
 from service.settings import Misconfigured, from_environment
 from service.store import Store, database
@@ -32,6 +34,8 @@ SCOPES = {
     ),
     "admin": "all of that, and to see what belongs to other tenants",
 }
+_USE_NOTED_EACH = timedelta(hours=1)
+"""How exactly it is known when a key was last used, so that requests seldom write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Caller:
     """The tenant that owns the rows the request makes, and whose rows it sees. None where the
     service asks for no keys."""
     scopes: frozenset[str]
+    key_id: str | None = None
+    """Of the key that the request carries. It is no secret."""
 
     def may(self, scope: str) -> bool:
         return scope in self.scopes or self.sees_all
@@ -51,13 +57,43 @@ class Caller:
         return "admin" in self.scopes
 
 
+_NOT_KNOWN = "The key is not known, or has been revoked."
 ANYONE = Caller(None, frozenset(SCOPES))
 """Every caller of a service that asks for no keys."""
 
 
 def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
     """The caller whose key is in the Authorization headers of a request. Raises Unauthenticated
-    unless there is exactly one header, with a key that is known and not revoked."""
+    unless there is exactly one header, with a key that is known, not revoked and not expired."""
+    id_, secret = _parse_key(authorization)
+    since = store.memory.changes.count()
+    with store.reading() as rows:
+        row = rows.api_keys.find(id_) if id_.isalnum() and id_.isascii() else None
+    if row is None:
+        raise Unauthenticated(_NOT_KNOWN)
+    store.memory.put_at_hand(("key", id_), since, row)
+    now = datetime.now(UTC)
+    caller = _checked(row, secret, now)
+    if _use_is_to_be_noted(row, now):
+        # Whoever asks is answered even where the database takes no writes just now.
+        with suppress(Unavailable), store.writing() as rows:
+            rows.api_keys.set_used(row.id, now)
+    return caller
+
+
+def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
+    """The same without asking the database, or None where that has to be asked. Raises
+    Unauthenticated."""
+    id_, secret = _parse_key(authorization)
+    row: ApiKeyRow | None = store.memory.at_hand(("key", id_))
+    now = datetime.now(UTC)
+    if row is None or _use_is_to_be_noted(row, now):
+        return None
+    return _checked(row, secret, now)
+
+
+def _parse_key(authorization: Sequence[str]) -> tuple[str, str]:
+    """The id and the secret of the key in the Authorization headers of a request."""
     if len(authorization) != 1:
         raise Unauthenticated("One key is required: Authorization: Bearer sw_...")
     kind, _, key = authorization[0].partition(" ")
@@ -66,35 +102,82 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
         raise Unauthenticated(
             "The Authorization header must be Bearer and a key, sw_<id>_<secret>."
         )
-    _, id_, secret = parts
-    with store.reading() as rows:
-        row = rows.api_keys.find(id_) if id_.isalnum() and id_.isascii() else None
+    return parts[1], parts[2]
+
+
+def _checked(row: ApiKeyRow, secret: str, now: datetime) -> Caller:
     # compare_digest takes the same time wherever the hashes differ, so that none can be guessed.
-    is_known = row is not None and hmac.compare_digest(row.secret_hash, digest(secret))
-    if row is None or not is_known or row.revoked_at is not None:
-        raise Unauthenticated("The key is not known, or has been revoked.")
-    return Caller(row.tenant, frozenset(row.scopes))
+    is_known = hmac.compare_digest(row.secret_hash, digest(secret))
+    if not is_known or row.revoked_at is not None:
+        raise Unauthenticated(_NOT_KNOWN)
+    if row.expires_at is not None and row.expires_at <= now:
+        raise Unauthenticated(f"The key expired on {row.expires_at:%Y-%m-%d}; ask for a new one.")
+    return Caller(row.tenant, frozenset(row.scopes), row.id)
 
 
-def create(store: Store, tenant: str, scopes: Sequence[str]) -> str:
+def _use_is_to_be_noted(row: ApiKeyRow, now: datetime) -> bool:
+    return row.last_used_at is None or row.last_used_at <= now - _USE_NOTED_EACH
+
+
+def create(
+    store: Store, tenant: str, scopes: Sequence[str], lifetime: timedelta | None = None
+) -> str:
     """Stores a new key, and returns it in the form in which its holder sends it."""
-    id_ = secrets.token_hex(6)
-    secret = secrets.token_urlsafe(32)
-    row = ApiKeyRow(
-        id=id_,
-        tenant=tenant,
-        scopes=sorted({*scopes}),
-        secret_hash=digest(secret),
-        created_at=datetime.now(UTC),
-    )
+    row, key = _new_key(tenant, scopes, lifetime)
     with store.writing() as rows:
         rows.api_keys.add(row)
-    return f"sw_{id_}_{secret}"
+        rows.audit.add("key.created", row.id, **_audited(row))
+    return key
+
+
+def rotate(store: Store, id_: str, overlap: timedelta) -> str:
+    """Stores a key for the same tenant, scopes and lifetime as another, which is refused once
+    `overlap` has passed. Raises NotFound, or Conflict for a key that is refused already."""
+    now = datetime.now(UTC)
+    with store.writing() as rows:
+        old = rows.api_keys.get(id_)
+        if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
+            raise Conflict(f"The key {id_} is revoked or expired; create another.")
+        lifetime = None if old.expires_at is None else old.expires_at - old.created_at
+        row, key = _new_key(old.tenant, old.scopes, lifetime)
+        old.expires_at = min(old.expires_at or now + overlap, now + overlap)
+        rows.api_keys.add(row)
+        rows.audit.add("key.rotated", id_, new_key=row.id, old_expires_at=_shown(old.expires_at))
+        rows.audit.add("key.created", row.id, **_audited(row))
+    return key
 
 
 def revoke(store: Store, id_: str) -> None:
     with store.writing() as rows:
         rows.api_keys.revoke(id_, datetime.now(UTC))
+        rows.audit.add("key.revoked", id_)
+
+
+def _new_key(
+    tenant: str, scopes: Sequence[str], lifetime: timedelta | None
+) -> tuple[ApiKeyRow, str]:
+    """A key to be stored, and the text that its holder sends."""
+    id_ = secrets.token_hex(6)
+    secret = secrets.token_urlsafe(32)
+    now = datetime.now(UTC)
+    row = ApiKeyRow(
+        id=id_,
+        tenant=tenant,
+        scopes=sorted({*scopes}),
+        secret_hash=digest(secret),
+        created_at=now,
+        expires_at=None if lifetime is None else now + lifetime,
+    )
+    return row, f"sw_{id_}_{secret}"
+
+
+def _audited(row: ApiKeyRow) -> dict[str, object]:
+    expires_at = None if row.expires_at is None else _shown(row.expires_at)
+    return {"of_tenant": row.tenant, "scopes": row.scopes, "expires_at": expires_at}
+
+
+def _shown(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def _list_keys(store: Store) -> list[str]:
@@ -104,14 +187,26 @@ def _list_keys(store: Store) -> list[str]:
 
 
 def _describe_key(row: ApiKeyRow) -> str:
-    line = f"{row.id}  {row.created_at:%Y-%m-%d}  {row.tenant}  {' '.join(row.scopes)}"
-    return f"{line}  revoked {row.revoked_at:%Y-%m-%d}" if row.revoked_at else line
+    parts = [row.id, f"{row.created_at:%Y-%m-%d}", row.tenant, " ".join(row.scopes)]
+    parts.append(f"used {row.last_used_at:%Y-%m-%d}" if row.last_used_at else "never used")
+    if row.expires_at:
+        parts.append(f"expires {row.expires_at:%Y-%m-%d %H:%M}")
+    if row.revoked_at:
+        parts.append(f"revoked {row.revoked_at:%Y-%m-%d}")
+    return "  ".join(parts)
 
 
 def _parse_tenant(name: str) -> str:
     if not 1 <= len(name) <= 100 or not name.isprintable() or name != name.strip():
         raise argparse.ArgumentTypeError("must be 1 to 100 printable characters")
     return name
+
+
+def _parse_span(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def main() -> int:
@@ -127,7 +222,7 @@ def main() -> int:
         parser.error(f"the database cannot be used: {error}")
     try:
         lines = _run(arguments, Store(engine))
-    except NotFound as error:
+    except (Conflict, NotFound) as error:
         parser.error(str(error))
     finally:
         engine.dispose()
@@ -151,6 +246,19 @@ def _argument_parser() -> argparse.ArgumentParser:
     create_command.add_argument(
         "--scope", action="append", choices=SCOPES, help=f"{scopes}. Both of the first unless given"
     )
+    create_command.add_argument(
+        "--expires-in", type=_parse_span, help="refuse the key after so long, such as 90d"
+    )
+    rotate_command = commands.add_parser(
+        "rotate", help="a new key like another, which is refused a day later"
+    )
+    rotate_command.add_argument("id")
+    rotate_command.add_argument(
+        "--overlap",
+        type=_parse_span,
+        default=timedelta(days=1),
+        help="how much later: 1d unless given",
+    )
     commands.add_parser("list", help="every key, without its secret")
     commands.add_parser("revoke", help="refuse a key from now on").add_argument("id")
     return parser
@@ -159,7 +267,10 @@ def _argument_parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace, store: Store) -> list[str]:
     """Runs the command, and returns the lines that it prints."""
     if arguments.command == "create":
-        return [create(store, arguments.tenant, arguments.scope or ["recommend", "report"])]
+        scopes = arguments.scope or ["recommend", "report"]
+        return [create(store, arguments.tenant, scopes, arguments.expires_in)]
+    if arguments.command == "rotate":
+        return [rotate(store, arguments.id, arguments.overlap)]
     if arguments.command == "revoke":
         revoke(store, arguments.id)
         return [f"{arguments.id} is revoked"]

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from models.search.warm_up import warm_up
 from service import __version__
+from service.ask.audit import AuditTrail
 from service.ask.checks import Checks
 from service.ask.comparisons import Comparisons
 from service.ask.evidence import Evidence
@@ -26,6 +27,7 @@ from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
 from service.learning.explanations import Explanations
+from service.learning.profile_gauges import ProfileGauges
 from service.learning.replays import Replays
 from service.learning.report_batches import ReportBatches
 from service.learning.report_logs import ReportLogs
@@ -34,6 +36,7 @@ from service.learning.reports import Reports
 from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
 from service.routes import (
+    audit,
     benchmarks,
     catalog,
     checks,
@@ -44,22 +47,34 @@ from service.routes import (
     frontiers,
     health,
     index,
+    metrics,
     predictions,
     profiles,
     recommendations,
     reports,
+    sweeps,
 )
 from service.routes.dependencies import Services
-from service.runtime.admission import AdmissionControl
+from service.runtime.admission import MAX_SET_ASIDE, AdmissionControl
 from service.runtime.cost_model import CostModel
+from service.runtime.graceful_stop import GracefulStop
 from service.runtime.idempotency import IdempotentCreation
+from service.runtime.leases import Leases
 from service.runtime.process_pool import ProcessPool
+from service.runtime.readiness import STATEMENT_S, Readiness
+from service.runtime.single_flight import SingleFlight
 from service.settings import Settings
 from service.store import Store, database
+from service.sweeps.dask_workers import DaskWorkers
+from service.sweeps.runner import SweepRunner
+from service.sweeps.sweeps import Sweeps
+from service.sweeps.workers import LocalWorkers, Workers
+from service.tools.retention import UnattendedRetention
 from service.web import openapi, problems, responses
-from service.web.authentication import Authentication
+from service.web.authentication import GUARDED, Authentication
 from service.web.compression import Compression
 from service.web.head_method import HeadAsGet
+from service.web.interruption import Interruptible, RunningRequests
 from service.web.json_body import LARGE_AT_ONCE
 from service.web.limits import BodyLimit
 from service.web.security_headers import SecurityHeaders
@@ -77,11 +92,14 @@ _V1 = (
     profiles,
     evidence,
     catalog,
+    audit,
+    sweeps,
 )
 
 
 def create_app(settings: Settings) -> FastAPI:
-    store = Store(database.connect(settings.database_url))
+    store = Store(database.connect(settings.database_url, settings.database_wait_s))
+    running = RunningRequests()
     app = FastAPI(
         title="Shardwright",
         description=openapi.DESCRIPTION,
@@ -90,20 +108,30 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
+        # Spans go where the variables of OpenTelemetry say. Metrics and logs have their own ways.
+        telemetry={"auto_configure": True, "metrics": False, "logs": False},
         middleware=[
             Middleware(Telemetry),
             Middleware(SecurityHeaders),
-            Middleware(Authentication, store=store, required=settings.require_api_keys),
+            Middleware(Interruptible, running=running),
+            Middleware(Authentication, store=store, guarded=_guarded(settings)),
             Middleware(HeadAsGet),
             Middleware(Compression),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes, wait_s=settings.body_wait_s),
         ],
     )
-    app.state.services = _services(store, settings)
+    leases = Leases(store, settings.idempotency_lease_s)
+    app.state.memory = store.memory
+    app.state.services = _services(store, settings, leases)
+    app.state.graceful_stop = GracefulStop(
+        settings.stop_grace_s, store.gate, leases, running.interrupt
+    )
+    app.state.retention = UnattendedRetention(store, settings.retention_days)
     app.state.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
     for module in _V1:
         app.include_router(module.router, responses=responses.IN_V1)
     app.include_router(health.router)
+    app.include_router(metrics.router)
     app.include_router(index.router)
     docs.install(app)
     problems.install(app)
@@ -111,34 +139,56 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _services(store: Store, settings: Settings) -> Services:
+def _guarded(settings: Settings) -> tuple[str, ...]:
+    """The beginnings of those paths that need a key."""
+    guarded: tuple[str, ...] = ()
+    if settings.require_api_keys:
+        guarded += (GUARDED,)
+    if settings.metrics_need_key:
+        guarded += (metrics.PATH,)
+    return guarded
+
+
+def _services(store: Store, settings: Settings, leases: Leases) -> Services:
     evidence_use_case = Evidence(store)
-    process_pool = ProcessPool(settings.database_url)
-    creation = IdempotentCreation(
-        store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s
-    )
+    cost_model = CostModel(warm_up, settings.heavy_wait_s)
+    drift = Drift(store)
+    process_pool = ProcessPool(settings.database_url, database_wait_s=settings.database_wait_s)
+    creation = IdempotentCreation(store, settings.idempotency_ttl_s, leases)
     calibrations = Calibrations(store, process_pool)
-    calibration_admission = AdmissionControl(1, settings.heavy_queue, settings.heavy_wait_s)
+    calibration_admission = AdmissionControl(
+        "calibrations", 1, settings.heavy_queue, settings.heavy_wait_s
+    )
+    sweep_runner = _sweep_runner(store, settings, cost_model)
     return Services(
         store=store,
         search_admission=AdmissionControl(
-            settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s
+            "searches",
+            settings.heavy_concurrency,
+            settings.heavy_queue,
+            settings.heavy_wait_s,
+            MAX_SET_ASIDE,
         ),
-        report_admission=AdmissionControl(1, settings.heavy_queue, settings.heavy_wait_s),
+        report_admission=AdmissionControl(
+            "reports", 1, settings.heavy_queue, settings.heavy_wait_s
+        ),
         calibration_admission=calibration_admission,
+        flights=SingleFlight(),
         creation=creation,
-        cost_model=CostModel(warm_up, settings.heavy_wait_s),
+        cost_model=cost_model,
+        audit=AuditTrail(store),
         benchmarks=Benchmarks(store),
         calibrations=calibrations,
         catalog=Catalog(store),
         checks=Checks(store),
         comparisons=Comparisons(store),
-        drift=Drift(store),
+        drift=drift,
         evidence=evidence_use_case,
         explanations=Explanations(store),
         frontiers=Frontiers(store),
         launches=Launches(store),
         predictions=Predictions(store),
+        profile_gauges=ProfileGauges(store, drift, cost_model),
         profiles=Profiles(store),
         recommendations=Recommendations(store, evidence_use_case),
         replays=Replays(store),
@@ -146,12 +196,29 @@ def _services(store: Store, settings: Settings) -> Services:
         report_logs=ReportLogs(store),
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
+        sweep_runner=sweep_runner,
+        sweeps=Sweeps(store, sweep_runner.wake if sweep_runner else _nobody_to_wake),
         timelines=Timelines(store),
         auto_calibration=AutoCalibration(
             store, calibrations, creation, calibration_admission, settings.unattended_look_s
         ),
         process_pool=process_pool,
+        readiness=Readiness(Store(database.connect(settings.database_url, STATEMENT_S))),
     )
+
+
+def _sweep_runner(store: Store, settings: Settings, cost_model: CostModel) -> SweepRunner | None:
+    if settings.dask_scheduler is not None:
+        workers: Workers = DaskWorkers(settings.dask_scheduler)
+    elif settings.sweep_processes:
+        workers = LocalWorkers(settings.database_url, settings.sweep_processes)
+    else:
+        return None
+    return SweepRunner(store, workers, settings.sweep_lease_s, lambda: cost_model.state == "ok")
+
+
+def _nobody_to_wake() -> None:
+    """Another process computes sweeps, and looks for them by itself."""
 
 
 @asynccontextmanager
@@ -160,10 +227,21 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await services.cost_model.start()
     # Requests run side by side, so that threads of one would take the cores of another.
     with threadpool_limits(1, user_api="blas"):
-        auto_calibration = asyncio.create_task(services.auto_calibration.run())
+        unattended = [
+            asyncio.create_task(services.auto_calibration.run()),
+            asyncio.create_task(app.state.retention.run()),
+            asyncio.create_task(asyncio.to_thread(services.evidence.load)),
+        ]
+        if services.sweep_runner is not None:
+            services.sweep_runner.start()
         yield
-        auto_calibration.cancel()
-        with suppress(asyncio.CancelledError):
-            await auto_calibration
+        for task in unattended:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if services.sweep_runner is not None:
+            await asyncio.to_thread(services.sweep_runner.stop)
+    await app.state.graceful_stop.end()
     services.process_pool.close()
+    services.readiness.close()
     services.store.close()

@@ -19,11 +19,13 @@ ServiceError
 ├── NotJson              the body has another media type or character set
 ├── BodyTooLarge         the body has more bytes than the service reads
 ├── BodyTooSlow          the next bytes of the body do not come
-├── Unavailable          the database does not answer
+├── Unavailable          the database does not answer, or cannot store anything
+├── Stopping             the service was told to stop, and there is no time left
 ├── Overloaded           too many computations are asked for at once
 │   ├── QueueFull        too many requests wait already
 │   ├── TurnNeverCame    others were computed all the time that the request waited
 │   ├── TooMuchHeld      the bodies of other requests fill the memory there is for bodies
+│   ├── WorkerKilled     the process that computed was killed, as for want of memory
 │   └── StillCompiling   the service has started a moment ago
 ├── ClientGone           the client has closed the connection
 └── Refused              several fields are wrong, each an Invalid of models.errors
@@ -158,8 +160,16 @@ class BodyTooSlow(ServiceError):
 
 
 class Unavailable(ServiceError):
+    """`reason` says what the database does, as the rest of a sentence."""
+
+    def __init__(self, reason: str = "does not answer") -> None:
+        super().__init__(f"The database {reason}; try again later.")
+        self.reason = reason
+
+
+class Stopping(ServiceError):
     def __init__(self) -> None:
-        super().__init__("The database does not answer; try again later.")
+        super().__init__("The service stops, and has stored nothing of this; try again later.")
 
 
 class Overloaded(ServiceError):
@@ -185,6 +195,14 @@ class TurnNeverCame(Overloaded):
 class TooMuchHeld(Overloaded):
     def __init__(self) -> None:
         super().__init__("Too many large bodies are being read; try again later.")
+
+
+class WorkerKilled(Overloaded):
+    def __init__(self) -> None:
+        super().__init__(
+            "The process that computed this was killed twice, perhaps because the machine has too"
+            " little memory; try again later, or with fewer reports at a time."
+        )
 
 
 class StillCompiling(Overloaded):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
@@ -29,6 +30,12 @@ def _normalize_database_url(url_text: str) -> str:
     return url.render_as_string(hide_password=False)
 
 
+def _require_distributed(address: str) -> str:
+    if find_spec("distributed") is None:
+        raise ValueError("needs the package distributed, which is in requirements-extras.lock")
+    return address
+
+
 PREFIX = "SHARDWRIGHT_"
 _YEAR_S = 365 * 24 * 3600.0
 
@@ -47,11 +54,22 @@ class Settings(BaseSettings):
     )
     """SQLite file or PostgreSQL."""
 
+    database_wait_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    """How long a statement may take, and how long one waits for a lock or a free connection. The
+    answer is then 503."""
+
     host: str = "127.0.0.1"
     """Address to listen on."""
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Port to listen on; 0 takes a free one."""
+
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that serve. Each has queues, caches and memory of its own."""
+
+    proxy_checks_callers: bool = False
+    """A proxy in front decides who may ask. Unless this or `SHARDWRIGHT_REQUIRE_API_KEYS` is set,
+    the service listens only where no other machine reaches it."""
 
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
     """What is logged, as a line of JSON each: DEBUG, INFO, WARNING or ERROR."""
@@ -67,6 +85,10 @@ class Settings(BaseSettings):
     """Answer only requests that carry a key made by `python -m service.api_keys`, each tenant
     seeing its own."""
 
+    metrics_need_key: bool = False
+    """Answer `/metrics` only to a key of the scope `admin`. Without it whoever reaches the service
+    may read its metrics, which tell nothing of single tenants."""
+
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
     """Searches and calibrations that compute at the same time; cheaper requests never wait behind
     them."""
@@ -81,9 +103,34 @@ class Settings(BaseSettings):
     idempotency_ttl_s: Annotated[float, Field(ge=60, le=10 * _YEAR_S)] = 24 * 3600.0
     """How long an Idempotency-Key remembers its answer."""
 
-    idempotency_in_flight_s: Annotated[float, Field(ge=1, le=_YEAR_S)] = 900.0
-    """After this an unanswered key is taken to belong to a crashed process, and may be tried
-    again."""
+    idempotency_lease_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
+    """How long a process that has crashed still holds the Idempotency-Keys of its requests. One
+    that lives renews its hold of them for as long as it computes."""
+
+    sweep_processes: Annotated[int, Field(ge=0, le=256)] = 1
+    """Processes that compute the items of sweeps, beside searches; 0 leaves them to other
+    processes of the service. Each worker process has so many."""
+
+    sweep_lease_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
+    """How long a process that has crashed still holds the items that it computed. One that lives
+    renews its hold of them."""
+
+    dask_scheduler: (
+        Annotated[
+            str, Field(pattern=r"^(tcp|tls|ws|wss)://.+$"), AfterValidator(_require_distributed)
+        ]
+        | None
+    ) = None
+    """Address of a Dask scheduler, such as tcp://scheduler:8786, whose workers then compute the
+    items of sweeps."""
+
+    stop_grace_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
+    """How long requests may take to finish once the service is told to stop. The others are then
+    answered with 503, and the process ends some seconds later."""
+
+    retention_days: Annotated[int, Field(ge=1, le=36500)] | None = None
+    """Once an hour, drop predictions and recommendations that are older than this and that no
+    report refers to. Unset, they are kept for good."""
 
     unattended_look_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
     """How often to look whether a profile's policy asks for a calibration."""

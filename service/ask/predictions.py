@@ -13,7 +13,9 @@ from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_pages import answer_page, save_answer
+from service.ask.answer_keys import AnswerKeys, Meaning
+from service.ask.answer_pages import answer_page
+from service.ask.kept_answers import KeptAnswers, LookedUp
 from service.ask.oom_history import oom_warnings, out_of_memory_runs
 from service.errors import Refused
 from service.resolve.answer_basis import basis
@@ -22,7 +24,7 @@ from service.resolve.launch_jobs import AnswerLaunched, launch_block
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
-from service.runtime.idempotency import SaveRows
+from service.runtime.idempotency import Prepared
 from service.schemas.catalog import CatalogQuery
 from service.schemas.launch_form import LaunchRead
 from service.schemas.launch_request import LaunchedPredictionRequest
@@ -30,8 +32,8 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
 from service.schemas.question import PinnedQuestion
 from service.schemas.workload import WorkloadFields
-from service.store import Store
-from service.store.tables import PredictionRow
+from service.store import Rows, Store
+from service.store.answer_text import AnswerText
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,22 @@ class _ResolvedRequest:
 class Predictions:
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._keys = AnswerKeys(store)
+        self._kept = KeptAnswers(store, "predictions")
 
-    def predict(self, request: PredictionRequest | LaunchedPredictionRequest) -> SaveRows:
+    def look_up(self, request: PredictionRequest | LaunchedPredictionRequest) -> LookedUp:
+        """The answer that the same question was given, if all that it rests on is as it was."""
+        key = self._keys.key("predictions", request, lambda rows: _meaning(rows, request))
+        return self._kept.look_up(key)
+
+    def predict(self, request: PredictionRequest | LaunchedPredictionRequest) -> Prepared:
+        looked_up = self.look_up(request)
+        if looked_up.known is not None:
+            return looked_up.known
         resolved = self._resolve(request)
         predicted = _predict(resolved)
         answer = self._explain(resolved, predicted)
-        return lambda rows: save_answer(rows, PredictionRow, answer)
+        return lambda rows: self._kept.save(rows, answer, looked_up.key)
 
     def _resolve(self, request: PredictionRequest | LaunchedPredictionRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
@@ -63,9 +75,11 @@ class Predictions:
             profile = requested_profile(rows, request.profile)
             if isinstance(request, PredictionRequest):
                 question = resolver.resolve(request)
-                given = request.layouts_by_field()
-                return _with_stack_defaults(request, question, profile, given)
-            launched = launched_question(resolver, request.launch, request)
+            else:
+                launched = launched_question(resolver, request.launch, request)
+        if isinstance(request, PredictionRequest):
+            given = request.layouts_by_field()
+            return _with_stack_defaults(request, question, profile, given)
         return _with_stack_defaults(
             launched.question,
             launched.resolved,
@@ -106,12 +120,18 @@ class Predictions:
             **grounds,
         )
 
-    def get(self, id_: str) -> dict[str, Any]:
-        with self._store.reading() as rows:
-            return rows.answers.prediction(id_).document
+    def get(self, id_: str) -> AnswerText:
+        return self._kept.get(id_)
 
     def page(self, query: CatalogQuery) -> dict[str, Any]:
-        return answer_page(self._store, PredictionRow, query)
+        return answer_page(self._store, "predictions", query)
+
+
+def _meaning(rows: Rows, request: PredictionRequest | LaunchedPredictionRequest) -> Meaning:
+    resolver = Resolver(rows)
+    if isinstance(request, PredictionRequest):
+        return Meaning.of([resolver.resolve(request)])
+    return Meaning.of([launched_question(resolver, request.launch, request).resolved])
 
 
 def _with_stack_defaults(

@@ -26,8 +26,10 @@ from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_pages import answer_page, save_answer
+from service.ask.answer_keys import AnswerKeys, Meaning
+from service.ask.answer_pages import answer_page
 from service.ask.evidence import Evidence
+from service.ask.kept_answers import KeptAnswers, LookedUp
 from service.ask.oom_history import (
     least_failed_gib,
     left_out_reasons,
@@ -40,6 +42,7 @@ from service.ask.recommendation_reasons import (
     points_to_check,
     spare_chips_reasons,
 )
+from service.metrics import LAYOUTS_EVALUATED, timed_search
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import leaf_switch_assumptions
 from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters, resolve_candidates
@@ -47,7 +50,7 @@ from service.resolve.launch_jobs import AnswerLaunched, launch_block, ranks_by_n
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, no_client
-from service.runtime.idempotency import SaveRows
+from service.runtime.idempotency import Prepared
 from service.schemas.allocation import AllocationAnswer
 from service.schemas.catalog import CatalogQuery
 from service.schemas.objective import AlternativeFields, ChoiceAnswer
@@ -62,8 +65,8 @@ from service.schemas.recommendation import (
     RecommendationRequest,
     ThresholdAnswer,
 )
-from service.store import Store
-from service.store.tables import RecommendationRow
+from service.store import Rows, Store
+from service.store.answer_text import AnswerText
 
 _THRESHOLDS_S = 3.0  # for all of them, unless the request gives a limit
 
@@ -109,21 +112,39 @@ class Recommendations:
     def __init__(self, store: Store, evidence: Evidence) -> None:
         self._store = store
         self._evidence = evidence
+        self._keys = AnswerKeys(store)
+        self._kept = KeptAnswers(store, "recommendations")
+
+    def look_up(self, request: RecommendationRequest) -> LookedUp:
+        """The answer that the same question was given, if all that it rests on is as it was."""
+        return self._kept.look_up(self._key(request))
 
     def recommend(
         self, request: RecommendationRequest, require_client: Callable[[], None] = no_client
-    ) -> SaveRows:
+    ) -> Prepared:
+        looked_up = self.look_up(request)
+        if looked_up.known is not None:
+            return looked_up.known
         resolved = self._resolve(request, require_client)
         solution = self._solve(resolved)
         answer = self._explain(resolved, solution)
-        return lambda rows: save_answer(rows, RecommendationRow, answer)
+        # What was found by the end of the time is no answer to who asks again.
+        is_final = not resolved.deadline.ran_out and self._key(request) == looked_up.key
+        key = looked_up.key if is_final else answer.id
+        return lambda rows: self._kept.save(rows, answer, key)
 
-    def get(self, id_: str) -> dict[str, Any]:
-        with self._store.reading() as rows:
-            return rows.answers.recommendation(id_).document
+    def find(self, request: RecommendationRequest) -> Recommendation:
+        """What a request is recommended, without the words of an answer. Stores nothing."""
+        return self._solve(self._resolve(request, no_client)).found
+
+    def get(self, id_: str) -> AnswerText:
+        return self._kept.get(id_)
 
     def page(self, query: CatalogQuery) -> dict[str, Any]:
-        return answer_page(self._store, RecommendationRow, query)
+        return answer_page(self._store, "recommendations", query)
+
+    def _key(self, request: RecommendationRequest) -> str:
+        return self._keys.key("recommendations", request, lambda rows: _meaning(rows, request))
 
     def _resolve(
         self, request: RecommendationRequest, require_client: Callable[[], None]
@@ -269,6 +290,11 @@ class Recommendations:
         )
 
 
+def _meaning(rows: Rows, request: RecommendationRequest) -> Meaning:
+    candidates = resolve_candidates(Resolver(rows), request)
+    return Meaning.of(candidates.resolved.values(), candidates.pinned_forms)
+
+
 def _search_layouts(
     asked: _ResolvedRequest, target: _Target, failed: list[OutOfMemoryRun]
 ) -> Recommendation:
@@ -277,22 +303,25 @@ def _search_layouts(
     if allocation is not None:  # which has settled how many chips are used
         constraints = replace(constraints, use_all_chips=True)
     try:
-        return recommend(
-            target.problem,
-            asked.profile,
-            constraints,
-            tolerance=asked.request.tolerance,
-            top=asked.request.top,
-            should_continue=asked.deadline,
-            oom_gib=least_failed_gib(failed),
-            untried_bound_s=math.inf if allocation is None else allocation.untried_bound_s,
-            known=_known_layouts(target),
-        )
+        with timed_search():
+            found = recommend(
+                target.problem,
+                asked.profile,
+                constraints,
+                tolerance=asked.request.tolerance,
+                top=asked.request.top,
+                should_continue=asked.deadline,
+                oom_gib=least_failed_gib(failed),
+                untried_bound_s=math.inf if allocation is None else allocation.untried_bound_s,
+                known=_known_layouts(target),
+            )
     except Infeasible as error:
         choices = target.choices
         if len(choices) > 1 and all(choice.refused for choice in choices):
             raise no_cluster_fits(choices, error) from None
         raise error from None
+    LAYOUTS_EVALUATED.inc(found.certificate.evaluated)
+    return found
 
 
 def _known_layouts(target: _Target) -> Layouts | None:

@@ -1,21 +1,27 @@
 """Calibrations that nobody asks for: the policy of a profile may say after how many reports one
 starts by itself.
 
-Of several processes on one database, only one runs each calibration: it claims an Idempotency-Key
-that no request can have.
+Of several processes on one database, only one at a time looks what is due for a profile and does
+it: it holds a lease. What was done is kept under an Idempotency-Key that no request can have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
 from models.errors import DomainError
 from service.errors import NothingToLearn, ServiceError, StillRunning
 from service.learning.calibrations import Calibrations
 from service.runtime.admission import AdmissionControl
-from service.runtime.idempotency import IdempotencyKey, IdempotentCreation
+from service.runtime.idempotency import (
+    CreatedResource,
+    IdempotencyKey,
+    IdempotentCreation,
+    SaveRows,
+)
 from service.schemas.profile import CalibrationRequest, Policy
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
@@ -56,7 +62,7 @@ class AutoCalibration:
             try:
                 for due in await asyncio.to_thread(self._due_calibrations):
                     async with self._slots.admit(_never_gone):
-                        await asyncio.to_thread(self._calibrate, due)
+                        await asyncio.to_thread(self._calibrate_alone, due.profile_id)
             except ServiceError as error:
                 log.warning("unattended calibration: %s", error)
             except Exception:
@@ -67,20 +73,32 @@ class AutoCalibration:
             candidates = [_due_calibration(rows, profile) for profile in rows.profiles.all()]
         return [due for due in candidates if due is not None and due.key not in self._done_keys]
 
+    def _calibrate_alone(self, profile_id: str) -> None:
+        """Does what is due for a profile, unless another process is about to."""
+        with (
+            suppress(StillRunning),
+            self._creation.holding(f"unattended calibrations of {profile_id}"),
+        ):
+            # Another process may have done it since this one looked.
+            for due in self._due_calibrations():
+                if due.profile_id == profile_id:
+                    self._calibrate(due)
+
     def _calibrate(self, due: _DueCalibration) -> None:
         """Calibrate once for this number of reports, even if they turn out to be of no use."""
         key = IdempotencyKey.of(due.key, due.profile_id)
-        request = CalibrationRequest()
-        try:
-            made = self._creation.create(
-                key, lambda: self._calibrations.calibrate(due.profile_id, request)
-            )
-            log.info("unattended calibration of %s made %s", due.profile_id, made.location)
-        except StillRunning:
-            return  # in another process, or in one that crashed: its claim expires
-        except (NothingToLearn, DomainError) as error:
-            log.info("unattended calibration of %s made nothing: %s", due.profile_id, error)
+        made = self._creation.create(key, lambda: self._prepare(due.profile_id))
+        log.info("unattended calibration of %s made %s", due.profile_id, made.location)
         self._done_keys.add(due.key)
+
+    def _prepare(self, profile_id: str) -> SaveRows:
+        """The new version; or the profile as it is, so that no process tries the same again."""
+        try:
+            return self._calibrations.calibrate(profile_id, CalibrationRequest())
+        except (NothingToLearn, DomainError) as error:
+            nothing = CreatedResource(f"/v1/profiles/{profile_id}", {"reason": str(error)})
+            log.info("unattended calibration of %s finds nothing: %s", profile_id, error)
+            return lambda rows: nothing
 
 
 def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:

@@ -117,12 +117,14 @@ def judge(
     latest_by_source: ProfileComparison | None = None,
     *,
     requested: bool,
+    is_agreed: bool = True,
 ) -> Promotion:
     """Whether the calibration's version is activated, with the reason.
 
     `published` and `latest_by_source` are the errors of compare_on_published_runs and
     compare_on_latest_runs, which may not grow; the reason names no source. `requested`: the caller
-    wants the version active at once, whatever the policy's mode.
+    wants the version active at once, whatever the policy's mode. `is_agreed`: several tenants
+    measured alike what was learnt, or it came without a key.
     """
     outliers = len(calibration.outliers)
     if 2 * outliers > calibration.observations:
@@ -149,6 +151,12 @@ def judge(
         return _not_promoted(f"{change}, which is no fall of {least} or more")
     if policy.mode == "manual" and not requested:
         return _not_promoted(f"{change}; the policy is manual: a person activates it")
+    if not is_agreed:
+        return _not_promoted(
+            f"{change}, but fewer than {policy.min_tenants} tenants measured alike: what one has"
+            " measured moves nobody else's predictions until others agree, a person activates it,"
+            " or the policy's min_tenants is 1"
+        )
     compared = {f"{what} of unseen reports": held_out for what, held_out in errors.items()}
     if published:
         compared["step times of published runs"] = published

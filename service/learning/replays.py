@@ -35,12 +35,10 @@ from service.schemas.summary import (
     ReplayRequest,
 )
 from service.store import Rows, Store
+from service.store.answers import Answer
 from service.store.reports import ReportFilter
-from service.store.tables import PredictionRow, RecommendationRow
 
 _REPORTS_PER_ANSWER = 10  # of the limit that a request sets
-
-AnswerRow = PredictionRow | RecommendationRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +49,17 @@ class _StoredAnswer:
     layouts that it ranked.
     """
 
-    row: AnswerRow
+    answer: Answer
     predictions: list[dict[str, Any]]
     problem: Problem
     layouts: Layouts
     constraints: Constraints
 
     @classmethod
-    def of(cls, resolver: Resolver, row: AnswerRow) -> _StoredAnswer:
-        document = row.document
+    def of(cls, resolver: Resolver, answer: Answer) -> _StoredAnswer:
+        document = answer.document
         question = {name: document["request"][name] for name in Question.model_fields}
-        if isinstance(row, RecommendationRow):
+        if answer.kind == "recommendations":
             question |= best_cluster_and_stack(document)
             predictions = RecommendedLayouts.of(document).ranked
             constraints = document["request"]["constraints"]
@@ -70,7 +68,7 @@ class _StoredAnswer:
             constraints = {}
         layouts = [LayoutFields.model_validate(item["layout"]).build() for item in predictions]
         return cls(
-            row=row,
+            answer=answer,
             predictions=predictions,
             problem=resolver.resolve(Question.model_validate(question)).problem,
             layouts=Layouts.of(layouts),
@@ -79,7 +77,7 @@ class _StoredAnswer:
 
     @property
     def is_recommendation(self) -> bool:
-        return isinstance(self.row, RecommendationRow)
+        return self.answer.kind == "recommendations"
 
 
 class Replays:
@@ -101,7 +99,7 @@ class Replays:
             try:
                 answers.append(_replayed(answer, replayed))
             except DomainError:
-                unusable.append(_location(answer.row))
+                unusable.append(answer.answer.location)
         return ReplayAnswer(
             profile=ProfileUsed(id=replayed.id, version=replayed.version),
             active=ProfileUsed(id=active.id, version=active.version),
@@ -127,24 +125,22 @@ def _stored_answers(rows: Rows, request: ReplayRequest) -> tuple[list[_StoredAns
     those that do not."""
     resolver = Resolver(rows)
     span = request.limit, request.since, request.until
-    newest: list[AnswerRow] = [*rows.answers.newest(PredictionRow, *span)]
-    newest += rows.answers.newest(RecommendationRow, *span)
+    newest = [
+        *rows.answers.newest("predictions", *span),
+        *rows.answers.newest("recommendations", *span),
+    ]
     stored: list[_StoredAnswer] = []
     unusable: list[str] = []
-    for row in newest:
+    for answer in newest:
         try:
-            stored.append(_StoredAnswer.of(resolver, row))
+            stored.append(_StoredAnswer.of(resolver, answer))
         except (DomainError, ValidationError):
-            unusable.append(_location(row))
+            unusable.append(answer.location)
     return stored, unusable
 
 
-def _location(row: AnswerRow) -> str:
-    return f"/v1/{'predictions' if isinstance(row, PredictionRow) else 'recommendations'}/{row.id}"
-
-
 def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
-    row = answer.row
+    stored = answer.answer
     coefficients = profile.coefficients(answer.problem.scopes)
     predictions = predict(answer.problem, answer.layouts, coefficients)
     times = predictions.step_time_s
@@ -153,9 +149,9 @@ def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
     another_first = not admissible[0] or (times[admissible] < times[0]).any()
     return Replayed(
         kind="recommendation" if answer.is_recommendation else "prediction",
-        id=row.id,
-        location=_location(row),
-        made_with=ProfileUsed(id=row.profile_id, version=row.profile_version),
+        id=stored.id,
+        location=stored.location,
+        made_with=ProfileUsed(id=stored.profile_id, version=stored.profile_version),
         layouts=[
             ReplayedLayout(
                 rank=i + 1,

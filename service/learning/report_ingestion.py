@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from models.errors import DomainError, Invalid
 from models.layouts.rules import first_broken
 from models.prediction.prediction import Prediction, predict_layouts
+from models.spec.identity import cached_by_identity
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
@@ -23,10 +24,10 @@ from service.resolve import measurements
 from service.resolve.answer_basis import basis
 from service.resolve.answered_layout import AnsweredLayout, layout_of_report
 from service.resolve.assumptions import layout_assumptions, software_date_assumptions
+from service.resolve.known_predictions import is_legal, prediction_of, shown_prediction
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.layout import LayoutFields
-from service.schemas.prediction import PredictedLayout
 from service.schemas.report import ReportAnswer, ReportSubmission
 from service.schemas.stack import with_age
 from service.store import Rows, Store
@@ -34,6 +35,7 @@ from service.store.arrivals import RowValues
 
 Refusal = DomainError | ServiceError
 
+_ATTRIBUTIONS = 256  # that are kept
 _MAX_CLOCK_SKEW = timedelta(days=1)
 _MOST_DEVICE_MEMORIES = 2
 """Of memory that a failed run had, in memories of a device: it may have had some of the host's."""
@@ -89,7 +91,6 @@ class _Ingestion:
         ] = {}
         self._resolved: dict[str, ResolvedQuestion] = {}
         self._predictions: dict[tuple[str, Layout], Prediction] = {}
-        self._attributions: dict[tuple[str, Layout], ResidualAttribution] = {}
 
     def resolve(
         self,
@@ -157,6 +158,9 @@ class _Ingestion:
         illegal: list[int] = []
         for positions in _positions_by_question(runs):
             problem = runs[positions[0]].problem
+            if len(positions) == 1:
+                illegal += [i for i in positions if not is_legal(problem, runs[i].layout)]
+                continue
             broken = first_broken(problem, Layouts.of([runs[i].layout for i in positions]))
             illegal += [i for i, rule in zip(positions, broken, strict=True) if rule >= 0]
         return illegal
@@ -166,7 +170,10 @@ class _Ingestion:
         for positions in _positions_by_question(runs):
             first = runs[positions[0]]
             layouts = list(dict.fromkeys(runs[i].layout for i in positions))
-            predictions = predict_layouts(first.problem, layouts, self._profile)
+            if len(layouts) == 1:
+                predictions = [prediction_of(first.problem, self._profile, layouts[0])]
+            else:
+                predictions = predict_layouts(first.problem, layouts, self._profile)
             for layout, prediction in zip(layouts, predictions, strict=True):
                 self._predictions[first.question_key, layout] = prediction
 
@@ -231,7 +238,7 @@ class _Ingestion:
             recommendation_id=submission.recommendation_id,
             rank=subject.rank,
             choice=submission.choice,
-            prediction=PredictedLayout.of(prediction, run.problem.cluster),
+            prediction=shown_prediction(run.problem, prediction),
             measured=speed,
             residual=measurements.log_ratio(step_time_s, prediction.step_time_s),
             within_interval=within_interval,
@@ -261,10 +268,15 @@ class _Ingestion:
             )
         if step_time_s is None or within_interval:
             return None
-        key = run.question_key, run.layout
-        if key not in self._attributions:
-            self._attributions[key] = ResidualAttribution(run.problem, run.layout, self._profile)
-        return self._attributions[key].sentence(prediction, step_time_s, run.submission.parts)
+        attribution = _attribution(run.problem, self._profile, run.layout)
+        return attribution.sentence(prediction, step_time_s, run.submission.parts)
+
+
+@cached_by_identity(_ATTRIBUTIONS, objects=2)
+def _attribution(problem: Problem, profile: Profile, layout: Layout) -> ResidualAttribution:
+    """What is the same for all residuals of a layout, which takes as long as all else that a report
+    is answered with."""
+    return ResidualAttribution(problem, layout, profile)
 
 
 @contextmanager

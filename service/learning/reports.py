@@ -50,6 +50,7 @@ class Reports:
                 if not {"*", etag(row)} & {*seen}:
                     raise PreconditionFailed(etag(row))
                 row.withdrawn_at = datetime.now(UTC)
+                rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
         return current_document(row), etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:

@@ -59,6 +59,14 @@ def log_residuals(runs: Sequence[Run], profile: Profile) -> Array:
     return np.asarray(measured - predicted)
 
 
+def log_memory_residuals(runs: Sequence[StoredRun], profile: Profile) -> Array:
+    """The natural logarithm of measured over predicted reserved memory under this profile; shape
+    (runs,)."""
+    measured = np.log([run.reserved_bytes or np.nan for run in runs])
+    predicted = np.log(_predicted(runs, profile, lambda predictions: predictions.reserved_bytes))
+    return np.asarray(measured - predicted)
+
+
 def needed_gib(runs: Sequence[Run], profile: Profile) -> Array:
     """The memory, in GiB, that a device must have for each run under this profile; shape
     (runs,)."""

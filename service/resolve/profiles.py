@@ -7,7 +7,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from threading import Lock
 from typing import Any
+
+from cachetools import LRUCache, cached
 
 from models.calibration.posterior import Posterior, shipped_posterior
 from models.errors import Invalid, UnknownName
@@ -26,8 +29,10 @@ from service.schemas.profile import (
 from service.schemas.question import ProfileWanted
 from service.store import Rows, Store
 from service.store.tables import ProfileRow, ProfileVersionRow
+from service.store.versions import DEFAULT_PROFILE
 
-DEFAULT_PROFILE = "default"
+_PARSED = 32
+"""Versions of profiles that are kept in memory, some 2 MB each."""
 
 
 def seed(store: Store) -> None:
@@ -66,8 +71,19 @@ def active_profile(rows: Rows) -> Profile:
 
 def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
     """A version of the profile; the active one if `version` is None."""
-    row = rows.profiles.active(id_) if version is None else rows.profiles.version(id_, version)
-    return Profile.from_json(row.content)
+    current = rows.versions
+    if id_ == DEFAULT_PROFILE and version in (None, current.profile):
+        return _parsed(rows, id_, current.profile, current.profile_hash)
+    if version is None:
+        version = rows.profiles.get(id_).active_version
+    return _parsed(rows, id_, version, rows.profiles.content_hash(id_, version))
+
+
+@cached(LRUCache(_PARSED), key=lambda rows, *version: version, lock=Lock())
+def _parsed(rows: Rows, id_: str, version: int, content_hash: str) -> Profile:
+    """A version of a profile, which is read and parsed when it is asked for first. `content_hash`
+    tells it from versions of the same number in other databases."""
+    return Profile.from_json(rows.profiles.version(id_, version).content)
 
 
 def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
@@ -78,12 +94,11 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
         known = [profile.id for profile in rows.profiles.all()]
         raise UnknownName("profile.id", requested.id, known)
     try:
-        row = rows.profiles.version(requested.id, requested.version)
+        return profile_version(rows, requested.id, requested.version)
     except NotFound:
         last = rows.profiles.latest(requested.id).version
         rule = f"profile {requested.id} has no such version; it has 1 to {last}"
         raise Invalid("profile.version", requested.version, rule) from None
-    return Profile.from_json(row.content)
 
 
 class Profiles:
@@ -113,7 +128,7 @@ class Profiles:
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
             rows.profiles.version(id_, version)
-            policy = profile.policy
+            before, policy = profile.active_version, profile.policy
             if version < profile.active_version:
                 # Whoever rolls back does not want the same reports learnt and promoted once more:
                 # from now on a person activates.
@@ -122,6 +137,7 @@ class Profiles:
                 id_, version, profile.revision, policy
             ):
                 raise PreconditionFailed(etag(profile))
+            rows.audit.add("profile.activated", f"{id_}/{version}", before=before)
         return self.get(id_)
 
     def set_policy(
@@ -130,10 +146,12 @@ class Profiles:
         """Change how versions are promoted; with `etags` as in `activate`."""
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
+            before = profile.policy
             if not _etag_matches(profile, etags) or not rows.profiles.set_policy(
                 id_, policy.model_dump(), profile.revision
             ):
                 raise PreconditionFailed(etag(profile))
+            rows.audit.add("policy.set", id_, before=before, after=policy.model_dump())
         return self.get(id_)
 
 

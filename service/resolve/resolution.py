@@ -131,6 +131,13 @@ class Resolver:
         self, question: Question, usd_per_chip_hour: float | None = None
     ) -> ResolvedQuestion:
         """`usd_per_chip_hour` is the price of a cluster that names none of its own."""
+        asked = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
+        return self._rows.recall(
+            ("question", asked, usd_per_chip_hour),
+            lambda: self._resolve(question, usd_per_chip_hour),
+        )
+
+    def _resolve(self, question: Question, usd_per_chip_hour: float | None) -> ResolvedQuestion:
         architecture = self.architecture(question.model)
         sized = self.cluster(question.cluster, usd_per_chip_hour)
         stack = self.stack(question.stack)
@@ -305,7 +312,10 @@ class Resolver:
         return ResolvedPart(form.build(base), used, pinned_form)
 
     def _registered(self, kind: Kind, name: str) -> CatalogRow | None:
-        return self._rows.catalog.named(kind, normalized_name(name))
+        normalized = normalized_name(name)
+        return self._rows.recall(
+            (kind, normalized), lambda: self._rows.catalog.named(kind, normalized)
+        )
 
     def _shipped(self, kind: Kind, name: str, field: str, find: Callable[[str], T]) -> T:
         """What `find` has by this name.

@@ -29,6 +29,4 @@ async def check(
     """Is this job worth submitting? A layout, or a launch configuration as typed: which rules it
     breaks, whether it fits, how fast it is, what would be faster, and what to change first. Nothing
     is stored."""
-    return await computation.respond(
-        lambda client: services.checks.check(body, client.require_connected)
-    )
+    return await computation.respond(lambda turn: services.checks.check(body, turn.checkpoint))

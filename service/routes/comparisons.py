@@ -31,5 +31,5 @@ async def compare(
     the best under some constraints: where the difference of their times comes from, term by term.
     Nothing is stored."""
     return await computation.respond(
-        lambda client: services.comparisons.compare(body, client.require_connected)
+        lambda turn: services.comparisons.compare(body, turn.checkpoint)
     )

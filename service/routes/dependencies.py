@@ -15,10 +15,12 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.api_keys import ANYONE, Caller
+from service.ask.audit import AuditTrail
 from service.ask.checks import Checks
 from service.ask.comparisons import Comparisons
 from service.ask.evidence import Evidence
 from service.ask.frontiers import Frontiers
+from service.ask.kept_answers import ANSWERED_BEFORE, LookedUp
 from service.ask.launches import Launches
 from service.ask.predictions import Predictions
 from service.ask.recommendations import Recommendations
@@ -29,6 +31,7 @@ from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
 from service.learning.explanations import Explanations
+from service.learning.profile_gauges import ProfileGauges
 from service.learning.replays import Replays
 from service.learning.report_batches import ReportBatches
 from service.learning.report_logs import ReportLogs
@@ -36,19 +39,24 @@ from service.learning.report_summaries import ReportSummaries
 from service.learning.reports import Reports
 from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
-from service.runtime.admission import AdmissionControl, ClientWatch
+from service.runtime.admission import AdmissionControl, IsDisconnected, Turn
 from service.runtime.cost_model import CostModel
 from service.runtime.idempotency import (
-    CREATED,
     CreatedResource,
     IdempotencyKey,
     IdempotentCreation,
-    SaveRows,
+    Prepared,
 )
 from service.runtime.process_pool import ProcessPool
+from service.runtime.readiness import Readiness
+from service.runtime.single_flight import SingleFlight
 from service.store import Store
+from service.sweeps.runner import SweepRunner
+from service.sweeps.sweeps import Sweeps
+from service.web.at_hand import keep_answered
 from service.web.json_body import JsonRequest
 from service.web.preferences import WHOLE, Form
+from service.web.text_responses import text_response
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -62,9 +70,13 @@ class Services:
     report_admission: AdmissionControl
     """For batches of reports and long logs."""
     calibration_admission: AdmissionControl
+    flights: SingleFlight[CreatedResource]
+    """Questions that are being answered."""
     creation: IdempotentCreation
     cost_model: CostModel
     process_pool: ProcessPool
+    readiness: Readiness
+    audit: AuditTrail
     auto_calibration: AutoCalibration
     benchmarks: Benchmarks
     calibrations: Calibrations
@@ -77,6 +89,7 @@ class Services:
     frontiers: Frontiers
     launches: Launches
     predictions: Predictions
+    profile_gauges: ProfileGauges
     profiles: Profiles
     recommendations: Recommendations
     replays: Replays
@@ -84,6 +97,9 @@ class Services:
     report_logs: ReportLogs
     report_summaries: ReportSummaries
     reports: Reports
+    sweep_runner: SweepRunner | None
+    """None where this process computes no items of sweeps."""
+    sweeps: Sweeps
     timelines: Timelines
 
     def of(self, caller: Caller) -> Services:
@@ -91,7 +107,7 @@ class Services:
         of its own."""
         if caller == ANYONE:
             return self
-        store = self.store.of(caller.tenant, sees_all=caller.sees_all)
+        store = self.store.of(caller.tenant, sees_all=caller.sees_all, key_id=caller.key_id)
         return replace(
             self,
             store=store,
@@ -110,6 +126,7 @@ class Services:
             report_logs=ReportLogs(store),
             report_summaries=ReportSummaries(store),
             reports=Reports(store),
+            sweeps=self.sweeps.of(store),
             timelines=Timelines(store),
         )
 
@@ -119,7 +136,10 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
-def _services(request: Request) -> Services:
+# Dependencies are coroutines, since FastAPI runs functions in a thread each.
+
+
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services.of(_caller(request))
 
@@ -127,7 +147,7 @@ def _services(request: Request) -> Services:
 def require_scope(scope: str) -> Any:
     """A dependency that raises Forbidden unless the caller's key has this scope."""
 
-    def require(request: Request) -> None:
+    async def require(request: Request) -> None:
         caller = _caller(request)
         if not caller.may(scope):
             raise Forbidden(scope, sorted(caller.scopes))
@@ -150,30 +170,56 @@ VersionNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
 class CreationResponder:
     """Answers a POST that creates something, and creates it once per Idempotency-Key."""
 
-    def __init__(
-        self,
-        request: Request,
-        services: ServicesDep,
-        _: CompiledDep,
-        idempotency_key: Annotated[
-            str | None,
-            Header(
-                description="Makes a retry safe: the same key and request get the stored answer."
-            ),
-        ] = None,
-    ) -> None:
+    def __init__(self, request: Request, services: Services, idempotency_key: str | None) -> None:
         self._request = request
         self._creation = services.creation
         self._search_admission = services.search_admission
+        self._flights = services.flights
         self._key = None if idempotency_key is None else self._parse_key(idempotency_key)
 
-    def respond(self, prepare: Callable[[], SaveRows], form: Form = WHOLE) -> Response:
+    def respond(self, prepare: Callable[[], Prepared], form: Form = WHOLE) -> Response:
         """Answers in a form of what was created. A retry may ask for another form of the same."""
-        return _created_response(self._creation.create(self._key, prepare), form)
+        return self._response(self._creation.create(self._key, prepare), form)
+
+    async def respond_once(
+        self,
+        look_up: Callable[[], LookedUp],
+        compute: Callable[[Turn], Prepared],
+        form: Form,
+    ) -> Response:
+        """Answers a question: with the answer that it was given before or that is being computed,
+        or else computes it, once the admission of searches lets it in."""
+        looked_up = await run_in_threadpool(self._look_up, look_up, form)
+        if isinstance(looked_up, Response):
+            return looked_up
+        tenant = _caller(self._request).tenant
+
+        async def lead(is_abandoned: IsDisconnected) -> CreatedResource:
+            async with self._search_admission.admit(is_abandoned, tenant) as turn:
+                return await run_in_threadpool(
+                    self._creation.create, self._key, lambda: compute(turn)
+                )
+
+        created, has_led = await self._flights.run(
+            (tenant, looked_up), lead, self._request.is_disconnected
+        )
+        if has_led:
+            return self._response(created, form)
+        again = replace(created, status=ANSWERED_BEFORE)
+        return await run_in_threadpool(self.respond, lambda: again, form)
+
+    def _look_up(self, look_up: Callable[[], LookedUp], form: Form) -> Response | str:
+        """The response, if nothing has to be computed for it; or the key of the answer."""
+        earlier = None if self._key is None else self._creation.earlier_answer(self._key)
+        if earlier is not None:
+            return self._response(earlier, form)
+        found = look_up()
+        known = found.known
+        return found.key if known is None else self.respond(lambda: known, form)
 
     async def respond_when_admitted(
         self,
-        prepare: Callable[[ClientWatch], SaveRows],
+        prepare: Callable[[Turn], Prepared],
         admission: AdmissionControl | None = None,
         form: Form = WHOLE,
     ) -> Response:
@@ -182,14 +228,27 @@ class CreationResponder:
         if self._key is not None:
             earlier = await run_in_threadpool(self._creation.earlier_answer, self._key)
             if earlier is not None:
-                return _created_response(earlier, form)
+                return self._response(earlier, form)
         admission = admission or self._search_admission
-        async with admission.admit(self._request.is_disconnected) as client:
-            return await run_in_threadpool(self.respond, lambda: prepare(client), form)
+        tenant = _caller(self._request).tenant
+        async with admission.admit(self._request.is_disconnected, tenant) as turn:
+            return await run_in_threadpool(self.respond, lambda: prepare(turn), form)
+
+    def _response(self, created: CreatedResource, form: Form) -> Response:
+        headers = {"Location": created.location}
+        if created.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        if created.text is None:
+            return JSONResponse(created.document, created.status, headers)
+        if created.status == ANSWERED_BEFORE:
+            keep_answered(self._request, created.location, created.text)
+        return text_response(self._request, created.text, form, created.status, headers)
 
     def _parse_key(self, header: str) -> IdempotencyKey:
         """The key of the request. The key of a tenant is hashed together with the tenant's name,
         since two tenants may choose the same one."""
+        if len(self._request.headers.getlist("idempotency-key")) > 1:
+            raise BadHeader("Idempotency-Key", "must be sent once")
         if not _KEY.fullmatch(header):
             raise BadHeader("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
         tenant = _caller(self._request).tenant
@@ -206,27 +265,39 @@ class CreationResponder:
 class ComputationResponder:
     """Answers what computes long and stores nothing, once the admission of searches lets it in."""
 
-    def __init__(self, request: Request, services: ServicesDep, _: CompiledDep) -> None:
+    def __init__(self, request: Request, services: Services) -> None:
         self._request = request
         self._admission = services.search_admission
 
-    async def respond(self, compute: Callable[[ClientWatch], dict[str, Any]]) -> Response:
-        async with self._admission.admit(self._request.is_disconnected) as client:
-            return JSONResponse(await run_in_threadpool(compute, client))
-
-
-def _created_response(created: CreatedResource, form: Form) -> Response:
-    headers = {**form.headers, "Location": created.location}
-    if created.replayed:
-        headers["Idempotency-Replayed"] = "true"
-    return JSONResponse(form.of(created.document), CREATED, headers)
+    async def respond(self, compute: Callable[[Turn], dict[str, Any]]) -> Response:
+        tenant = _caller(self._request).tenant
+        async with self._admission.admit(self._request.is_disconnected, tenant) as turn:
+            return JSONResponse(await run_in_threadpool(compute, turn))
 
 
 async def _raw_body(request: Request) -> str:
     return (await request.body()).decode()
 
 
-CreationDep = Annotated[CreationResponder, Depends()]
-ComputationDep = Annotated[ComputationResponder, Depends()]
+async def _creation(
+    request: Request,
+    services: ServicesDep,
+    _: CompiledDep,
+    idempotency_key: Annotated[
+        str | None,
+        Header(description="Makes a retry safe: the same key and request get the stored answer."),
+    ] = None,
+) -> CreationResponder:
+    return CreationResponder(request, services, idempotency_key)
+
+
+async def _computation(
+    request: Request, services: ServicesDep, _: CompiledDep
+) -> ComputationResponder:
+    return ComputationResponder(request, services)
+
+
+CreationDep = Annotated[CreationResponder, Depends(_creation)]
+ComputationDep = Annotated[ComputationResponder, Depends(_computation)]
 RawBody = Annotated[str, Depends(_raw_body)]
 """The body as it was received, before it is parsed."""

@@ -334,6 +334,21 @@ POLICIES: dict[str, Example] = {
         "value": {"mode": "automatic", "margin": 0.01, "after_reports": 200},
     },
 }
+SWEEPS: dict[str, Example] = {
+    "purchase": {
+        "summary": "Two models on two clusters of three sizes",
+        "value": {
+            "models": ["llama-3.1-8b", "llama-3.1-70b"],
+            "clusters": [
+                {"preset": preset, "num_chips": num_chips}
+                for preset in ("h100", "b200")
+                for num_chips in (64, 128, 256)
+            ],
+            "workloads": [{"seq_len": 8192, "global_batch": 512}],
+            "stacks": ["torchtitan"],
+        },
+    }
+}
 ETAGS: dict[str, Example] = {
     "as shipped": {"summary": "Of a profile that nobody has changed", "value": '"default-1"'}
 }

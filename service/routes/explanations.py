@@ -30,5 +30,5 @@ async def explain(
     goes, what makes the difference to what was predicted, what the log shows, and what to try,
     with what it would gain. Nothing is stored."""
     return await computation.respond(
-        lambda client: services.explanations.explain(body, client.require_connected)
+        lambda turn: services.explanations.explain(body, turn.checkpoint)
     )

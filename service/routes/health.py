@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -28,11 +27,11 @@ async def live() -> dict[str, str]:
     responses={503: {"description": "It does not, or not yet"} | with_headers("Retry-After")},
 )
 async def ready(request: Request) -> Response:
-    """The database answers and is migrated, and the cost model is compiled."""
+    """The database answers, is migrated and stores what it is given, and the cost model is
+    compiled."""
     services: Services = request.app.state.services
-    # Not in a thread of the pool for requests, since those may all be busy.
-    state = await asyncio.to_thread(services.store.state)
-    states = {"database": state, "cost_model": services.cost_model.state}
+    database = await services.readiness.state()
+    states = {"database": database, "cost_model": services.cost_model.state}
     if {*states.values()} == {"ok"}:
         return JSONResponse(states)
     return JSONResponse(states, 503, {"Retry-After": str(RETRY_AFTER_S)})

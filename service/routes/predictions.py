@@ -28,9 +28,9 @@ from service.schemas.layout_query import LayoutQuery
 from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 from service.web import responses
-from service.web.etags import immutable_response
-from service.web.json_body import JsonRoute
+from service.web.at_hand import AtHandRoute, keep_read
 from service.web.preferences import requested_form
+from service.web.text_responses import immutable_text_response
 
 _MAX_UNADMITTED_LAYOUTS = 100
 """A request for more layouts waits for admission, as searches do."""
@@ -38,7 +38,7 @@ _MAX_UNADMITTED_LAYOUTS = 100
 router = APIRouter(
     prefix="/v1/predictions",
     tags=["predictions"],
-    route_class=JsonRoute,
+    route_class=AtHandRoute,
     dependencies=[require_scope("recommend")],
 )
 
@@ -62,8 +62,10 @@ async def create_prediction(
     typed, term by term."""
     form = requested_form(request, query.view, prediction_brief)
     if isinstance(body, PredictionRequest) and len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
-        return await creation.respond_when_admitted(
-            lambda _: services.predictions.predict(body), form=form
+        return await creation.respond_once(
+            lambda: services.predictions.look_up(body),
+            lambda _: services.predictions.predict(body),
+            form,
         )
     return await run_in_threadpool(
         creation.respond, lambda: services.predictions.predict(body), form
@@ -85,7 +87,7 @@ def list_predictions(
     responses=responses.CONDITIONAL_GET_WITH_VIEW,
     openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
-def get_prediction(
+async def get_prediction(
     id_: ResourceId,
     query: Annotated[ViewQuery, Query()],
     request: Request,
@@ -93,7 +95,9 @@ def get_prediction(
 ) -> Response:
     """A prediction as it was answered, or in brief."""
     form = requested_form(request, query.view, prediction_brief)
-    return immutable_response(request, services.predictions.get(id_), form)
+    text = await run_in_threadpool(services.predictions.get, id_)
+    keep_read(request, text)
+    return immutable_text_response(request, text, form)
 
 
 @router.get(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import recommendation_brief
 from service.routes import examples
@@ -27,14 +28,14 @@ from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, TimelineAnswer
 from service.web import responses
-from service.web.etags import immutable_response
-from service.web.json_body import JsonRoute
+from service.web.at_hand import AtHandRoute, keep_read
 from service.web.preferences import requested_form
+from service.web.text_responses import immutable_text_response
 
 router = APIRouter(
     prefix="/v1/recommendations",
     tags=["recommendations"],
-    route_class=JsonRoute,
+    route_class=AtHandRoute,
     dependencies=[require_scope("recommend")],
 )
 
@@ -60,9 +61,10 @@ async def create_recommendation(
     Where nothing is as sure to fit the answer is a problem of type /problems/infeasible that names
     the nearest failing constraint, the layout that is surest to fit, and what would help.
     """
-    return await creation.respond_when_admitted(
-        lambda client: services.recommendations.recommend(body, client.require_connected),
-        form=requested_form(request, query.view, recommendation_brief),
+    return await creation.respond_once(
+        lambda: services.recommendations.look_up(body),
+        lambda turn: services.recommendations.recommend(body, turn.checkpoint),
+        requested_form(request, query.view, recommendation_brief),
     )
 
 
@@ -87,7 +89,7 @@ def list_recommendations(
     responses=responses.CONDITIONAL_GET_WITH_VIEW,
     openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
-def get_recommendation(
+async def get_recommendation(
     id_: ResourceId,
     query: Annotated[ViewQuery, Query()],
     request: Request,
@@ -95,7 +97,9 @@ def get_recommendation(
 ) -> Response:
     """A recommendation as it was answered, or in brief."""
     form = requested_form(request, query.view, recommendation_brief)
-    return immutable_response(request, services.recommendations.get(id_), form)
+    text = await run_in_threadpool(services.recommendations.get, id_)
+    keep_read(request, text)
+    return immutable_text_response(request, text, form)
 
 
 @router.get(

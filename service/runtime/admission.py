@@ -1,101 +1,246 @@
-"""Admission control: how many searches and calibrations run at a time, and how many wait."""
+"""Admission control: how many searches and calibrations run at a time, how many wait, and whose
+turn it is."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from itertools import count
 
 from service.errors import ClientGone, QueueFull, TurnNeverCame
+from service.metrics import QueueMetrics
 from service.runtime import malloc_trim
 
 _CLIENT_POLL_S = 0.25  # how often to look whether the client of a request is still connected
+_SLICE_S = 0.25
+"""How long a computation may go on while another tenant waits, and how long a tenant that holds no
+slot waits for one."""
+MAX_SET_ASIDE = 6
+"""Of searches. One that is set aside keeps its memory, which may be 200 MiB."""
 _LONG_S = 1.0  # a computation that takes longer may have held hundreds of MiB
 
 IsDisconnected = Callable[[], Awaitable[bool]]
 """Whether the client of a request has closed the connection, as starlette's requests know it."""
 
 
-class ClientWatch:
-    """Knows whether the client of a running request is still connected. The event loop looks after
-    the connection; the thread that computes asks what it has seen."""
+class Turn:
+    """The turn of a request to compute. The event loop gives it and looks after the client; the
+    thread that computes comes by the `checkpoint` now and then."""
 
-    def __init__(self, is_disconnected: IsDisconnected) -> None:
+    def __init__(
+        self, admission: AdmissionControl, tenant: str | None, is_disconnected: IsDisconnected
+    ) -> None:
+        self.tenant = tenant
+        self.has_begun = False
+        self._admission = admission
         self._is_disconnected = is_disconnected
+        self._loop = asyncio.get_running_loop()
         self._disconnected = threading.Event()
+        self.came = Future[None]()
+        self._slice_ends = 0.0
+
+    def give(self) -> None:
+        """Lets the request compute, for the first time or again."""
+        self.has_begun = True
+        self._slice_ends = time.monotonic() + _SLICE_S
+        self.came.set_result(None)
+
+    def refuse(self, error: QueueFull) -> None:
+        self.came.set_exception(error)
+
+    async def come(self, within_s: float) -> None:
+        """Returns once the turn has come. Raises QueueFull, TurnNeverCame or ClientGone."""
+        deadline = time.monotonic() + within_s
+        poll_s = min(_CLIENT_POLL_S, within_s)
+        came = asyncio.wrap_future(self.came)
+        while not (await asyncio.wait({came}, timeout=poll_s))[0]:
+            if await self._is_disconnected():
+                raise ClientGone
+            if time.monotonic() >= deadline:
+                raise TurnNeverCame(within_s)
+        await came
 
     @asynccontextmanager
-    async def watching(self) -> AsyncIterator[ClientWatch]:
+    async def watching_client(self) -> AsyncIterator[None]:
         """Watches the connection while the block runs."""
-        watch = asyncio.create_task(self._watch())
+        watch = asyncio.create_task(self._watch_client())
         try:
-            yield self
+            yield
         finally:
             watch.cancel()
+            self._disconnected.set()  # for a thread that computes on after its request was ended
 
-    def require_connected(self) -> None:
-        """Raises ClientGone once the client has disconnected."""
+    def checkpoint(self) -> None:
+        """Raises ClientGone once the client has disconnected. Waits here while the slot belongs to
+        the requests of other tenants."""
         if self._disconnected.is_set():
             raise ClientGone
+        if time.monotonic() >= self._slice_ends and self._admission.wants_slot_of(self):
+            self.came = Future()
+            self._loop.call_soon_threadsafe(self._admission.set_aside, self)
+            self._wait_to_go_on()
 
-    async def _watch(self) -> None:
+    def _wait_to_go_on(self) -> None:
+        while True:
+            try:
+                return self.came.result(_CLIENT_POLL_S)
+            except TimeoutError:
+                if self._disconnected.is_set():
+                    raise ClientGone from None
+
+    async def _watch_client(self) -> None:
         while not await self._is_disconnected():
             await asyncio.sleep(_CLIENT_POLL_S)
         self._disconnected.set()
 
 
 class AdmissionControl:
-    """Lets `concurrency` requests compute at a time and `queue` more wait, first come first served.
-    Any further request is refused at once, as is one that has waited for `wait_s` seconds.
+    """Lets `concurrency` requests compute at a time and `queue` more wait. Any further request is
+    refused at once, as is one that has waited for `wait_s` seconds.
+
+    Tenants share the slots and the queue. A free slot goes to the tenant that holds fewest, of
+    those that hold as many to the one that was served longest ago, and of a tenant's requests to
+    the first that came. While others wait, a computation gives its slot back after _SLICE_S, at its
+    next checkpoint, and gets in line again. Since that may be seconds away, a tenant that holds no
+    slot gets one beyond the others where none comes free, which whoever holds most then gives back.
+    At most `max_set_aside` computations have begun beyond `concurrency`; where it is 0 none is set
+    aside. Where the queue is full, the tenant that has most requests loses its last place there.
 
     Requests wait on the event loop, so that they take no thread from other requests, and so that
-    the counters need no lock.
+    the lists need no lock. Metrics call the queue by its `name`.
     """
 
-    def __init__(self, concurrency: int, queue: int, wait_s: float) -> None:
+    def __init__(
+        self, name: str, concurrency: int, queue: int, wait_s: float, max_set_aside: int = 0
+    ) -> None:
+        self._metrics = QueueMetrics(name)
+        self._max_set_aside = max_set_aside
         self._concurrency = concurrency
         self._queue = queue
         self._wait_s = wait_s
-        self._slots = asyncio.Semaphore(concurrency)
-        self._admitted = 0
-        """Requests that run or wait."""
+        self._running: list[Turn] = []
+        self._waiting: list[Turn] = []
+        """Those that are queued or set aside, in the order in which they came to wait."""
+        self._last_served: dict[str | None, int] = {}
+        self._serials = count(1)
 
     @asynccontextmanager
-    async def admit(self, is_disconnected: IsDisconnected) -> AsyncIterator[ClientWatch]:
-        """Holds a slot while the block runs, and gives it the watch over its client.
+    async def admit(
+        self, is_disconnected: IsDisconnected, tenant: str | None = None
+    ) -> AsyncIterator[Turn]:
+        """Holds a slot while the block runs, and gives it the turn that its thread shall ask.
 
         Raises QueueFull, TurnNeverCame, or ClientGone where the client disconnects before its
         turn.
         """
-        if self._admitted >= self._concurrency + self._queue:
-            raise QueueFull(self._concurrency, self._queue)
-        self._admitted += 1
+        turn = Turn(self, tenant, is_disconnected)
+        self._enter(turn)
         try:
-            await self._acquire_slot(is_disconnected)
+            await self._come(turn)
             began = time.monotonic()
             try:
-                async with ClientWatch(is_disconnected).watching() as client:
-                    yield client
+                with self._metrics.running():
+                    async with turn.watching_client():
+                        yield turn
             finally:
-                self._slots.release()
                 if time.monotonic() - began > _LONG_S:
                     asyncio.get_running_loop().run_in_executor(None, malloc_trim.trim)
         finally:
-            self._admitted -= 1
+            self._leave(turn)
 
-    async def _acquire_slot(self, is_disconnected: IsDisconnected) -> None:
-        turn = asyncio.create_task(self._slots.acquire())
-        deadline = time.monotonic() + self._wait_s
-        poll_s = min(_CLIENT_POLL_S, self._wait_s)
+    async def _come(self, turn: Turn) -> None:
         try:
-            while not (await asyncio.wait({turn}, timeout=poll_s))[0]:
-                if await is_disconnected():
-                    raise ClientGone
-                if time.monotonic() >= deadline:
-                    raise TurnNeverCame(self._wait_s)
-        except BaseException:
-            if not turn.cancel():  # the slot came in the very moment of giving up
-                self._slots.release()
+            with self._metrics.waiting():
+                await turn.come(self._wait_s)
+        except (QueueFull, TurnNeverCame):
+            self._metrics.count_refusal()
             raise
+
+    def wants_slot_of(self, turn: Turn) -> bool:
+        """Whether a computation shall come by at `set_aside`: others wait, or too many run. Any
+        thread may ask."""
+        others_wait = any(waiting.tenant != turn.tenant for waiting in [*self._waiting])
+        return others_wait or len(self._running) > self._concurrency
+
+    def set_aside(self, turn: Turn) -> None:
+        """Takes the slot of a computation, and puts it in line again. Where too many run, only a
+        tenant that holds most gives one back."""
+        if turn not in self._running:  # its request has ended meanwhile
+            return
+        held = Counter(running.tenant for running in self._running)
+        if len(self._running) > self._concurrency and held[turn.tenant] < max(held.values()):
+            turn.give()
+            return
+        self._running.remove(turn)
+        self._wait_in_line(turn)
+        self._fill_slots()
+
+    def _wait_in_line(self, turn: Turn) -> None:
+        self._waiting.append(turn)
+        self._look_later(turn, turn.came)
+
+    def _look_later(self, turn: Turn, came: Future[None]) -> None:
+        asyncio.get_running_loop().call_later(_SLICE_S, self._let_in, turn, came)
+
+    def _let_in(self, turn: Turn, came: Future[None]) -> None:
+        """Gives a slot beyond the others to a tenant that holds none. Looks again as long as the
+        turn waits."""
+        if came.done() or turn not in self._waiting:
+            return
+        if all(other.tenant != turn.tenant for other in self._running) and self._may_go_on(turn):
+            self._run(turn)
+        else:
+            self._look_later(turn, came)
+
+    def _enter(self, turn: Turn) -> None:
+        self._wait_in_line(turn)
+        self._fill_slots()
+        queued = [waiting for waiting in self._waiting if not waiting.has_begun]
+        if len(queued) > self._queue:
+            refused = self._one_too_many(queued)
+            self._waiting.remove(refused)
+            refused.refuse(QueueFull(self._concurrency, self._queue))
+
+    def _one_too_many(self, queued: list[Turn]) -> Turn:
+        """The last that came of the tenant with the most requests, or of the newcomer's where that
+        has as many."""
+        requests = Counter(turn.tenant for turn in [*self._running, *self._waiting])
+        return max(reversed(queued), key=lambda turn: requests[turn.tenant])
+
+    def _leave(self, turn: Turn) -> None:
+        for turns in (self._running, self._waiting):
+            if turn in turns:
+                turns.remove(turn)
+        if all(other.tenant != turn.tenant for other in [*self._running, *self._waiting]):
+            self._last_served.pop(turn.tenant, None)
+        self._fill_slots()
+
+    def _fill_slots(self) -> None:
+        while len(self._running) < self._concurrency:
+            ready = [turn for turn in self._waiting if self._may_go_on(turn)]
+            if not ready:
+                return
+            self._run(min(ready, key=self._precedence))
+
+    def _run(self, turn: Turn) -> None:
+        self._waiting.remove(turn)
+        self._running.append(turn)
+        self._last_served[turn.tenant] = next(self._serials)
+        turn.give()
+
+    def _may_go_on(self, turn: Turn) -> bool:
+        """Whether the turn has begun, or one more may begin."""
+        begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
+        return turn.has_begun or (
+            len(begun) < self._concurrency + self._max_set_aside
+            and begun.count(turn.tenant) < self._concurrency
+        )
+
+    def _precedence(self, turn: Turn) -> tuple[int, int, bool]:
+        held = sum(running.tenant == turn.tenant for running in self._running)
+        return held, self._last_served.get(turn.tenant, 0), not turn.has_begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from time import monotonic
 
 
@@ -10,23 +11,52 @@ def no_client() -> None:
     """Stands for a client that never disconnects, where nobody waits for the answer."""
 
 
+class _Clock:
+    """Seconds of computing: it stands still while a computation is set aside at a checkpoint, as
+    it does while a request is queued."""
+
+    def __init__(self, checkpoint: Callable[[], None]) -> None:
+        self._checkpoint = checkpoint
+        self._set_aside_s = 0.0
+        self.ran_out = False
+
+    def now(self) -> float:
+        return monotonic() - self._set_aside_s
+
+    def come_by(self) -> None:
+        began = monotonic()
+        self._checkpoint()
+        self._set_aside_s += monotonic() - began
+
+
 class Deadline:
     """Asked now and then by what computes. Calling it says whether time is left, and raises what
-    `require_client` raises once the client has disconnected."""
+    `require_client` raises once the client has disconnected. What passes within `require_client`
+    is not counted."""
 
     def __init__(self, seconds: float, require_client: Callable[[], None] = no_client) -> None:
-        self._ends = monotonic() + seconds
-        self._require_client = require_client
+        self._clock = _Clock(require_client)
+        self._ends = self._clock.now() + seconds
 
     def __call__(self) -> bool:
-        self._require_client()
-        return monotonic() < self._ends
+        self._clock.come_by()
+        has_time = self._clock.now() < self._ends
+        self._clock.ran_out |= not has_time
+        return has_time
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether what computes was ever told that no time is left, by this deadline or by one that
+        was made of it."""
+        return self._clock.ran_out
 
     def three_quarters(self) -> Deadline:
         """The deadline of a step that may take three quarters of the time that is left, so that
         the last quarter remains for answering with its result."""
-        return self.at_most(0.75 * max(self._ends - monotonic(), 0.0))
+        return self.at_most(0.75 * max(self._ends - self._clock.now(), 0.0))
 
     def at_most(self, seconds: float) -> Deadline:
         """This deadline or so many seconds from now, whichever comes first."""
-        return Deadline(min(self._ends - monotonic(), seconds), self._require_client)
+        earlier = copy(self)
+        earlier._ends = min(self._ends, self._clock.now() + seconds)
+        return earlier

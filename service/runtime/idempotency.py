@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from service.errors import KeyReused, StillRunning
-from service.identifiers import digest
-from service.runtime.process_liveness import new_process_token, process_has_ended
+from service.identifiers import digest, new_id
+from service.runtime.leases import Leases
 from service.store import Rows, Store
+from service.store.answer_text import AnswerText
 from service.store.tables import IdempotencyRow
 
 CREATED = 201
@@ -24,13 +25,18 @@ class CreatedResource:
     """What a request created, and where it lies now."""
 
     location: str
-    document: dict[str, Any]
+    document: dict[str, Any] | None
+    """None where `text` is what was created."""
     replayed: bool = False
     """Whether an earlier request made it: one with the same key, or with the same log."""
+    text: AnswerText | None = None
+    status: int = CREATED
 
 
 SaveRows = Callable[[Rows], CreatedResource]
 """The last step of a use case: writes its rows in the one transaction of the request."""
+Prepared = SaveRows | CreatedResource
+"""What is to be written, or what an earlier request has written already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +54,23 @@ class IdempotencyKey:
 class IdempotentCreation:
     """Creates resources, each in one transaction together with the answer to its key.
 
-    A request claims its key before it computes. `ttl_s` is how long an answer is kept, and
-    `in_flight_s` after how long a claim without an answer counts as that of a crashed process.
+    A request claims its key before it computes, and holds a lease of it while it does. `ttl_s` is
+    how long an answer is kept.
     """
 
-    def __init__(self, store: Store, ttl_s: float, in_flight_s: float) -> None:
+    def __init__(self, store: Store, ttl_s: float, leases: Leases) -> None:
         self._store = store
         self._ttl = timedelta(seconds=ttl_s)
-        self._in_flight = timedelta(seconds=in_flight_s)
-        self._unreleased = set[tuple[str, str]]()
-        """Keys and tokens of requests that failed, whose claims are still to be released."""
+        self._leases = leases
 
     def of(self, store: Store) -> IdempotentCreation:
-        """The same on the store of a tenant. Both share the claims to be released."""
+        """The same on the store of a tenant."""
         other = copy(self)
         other._store = store
         return other
 
     def create(
-        self, key: IdempotencyKey | None, prepare: Callable[[], SaveRows]
+        self, key: IdempotencyKey | None, prepare: Callable[[], Prepared]
     ) -> CreatedResource:
         """Creates what `prepare` computes, unless an earlier request with the key already has.
 
@@ -74,83 +78,87 @@ class IdempotentCreation:
         or StillRunning.
         """
         if key is None:
-            return self._run(prepare, lambda rows, created: None)
-        token = new_process_token()
+            return self._run(prepare)
+        token = new_id()
         earlier = self._claim(key, token)
         if earlier is not None:
             return earlier
-        with self._released_on_failure(key, token):
+        with self._leases.held(token):
             return self._run(
                 prepare,
                 lambda rows, created: rows.idempotency_keys.finish(
-                    key.key, token, CREATED, created.location, created.document
+                    key.key, token, created.status, created.location, created.document
                 ),
             )
 
+    @contextmanager
+    def holding(self, name: str) -> Iterator[None]:
+        """Holds a name while the block runs, which only one of all processes does at a time. Raises
+        StillRunning where another does."""
+        token = new_id()
+        self._claim(IdempotencyKey.of(name), token)
+        with self._leases.held(token):
+            yield
+        self._leases.release(token)
+
     def earlier_answer(self, key: IdempotencyKey) -> CreatedResource | None:
         """The answer that an earlier request with this key got, if any. Claims nothing."""
-        now = datetime.now(UTC)
         with self._store.reading() as rows:
+            now = rows.now()
             row = rows.idempotency_keys.find(key.key)
             if row is None or row.claimed_at < now - self._ttl:
                 return None
-            return self._stored_answer(row, key, now)
+            return self._stored_answer(rows, row, key, now)
 
     def _run(
         self,
-        prepare: Callable[[], SaveRows],
-        finish: Callable[[Rows, CreatedResource], None],
+        prepare: Callable[[], Prepared],
+        finish: Callable[[Rows, CreatedResource], None] | None = None,
     ) -> CreatedResource:
-        save = prepare()
+        prepared = prepare()
+        if isinstance(prepared, CreatedResource) and finish is None:
+            return prepared
         with self._store.writing() as rows:
-            created = save(rows)
-            finish(rows, created)
+            created = prepared if isinstance(prepared, CreatedResource) else prepared(rows)
+            if finish is not None:
+                finish(rows, created)
         return created
 
     def _claim(self, key: IdempotencyKey, token: str) -> CreatedResource | None:
         """The answer of an earlier request, or None once this request holds the key."""
-        self._release()
-        now = datetime.now(UTC)
+        self._leases.catch_up()
         with self._store.writing() as rows:
-            rows.idempotency_keys.purge(now - self._ttl, now - self._in_flight)
+            now = rows.now()
+            until = now + self._leases.length
+            rows.idempotency_keys.purge(now - self._ttl, now)
             row = rows.idempotency_keys.find(key.key)
             if row is None:
                 claim = IdempotencyRow(
-                    key=key.key, fingerprint=key.fingerprint, token=token, claimed_at=now
+                    key=key.key,
+                    fingerprint=key.fingerprint,
+                    token=token,
+                    claimed_at=now,
+                    leased_until=until,
                 )
                 rows.idempotency_keys.claim(claim)
                 return None
-            earlier = self._stored_answer(row, key, now)
+            earlier = self._stored_answer(rows, row, key, now)
             if earlier is None:
-                rows.idempotency_keys.take_over(key.key, row.token, token, now)
+                rows.idempotency_keys.take_over(key.key, row.token, token, now, until)
             return earlier
 
     def _stored_answer(
-        self, row: IdempotencyRow, key: IdempotencyKey, now: datetime
+        self, rows: Rows, row: IdempotencyRow, key: IdempotencyKey, now: datetime
     ) -> CreatedResource | None:
-        """The answer stored for a key, or None where the process that claimed it has crashed."""
+        """The answer stored for a key, or None where its lease is over, or is from before the clock
+        was set back: nobody leases a key for longer than we do. The
+        text of an answer lies with the answer alone."""
         if row.fingerprint != key.fingerprint:
             raise KeyReused
-        if row.location is not None and row.document is not None:
-            return CreatedResource(row.location, row.document, replayed=True)
-        if row.claimed_at > now - self._in_flight and not process_has_ended(row.token):
+        if row.location is not None:
+            text = rows.answers.at(row.location).text if row.document is None else None
+            status = row.status or CREATED
+            return CreatedResource(row.location, row.document, True, text, status)
+        if row.leased_until and now < row.leased_until <= now + self._leases.length:
             raise StillRunning
         return None
-
-    @contextmanager
-    def _released_on_failure(self, key: IdempotencyKey, token: str) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._unreleased.add((key.key, token))
-            self._release()
-            raise
-
-    def _release(self) -> None:
-        """Releases the claims of requests that failed, those included that could not be released
-        before, because the database was gone."""
-        if failed := [*self._unreleased]:
-            with self._store.writing() as rows:
-                for key, token in failed:
-                    rows.idempotency_keys.release(key, token)
-            self._unreleased.difference_update(failed)

@@ -3,26 +3,31 @@ own."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Concatenate, ParamSpec, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from service.errors import Stopping, WorkerKilled
 from service.store import Store, database
+
+log = logging.getLogger(__name__)
 
 MAX_INLINE_REPORTS = 200
 """A task about no more reports than this runs in the calling thread, where it starts at once."""
 
 _NICENESS = 5  # so that requests go first
 _PROCESSES = 2  # a calibration, and a batch of reports beside it
-_PARENT_POLL_S = 1.0
+
+_CONTEXT = get_context("spawn")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,10 +40,19 @@ class ProcessPool:
     result are pickled.
     """
 
-    def __init__(self, database_url: str) -> None:
-        self._url = database_url
+    def __init__(
+        self,
+        database_url: str,
+        processes: int = _PROCESSES,
+        database_wait_s: float = database.WAIT_S,
+    ) -> None:
+        self._database = database_url, database_wait_s
+        self._processes = processes
         self._executor: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
+        self._lifeline: Connection | None = None
+        """Workers end when it is closed, which the end of this process does too."""
+        self._is_closed = False
 
     def run(
         self,
@@ -48,27 +62,52 @@ class ProcessPool:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """The result of the task; `size` is the number of reports that it is about. If a worker was
-        killed the task is tried once more, with new workers."""
+        """The result of the task; `size` is the number of reports that it is about, and few are
+        computed in the calling thread."""
         if size <= MAX_INLINE_REPORTS:
             return task(store, *args, **kwargs)
+        return self.run_in_process(store, task, *args, **kwargs)
+
+    def run_in_process(
+        self,
+        store: Store,
+        task: Callable[Concatenate[Store, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """The result of the task. If a worker was killed the task is tried once more, with new
+        workers. Raises WorkerKilled where that one is killed too."""
         visibility = store.tenant, store.sees_all
         job: Callable[[], T] = partial(
-            _run_with_own_store, self._url, visibility, task, *args, **kwargs
+            _run_with_own_store, self._database, visibility, task, *args, **kwargs
         )
+        try:
+            return self._result_of(job)
+        except BrokenProcessPool:
+            log.warning("a worker was killed, and its task is tried once more")
+        try:
+            return self._result_of(job)
+        except BrokenProcessPool:
+            raise WorkerKilled from None
+
+    def close(self) -> None:
+        """Ends the workers, whatever they compute."""
+        with self._lock:
+            self._is_closed = True
+            executor = self._executor
+            self._executor = None
+            if self._lifeline is not None:
+                self._lifeline.close()
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _result_of(self, job: Callable[[], T]) -> T:
         executor = self._running_executor()
         try:
             return executor.submit(job).result()
         except BrokenProcessPool:
             self._discard(executor)
-            return self._running_executor().submit(job).result()
-
-    def close(self) -> None:
-        with self._lock:
-            executor = self._executor
-            self._executor = None
-        if executor is not None:
-            executor.shutdown(cancel_futures=True)
+            raise
 
     def _discard(self, broken: ProcessPoolExecutor) -> None:
         """Drops a broken executor, unless another thread has replaced it already."""
@@ -79,38 +118,36 @@ class ProcessPool:
 
     def _running_executor(self) -> ProcessPoolExecutor:
         with self._lock:
+            if self._is_closed:
+                raise Stopping
             if self._executor is None:
+                far_end, self._lifeline = _CONTEXT.Pipe(duplex=False)
                 self._executor = ProcessPoolExecutor(
-                    _PROCESSES,
-                    get_context("spawn"),
-                    initializer=_initialize_worker,
-                    initargs=(os.getpid(),),
+                    self._processes, _CONTEXT, initializer=_initialize_worker, initargs=(far_end,)
                 )
             return self._executor
 
 
-def _initialize_worker(parent: int) -> None:
+def _initialize_worker(lifeline: Connection) -> None:
     os.nice(_NICENESS)
-    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_server, args=(lifeline,), daemon=True).start()
 
 
-def _exit_with_parent(parent: int) -> None:
-    """Ends this worker once the server has ended, so that none works for a server that was
-    killed."""
-    while os.getppid() == parent:
-        time.sleep(_PARENT_POLL_S)
+def _exit_with_server(lifeline: Connection) -> None:
+    """Ends this worker once the pool is closed or the server has ended, even if it was killed."""
+    lifeline.poll(None)  # nothing is ever sent, so that this returns when the other end is closed
     os._exit(1)
 
 
 def _run_with_own_store(
-    database_url: str,
+    database_place: tuple[str, float],
     visibility: tuple[str | None, bool],
     task: Callable[..., T],
     *args: object,
     **kwargs: object,
 ) -> T:
     tenant, sees_all = visibility
-    store = Store(database.connect(database_url), tenant, sees_all=sees_all)
+    store = Store(database.connect(*database_place), tenant, sees_all=sees_all)
     try:
         # The limit is set here, once the task has loaded the library that it is for.
         with threadpool_limits(1, user_api="blas"):

@@ -4,48 +4,92 @@ the write commits once, when its block ends."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
+from copy import copy
+from datetime import UTC, datetime
+from typing import TypeVar
 
-from sqlalchemy import Engine, event, text
-from sqlalchemy.exc import OperationalError, SQLAlchemyError, TimeoutError
+from sqlalchemy import Engine, event, func, select, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from service.errors import Unavailable
+from service.store import sqlite_space
 from service.store.answers import Answers
 from service.store.api_keys import ApiKeys
 from service.store.arrivals import Arrivals
+from service.store.audit import Audit
 from service.store.benchmarks import Benchmarks
 from service.store.catalog import CatalogEntries
-from service.store.database import at_head, first_incomplete_table
+from service.store.commit_gate import CommitGate
+from service.store.database import at_head, first_incomplete_table, revision
 from service.store.evidence import Evidence
 from service.store.idempotency_keys import IdempotencyKeys
+from service.store.memory import Memory
 from service.store.profiles import Profiles
 from service.store.reports import Reports
-from service.store.tables import SEEN, TENANT, Owned
+from service.store.retention import Retention
+from service.store.sweeps import Sweeps
+from service.store.tables import KEY_ID, SEEN, TENANT, Owned
+from service.store.unavailability import reason_of
+from service.store.versions import Versions, current_versions
+from service.store.write_checks import WriteChecks
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Rows:
-    """The rows that one transaction sees, by table."""
+    """The rows that one transaction sees, by table. What never changes under its version may be
+    kept in `memory` instead, except by transactions that write, which see what none else does."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, memory: Memory | None = None) -> None:
         self._session = session
+        self._versions: Versions | None = None
+        self.memory = memory
         self.answers = Answers(session)
         self.api_keys = ApiKeys(session)
         self.arrivals = Arrivals(session)
+        self.audit = Audit(session)
         self.benchmarks = Benchmarks(session)
         self.catalog = CatalogEntries(session)
         self.evidence = Evidence(session)
         self.idempotency_keys = IdempotencyKeys(session)
         self.profiles = Profiles(session)
         self.reports = Reports(session)
+        self.retention = Retention(session)
+        self.sweeps = Sweeps(session)
+        self.write_checks = WriteChecks(session)
 
     @property
     def sees_all(self) -> bool:
         """Whether queries are not narrowed to one tenant."""
         return self._session.info.get(SEEN) is None
+
+    @property
+    def versions(self) -> Versions:
+        """Which versions of what all share are in force."""
+        if self.memory is None:
+            return current_versions(self._session)
+        if self._versions is None:
+            self._versions = current_versions(self._session)
+        return self._versions
+
+    def recall(self, key: Hashable, read: Callable[[], T]) -> T:
+        """What `read` makes of the registered entries of the catalogue, which is kept until another
+        is registered."""
+        if self.memory is None:
+            return read()
+        return self.memory.recall((self.versions.catalog, key), read)
+
+    def now(self) -> datetime:
+        """The time by the clock of the database, which all processes share. SQLite has no other
+        than that of its host."""
+        if self._session.get_bind().dialect.name == "postgresql":
+            return self._session.scalars(select(func.clock_timestamp())).one()
+        return datetime.now(UTC)
 
     def lock(self, name: str) -> None:
         """Make others that lock the same name wait until this transaction ends. On SQLite all
@@ -60,11 +104,12 @@ class Rows:
 def _available() -> Iterator[None]:
     try:
         yield
-    except (OperationalError, TimeoutError) as error:
-        log.warning(
-            "database does not answer", extra={"reason": str(getattr(error, "orig", error))}
-        )
-        raise Unavailable from error
+    except SQLAlchemyError as error:
+        reason = reason_of(error)
+        if reason is None:
+            raise
+        log.warning(f"database {reason}", extra={"reason": str(getattr(error, "orig", error))})
+        raise Unavailable(reason) from error
 
 
 @event.listens_for(Session, "do_orm_execute")
@@ -86,43 +131,90 @@ def _set_tenant(session: Session, *_: object) -> None:
 
 
 class Store:
-    """A database, or the part of it that one `tenant` makes and sees."""
+    """A database, or the part of it that one `tenant` makes and sees. `key_id` is the API key for
+    which it is used, if any: audit entries name it."""
 
-    def __init__(self, engine: Engine, tenant: str | None = None, *, sees_all: bool = True) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str | None = None,
+        *,
+        sees_all: bool = True,
+        gate: CommitGate | None = None,
+    ) -> None:
         self._engine = engine
+        self._key_id: str | None = None
         self.tenant = tenant
         self.sees_all = sees_all
+        self.memory = Memory(engine)
+        self.gate = gate or CommitGate()
 
-    def of(self, tenant: str | None, *, sees_all: bool) -> Store:
-        return Store(self._engine, tenant, sees_all=sees_all)
+    def of(self, tenant: str | None, *, sees_all: bool, key_id: str | None = None) -> Store:
+        other = copy(self)
+        other.tenant, other.sees_all, other._key_id = tenant, sees_all, key_id
+        return other
 
     def _session(self) -> Session:
         seen = None if self.sees_all else self.tenant
-        return Session(self._engine, expire_on_commit=False, info={TENANT: self.tenant, SEEN: seen})
+        info = {TENANT: self.tenant, SEEN: seen, KEY_ID: self._key_id}
+        return Session(self._engine, expire_on_commit=False, info=info)
 
     @contextmanager
     def reading(self) -> Iterator[Rows]:
         with _available(), self._session() as session:
-            yield Rows(session)
+            yield Rows(session, self.memory)
 
     @contextmanager
-    def writing(self) -> Iterator[Rows]:
-        with _available(), self._session() as session, session.begin():
+    def writing(self, *, after_closing: bool = False) -> Iterator[Rows]:
+        """A transaction that commits when the block ends. Raises Stopping where the gate is closed,
+        unless this is what is done `after_closing` it."""
+        with _available(), self._session() as session:
             session.connection(execution_options={"writes": True})
             yield Rows(session)
+            with nullcontext() if after_closing else self.gate.passing():
+                session.commit()
+
+    def give_space_back(self) -> int:
+        """The bytes by which the file of the database became smaller."""
+        with _available():
+            return sqlite_space.give_back(self._engine)
+
+    def can_shrink(self) -> bool:
+        """Whether `give_space_back` has any effect."""
+        with _available():
+            return sqlite_space.can_shrink(self._engine)
+
+    def compact(self) -> None:
+        """Make the file of the database as small as it can be. Nobody else may use it meanwhile."""
+        with _available():
+            sqlite_space.compact(self._engine)
 
     def close(self) -> None:
+        self.memory.changes.close()
         self._engine.dispose()
+
+    def revision(self) -> str:
+        """The last migration of the database, or an empty text where there was none."""
+        with _available(), self._engine.connect() as connection:
+            return revision(connection)
 
     def state(self) -> str:
         """The text "ok", or what keeps the database from being used."""
         try:
-            with self._engine.connect() as connection:
+            with _available(), self._engine.connect() as connection:
                 if not at_head(connection):
                     return "not at the head of its migrations"
                 table = first_incomplete_table(connection)
-        except SQLAlchemyError:
-            return "not reachable"
-        return (
-            "ok" if table is None else f"at the head of its migrations, but without all of {table}"
-        )
+            if table is not None:
+                return f"at the head of its migrations, but without all of {table}"
+            self._check_writes()
+        except Unavailable as error:
+            return error.reason
+        return "ok"
+
+    def _check_writes(self) -> None:
+        """Store something and remove it again. Raises Unavailable."""
+        with self.writing() as rows:
+            id_ = rows.write_checks.add()
+        with self.writing() as rows:
+            rows.write_checks.remove(id_)

@@ -1,56 +1,203 @@
-"""Predictions and recommendations as they were answered."""
+"""Predictions and recommendations as they were answered. The text of an answer is kept once, and
+each row that is answered with it refers to it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, Select, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from service.errors import NotFound
-from service.store.tables import PredictionRow, RecommendationRow
+from service.errors import Conflict, NotFound
+from service.store.answer_text import AnswerText
+from service.store.tables import TENANT, AnswerTextRow, PredictionRow, RecommendationRow
 
-Answer = TypeVar("Answer", PredictionRow, RecommendationRow)
+AnswerKind = Literal["predictions", "recommendations"]
+
+GIVEN_AGAIN_FOR = timedelta(days=1)
+"""For so long an answer is given again to who asks again. Later it is another answer with the same
+text, so that what was given lately is not dropped for its age (service.store.retention)."""
+
+_ROWS: dict[AnswerKind, type[PredictionRow | RecommendationRow]] = {
+    "predictions": PredictionRow,
+    "recommendations": RecommendationRow,
+}
+_NAMES: dict[AnswerKind, str] = {
+    "predictions": "prediction",
+    "recommendations": "recommendation",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A stored answer."""
+
+    kind: AnswerKind
+    id: str
+    created_at: datetime
+    profile_id: str
+    profile_version: int
+    text: AnswerText
+
+    @property
+    def location(self) -> str:
+        return f"/v1/{self.kind}/{self.id}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The answer as a value that the caller may change."""
+        return self.text.document
+
+    @property
+    def is_given_again(self) -> bool:
+        return self.created_at > datetime.now(UTC) - GIVEN_AGAIN_FOR
+
+    def renamed(self, id_: str, created_at: datetime) -> Answer:
+        """The same answer, given once more under another id."""
+        first = self.id, self.created_at
+        text = self.text.as_of(first, (id_, created_at))
+        return replace(self, id=id_, created_at=created_at, text=text)
 
 
 class Answers:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def add(self, row: PredictionRow | RecommendationRow) -> None:
-        self._session.add(row)
+    def add(self, answer: Answer, key: str, brief: dict[str, Any]) -> None:
+        """Store an answer and, unless it is there already, its text under `key`. `brief` is what
+        lists show of it."""
+        self._add_text(
+            {
+                "key": key,
+                "first_id": answer.id,
+                "first_created_at": answer.created_at,
+                "brief": brief,
+                "gzip": answer.text.compressed,
+            }
+        )
+        self._add_row(answer, key)
 
-    def prediction(self, id_: str) -> PredictionRow:
-        row = self._session.get(PredictionRow, id_)
-        if row is None:
-            raise NotFound("prediction", id_)
-        return row
+    def add_reference(self, answer: Answer, key: str) -> None:
+        """Store an answer whose text is there already under `key`. Raises Conflict where it was
+        dropped a moment ago (service.store.retention)."""
+        text = select(AnswerTextRow.key).where(AnswerTextRow.key == key)
+        held = text.with_for_update(read=True, key_share=True)
+        if self._session.scalars(held).first() is None:
+            raise Conflict("The answer was dropped meanwhile; ask again.")
+        self._add_row(answer, key)
 
-    def recommendation(self, id_: str) -> RecommendationRow:
-        row = self._session.get(RecommendationRow, id_)
-        if row is None:
-            raise NotFound("recommendation", id_)
-        return row
+    def _add_text(self, values: dict[str, Any]) -> None:
+        is_sqlite = self._session.get_bind().dialect.name == "sqlite"
+        statement = sqlite.insert(AnswerTextRow) if is_sqlite else postgresql.insert(AnswerTextRow)
+        self._session.execute(statement.on_conflict_do_nothing(), values)
+
+    def _add_row(self, answer: Answer, key: str) -> None:
+        values = {
+            "id": answer.id,
+            "created_at": answer.created_at,
+            "profile_id": answer.profile_id,
+            "profile_version": answer.profile_version,
+            "tenant": self._session.info.get(TENANT),
+            "text_key": key,
+        }
+        self._session.execute(insert(_ROWS[answer.kind]), values)
+
+    def get(self, kind: AnswerKind, id_: str) -> Answer:
+        """The answer of this id; raises NotFound where there is none."""
+        found = self._session.execute(_answers(kind).where(_ROWS[kind].id == id_)).first()
+        if found is None:
+            raise NotFound(_NAMES[kind], id_)
+        return _answer(kind, found)
+
+    def at(self, location: str) -> Answer:
+        """The answer that lies at this location, as `Answer.location` has it."""
+        *_, kind, id_ = location.split("/")
+        return self.get("predictions" if kind == "predictions" else "recommendations", id_)
+
+    def prediction(self, id_: str) -> Answer:
+        return self.get("predictions", id_)
+
+    def recommendation(self, id_: str) -> Answer:
+        return self.get("recommendations", id_)
+
+    def mine(self, kind: AnswerKind, key: str) -> Answer | None:
+        """The first answer with this text that the session's tenant has been given lately."""
+        row = _ROWS[kind]
+        mine = row.tenant.is_not_distinct_from(self._session.info.get(TENANT))
+        lately = row.created_at > datetime.now(UTC) - GIVEN_AGAIN_FOR
+        query = _answers(kind).where(row.text_key == key, mine, lately).order_by(row.id).limit(1)
+        found = self._session.execute(query).first()
+        return None if found is None else _answer(kind, found)
+
+    def of_anyone(self, kind: AnswerKind, key: str) -> Answer | None:
+        """The answer that was stored first with this text, whoever was given it."""
+        found = self._session.get(AnswerTextRow, key)
+        if found is None:
+            return None
+        text = AnswerText(compressed=found.gzip)
+        profile = text.document["profile"]
+        return Answer(
+            kind=kind,
+            id=found.first_id,
+            created_at=found.first_created_at,
+            profile_id=profile["id"],
+            profile_version=profile["version"],
+            text=text,
+        )
 
     def newest(
-        self, kind: type[Answer], limit: int, since: datetime | None, until: datetime | None
+        self, kind: AnswerKind, limit: int, since: datetime | None, until: datetime | None
     ) -> Sequence[Answer]:
-        query = select(kind).order_by(kind.id.desc()).limit(limit)
+        row = _ROWS[kind]
+        query = _answers(kind).order_by(row.id.desc()).limit(limit)
         if since is not None:
-            query = query.where(kind.created_at >= since)
+            query = query.where(row.created_at >= since)
         if until is not None:
-            query = query.where(kind.created_at < until)
-        return self._session.scalars(query).all()
+            query = query.where(row.created_at < until)
+        return [_answer(kind, found) for found in self._session.execute(query)]
 
-    def briefs(
-        self, kind: type[PredictionRow | RecommendationRow], limit: int, before: str | None
-    ) -> Sequence[Row[Any]]:
+    def briefs(self, kind: AnswerKind, limit: int, before: str | None) -> Sequence[Row[Any]]:
         """What lists show of answers, newest first, starting after the id `before`. Ids sort by
         time."""
-        columns = kind.id, kind.created_at, kind.profile_id, kind.profile_version, kind.brief
-        query = select(*columns).order_by(kind.id.desc()).limit(limit)
+        row = _ROWS[kind]
+        text = AnswerTextRow
+        brief = func.coalesce(text.brief, row.brief, type_=row.brief.type).label("brief")
+        columns = row.id, row.created_at, row.profile_id, row.profile_version, brief
+        query = select(*columns).outerjoin(text, text.key == row.text_key)
+        query = query.order_by(row.id.desc()).limit(limit)
         if before is not None:
-            query = query.where(kind.id < before)
+            query = query.where(row.id < before)
         return self._session.execute(query).all()
+
+
+def _answers(kind: AnswerKind) -> Select[Any]:
+    """The answers of a kind with their texts. A document that an earlier release stored in the row
+    itself is read only where there is no text."""
+    row = _ROWS[kind]
+    text = AnswerTextRow
+    columns = row.id, row.created_at, row.profile_id, row.profile_version, row.document
+    of_text = text.first_id, text.first_created_at, text.gzip
+    return select(*columns, *of_text).outerjoin(text, text.key == row.text_key)
+
+
+def _answer(kind: AnswerKind, found: Row[Any]) -> Answer:
+    if found.gzip is None:
+        document = json.dumps(found.document, ensure_ascii=False, separators=(",", ":"))
+        text = AnswerText(plain=document.encode())
+    else:
+        stored = AnswerText(compressed=found.gzip)
+        first = found.first_id, found.first_created_at
+        text = stored.as_of(first, (found.id, found.created_at))
+    return Answer(
+        kind=kind,
+        id=found.id,
+        created_at=found.created_at,
+        profile_id=found.profile_id,
+        profile_version=found.profile_version,
+        text=text,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
@@ -28,8 +28,15 @@ class ApiKeys:
             select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
         ).all()
 
-    def revoke(self, id_: str, now: datetime) -> None:
+    def get(self, id_: str) -> ApiKeyRow:
         row = self.find(id_)
         if row is None:
             raise NotFound("key", id_)
+        return row
+
+    def revoke(self, id_: str, now: datetime) -> None:
+        row = self.get(id_)
         row.revoked_at = row.revoked_at or now
+
+    def set_used(self, id_: str, now: datetime) -> None:
+        self._session.execute(update(ApiKeyRow).where(ApiKeyRow.id == id_).values(last_used_at=now))

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,56 +20,100 @@ from sqlalchemy import Connection, Engine, event, false, make_url, select, text
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from service.errors import Unavailable
+from service.store.bounded_connection import BoundedConnection
+from service.store.sqlite_space import keep_track_of_free_pages
 from service.store.tables import Table
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
-_SQLITE_WAIT_S = 30
+WAIT_S = 30.0
+"""How long a statement may take, and how long one waits for a lock or a free connection."""
 _LIBPQ_TIMEOUTS = {
-    "connect_timeout": 10,
+    "connect_timeout": 5,
     "tcp_user_timeout": 30_000,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
 }
 """Timeouts of libpq, unless the URL sets others. By default it waits a quarter of an hour for a
 host that is gone, and threads of the service wait with it."""
+_SILENCE_S = 2.0
+"""How much longer than a statement may take the server is waited for: it says itself that a
+statement took too long, unless it is frozen or cut off."""
+_IDLE_IN_TRANSACTION_S = 600
+"""After this PostgreSQL ends a transaction that does nothing: that of a host which is gone would
+hold its locks for two hours."""
+_MIGRATION_S = 3600.0  # a migration may take long, and so may waiting for one of another process
 _MIGRATION_LOCK_KEY = 7_406_128_835_112_009  # any number, the same in every process
 
 
-def connect(url: str) -> Engine:
-    """An engine for this URL. No connection is opened before the first query."""
+def connect(url: str, wait_s: float = WAIT_S) -> Engine:
+    """An engine for this URL. No connection is opened before the first query. `wait_s` is how long
+    a statement may take, and how long one waits for a lock or a free connection."""
     if url.startswith("sqlite"):
-        engine = sqlalchemy.create_engine(url, connect_args={"timeout": _SQLITE_WAIT_S})
-        event.listen(engine, "connect", _open_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-        return engine
-    timeouts = {
-        name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in make_url(url).query
+        return _sqlite_engine(url, wait_s)
+    return _postgresql_engine(url, wait_s)
+
+
+def _sqlite_engine(url: str, wait_s: float) -> Engine:
+    engine = sqlalchemy.create_engine(
+        url, connect_args={"timeout": wait_s}, pool_timeout=wait_s, hide_parameters=True
+    )
+    event.listen(engine, "connect", partial(_open_sqlite, wait_s))
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _postgresql_engine(url: str, wait_s: float) -> Engine:
+    given = make_url(url).query
+    arguments: dict[str, Any] = {
+        name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in given
     }
-    return sqlalchemy.create_engine(
+    timeouts = {
+        "statement_timeout": wait_s,
+        "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION_S,
+    }
+    options = [f"-c {name}={round(1000 * seconds)}" for name, seconds in timeouts.items()]
+    # Those of the URL come last, where they win.
+    arguments["options"] = " ".join([*options, str(given.get("options", ""))])
+    engine = sqlalchemy.create_engine(
         url,
-        connect_args=timeouts,
+        connect_args=arguments,
+        hide_parameters=True,  # errors are logged, and parameters are what callers sent
         pool_pre_ping=True,
         pool_size=10,
         max_overflow=20,
+        pool_timeout=wait_s,
         pool_recycle=1800,
     )
+    event.listen(engine, "do_connect", partial(_connect_bounded, wait_s + _SILENCE_S))
+    return engine
+
+
+def _connect_bounded(answer_s: float, _: Any, __: Any, cargs: Any, cparams: Any) -> Any:
+    connection = BoundedConnection.connect(*cargs, **cparams)
+    connection.answer_s = answer_s
+    return connection
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
     """Bring the schema up to `revision`. Of several processes that start at once, one migrates
     while the others wait."""
-    with engine.connect() as connection, _migration_lock(connection):
+    with engine.connect() as connection, migrating(connection):
         command.upgrade(alembic_config(connection), revision)
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    with engine.connect() as connection, _migration_lock(connection):
+    with engine.connect() as connection, migrating(connection):
         command.downgrade(alembic_config(connection), revision)
 
 
 def at_head(connection: Connection) -> bool:
     heads = ScriptDirectory.from_config(alembic_config(connection)).get_heads()
     return set(MigrationContext.configure(connection).get_current_heads()) == set(heads)
+
+
+def revision(connection: Connection) -> str:
+    """The last migration that was applied, or an empty text where there was none."""
+    return MigrationContext.configure(connection).get_current_revision() or ""
 
 
 def first_incomplete_table(connection: Connection) -> str | None:
@@ -92,15 +137,45 @@ def alembic_config(connection: Connection) -> Config:
 
 
 @contextmanager
-def _migration_lock(connection: Connection) -> Iterator[None]:
-    """A transaction that no other migration runs beside: on SQLite it is the only writer, on
-    PostgreSQL it takes a lock."""
-    with writing(connection):
-        if connection.dialect.name == "postgresql":
+def migrating(connection: Connection) -> Iterator[None]:
+    """A transaction that no other migration runs beside, and that may take long."""
+    migration = _migrating_sqlite if connection.dialect.name == "sqlite" else _migrating_postgresql
+    with migration(connection):
+        yield
+
+
+@contextmanager
+def _migrating_sqlite(connection: Connection) -> Iterator[None]:
+    """SQLite has one writer at a time. It alters many a table by copying it and dropping the
+    original, which other tables refer to: references are checked when all is done."""
+    driver: Any = connection.connection.dbapi_connection
+    waits_ms = driver.execute("PRAGMA busy_timeout").fetchone()[0]
+    driver.execute(f"PRAGMA busy_timeout = {round(1000 * _MIGRATION_S)}")
+    driver.execute("PRAGMA foreign_keys = OFF")
+    try:
+        with writing(connection):
+            yield
+            if broken := connection.exec_driver_sql("PRAGMA foreign_key_check").first():
+                raise DatabaseUnusable(f"a row of {broken[0]} would refer to no row of {broken[2]}")
+    finally:
+        driver.execute("PRAGMA foreign_keys = ON")
+        driver.execute(f"PRAGMA busy_timeout = {waits_ms}")
+
+
+@contextmanager
+def _migrating_postgresql(connection: Connection) -> Iterator[None]:
+    driver: Any = connection.connection.dbapi_connection
+    answers_s = driver.answer_s
+    driver.answer_s = _MIGRATION_S
+    try:
+        with writing(connection):
+            connection.execute(text(f"set local statement_timeout = {round(1000 * _MIGRATION_S)}"))
             connection.execute(
                 text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK_KEY}
             )
-        yield
+            yield
+    finally:
+        driver.answer_s = answers_s
 
 
 @contextmanager
@@ -110,24 +185,26 @@ def writing(connection: Connection) -> Iterator[None]:
         yield
 
 
-def _open_sqlite(connection: Any, _: Any) -> None:
+def _open_sqlite(wait_s: float, connection: Any, _: Any) -> None:
     # transactions begin where _begin_sqlite says, not where the driver guesses
     connection.isolation_level = None
-    _enable_wal(connection)
-    for pragma in ("foreign_keys = ON", "synchronous = NORMAL"):
+    keep_track_of_free_pages(connection)  # before anything is written
+    _enable_wal(connection, wait_s)
+    # FULL: what was acknowledged is still there after the power went
+    for pragma in ("foreign_keys = ON", "synchronous = FULL"):
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _enable_wal(connection: Any) -> None:
+def _enable_wal(connection: Any, wait_s: float) -> None:
     """Switch to a write-ahead log. The switch needs the file for itself, but does not wait for it
     as other statements do, so it is tried again."""
-    until = time.monotonic() + _SQLITE_WAIT_S
+    until = time.monotonic() + wait_s
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             return
-        except sqlite3.OperationalError:
-            if time.monotonic() > until:
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > until:
                 raise
             time.sleep(0.02)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, delete, update
+from sqlalchemy import CursorResult, delete, false, func, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import UpdateBase
@@ -21,12 +22,10 @@ class IdempotencyKeys:
     def find(self, key: str) -> IdempotencyRow | None:
         return self._session.get(IdempotencyRow, key)
 
-    def purge(self, before: datetime, unanswered: datetime) -> None:
-        """Delete keys that were claimed before `before`. Those without an answer stay, unless they
-        were claimed before `unanswered` too."""
-        is_answered = IdempotencyRow.status.is_not(None)
-        claimed_at = IdempotencyRow.claimed_at
-        old = (claimed_at < before) & (is_answered | (claimed_at < unanswered))
+    def purge(self, before: datetime, now: datetime) -> None:
+        """Delete keys that were claimed before `before`. Those that are held stay."""
+        is_held = IdempotencyRow.status.is_(None) & (IdempotencyRow.leased_until > now)
+        old = (IdempotencyRow.claimed_at < before) & ~func.coalesce(is_held, false())
         self._session.execute(delete(IdempotencyRow).where(old))
 
     def claim(self, row: IdempotencyRow) -> None:
@@ -38,25 +37,27 @@ class IdempotencyKeys:
         except IntegrityError:
             raise StillRunning from None
 
-    def take_over(self, key: str, token: str, by: str, now: datetime) -> None:
-        self._execute_on_claim(self._update(key, token).values(token=by, claimed_at=now))
+    def renew(self, tokens: Sequence[str], until: datetime) -> None:
+        """Extend the leases of these claims."""
+        held = IdempotencyRow.token.in_(tokens) & IdempotencyRow.status.is_(None)
+        self._session.execute(update(IdempotencyRow).where(held).values(leased_until=until))
+
+    def take_over(self, key: str, token: str, by: str, now: datetime, until: datetime) -> None:
+        values = {"token": by, "claimed_at": now, "leased_until": until}
+        self._execute_on_claim(self._update(key, token).values(**values))
 
     def finish(
-        self, key: str, token: str, status: int, location: str, document: dict[str, Any]
+        self, key: str, token: str, status: int, location: str, document: dict[str, Any] | None
     ) -> None:
         self._execute_on_claim(
             self._update(key, token).values(status=status, location=location, document=document)
         )
 
-    def release(self, key: str, token: str) -> None:
-        """Delete a claim, unless it is answered: a request that lost the database while it
+    def release(self, tokens: Sequence[str]) -> None:
+        """Delete claims, unless they are answered: a request that lost the database while it
         committed does not know that it did commit."""
-        unanswered_claim = (
-            IdempotencyRow.key == key,
-            IdempotencyRow.token == token,
-            IdempotencyRow.status.is_(None),
-        )
-        self._session.execute(delete(IdempotencyRow).where(*unanswered_claim))
+        unanswered = IdempotencyRow.token.in_(tokens) & IdempotencyRow.status.is_(None)
+        self._session.execute(delete(IdempotencyRow).where(unanswered))
 
     def _update(self, key: str, token: str) -> Any:
         return update(IdempotencyRow).where(

@@ -57,6 +57,14 @@ class Profiles:
             raise NotFound("profile version", f"{id_}/{version}")
         return row
 
+    def content_hash(self, id_: str, version: int) -> str:
+        """The hash of what a version holds, without reading that, which is long."""
+        wanted = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
+        found = self._session.scalars(select(ProfileVersionRow.content_hash).where(*wanted)).first()
+        if found is None:
+            raise NotFound("profile version", f"{id_}/{version}")
+        return found
+
     def active(self, id_: str) -> ProfileVersionRow:
         return self.version(id_, self.get(id_).active_version)
 

@@ -8,16 +8,52 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, func, insert, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    String,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    select,
+)
 from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
+from service.identifiers import digest
+from service.metrics import count_report
 from service.store.arrivals import Arrivals, RowValues
 from service.store.tables import TENANT, ReportRow
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _INFORMATIVE = _MEASURED | (ReportRow.outcome == "out_of_memory")
 _DID_FIT = (ReportRow.outcome == "ok") | (_MEASURED & (ReportRow.outcome != "out_of_memory"))
+_EXACT = (
+    "chip", "stack", "architecture", "outcome", "profile_id", "profile_version", "tenant"
+)  # fmt: skip
+"""The fields of a filter that are columns, which are to have its value."""
+_FAILED_ALIKE = (
+    select(ReportRow.id)
+    .where(
+        ReportRow.chip == bindparam("chip"),
+        ReportRow.stack == bindparam("stack"),
+        ReportRow.architecture == bindparam("architecture"),
+        ReportRow.outcome == "out_of_memory",
+        ReportRow.withdrawn_at.is_(None),
+    )
+    .limit(1)
+)
+_IN_SAME_WORDS = (
+    select(ReportRow.id)
+    .where(
+        ReportRow.words_hash == bindparam("words_hash"),
+        ReportRow.tenant.is_not_distinct_from(bindparam("tenant", type_=String())),
+        ReportRow.withdrawn_at.is_(None),
+    )
+    .order_by(ReportRow.id)
+    .limit(1)
+)
 _IDS_PER_QUERY = 10_000  # databases bind no more than 32,766 to 65,535 parameters
 _ROWS_PER_FETCH = 1000
 
@@ -39,6 +75,10 @@ class ReportFilter:
     received_since: datetime | None = None
     """The earliest time at which a report came, inclusive."""
     after_id: str | None = None
+    from_id: str | None = None
+    """The first id, inclusive."""
+    tenant: str | None = None
+    """Only reports of this tenant."""
     measured: bool = False
     """Only reports with a step time."""
     did_fit: bool = False
@@ -47,7 +87,7 @@ class ReportFilter:
     include_withdrawn: bool = False
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
-        for name in ("chip", "stack", "architecture", "outcome", "profile_id", "profile_version"):
+        for name in _EXACT:
             if (wanted := getattr(self, name)) is not None:
                 query = query.where(getattr(ReportRow, name) == wanted)
         if self.since is not None:
@@ -58,6 +98,8 @@ class ReportFilter:
             query = query.where(ReportRow.created_at >= self.received_since)
         if self.after_id is not None:
             query = query.where(ReportRow.id > self.after_id)
+        if self.from_id is not None:
+            query = query.where(ReportRow.id >= self.from_id)
         if not self.include_withdrawn:
             query = query.where(ReportRow.withdrawn_at.is_(None))
         if self.did_fit:
@@ -99,7 +141,11 @@ class Reports:
     def add(self, reports: Iterable[RowValues]) -> list[RowValues]:
         """Store reports, and return their values with the ids and times that they got."""
         stored = Arrivals(self._session).stamped(reports)
+        for report in stored:
+            report["words_hash"] = _words_hash(report)
         self._session.execute(insert(ReportRow), stored)
+        for report in stored:
+            count_report(report["outcome"], report["profile_id"], report["residual"])
         return stored
 
     def count(self, wanted: ReportFilter) -> int:
@@ -121,11 +167,8 @@ class Reports:
     def first_in_same_words(self, report: RowValues) -> str | None:
         """The id of the first report of the same run that this tenant sent in the same words and
         has not withdrawn."""
-        alike = ("chip", "stack", "architecture", "outcome", "run_hash", "submission")
-        query = select(ReportRow.id).where(
-            *(getattr(ReportRow, name) == report[name] for name in alike), *self._my_valid()
-        )
-        return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
+        asked = {"words_hash": _words_hash(report), "tenant": self._session.info.get(TENANT)}
+        return self._session.scalars(_IN_SAME_WORDS, asked).first()
 
     def _my_valid(self) -> list[ColumnElement[bool]]:
         mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
@@ -167,6 +210,11 @@ class Reports:
         query = select(ran.c.id, ran.c.measured_at, ran.c.first_id).where(ran.c.place == 1)
         query = query.order_by(ran.c.measured_at.desc(), ran.c.id.desc()).limit(limit)
         return [LastReport(*row) for row in self._session.execute(query)]
+
+    def any_out_of_memory(self, chip: str, stack: str, architecture: str) -> bool:
+        """Whether any run of this model, chip and stack was reported out of memory."""
+        names = {"chip": chip, "stack": stack, "architecture": architecture}
+        return self._session.execute(_FAILED_ALIKE, names).first() is not None
 
     def by_ids(self, ids: Sequence[str]) -> Sequence[ReportRow]:
         """The reports with these ids, which must fit one query (_IDS_PER_QUERY). An id of no report
@@ -215,3 +263,7 @@ class Reports:
         return self._session.scalars(
             wanted.narrow(select(func.count(ReportRow.id)).where(_INFORMATIVE))
         ).one()
+
+
+def _words_hash(report: RowValues) -> str:
+    return digest(*(report[name] for name in ("outcome", "run_hash", "submission")))

@@ -18,6 +18,7 @@ from sqlalchemy import (
     String,
     Text,
     TypeDecorator,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -54,9 +55,9 @@ class Table(DeclarativeBase):
     }
 
 
-TENANT, SEEN = "tenant", "seen"
-"""Keys of a session's `info`: the tenant whose rows the session makes, and the tenant whose rows it
-sees (None: it sees all)."""
+TENANT, SEEN, KEY_ID = "tenant", "seen", "key_id"
+"""Keys of a session's `info`: the tenant whose rows the session makes, the tenant whose rows it
+sees (None: it sees all), and the API key for which it works."""
 
 
 class Owned:
@@ -76,6 +77,11 @@ def _made_under() -> ForeignKeyConstraint:
 def _listed(table: str) -> Index:
     """An index for lists of what a tenant has, newest first."""
     return Index(f"ix_{table}_tenant", "tenant", "id")
+
+
+def _by_text(table: str) -> Index:
+    """An index that finds the answer of a tenant by its text."""
+    return Index(f"ix_{table}_text", "text_key", "tenant")
 
 
 class ProfileRow(Table):
@@ -108,41 +114,62 @@ class ProfileVersionRow(Table):
     posterior: Mapped[dict[str, Any] | None] = mapped_column(deferred=True)
 
 
+class AnswerTextRow(Table):
+    """The text of an answer, kept once for all who are answered with it.
+
+    `key` is the digest of the question with everything else that decides the answer
+    (service.ask.answer_keys), or the answer's own id where it is for nobody else. `first_id` and
+    `first_created_at` are those that the text names. `brief` is what lists show of the answer
+    (service.ask.answer_pages).
+    """
+
+    __tablename__ = "answer_texts"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    first_id: Mapped[str] = mapped_column(String(64))
+    first_created_at: Mapped[datetime]
+    brief: Mapped[dict[str, Any]]
+    gzip: Mapped[bytes]
+
+
 class PredictionRow(Owned, Table):
-    """A prediction as it was answered. `brief` is what lists show of the document
-    (service.ask.answer_pages)."""
+    """A prediction as it was answered: `text_key` names its text, save for answers that an earlier
+    release stored, which have their `document` and `brief` here."""
 
     __tablename__ = "predictions"
-    __table_args__ = (_made_under(), _listed(__tablename__))
+    __table_args__ = (_made_under(), _listed(__tablename__), _by_text(__tablename__))
 
     id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[datetime] = mapped_column(index=True)
     profile_id: Mapped[str]
     profile_version: Mapped[int]
+    text_key: Mapped[str | None] = mapped_column(String(64))
     brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    document: Mapped[dict[str, Any]]
+    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
 class RecommendationRow(Owned, Table):
-    """A recommendation as it was answered. `brief` is what lists show of the document
-    (service.ask.answer_pages)."""
+    """A recommendation as it was answered: `text_key` names its text, save for answers that an
+    earlier release stored, which have their `document` and `brief` here."""
 
     __tablename__ = "recommendations"
-    __table_args__ = (_made_under(), _listed(__tablename__))
+    __table_args__ = (_made_under(), _listed(__tablename__), _by_text(__tablename__))
 
     id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[datetime] = mapped_column(index=True)
     profile_id: Mapped[str]
     profile_version: Mapped[int]
+    text_key: Mapped[str | None] = mapped_column(String(64))
     brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    document: Mapped[dict[str, Any]]
+    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
 class ReportRow(Owned, Table):
     """A report. `submission` is the text as it was received, loaded only on request. `residual` is
     the log of measured over predicted step time. A report with a `withdrawn_at` is kept but counts
     nowhere. `run_hash` is the hash of question and layout, which all reports of the same run share;
-    `log_hash` that of a training log with its run."""
+    `log_hash` that of a training log with its run; `words_hash` that of the run with its
+    submission."""
 
     __tablename__ = "reports"
     __table_args__ = (
@@ -171,8 +198,10 @@ class ReportRow(Owned, Table):
     architecture: Mapped[str] = mapped_column(index=True)
     profile_id: Mapped[str]
     profile_version: Mapped[int]
-    prediction_id: Mapped[str | None] = mapped_column(ForeignKey("predictions.id"))
-    recommendation_id: Mapped[str | None] = mapped_column(ForeignKey("recommendations.id"))
+    prediction_id: Mapped[str | None] = mapped_column(ForeignKey("predictions.id"), index=True)
+    recommendation_id: Mapped[str | None] = mapped_column(
+        ForeignKey("recommendations.id"), index=True
+    )
     choice: Mapped[str | None]
     step_time_s: Mapped[float | None]
     predicted_step_time_s: Mapped[float]
@@ -181,6 +210,7 @@ class ReportRow(Owned, Table):
     withdrawn_at: Mapped[datetime | None]
     log_hash: Mapped[str | None] = mapped_column(index=True)
     run_hash: Mapped[str] = mapped_column(server_default="")
+    words_hash: Mapped[str | None] = mapped_column(String(64), index=True)
     submission: Mapped[str] = mapped_column(Text, deferred=True)
     document: Mapped[dict[str, Any]]
 
@@ -198,6 +228,58 @@ class BenchmarkRow(Owned, Table):
     submission: Mapped[str] = mapped_column(Text, deferred=True)
     question: Mapped[dict[str, Any]]
     document: Mapped[dict[str, Any]]
+
+
+class SweepRow(Owned, Table):
+    """A sweep: the answers to every combination of what its `request` lists. `names` says how to
+    call each of what is listed. `sees_all` is whether its caller sees what belongs to other
+    tenants. Of its `total` items so many are still `waiting`. `events` is the number of times that
+    an item of it was finished."""
+
+    __tablename__ = "sweeps"
+    __table_args__ = (_made_under(), _listed(__tablename__))
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    sees_all: Mapped[bool]
+    created_at: Mapped[datetime]
+    profile_id: Mapped[str]
+    profile_version: Mapped[int]
+    request: Mapped[dict[str, Any]]
+    names: Mapped[dict[str, Any]]
+    total: Mapped[int]
+    waiting: Mapped[int]
+    events: Mapped[int]
+    cancelled_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class SweepItemRow(Table):
+    """One combination of a sweep, by its position among all. `outcome` is null while it waits or is
+    computed. Who computes it holds a `lease` on it; when `leased_until` has passed, others may.
+    `event` says which of the sweep's events told its result."""
+
+    __tablename__ = "sweep_items"
+    __table_args__ = (
+        Index(
+            "ix_sweep_items_waiting",
+            "position",
+            "sweep_id",
+            sqlite_where=text("outcome IS NULL"),
+            postgresql_where=text("outcome IS NULL"),
+        ),
+        Index("ix_sweep_items_event", "sweep_id", "event"),
+    )
+
+    sweep_id: Mapped[str] = mapped_column(
+        ForeignKey("sweeps.id", ondelete="CASCADE"), primary_key=True
+    )
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    attempts: Mapped[int]
+    lease: Mapped[str | None] = mapped_column(String(64))
+    leased_until: Mapped[datetime | None]
+    outcome: Mapped[str | None] = mapped_column(String(16))
+    event: Mapped[int | None]
+    result: Mapped[dict[str, Any] | None]
 
 
 class EvidenceRow(Table):
@@ -227,8 +309,10 @@ class CatalogRow(Table):
 class IdempotencyRow(Table):
     """A claimed Idempotency-Key. `status`, `location` and `document` are set once it is answered.
 
-    `token` belongs to the process that claimed it. A process that was taken for dead cannot finish
-    a claim that another has taken over, because the token has changed.
+    `token` belongs to the request that claimed it. The process of that request renews the claim
+    again and again, so that `leased_until`, by the clock of the database, passes soon after the
+    process has ended. A request that was taken for dead cannot finish a claim that another has
+    taken over, because the token has changed.
     """
 
     __tablename__ = "idempotency_keys"
@@ -237,14 +321,24 @@ class IdempotencyRow(Table):
     fingerprint: Mapped[str]
     token: Mapped[str]
     claimed_at: Mapped[datetime] = mapped_column(index=True)
+    leased_until: Mapped[datetime | None]
     status: Mapped[int | None]
     location: Mapped[str | None]
     document: Mapped[dict[str, Any] | None]
 
 
+class WriteCheckRow(Table):
+    """What a check of readiness has written (service.store.write_checks)."""
+
+    __tablename__ = "write_checks"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    filler: Mapped[bytes]
+
+
 class ApiKeyRow(Table):
     """An API key. `secret_hash` is the SHA-256 of its secret, which is random enough to need no
-    salt."""
+    salt. `last_used_at` is exact to the hour."""
 
     __tablename__ = "api_keys"
 
@@ -254,3 +348,21 @@ class ApiKeyRow(Table):
     secret_hash: Mapped[str]
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+
+
+class AuditRow(Table):
+    """Who changed what all share, or what counts. `key_id` and `tenant` are of the key that the
+    request carried; they are null for commands, for what the service does by itself, and where it
+    asks for no keys. `details` hold no secret."""
+
+    __tablename__ = "audit_entries"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime]
+    key_id: Mapped[str | None]
+    tenant: Mapped[str | None]
+    action: Mapped[str]
+    subject: Mapped[str]
+    details: Mapped[dict[str, Any]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from models.search.warm_up import warm_up
 from service.runtime.cost_model import compile_cost_model
-from service.web.telemetry import configure_logs
+from service.web.logs import configure_logs
 
 
 def main() -> None:

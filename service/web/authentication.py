@@ -5,8 +5,9 @@ from __future__ import annotations
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
+from structlog.contextvars import bind_contextvars
 
-from service.api_keys import ANYONE, caller_of
+from service.api_keys import ANYONE, caller_at_hand, caller_of
 from service.errors import ServiceError
 from service.store import Store
 from service.web.problems import service_error_response
@@ -17,21 +18,24 @@ everybody."""
 
 
 class Authentication:
-    """Middleware that puts the caller into `state` of the scope."""
+    """Middleware that puts the caller into `state` of the scope. Paths that begin with one of
+    `guarded` need a key."""
 
-    def __init__(self, app: ASGIApp, store: Store, required: bool) -> None:
-        self.app, self.store, self.required = app, store, required
+    def __init__(self, app: ASGIApp, store: Store, guarded: tuple[str, ...]) -> None:
+        self.app, self.store, self.guarded = app, store, guarded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             scope["state"]["caller"] = ANYONE
-            if self.required and scope["path"].startswith(GUARDED):
+            if scope["path"].startswith(self.guarded):
                 authorization = Headers(scope=scope).getlist("authorization")
                 try:
-                    scope["state"]["caller"] = await run_in_threadpool(
-                        caller_of, self.store, authorization
-                    )
+                    caller = caller_at_hand(self.store, authorization)
+                    if caller is None:
+                        caller = await run_in_threadpool(caller_of, self.store, authorization)
                 except ServiceError as error:
                     await service_error_response(scope, error)(scope, receive, send)
                     return
+                scope["state"]["caller"] = caller
+                bind_contextvars(tenant=caller.tenant, key_id=caller.key_id)  # of log lines
         await self.app(scope, receive, send)

@@ -33,12 +33,12 @@ class Compression:
                     headers["ETag"] = f'{headers["etag"][:-1]}{GZIP_SUFFIX}"'
             await send(message)
 
-        if scope["type"] == "http" and not _accepts_gzip(Headers(scope=scope)):
+        if scope["type"] == "http" and not accepts_gzip(Headers(scope=scope)):
             scope = {**scope, "headers": _without_accept_encoding(scope)}
         await self._app(scope, receive, send_with_etag)
 
 
-def _accepts_gzip(headers: Headers) -> bool:
+def accepts_gzip(headers: Headers) -> bool:
     """Whether the client accepts gzip, by its own weight or else by that of "*" (RFC 9110
     §12.5.3). Starlette looks for the name only, and would take `gzip;q=0` for consent."""
     weights: dict[str, str] = {}

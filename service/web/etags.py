@@ -45,7 +45,7 @@ def conditional_response(
 ) -> Response:
     """The document with its ETag, or 304 where If-None-Match says that the client has it. That
     comparison is weak (RFC 9110 §13.1.2)."""
-    seen = _not_modified(request, etag, form.headers)
+    seen = not_modified_response(request, etag, form.headers)
     return seen or JSONResponse(form.of(document), headers={**form.headers, "ETag": etag})
 
 
@@ -54,11 +54,13 @@ def content_response(request: Request, content: bytes, media_type: str) -> Respo
     304 where the client has it."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"Vary": "Accept"}
-    seen = _not_modified(request, etag, headers)
+    seen = not_modified_response(request, etag, headers)
     return seen or Response(content, 200, {**headers, "ETag": etag}, media_type)
 
 
-def _not_modified(request: Request, etag: str, headers: Mapping[str, str]) -> Response | None:
+def not_modified_response(
+    request: Request, etag: str, headers: Mapping[str, str]
+) -> Response | None:
     """A 304 where the client has this state, with the ETag of what the client has."""
     if_none_match = request.headers.get("if-none-match", "")
     seen = [tag.removeprefix("W/") for tag in _TAG_OR_STAR.findall(if_none_match)]
@@ -73,5 +75,10 @@ def _not_modified(request: Request, etag: str, headers: Mapping[str, str]) -> Re
 def immutable_response(request: Request, document: dict[str, Any], form: Form = WHOLE) -> Response:
     """A response with a form of a document that never changes, so that its address serves as its
     ETag."""
+    return conditional_response(request, document, address_etag(request, form), form)
+
+
+def address_etag(request: Request, form: Form) -> str:
+    """The ETag of a form of what lies at the address of the request and never changes."""
     address = request.url.path.rsplit("/v1/", 1)[-1]
-    return conditional_response(request, document, f'"{address}{form.tag}"', form)
+    return f'"{address}{form.tag}"'

@@ -16,6 +16,8 @@ class HeadAsGet:
             await send(message)
 
         if scope["type"] == "http" and scope["method"] == "HEAD":
-            await self.app({**scope, "method": "GET"}, receive, send_without_body)
+            as_get = {**scope, "method": "GET"}
+            await self.app(as_get, receive, send_without_body)
+            scope["route"] = as_get.get("route")  # which telemetry asks for
         else:
             await self.app(scope, receive, send)

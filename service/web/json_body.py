@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from email.message import Message
+from functools import lru_cache
 from typing import Any
 
 from fastapi import Request, Response
@@ -17,9 +18,13 @@ from service.errors import MalformedBody, NotJson, Refused
 from service.web.json_text import decode_utf8, parse
 from service.web.query_params import names_of, require_known
 
+SMALL = 2**14
+"""Bytes. Bodies up to this are parsed where they are received, in less time than a thread takes to
+be asked for it."""
 LARGE = 2**18
 """Bytes. Of bodies that are larger only `LARGE_AT_ONCE` are parsed at a time."""
 LARGE_AT_ONCE = 2
+_CONTENT_TYPES = 64  # whose meaning is kept
 
 
 class JsonRequest(Request):
@@ -27,32 +32,39 @@ class JsonRequest(Request):
 
     parsed: Any = None
 
-    async def read(self, parse: Callable[[str], Any]) -> None:
-        """Parses the body, if there is one. Raises NotJson, MalformedBody or Refused."""
-        body = await self._received()
-        if not body:
-            return
-        _require_json(self.headers.get("content-type", ""))
-        _require_uncompressed(self.headers.get("content-encoding", "identity"))
-        async with self.app.state.large_bodies if len(body) > LARGE else nullcontext():
-            self.parsed = self.state.body = await run_in_threadpool(
-                lambda: parse(decode_utf8(body))
-            )
-        if self.parsed is None:  # FastAPI would take null for no body at all
-            raise Refused([Invalid("", None, "must be an object, not null")])
-
-    async def require_none(self) -> None:
-        """Raises Refused where a body comes to an endpoint that takes none."""
-        body = await self._received()
-        if body.strip() not in (b"", b"{}"):
-            rule = "must be left out: this address takes no body"
-            raise Refused([Invalid("", body.decode(errors="replace"), rule)])
-
-    async def _received(self) -> bytes:
+    async def received(self) -> bytes:
+        """The body as it was sent. Raises MalformedBody where it ends before its time."""
         try:
             return await self.body()
         except ClientDisconnect:
             raise MalformedBody("The body ended before its time.") from None
+
+    async def require_json(self) -> None:
+        """Raises NotJson where a body is said to be something else."""
+        if await self.received():
+            _require_json(self.headers.get("content-type", ""))
+            _require_uncompressed(self.headers.get("content-encoding", "identity"))
+
+    async def require_none(self) -> None:
+        """Raises Refused where a body comes to an endpoint that takes none."""
+        body = await self.received()
+        if body.strip() not in (b"", b"{}"):
+            rule = "must be left out: this address takes no body"
+            raise Refused([Invalid("", body.decode(errors="replace"), rule)])
+
+    async def read(self, parse: Callable[[str], Any]) -> None:
+        """Parses the body, if there is one. Raises MalformedBody or Refused."""
+        body = await self.received()
+        if not body:
+            return
+        if len(body) <= SMALL:
+            parsed = parse(decode_utf8(body))
+        else:
+            async with self.app.state.large_bodies if len(body) > LARGE else nullcontext():
+                parsed = await run_in_threadpool(lambda: parse(decode_utf8(body)))
+        if parsed is None:  # FastAPI would take null for no body at all
+            raise Refused([Invalid("", None, "must be an object, not null")])
+        self.parsed = self.state.body = parsed
 
     async def json(self) -> Any:
         return self.parsed
@@ -71,21 +83,36 @@ class JsonRoute(APIRoute):
         async def read_then_handle(request: Request) -> Response:
             require_known(request, known)
             strict = JsonRequest(request.scope, request.receive)
-            await (strict.require_none() if self.body_field is None else strict.read(self.parse))
+            takes_body = self.body_field is not None
+            await (strict.require_json() if takes_body else strict.require_none())
+            at_hand = self.response_at_hand(strict, await strict.received())
+            if at_hand is not None:
+                return at_hand
+            if takes_body:
+                await strict.read(self.parse)
             return await handle(strict)
 
         return read_then_handle
 
+    def response_at_hand(self, request: JsonRequest, body: bytes) -> Response | None:
+        """The response, where it is known before the body is read. Of most routes none is."""
+        return None
+
 
 def _require_json(content_type: str) -> None:
+    if not _is_json(content_type):
+        raise NotJson(content_type[:100])
+
+
+@lru_cache(_CONTENT_TYPES)
+def _is_json(content_type: str) -> bool:
     message = Message()
     message["content-type"] = content_type
     subtype = message.get_content_subtype()
     is_application = message.get_content_maintype() == "application"
     is_json = is_application and (subtype == "json" or subtype.endswith("+json"))
     is_utf8 = message.get_content_charset("utf-8") in ("utf-8", "utf8")
-    if not content_type or not is_json or not is_utf8:
-        raise NotJson(content_type[:100])
+    return bool(content_type) and is_json and is_utf8
 
 
 def _require_uncompressed(encoding: str) -> None:

@@ -110,7 +110,8 @@ class _Body:
         allowed_until = self._began + wait_s + self._received_bytes / _MIN_BYTES_PER_S
         left_s = allowed_until - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), min(left_s, wait_s, timeout_s))
+            async with asyncio.timeout(min(left_s, wait_s, timeout_s)):
+                message = await self._receive()
         except TimeoutError:
             raise BodyTooSlow(wait_s) from None
         self._received_bytes += len(message.get("body", b""))

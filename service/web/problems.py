@@ -4,13 +4,15 @@ an answer."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
@@ -116,8 +118,7 @@ TYPES: dict[str, ProblemType] = {
         "The first request with this key still runs",
         409,
         "Try again later with the same Idempotency-Key. If the process that ran it was killed, the"
-        " key is free again at once on its own host, elsewhere after"
-        " SHARDWRIGHT_IDEMPOTENCY_IN_FLIGHT_S, 15 minutes unless set.",
+        " key is free again after SHARDWRIGHT_IDEMPOTENCY_LEASE_S, 10 seconds unless set.",
     ),
     "nothing-to-learn": ProblemType(
         "Nothing to learn",
@@ -148,8 +149,8 @@ TYPES: dict[str, ProblemType] = {
         "Too busy",
         503,
         "`detail` says whether the queue is full, a turn did not come in time, too many large"
-        " bodies came at once, or the service has just started and still compiles the cost model."
-        " See `Retry-After`.",
+        " bodies came at once, the process that computed was killed, or the service has just"
+        " started and still compiles the cost model. See `Retry-After`.",
     ),
     "client-gone": ProblemType(
         "The client is gone",
@@ -157,7 +158,16 @@ TYPES: dict[str, ProblemType] = {
         "The connection closed while the request waited for its turn. Only logs show this.",
     ),
     "unavailable": ProblemType(
-        "No database", 503, "The database does not answer. `Retry-After` says when to try again."
+        "No database",
+        503,
+        "`detail` says whether the database does not answer, or why it can store nothing."
+        " `Retry-After` says when to try again.",
+    ),
+    "stopping": ProblemType(
+        "The service stops",
+        503,
+        "It was told to stop before this was done, and has stored nothing of it. Try again after"
+        " `Retry-After`, when it may be back or another may answer.",
     ),
     "internal": ProblemType(
         "The service failed",
@@ -191,10 +201,12 @@ _NAME_OF_EXCEPTION: dict[type[Exception], str] = {
     errors.BodyTooLarge: "body-too-large",
     errors.BodyTooSlow: "body-too-slow",
     errors.Unavailable: "unavailable",
+    errors.Stopping: "stopping",
     errors.Overloaded: "overloaded",
     errors.QueueFull: "overloaded",
     errors.TurnNeverCame: "overloaded",
     errors.TooMuchHeld: "overloaded",
+    errors.WorkerKilled: "overloaded",
     errors.StillCompiling: "overloaded",
     errors.ClientGone: "client-gone",
     errors.Refused: "invalid",
@@ -267,7 +279,7 @@ async def _handle_http_error(request: Request, error: Exception) -> JSONResponse
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if status == 405:
-        headers["Allow"] = ", ".join(_allowed_methods(request))
+        headers["Allow"] = ", ".join(await run_in_threadpool(_allowed_methods, request))
     name = _NAME_OF_STATUS.get(status, "bad-request" if status < 500 else "internal")
     if name == "not-found":
         detail = _nothing_at(request)
@@ -287,11 +299,14 @@ def _shown_path(request: Request) -> str:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """The methods of all routes at this address (RFC 9110 §10.2.1)."""
+    """The methods of all routes at this address (RFC 9110 §10.2.1). Where a route has this very
+    path, those that would take its last part for an id do not count."""
+    own: Container[str] | None = request.app.openapi()["paths"].get(request.url.path)
     allowed = [
         method
         for method in _METHODS
         if any(_has_method(route, request.scope, method) for route in request.app.routes)
+        and (own is None or method.lower() in own)
     ]
     return sorted([*allowed, "HEAD"] if "GET" in allowed else allowed)
 
@@ -329,6 +344,14 @@ async def _handle_service_error(request: Request, error: Exception) -> JSONRespo
     if not isinstance(error, errors.ServiceError):
         return internal_error_response(request.scope)
     return service_error_response(request.scope, error)
+
+
+def type_of(error: Exception) -> str:
+    """The problem type that a request which raises this exception is answered with."""
+    if isinstance(error, ValidationError):
+        return "/problems/invalid"
+    is_defect = not isinstance(error, DomainError | errors.ServiceError)
+    return "/problems/internal" if is_defect else f"/problems/{_name_of(error)}"
 
 
 def _name_of(error: Exception) -> str:

@@ -94,8 +94,14 @@ CREATE = POST | {
     201: with_headers("Location", "Idempotency-Replayed"),
     409: POST[409] | with_headers("Retry-After"),
 }
+ACCEPT = POST | {
+    202: with_headers("Location", "Idempotency-Replayed"),
+    409: POST[409] | with_headers("Retry-After"),
+}
+_ANSWERED = with_headers("Location", "Idempotency-Replayed", "Preference-Applied")
 CREATE_WITH_VIEW = CREATE | {
-    201: with_headers("Location", "Idempotency-Replayed", "Preference-Applied")
+    200: {"description": "The same question, answered before"} | _ANSWERED,
+    201: _ANSWERED,
 }
 PAGE: Responses = {200: with_headers("Link")}
 TAGGED: Responses = {200: with_headers("ETag")}

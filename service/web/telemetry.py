@@ -1,58 +1,35 @@
-"""Request ids and logs. Each log line is a JSON object with the id of the request that it belongs
-to."""
+"""Ids, logs and metrics of requests."""
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import sys
 import time
-from contextvars import ContextVar
-from datetime import UTC, datetime
+from http import HTTPMethod
 
+import structlog
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.identifiers import new_id
+from service.metrics import REQUEST_SECONDS
 from service.web.problems import internal_error_response
 
 log = logging.getLogger(__name__)
 
-_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 _ACCEPTED_REQUEST_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
-_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({})))
-
-
-class JsonFormatter(logging.Formatter):
-    """Writes a record as a JSON object. `event` is the message; the fields that a call passes as
-    `extra` follow."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-            "request_id": _request_id.get(),
-        }
-        for key, value in vars(record).items():
-            if key not in _STANDARD_ATTRIBUTES:
-                line[key] = value
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-def configure_logs(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+_METHODS = frozenset(HTTPMethod)
+_NO_ROUTE = "none"
 
 
 class Telemetry:
-    """The outermost middleware. It gives the request an id, logs its outcome, and answers an
-    exception that nothing has caught with a 500 that shows no internals."""
+    """The outermost middleware. It gives the request an id, logs and times it, and answers an
+    exception that nothing has caught with a 500 that shows no internals.
+
+    Neither headers nor bodies are logged.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -61,14 +38,13 @@ class Telemetry:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        sent_id = Headers(scope=scope).get("x-request-id", "")
-        request_id = sent_id if _ACCEPTED_REQUEST_ID.fullmatch(sent_id) else new_id()
+        request_id = _request_id(Headers(scope=scope))
         scope.setdefault("state", {})["request_id"] = request_id
-        token = _request_id.set(request_id)
-        try:
+        structlog.contextvars.clear_contextvars()
+        with structlog.contextvars.bound_contextvars(
+            request_id=request_id, client=_client_address(scope), **_trace_ids(scope)
+        ):
             await self._run_logged(scope, receive, send, request_id)
-        finally:
-            _request_id.reset(token)
 
     async def _run_logged(
         self, scope: Scope, receive: Receive, send: Send, request_id: str
@@ -90,11 +66,42 @@ class Telemetry:
             if status == 0:
                 await internal_error_response(scope)(scope, receive, send_with_id)
         finally:
-            duration_ms = round(1000 * (time.perf_counter() - began), 1)
-            outcome = {
-                "method": scope["method"],
-                "path": scope["path"],
-                "status": status,
-                "duration_ms": duration_ms,
-            }
-            log.info("request", extra=outcome)
+            _record(scope, status, time.perf_counter() - began)
+
+
+def _record(scope: Scope, status: int, seconds: float) -> None:
+    method = scope["method"] if scope["method"] in _METHODS else "other"
+    route = getattr(scope.get("route"), "path", _NO_ROUTE)
+    REQUEST_SECONDS.labels(method, route, str(status)).observe(seconds)
+    outcome = {
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "duration_ms": round(1000 * seconds, 1),
+    }
+    log.info("request", extra=outcome)
+
+
+def _request_id(headers: Headers) -> str:
+    sent_id = headers.get("x-request-id", "")
+    return sent_id if _ACCEPTED_REQUEST_ID.fullmatch(sent_id) else new_id()
+
+
+def _client_address(scope: Scope) -> str | None:
+    return scope["client"][0] if scope.get("client") else None
+
+
+def _trace_ids(scope: Scope) -> dict[str, str]:
+    """The ids of the span that is recorded, or else of the caller's, which a `traceparent` header
+    names (W3C Trace Context)."""
+    span = trace.get_current_span().get_span_context()
+    if not span.is_valid:
+        carrier = dict(Headers(scope=scope))
+        parent = TraceContextTextMapPropagator().extract(carrier)
+        span = trace.get_current_span(parent).get_span_context()
+    if not span.is_valid:
+        return {}
+    return {
+        "trace_id": trace.format_trace_id(span.trace_id),
+        "span_id": trace.format_span_id(span.span_id),
+    }

@@ -8,6 +8,7 @@ from functools import cache
 from inspect import getdoc
 from typing import Any
 
+from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
 from models.layouts.complexity import POINTS, TERM_WORDS
@@ -15,6 +16,7 @@ from models.layouts.rules import RULES, Rule
 from models.spec import catalogue
 from models.spec.hardware import Fabric
 from models.spec.switches import NOTHING, Switch, setting_of, switches_of
+from service import metrics as service_metrics
 from service.app import create_app
 from service.formats import _huggingface_hybrid, huggingface
 from service.formats.launch.formats import FORMATS
@@ -57,6 +59,19 @@ def routes() -> str:
         for method, operation in operations.items()
     ]
     return _table(("route", "what it does"), rows)
+
+
+def metrics() -> str:
+    rows = list[tuple[str, str, str]]()
+    for metric in vars(service_metrics).values():
+        if isinstance(metric, service_metrics.StoredGauge):
+            rows.append((f"`{metric.name}`", _names(metric.labels), metric.meaning))
+        if isinstance(metric, MetricWrapperBase):
+            (described,) = metric.describe()
+            total = "_total" if described.type == "counter" else ""
+            labels = _names(metric._labelnames)
+            rows.append((f"`{described.name}{total}`", labels, described.documentation))
+    return _table(("metric", "labels", "meaning"), rows)
 
 
 def problem_types() -> str:
@@ -229,6 +244,7 @@ _LAYER_FORMS: dict[str, type[BaseModel]] = {
 
 TABLES: dict[str, Callable[[], str]] = {
     "layer lists": layer_lists,
+    "metrics": metrics,
     "settings": settings,
     "routes": routes,
     "problem types": problem_types,

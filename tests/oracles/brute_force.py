@@ -41,7 +41,8 @@ _OF_POLICY = (
     "balancing_needs_all_forwards_first", "sharding_shape", "sharding_offered", "reshard_offered",
     "recompute_offered", "modules_offered", "modules_exist", "recompute_layers_offered",
     "offload_offered", "offload_in_pipeline", "sharding_in_pipeline", "sharding_beside_experts",
-    "sharding_axes_need_zero_3", "muon_offered", "offload_needs_sharding",
+    "sharding_in_context", "sharding_axes_need_zero_3", "muon_offered", "offload_needs_sharding",
+    "states_offered",
 )  # fmt: skip
 _BLOCK = 100_000
 _DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")

@@ -47,8 +47,10 @@ _SHARDING_RULES = (
     "sharding_shape",
     "sharding_offered",
     "sharding_in_pipeline",
+    "sharding_in_context",
     "sharding_axes_need_zero_3",
     "muon_offered",
+    "states_offered",
 )
 _ROUNDS = 12
 _LEAST_DRAWN = 512
@@ -268,6 +270,9 @@ class _Draws:
         activations &= x.recompute_layers == 0
         if stack.offload_alone:
             activations &= (x.pp == 1) & (x.recompute == NONE)
+        if stack.offloads_checkpoints:
+            activations &= (x.recompute == FULL) & (x.zero_stage == 3)
+        activations &= stack.offloads_recurrences or not self.problem.architecture.recurrences
         optimizer = self._chance(0.25, n) & ("optimizer" in stack.offload) & (x.zero_stage > 0)
         optimizer &= self.problem.workload.optimizer != "muon"
         return {"offload_activations": activations, "offload_optimizer": optimizer}

@@ -75,7 +75,12 @@ def assert_problem(response: Any, name: str, pointer: str | None = None) -> dict
     assert response.headers["content-type"] == "application/problem+json", body
     assert body["type"] == f"/problems/{name}", body
     assert body["status"] == response.status_code
-    assert response.status_code < 500 or name in ("overloaded", "unavailable", "internal")
+    assert response.status_code < 500 or name in (
+        "overloaded",
+        "unavailable",
+        "stopping",
+        "internal",
+    )
     assert all(
         isinstance(body[member], str) and body[member] for member in ("title", "detail", "instance")
     )

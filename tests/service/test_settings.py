@@ -52,7 +52,7 @@ def test_a_variable_that_sets_nothing_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e300", "-1"])
 @pytest.mark.parametrize(
-    "name", ["idempotency_ttl_s", "idempotency_in_flight_s", "heavy_wait_s", "body_wait_s"]
+    "name", ["idempotency_ttl_s", "idempotency_lease_s", "heavy_wait_s", "body_wait_s"]
 )
 def test_times_are_times(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"SHARDWRIGHT_{name.upper()}", value)

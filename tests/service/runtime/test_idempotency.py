@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from service.errors import KeyReused, StillRunning, Unavailable
 from service.runtime.idempotency import CreatedResource, IdempotencyKey, IdempotentCreation
-from service.runtime.process_liveness import new_process_token, process_has_ended
+from service.runtime.leases import Leases
 from service.store import Store, database
 from service.store.tables import IdempotencyRow
 from tests.service.asking import ON_BOTH, PREDICTION, REPORT, assert_problem, changed
@@ -63,6 +61,13 @@ def test_a_key_that_cannot_be_read(client, key: str) -> None:
     assert_problem(answer, "bad-header")
 
 
+def test_two_keys_are_refused(client) -> None:
+    headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    problem = assert_problem(client.post("/v1/reports", json=REPORT, headers=headers), "bad-header")
+    assert "Idempotency-Key" in problem["detail"]
+    assert client.get("/v1/reports").json()["items"] == []
+
+
 @ON_BOTH
 def test_of_many_at_once_one_creates(client) -> None:
     def post(_: int) -> tuple[int, str]:
@@ -83,8 +88,11 @@ def store(database_url: str):
     engine.dispose()
 
 
-def creation(store: Store) -> IdempotentCreation:
-    return IdempotentCreation(store, ttl_s=3600, in_flight_s=60)
+LEASE_S = 20.0
+
+
+def creation(store: Store, lease_s: float = LEASE_S) -> IdempotentCreation:
+    return IdempotentCreation(store, 3600, Leases(store, lease_s))
 
 
 KEY = IdempotencyKey.of("k", "POST", "/x", "{}")
@@ -117,53 +125,60 @@ def test_a_request_that_still_runs_is_not_run_twice(store: Store) -> None:
     )
 
 
-def claimed(store: Store, age: timedelta, token: str = "crashed") -> None:
-    row = IdempotencyRow(
-        key=KEY.key, fingerprint=KEY.fingerprint, token=token, claimed_at=datetime.now(UTC) - age
-    )
+def claimed(store: Store, left: timedelta, age: timedelta = timedelta(0)) -> None:
+    """A claim of a process that has crashed, with so much left of its lease."""
     with store.writing() as rows:
+        now = rows.now()
+        row = IdempotencyRow(
+            key=KEY.key,
+            fingerprint=KEY.fingerprint,
+            token="crashed",
+            claimed_at=now - age,
+            leased_until=now + left,
+        )
         rows.idempotency_keys.claim(row)
 
 
 @ON_BOTH
-def test_the_key_of_a_crashed_process_is_taken_over(store: Store) -> None:
-    claimed(store, timedelta(seconds=59))
-    with pytest.raises(StillRunning):
-        creation(store).create(KEY, make({}))
-    with store.writing() as rows:
-        rows.idempotency_keys.release(KEY.key, "crashed")
-    claimed(store, timedelta(seconds=61))
+@pytest.mark.parametrize("left_s", [0.0, -1.0, LEASE_S + 60, -3600.0])
+def test_the_key_of_a_crashed_process_is_taken_over_when_its_lease_is_over(
+    store: Store, left_s: float
+) -> None:
+    """One that lasts longer than any lease is from before the clock was set back."""
+    claimed(store, timedelta(seconds=left_s))
     assert creation(store).create(KEY, make({"by": "second"})).document == {"by": "second"}
 
 
 @ON_BOTH
-def test_the_key_of_a_process_that_is_gone_from_this_host_is_free_at_once(store: Store) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    host, here, started, request = new_process_token().rsplit("/", 3)
-    claimed(store, timedelta(0), "/".join((host, str(ended.pid), started, request)))
+def test_the_key_of_a_process_is_held_for_the_time_of_its_lease(store: Store) -> None:
+    claimed(store, timedelta(seconds=LEASE_S - 5))
+    with pytest.raises(StillRunning):
+        creation(store).create(KEY, make({}))
+
+
+def test_a_claim_of_an_earlier_release_is_free(store: Store) -> None:
+    claimed(store, timedelta(seconds=5))
+    with store.writing() as rows:
+        rows.idempotency_keys.find(KEY.key).leased_until = None
     assert creation(store).create(KEY, make({"by": "second"})).document == {"by": "second"}
 
 
-@pytest.mark.parametrize(
-    ("host", "pid", "started", "gone"),
-    [
-        ("mine", "mine", "mine", False),
-        ("mine", "mine", "before", True),
-        ("mine", "of the one above", "before", False),
-        ("elsewhere", "mine", "before", False),
-        ("mine", "99999999999999999999", "before", False),
-        ("mine", "", "", False),
-    ],
-)
-def test_only_of_this_host_is_a_process_known_to_be_gone(
-    host: str, pid: str, started: str, gone: bool
-) -> None:
-    mine = dict(zip(("host", "pid", "started"), new_process_token().rsplit("/", 3), strict=False))
-    parts = {"host": host, "pid": pid, "started": started}
-    parts = {name: mine[name] if value == "mine" else value for name, value in parts.items()}
-    parts["pid"] = str(os.getppid()) if pid == "of the one above" else parts["pid"]
-    assert process_has_ended("/".join((*parts.values(), "request"))) == gone
+def test_who_computes_for_longer_than_a_lease_keeps_the_key(store: Store) -> None:
+    started, finish = threading.Event(), threading.Event()
+
+    def slow():
+        started.set()
+        finish.wait(10)
+        return lambda rows: CreatedResource("/x/1", {"by": "first"})
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(creation(store, 1.0).create, KEY, slow)
+        started.wait(10)
+        time.sleep(1.4)
+        with pytest.raises(StillRunning):
+            creation(store, 1.0).create(KEY, make({"by": "second"}))
+        finish.set()
+        assert first.result().document == {"by": "first"}
 
 
 @ON_BOTH
@@ -173,7 +188,8 @@ def test_who_was_taken_for_dead_creates_nothing(store: Store) -> None:
     def overtaken():
         with store.writing() as rows:
             row = rows.idempotency_keys.find(KEY.key)
-            rows.idempotency_keys.take_over(KEY.key, row.token, "another", datetime.now(UTC))
+            now = rows.now()
+            rows.idempotency_keys.take_over(KEY.key, row.token, "another", now, now)
         return lambda rows: CreatedResource("/x/1", {})
 
     with pytest.raises(StillRunning):
@@ -228,7 +244,7 @@ def test_a_request_that_was_answered_is_not_run_again_where_its_commit_seemed_to
 
 @ON_BOTH
 def test_keys_are_forgotten_after_their_time(store: Store) -> None:
-    claimed(store, timedelta(hours=2))
+    claimed(store, timedelta(0), age=timedelta(hours=2))
     other = IdempotencyKey.of("other", "POST", "/x", "{}")
     creation(store).create(other, make({}))
     with store.reading() as rows:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from service.errors import WorkerKilled
 from service.runtime.process_pool import MAX_INLINE_REPORTS, ProcessPool
 from service.store import Store
 from tests.service.asking import PREDICTION, REPORT, changed
@@ -37,7 +38,7 @@ def test_a_process_that_died_is_replaced(client) -> None:
     pool: ProcessPool = client.app.state.services.process_pool
     store: Store = client.app.state.services.store
     first = pool.run(store, MAX_INLINE_REPORTS + 1, process_of)
-    with pytest.raises(Exception, match="terminated abruptly"):
+    with pytest.raises(WorkerKilled):
         pool.run(store, MAX_INLINE_REPORTS + 1, dies)
     assert pool.run(store, MAX_INLINE_REPORTS + 1, process_of) not in (first, os.getpid())
 

@@ -8,6 +8,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text, update
+from sqlalchemy.exc import IntegrityError
 
 from service.errors import Unavailable
 from service.identifiers import log_hash, run_hash
@@ -26,6 +27,26 @@ def test_migrations_go_up_down_and_up_again(empty_database_url: str) -> None:
     assert inspect(engine).get_table_names() == ["alembic_version"]
     database.migrate(engine)
     assert {*Table.metadata.tables} <= {*inspect(engine).get_table_names()}
+    engine.dispose()
+
+
+@ON_BOTH
+def test_migrations_keep_the_rows_that_refer_to_others(client, database_url: str) -> None:
+    """Every one of them, down and up: SQLite drops and copies tables to which rows refer."""
+    made = client.post("/v1/predictions", json=PREDICTION).json()
+    client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16))
+    report = {"prediction_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 2.0}}
+    sent = client.post("/v1/reports", json=report).json()
+    engine = database.connect(database_url)
+    revisions = [f"{number:04}" for number in range(1, int(Store(engine).revision()))]
+    for revision in reversed(revisions):
+        database.downgrade(engine, revision)
+    for revision in revisions:
+        database.migrate(engine, revision)
+    database.migrate(engine)
+    assert client.get(f"/v1/reports/{sent['id']}").json()["prediction_id"] == made["id"]
+    with engine.connect() as connection, pytest.raises(IntegrityError):
+        connection.execute(text("update reports set prediction_id = 'none'"))  # they count again
     engine.dispose()
 
 
@@ -95,11 +116,18 @@ def test_many_may_start_at_once(empty_database_url: str) -> None:
     engine.dispose()
 
 
-@pytest.mark.parametrize("pragma", ["foreign_keys", "journal_mode"])
-def test_sqlite_keeps_references_and_lets_readers_read(tmp_path, pragma: str) -> None:
+_FULL = 2  # https://www.sqlite.org/pragma.html#pragma_synchronous
+
+
+@pytest.mark.parametrize(
+    ("pragma", "value"), [("foreign_keys", 1), ("journal_mode", "wal"), ("synchronous", _FULL)]
+)
+def test_sqlite_keeps_references_lets_readers_read_and_outlives_a_power_cut(
+    tmp_path, pragma: str, value: object
+) -> None:
     engine = database.connect(f"sqlite:///{tmp_path / 'x.db'}")
     with engine.connect() as connection:
-        assert connection.execute(text(f"pragma {pragma}")).scalar() in (1, "wal")
+        assert connection.execute(text(f"pragma {pragma}")).scalar() == value
     engine.dispose()
 
 

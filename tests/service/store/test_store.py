@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator
@@ -13,12 +14,13 @@ import pytest
 from service.errors import NotFound, StillRunning
 from service.identifiers import new_id
 from service.store import Store, database
+from service.store.answer_text import AnswerText
+from service.store.answers import Answer
 from service.store.reports import ReportFilter
 from service.store.tables import (
     ApiKeyRow,
     CatalogRow,
     IdempotencyRow,
-    PredictionRow,
     ProfileVersionRow,
     ReportRow,
 )
@@ -188,19 +190,18 @@ def test_answers_are_kept_and_listed_in_brief(store: Store) -> None:
     ids = sorted(new_id() for _ in range(3))
     with store.writing() as rows:
         for id_ in ids:
-            rows.answers.add(
-                PredictionRow(
-                    id=id_,
-                    created_at=NOON,
-                    profile_id="default",
-                    profile_version=1,
-                    brief={"request": id_},
-                    document={"id": id_},
-                )
+            answer = Answer(
+                kind="predictions",
+                id=id_,
+                created_at=NOON,
+                profile_id="default",
+                profile_version=1,
+                text=AnswerText(plain=json.dumps({"id": id_}).encode()),
             )
+            rows.answers.add(answer, id_, {"request": id_})
     with store.reading() as rows:
         assert rows.answers.prediction(ids[0]).document == {"id": ids[0]}
-        briefs = rows.answers.briefs(PredictionRow, 2, before=None)
+        briefs = rows.answers.briefs("predictions", 2, before=None)
         with pytest.raises(NotFound):
             rows.answers.recommendation(ids[0])
     assert [row.brief for row in briefs] == [{"request": ids[2]}, {"request": ids[1]}]
@@ -263,7 +264,7 @@ def test_an_idempotency_key_is_claimed_once(store: Store) -> None:
         claim("second")
     with store.writing() as rows:
         rows.idempotency_keys.finish("k", "first", 201, "/x/1", {"id": 1})
-        rows.idempotency_keys.release("k", "first")
+        rows.idempotency_keys.release(["first"])
     with store.reading() as rows:
         answered = rows.idempotency_keys.find("k")
     assert answered is not None

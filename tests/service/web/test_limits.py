@@ -107,7 +107,7 @@ async def gone() -> bool:
 def test_slots_run_some_queue_some_and_refuse_the_rest() -> None:
     async def four() -> tuple[list[object], int]:
         slots, running, most, finish = (
-            AdmissionControl(concurrency=2, queue=1, wait_s=10),
+            AdmissionControl("searches", concurrency=2, queue=1, wait_s=10),
             0,
             0,
             asyncio.Event(),
@@ -140,7 +140,7 @@ def test_waiting_ends_with_its_time_or_its_client(
     client, wait_s: float, error: type[Exception]
 ) -> None:
     async def wait() -> None:
-        slots = AdmissionControl(concurrency=1, queue=1, wait_s=wait_s)
+        slots = AdmissionControl("searches", concurrency=1, queue=1, wait_s=wait_s)
         async with slots.admit(listening):
             for _ in range(2):  # whoever gives up leaves the queue
                 with pytest.raises(error):

@@ -49,6 +49,12 @@ def test_a_wrong_method_names_the_right_ones(client) -> None:
     assert_problem(answer, "method-not-allowed")
     assert answer.headers["allow"] == "POST"
     assert client.delete("/livez").headers["allow"] == "GET, HEAD"
+    for path, methods in (
+        ("summary", "GET, HEAD"),
+        ("logs", "POST"),
+        ("some-id", "DELETE, GET, HEAD"),
+    ):
+        assert client.options(f"/v1/reports/{path}").headers["allow"] == methods
     answer = client.delete("/v1/reports")
     assert answer.headers["allow"] == "GET, HEAD, POST"
     assert "GET, HEAD, POST" in assert_problem(answer, "method-not-allowed")["detail"]

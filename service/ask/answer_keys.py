@@ -1,0 +1,116 @@
+"""The keys of answers: digests of all that decides what an answer says.
+
+Two questions with the same key have the same answer. The key covers the question, whatever the
+order of its fields and whether it writes defaults out; the versions of the profile, of the
+catalogue entries that the question names, of the published runs and of the service; and the runs
+out of memory that the asker's own reports tell of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import models
+import service
+from service.ask.oom_history import RunsAlike, out_of_memory_runs_alike
+from service.identifiers import digest
+from service.resolve.profiles import requested_profile
+from service.resolve.resolution import ResolvedQuestion
+from service.schemas.launch_request import LaunchedPredictionRequest
+from service.schemas.prediction import PredictionRequest
+from service.schemas.recommendation import RecommendationRequest
+from service.store import Rows, Store
+from service.store.answers import AnswerKind
+
+Request = PredictionRequest | LaunchedPredictionRequest | RecommendationRequest
+
+_AS_GIVEN = {
+    "model",
+    "cluster",
+    "workload",
+    "stack",
+    "layout",
+    "layouts",
+    "alternatives",
+    "objective",
+    "allocation",
+}
+"""Fields of which an answer says what was left open, so that a default written out makes another
+answer."""
+
+
+def question_key(kind: AnswerKind, request: Request) -> str:
+    """Equal for two questions that mean the same and are answered in the same words."""
+    filled = request.model_dump(mode="json", exclude=_AS_GIVEN)
+    given = request.model_dump(mode="json", include=_AS_GIVEN, exclude_unset=True)
+    if isinstance(request, RecommendationRequest) and request.include:
+        # Thresholds have a time limit of their own, unless the request names one.
+        filled["limited"] = "time_limit_s" in request.model_fields_set
+    return digest(kind, json.dumps({**filled, **given}, sort_keys=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a question means under the catalogue of a moment."""
+
+    catalog_key: str
+    """Equal where every name in the question means the same version of the same entry."""
+    alike: frozenset[RunsAlike]
+    """The runs whose reports its answer looks at."""
+
+    @classmethod
+    def of(cls, resolved: Iterable[ResolvedQuestion], *others: Any) -> Meaning:
+        """`others` are parts of the answer's `request` that do not stand in a resolved question."""
+        questions = list(resolved)
+        used = [(one.request, one.used.model_dump(mode="json")) for one in questions]
+        return cls(
+            catalog_key=digest(json.dumps((used, others), sort_keys=True)),
+            alike=frozenset(RunsAlike.of(one.problem) for one in questions),
+        )
+
+
+class AnswerKeys:
+    """The keys of answers to what the tenant of a store asks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def key(self, kind: AnswerKind, request: Request, resolve: Callable[[Rows], Meaning]) -> str:
+        """The key of the answer to a question now. `resolve` finds what the question means, unless
+        that is known."""
+        question = question_key(kind, request)
+        with self._store.reading() as rows:
+            profile = requested_profile(rows, request.profile)
+            meaning = rows.recall(("meaning", question), lambda: resolve(rows))
+            used = profile.id, str(profile.version), str(rows.versions.evidence)
+            failed = [
+                alike
+                for alike in sorted(meaning.alike)
+                if rows.reports.any_out_of_memory(**asdict(alike))
+            ]
+        runs = [
+            run.model_dump_json()
+            for alike in failed
+            for run in out_of_memory_runs_alike(self._store, alike, profile)
+        ]
+        release = service.__version__, _sources_key()
+        return digest(question, meaning.catalog_key, *used, *release, *runs)
+
+
+@cache
+def _sources_key() -> str:
+    """The digest of the service's sources and data, of which a checkout has others under the same
+    version."""
+    packages = [Path(package.__path__[0]) for package in (models, service)]
+    sources = sorted(
+        file
+        for package in packages
+        for pattern in ("*.py", "*.json", "*.jsonl")
+        for file in package.rglob(pattern)
+    )
+    return digest(*(file.read_text("utf-8") for file in sources))

@@ -1,0 +1,90 @@
+"""Answers that are kept: stored once, found again by what they answer, and sent as stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from service.ask.answer_pages import answer_brief
+from service.identifiers import new_id
+from service.metrics import count_lookup
+from service.runtime.idempotency import CreatedResource, Prepared
+from service.schemas.prediction import PredictionAnswer
+from service.schemas.recommendation import RecommendationAnswer
+from service.store import Rows, Store
+from service.store.answer_text import AnswerText
+from service.store.answers import Answer, AnswerKind
+
+ANSWERED_BEFORE = 200
+"""The status of an answer that the tenant has been given before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """What looking for an answer found."""
+
+    key: str
+    """Of the answer."""
+    known: Prepared | None
+    """The answer, where there is one."""
+
+
+class KeptAnswers:
+    """The answers of a kind in a store."""
+
+    def __init__(self, store: Store, kind: AnswerKind) -> None:
+        self._store = store
+        self._kind = kind
+
+    def get(self, id_: str) -> AnswerText:
+        """The text of an answer; raises NotFound where there is none."""
+        with self._store.reading() as rows:
+            return rows.answers.get(self._kind, id_).text
+
+    def look_up(self, key: str) -> LookedUp:
+        """The answer under a key: as it is where the tenant has been given it before, else as an
+        answer of its own with the same text."""
+        found = self._look_up(key)
+        if found.known is not None:
+            count_lookup("answers", is_hit=True)
+        return found
+
+    def _look_up(self, key: str) -> LookedUp:
+        memory = self._store.memory
+        place = self._kind, key, self._store.tenant
+        mine: Answer | None = memory.get(place)
+        if mine is None or not mine.is_given_again:
+            with self._store.reading() as rows:
+                mine = rows.answers.mine(self._kind, key)
+                others = rows.answers.of_anyone(self._kind, key) if mine is None else None
+            if others is not None:
+                return LookedUp(key, lambda rows: _save_reference(rows, others, key))
+            if mine is None:
+                return LookedUp(key, None)
+            memory.keep(place, mine, mine.text.size)
+        again = CreatedResource(mine.location, None, text=mine.text, status=ANSWERED_BEFORE)
+        return LookedUp(key, again)
+
+    def save(
+        self, rows: Rows, answer: PredictionAnswer | RecommendationAnswer, key: str
+    ) -> CreatedResource:
+        """Stores an answer as it is sent, and its text under `key`."""
+        count_lookup("answers", is_hit=False)  # once, however often it was looked up before
+        stored = Answer(
+            kind=self._kind,
+            id=answer.id,
+            created_at=answer.created_at,
+            profile_id=answer.profile.id,
+            profile_version=answer.profile.version,
+            text=AnswerText(plain=answer.model_dump_json().encode()),
+        )
+        rows.answers.add(stored, key, answer_brief(answer))
+        return CreatedResource(stored.location, None, text=stored.text)
+
+
+def _save_reference(rows: Rows, others: Answer, key: str) -> CreatedResource:
+    """Stores an answer that another tenant was given as one of the tenant's own, which takes only a
+    short row."""
+    own = others.renamed(new_id(), datetime.now(UTC))
+    rows.answers.add_reference(own, key)
+    return CreatedResource(own.location, None, text=own.text)

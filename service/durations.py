@@ -1,0 +1,19 @@
+"""Spans of time as operators write them: 90d, 12h or 30m."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
+_DURATION = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
+_LONGEST = timedelta(days=36_500)
+
+
+def parse_duration(text: str) -> timedelta:
+    """Raises ValueError for anything but a whole number of days, hours or minutes, of a century at
+    most."""
+    match = _DURATION.fullmatch(text)
+    if match is None or (span := int(match[1]) * _UNITS[match[2]]) > _LONGEST:
+        raise ValueError("must be a number of days, hours or minutes, such as 90d, 12h or 30m")
+    return span

@@ -1,0 +1,212 @@
+"""What a calibration learns from: the reports and benchmarks that the version it starts from has
+not learnt yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from models.calibration.calibrate import Calibration
+from models.calibration.observation import Observation
+from models.calibration.posterior import Posterior
+from models.errors import DomainError
+from models.spec.profile import Profile
+from service.identifiers import earliest_id
+from service.learning.benchmarks import benchmark_observation
+from service.learning.corroboration import Corroborated, Group, TenantBenchmark, corroborated
+from service.resolve.calibration_targets import log_residuals, observation
+from service.resolve.resolution import Resolver
+from service.resolve.stored_runs import StoredRun, StoredRuns
+from service.schemas.profile import CalibrationRequest, Policy, Unusable, Window
+from service.store import Rows
+from service.store.reports import ReportFilter
+from service.store.tables import BenchmarkRow, ProfileVersionRow, ReportRow
+
+AnyRow = TypeVar("AnyRow", BenchmarkRow, ReportRow)
+
+_MAX_CLOCK_SKEW = timedelta(minutes=2)
+"""How far the clocks of the processes that make ids may differ, or one may be set back."""
+
+
+@dataclass(frozen=True)
+class CalibrationInput:
+    """The version that a calibration starts from, and what it has not learnt yet."""
+
+    base: ProfileVersionRow
+    """The version that is learnt on top of."""
+    active: ProfileVersionRow
+    """The version that the new one would replace. It differs from `base` where a calibration starts
+    from scratch."""
+    posterior: Posterior
+    revision: int
+    policy: Policy
+    runs: list[StoredRun]
+    benchmarks: list[TenantBenchmark]
+    unusable: list[Unusable]
+    cutoff: datetime
+    """Every report with an id from before this moment was visible when the input was read."""
+    windowed: bool
+    """Whether the request asked for the reports of a span of time only."""
+    left_out: Corroborated | None = None
+    """What others agree with, where the calibration learns from nothing else."""
+    is_agreed: bool = True
+    """Whether several tenants agree on what is learnt, where that is asked for."""
+
+    @cached_property
+    def observations(self) -> list[Observation]:
+        """The runs and the benchmarks, as the fit takes them."""
+        return [*map(observation, self.runs), *(one.observation for one in self.benchmarks)]
+
+    @property
+    def benchmark_ids(self) -> list[str]:
+        return [one.observation.key for one in self.benchmarks]
+
+    def corroborated(self) -> CalibrationInput:
+        """The input with what several tenants agree on; all of it where they agree on nothing."""
+        found = corroborated(
+            self.runs,
+            self.benchmarks,
+            Profile.from_json(self.base.content),
+            tenants=self.policy.min_tenants,
+            margin=self.policy.margin,
+        )
+        if not found.runs and not found.benchmarks:
+            return replace(self, is_agreed=False)
+        return replace(self, runs=found.runs, benchmarks=found.benchmarks, left_out=found)
+
+    def compared_with_active(self, calibration: Calibration) -> Calibration:
+        """The calibration with its errors set beside those of the active version, which is what a
+        new version replaces. What the active version says of memory is not worked out."""
+        if self.base.version == self.active.version:
+            return calibration
+        held_out = calibration.held_out
+        if held_out is not None:
+            timed = [run for run in self.runs if run.step_time_s is not None]
+            timed.sort(key=lambda run: run.report_id)  # the order of `held_out`
+            residuals = log_residuals(timed, Profile.from_json(self.active.content))
+            held_out = replace(held_out, before=held_out.measured - residuals)
+        return replace(calibration, held_out=held_out, held_out_memory=None)
+
+    def learnt(self) -> dict[str, Any]:
+        """What a version made from this input has learnt: the number of reports, and the ids by
+        which a later calibration tells what is new.
+
+        Everything with an id before `through` is learnt, and so are the ids in `recent`, save for
+        groups that are `waiting` for others to agree, from their first id on. Ids before
+        `through` need no list, because what this calibration could not see gets an id from after
+        the cutoff (service.store.arrivals), give or take the difference of clocks.
+        """
+        before = _learnt_before(self.base)
+        through = before["through"]
+        waiting = _waiting(before)
+        recent = [*before["recent"], *(run.report_id for run in self.runs), *self.benchmark_ids]
+        if self.left_out is not None:
+            recent += self.left_out.unused
+        if not self.windowed:  # what lies outside of a window is still to be learnt
+            through = max(earliest_id(self.cutoff - _MAX_CLOCK_SKEW), through or "")
+            waiting = {} if self.left_out is None else self.left_out.waiting
+            recent = [id_ for id_ in recent if id_ >= min([through, *waiting.values()])]
+        return {
+            "reports": before["reports"] + len(self.runs),
+            "through": through,
+            "recent": recent,
+            "waiting": [{**asdict(group), "first": first} for group, first in waiting.items()],
+        }
+
+    def window(self) -> Window:
+        dates = [run.measured_at for run in self.runs]
+        return Window(
+            first=min(dates, default=None),
+            last=max(dates, default=None),
+            reports=len(self.runs),
+            benchmarks=len(self.benchmark_ids),
+            all_reports=self.learnt()["reports"],
+            sources=len({one.source.removesuffix("/benchmarks") for one in self.observations}),
+        )
+
+
+def read_input(
+    rows: Rows, id_: str, request: CalibrationRequest, cutoff: datetime
+) -> CalibrationInput:
+    profile = rows.profiles.get(id_)
+    active = rows.profiles.active(id_)
+    base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
+    posterior = rows.profiles.posterior(id_, base.version)
+    learnt = _learnt_before(base)
+    wanted = ReportFilter(profile_id=id_, since=request.since, until=request.until)
+    reports = _unlearnt_reports(rows, wanted, learnt)
+    runs, unusable = StoredRuns(rows).read(reports)
+    return CalibrationInput(
+        base=base,
+        active=active,
+        posterior=Posterior.from_json(posterior) if posterior else Posterior.independent(),
+        revision=profile.revision,
+        policy=Policy.model_validate(profile.policy),
+        runs=runs,
+        benchmarks=_unlearnt_benchmarks(rows, request, learnt, Profile.from_json(base.content)),
+        unusable=unusable,
+        cutoff=cutoff,
+        windowed=request.since is not None or request.until is not None,
+    )
+
+
+def _learnt_before(version: ProfileVersionRow) -> dict[str, Any]:
+    return {"reports": 0, "through": None, "recent": [], "waiting": [], **(version.learnt or {})}
+
+
+def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
+    """The groups that wait for others to agree, with the first id of each."""
+    return {
+        Group(**{name: value for name, value in one.items() if name != "first"}): one["first"]
+        for one in learnt["waiting"]
+    }
+
+
+def _unlearnt_reports(rows: Rows, wanted: ReportFilter, learnt: dict[str, Any]) -> list[ReportRow]:
+    """The wanted reports that are not learnt yet, oldest first."""
+    found = [*rows.reports.informative(replace(wanted, after_id=learnt["through"]))]
+    for group, first in _waiting(learnt).items():
+        if not group.of_benchmarks:
+            of_group = replace(
+                wanted, from_id=first, tenant=group.tenant, chip=group.chip, stack=group.stack
+            )
+            found += rows.reports.informative(of_group)
+    return _without({row.id: row for row in found}, learnt["recent"])
+
+
+def _unlearnt_benchmarks(
+    rows: Rows, request: CalibrationRequest, learnt: dict[str, Any], profile: Profile
+) -> list[TenantBenchmark]:
+    """The benchmarks that are not learnt yet, oldest first, as this profile takes them. A benchmark
+    of something that the catalogue no longer has is left out."""
+    waiting = _waiting(learnt)
+    span = request.since, request.until
+    found = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
+    if any(group.of_benchmarks for group in waiting):
+        for row in rows.benchmarks.created_between(*span, None):
+            first = waiting.get(_group_of(row))
+            if first is not None and row.id >= first:
+                found[row.id] = row
+    resolver = Resolver(rows)
+    benchmarks: list[TenantBenchmark] = []
+    for row in _without(found, learnt["recent"]):
+        with suppress(DomainError, ValidationError):
+            measured = benchmark_observation(resolver, row, profile)
+            offsets = row.document["offsets"]
+            benchmarks.append(TenantBenchmark(_group_of(row), measured, offsets))
+    return benchmarks
+
+
+def _group_of(row: BenchmarkRow) -> Group:
+    return Group(row.tenant, row.chip, row.stack, of_benchmarks=True)
+
+
+def _without(rows_by_id: dict[str, AnyRow], learnt_ids: Sequence[str]) -> list[AnyRow]:
+    known = {*learnt_ids}
+    return [rows_by_id[id_] for id_ in sorted(rows_by_id) if id_ not in known]

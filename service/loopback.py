@@ -1,0 +1,24 @@
+"""Whether other machines can reach an address to listen on."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address stands for this machine alone. A name that means several
+    addresses does so only if all of them do."""
+    if not host:
+        return False  # all addresses
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    addresses = [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+    return all(_is_loopback(address) for address in addresses)
+
+
+def _is_loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    mapped = getattr(address, "ipv4_mapped", None)  # as in ::ffff:127.0.0.1
+    return (mapped or address).is_loopback

@@ -1,0 +1,42 @@
+"""Predictions of single layouts, which are kept: the same runs are reported, and shown beside
+answers, again and again.
+
+Problems and profiles are told apart by their identity, so that what is kept ends with a version of
+the profile, or with an entry of the catalogue.
+"""
+
+from __future__ import annotations
+
+from models.calibration import fleet_effects
+from models.layouts.rules import first_broken
+from models.prediction.prediction import Prediction, predict_layouts
+from models.spec.identity import cached_by_identity
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+from service.schemas.prediction import PredictedLayout
+
+_KEPT = 2048
+_PROFILES = 16
+
+
+@cached_by_identity(_KEPT, objects=2)
+def prediction_of(problem: Problem, profile: Profile, layout: Layout) -> Prediction:
+    return predict_layouts(problem, [layout], profile)[0]
+
+
+@cached_by_identity(_KEPT, objects=2)
+def shown_prediction(problem: Problem, prediction: Prediction) -> PredictedLayout:
+    """A prediction as answers have it."""
+    return PredictedLayout.of(prediction, problem.cluster)
+
+
+@cached_by_identity(_KEPT)
+def is_legal(problem: Problem, layout: Layout) -> bool:
+    return bool(first_broken(problem, Layouts.of([layout]))[0] < 0)
+
+
+@cached_by_identity(_PROFILES)
+def without_fleet(profile: Profile) -> Profile:
+    """The profile as it describes published machines (models.calibration.fleet_effects)."""
+    return fleet_effects.without_fleet(profile)

@@ -1,0 +1,197 @@
+"""/v1/sweeps"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from starlette.concurrency import run_in_threadpool
+
+from service.errors import ServiceError
+from service.routes import examples
+from service.routes.dependencies import (
+    CreationDep,
+    ResourceId,
+    Services,
+    ServicesDep,
+    require_scope,
+)
+from service.routes.pages import page_response
+from service.runtime.graceful_stop import GracefulStop
+from service.schemas.catalog import CatalogQuery
+from service.schemas.sweep import (
+    SweepDetails,
+    SweepItemPage,
+    SweepItemQuery,
+    SweepPage,
+    SweepRequest,
+)
+from service.sweeps.events import Event, Place, all_told, events_after
+from service.sweeps.item_table import COLUMNS
+from service.sweeps.sweeps import ACCEPTED
+from service.web import responses
+from service.web.json_body import JsonRoute
+
+_LOOK_S = 0.5
+_KEEPALIVE_S = 15.0
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""So that no proxy holds events back."""
+_LINES = {
+    "type": "string",
+    "description": f"A line of names, then one of every item: {', '.join(COLUMNS)}",
+}
+_PAGE_OR_CSV: responses.Responses = {
+    200: {"content": {"text/csv": {"schema": _LINES}}} | responses.PAGE[200]
+}
+_EVENTS: responses.Responses = {
+    200: {
+        "description": "Events until the sweep ends",
+        "content": {EventSourceResponse.media_type: {"schema": {"type": "string"}}},
+    },
+    204: {"description": "The sweep has ended, and all of its events were told"},
+}
+
+router = APIRouter(
+    prefix="/v1/sweeps",
+    tags=["sweeps"],
+    route_class=JsonRoute,
+    dependencies=[require_scope("recommend")],
+)
+
+
+@router.post(
+    "",
+    operation_id="createSweep",
+    status_code=ACCEPTED,
+    response_model=SweepDetails,
+    responses=responses.ACCEPT,
+)
+async def create_sweep(
+    body: Annotated[SweepRequest, Body(openapi_examples=examples.SWEEPS)],
+    services: ServicesDep,
+    creation: CreationDep,
+) -> Response:
+    """Recommends a layout for every combination of the models, clusters, workloads, stacks and
+    constraints that you list, as one job. The answer comes at once; results come at `items` and
+    `events`."""
+    return await run_in_threadpool(creation.respond, lambda: services.sweeps.prepare(body))
+
+
+@router.get("", operation_id="listSweeps", response_model=SweepPage, responses=responses.PAGE)
+def list_sweeps(
+    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
+) -> JSONResponse:
+    """Newest first."""
+    return page_response(request, services.sweeps.page(query))
+
+
+@router.get("/{id}", operation_id="getSweep", response_model=SweepDetails)
+def get_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
+    """How far a sweep is, and what it was asked."""
+    return JSONResponse(services.sweeps.get(id_))
+
+
+@router.get(
+    "/{id}/items",
+    operation_id="listSweepItems",
+    response_model=SweepItemPage,
+    responses=_PAGE_OR_CSV,
+)
+def list_sweep_items(
+    id_: ResourceId,
+    query: Annotated[SweepItemQuery, Query()],
+    request: Request,
+    services: ServicesDep,
+) -> Response:
+    """The items in order, those that are finished with their results, in pages or all as CSV."""
+    if query.format == "csv":
+        headers = {"Content-Disposition": "attachment; filename=sweep.csv"}
+        lines = services.sweeps.csv_lines(id_, query.outcome)
+        return StreamingResponse(lines, media_type="text/csv", headers=headers)
+    return page_response(request, services.sweeps.item_page(id_, query))
+
+
+@router.get(
+    "/{id}/events",
+    operation_id="watchSweep",
+    response_class=Response,  # FastAPI would take EventSourceResponse for a generator of events
+    responses=_EVENTS,
+)
+async def watch_sweep(
+    id_: ResourceId,
+    request: Request,
+    services: ServicesDep,
+    last_event_id: Annotated[
+        str | None, Header(description="The id of the last event that came: those after it follow.")
+    ] = None,
+) -> Response:
+    """Server-sent events: `item` with each result as it comes, `progress`, and `end`. A client that
+    was cut off sends the id of its last event as Last-Event-ID, as browsers do."""
+    place = Place.read(last_event_id)
+    if await run_in_threadpool(all_told, services.store, id_, place):
+        return Response(status_code=204)  # which tells browsers not to connect again
+    stop: GracefulStop = request.app.state.graceful_stop
+    stream = _stream(services, id_, Place(place.event), stop)
+    return EventSourceResponse(stream, headers=_STREAM_HEADERS)
+
+
+async def _stream(
+    services: Services, id_: str, place: Place, stop: GracefulStop
+) -> AsyncIterator[bytes]:
+    """The events after a place until the end of the sweep. It also ends where the service stops or
+    cannot read on: clients then connect again, and go on where they were."""
+    sent = time.monotonic()
+    while not (place.at_end or stop.has_begun):
+        try:
+            events = await run_in_threadpool(events_after, services.store, id_, place)
+        except ServiceError:
+            return
+        for event in events:
+            yield _sent_form(event)
+            place, sent = event.place, time.monotonic()
+        if not events:
+            if time.monotonic() - sent > _KEEPALIVE_S:
+                yield KEEPALIVE_COMMENT
+                sent = time.monotonic()
+            await asyncio.sleep(_LOOK_S)
+
+
+def _sent_form(event: Event) -> bytes:
+    return format_sse_event(
+        event=event.kind, id=str(event.place), data_str=json.dumps(event.document)
+    )
+
+
+@router.post(
+    "/{id}/cancel",
+    operation_id="cancelSweep",
+    response_model=SweepDetails,
+    responses=responses.POST,
+)
+def cancel_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
+    """Gives up what is not finished. Results stay, and `retry` goes on."""
+    return JSONResponse(services.sweeps.cancel(id_))
+
+
+@router.post(
+    "/{id}/retry",
+    operation_id="retrySweep",
+    response_model=SweepDetails,
+    responses=responses.POST,
+)
+def retry_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
+    """Computes those items again that failed or were cancelled."""
+    return JSONResponse(services.sweeps.retry(id_))
+
+
+@router.delete("/{id}", operation_id="removeSweep", status_code=204)
+def remove_sweep(id_: ResourceId, services: ServicesDep) -> Response:
+    """Cancels a sweep and removes it with its results."""
+    services.sweeps.remove(id_)
+    return Response(status_code=204)

@@ -1,0 +1,98 @@
+"""The end of this process: what can finish in time finishes, and nothing that cannot is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+
+from service.errors import ServiceError, Stopping
+from service.runtime.leases import Leases
+from service.store.commit_gate import CommitGate
+
+log = logging.getLogger(__name__)
+
+_COMMIT_S = 2.0  # how long a commit that has begun is waited for
+_ANSWER_S = 2.0  # how long what was committed may take to be answered
+_EXIT_S = 1.0  # how long a process may take to exit by itself
+LAST_S = _COMMIT_S + _ANSWER_S + 2 * _EXIT_S
+"""How much longer than the time of grace the process lives at most."""
+
+Interrupt = Callable[[ServiceError, float], Awaitable[None]]
+"""Ends all requests with an error, save for those that end by themselves in so many seconds."""
+
+
+class GracefulStop:
+    """Requests have `grace_s` seconds to finish from when the process is told to stop. Then no
+    transaction commits any more, keys are released so that their requests may be tried again at
+    once, and whoever still waits is told so. In this order: who is told that nothing was stored
+    must be able to rely on it."""
+
+    def __init__(
+        self, grace_s: float, gate: CommitGate, leases: Leases, interrupt: Interrupt
+    ) -> None:
+        self._grace_s = grace_s
+        self._gate = gate
+        self._leases = leases
+        self._interrupt = interrupt
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._ending is not None
+
+    def watch_signals(self) -> None:
+        """Begins as soon as the process is told to stop. To be called in the main thread, from
+        within the event loop; handlers that are there already are called too."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._watch(number, asyncio.get_running_loop())
+
+    def _watch(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
+        earlier = signal.getsignal(number)
+
+        def handle(received: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(self._begin)
+            if callable(earlier):
+                earlier(received, frame)
+
+        signal.signal(number, handle)
+
+    def _begin(self) -> None:
+        if self._ending is None:
+            _exit_after(self._grace_s + LAST_S)
+            self._ending = asyncio.create_task(self._end_after_grace())
+
+    async def _end_after_grace(self) -> None:
+        await asyncio.sleep(self._grace_s)
+        log.warning("time to finish is over: requests that still run are answered with 503")
+        await self.end()
+
+    async def end(self) -> None:
+        """Stops everything that may still run. Done twice it does no harm."""
+        thread = ThreadPoolExecutor(1)  # not one of the loop's, which may all be busy
+        closed = asyncio.get_running_loop().run_in_executor(thread, self._close)
+        await asyncio.wait({closed}, timeout=_COMMIT_S)
+        thread.shutdown(wait=False)
+        await self._interrupt(Stopping(), _ANSWER_S)
+        if self._ending is not None:
+            _exit_after(_EXIT_S)
+
+    def _close(self) -> None:
+        self._gate.close(_COMMIT_S)
+        try:
+            self._leases.release_all()
+        except ServiceError as error:
+            log.warning("keys are not released, and held a while", extra={"reason": str(error)})
+
+
+def _exit_after(seconds: float) -> None:
+    """Ends the process unless it has ended by then. The interpreter waits for threads that compute
+    and for processes of a pool, which nobody needs any more."""
+    timer = threading.Timer(seconds, os._exit, (0,))
+    timer.daemon = True
+    timer.start()

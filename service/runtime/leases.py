@@ -1,0 +1,88 @@
+"""Leases of the Idempotency-Keys that requests of this process hold.
+
+A claim says until when it is held, by the clock of the database. The process that holds it renews
+it, and one that has ended does not: its claims are free again some seconds later, whatever host it
+ran on. No process needs to know of another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+from service.errors import ServiceError
+from service.store import Store
+
+log = logging.getLogger(__name__)
+
+_RENEWALS = 4  # in the time of a lease, so that one or two may fail
+
+
+class Leases:
+    """The claims that are held, each by its token. A thread renews them while there are any."""
+
+    def __init__(self, store: Store, lease_s: float) -> None:
+        self.length = timedelta(seconds=lease_s)
+        self._store = store
+        self._lock = threading.Lock()
+        self._held = set[str]()
+        self._released = set[str]()
+        """Tokens of claims that are still to be released in the database."""
+        self._is_renewing = False
+        self._ended = threading.Event()
+
+    @contextmanager
+    def held(self, token: str) -> Iterator[None]:
+        """Renews a claim while the block runs, and releases it where the block fails."""
+        self._begin(token)
+        try:
+            yield
+        except BaseException:
+            self.release(token)
+            raise
+        finally:
+            self._held.discard(token)
+
+    def release(self, token: str) -> None:
+        """Releases a claim, now or as soon as the database can be used again."""
+        self._released.add(token)
+        with suppress(ServiceError):
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Releases in the database what could not be before, because that was gone."""
+        if released := [*self._released]:
+            with self._store.writing() as rows:
+                rows.idempotency_keys.release(released)
+            self._released.difference_update(released)
+
+    def release_all(self) -> None:
+        """Releases every claim: nothing of this process can be committed any more."""
+        self._ended.set()
+        if tokens := [*self._held, *self._released]:
+            with self._store.writing(after_closing=True) as rows:
+                rows.idempotency_keys.release(tokens)
+
+    def _begin(self, token: str) -> None:
+        with self._lock:
+            self._held.add(token)
+            if self._is_renewing:
+                return
+            self._is_renewing = True
+        threading.Thread(target=self._renew_all, name="renew leases", daemon=True).start()
+
+    def _renew_all(self) -> None:
+        while not self._ended.wait(self.length.total_seconds() / _RENEWALS):
+            with self._lock:
+                held = [*self._held]
+                self._is_renewing = bool(held)
+            if not held:
+                return
+            try:
+                with self._store.writing() as rows:
+                    rows.idempotency_keys.renew(held, rows.now() + self.length)
+            except ServiceError as error:
+                log.warning("leases are not renewed", extra={"reason": str(error)})

@@ -1,0 +1,36 @@
+"""Whether the database can be used, found out in a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from service.store import Store
+from service.store.unavailability import SILENT
+
+WAIT_S = 3.0
+"""How long a probe waits. A statement of the check itself may take a little less."""
+STATEMENT_S = 2.0
+
+
+class Readiness:
+    """Asks a store for its state, in a thread of its own: those for requests may all be busy. All
+    who ask meanwhile share one check, so that a database that is frozen holds one thread, and
+    probes cannot make it write at will."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, "check readiness")
+        self._running: Future[str] | None = None
+
+    async def state(self) -> str:
+        """The text "ok", or what keeps the database from being used."""
+        if self._running is None or self._running.done():
+            self._running = self._thread.submit(self._store.state)
+        waited = asyncio.wrap_future(self._running)
+        done, _ = await asyncio.wait({waited}, timeout=WAIT_S)
+        return waited.result() if done else SILENT
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+        self._store.close()

@@ -1,0 +1,66 @@
+"""Computes what several requests ask for at the same time once, for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from models.errors import DomainError
+from service.errors import ClientGone
+
+T = TypeVar("T")
+
+IsDisconnected = Callable[[], Awaitable[bool]]
+"""Whether the client of a request has closed the connection, as starlette's requests know it."""
+Lead = Callable[[IsDisconnected], Awaitable[T]]
+
+
+class _Flight(Generic[T]):
+    """One computation, and the clients that wait for it."""
+
+    def __init__(self, lead: Lead[T], client: IsDisconnected) -> None:
+        self.clients = [client]
+        # A task of its own goes on when the request that began it ends.
+        self.task = asyncio.ensure_future(lead(self.is_abandoned))
+
+    async def is_abandoned(self) -> bool:
+        """Whether every client has gone away."""
+        for client in list(self.clients):
+            if not await client():
+                return False
+            self.clients.remove(client)
+        return True
+
+
+class SingleFlight(Generic[T]):
+    """Computations in flight by what they compute. All requests run on one event loop."""
+
+    def __init__(self) -> None:
+        self._flights = dict[Hashable, _Flight[T]]()
+
+    async def run(self, key: Hashable, lead: Lead[T], client: IsDisconnected) -> tuple[T, bool]:
+        """What `lead` returns, computed by the first that asks for the key, and whether this
+        request is that one.
+
+        `lead` is given a function that says whether all clients are gone. What is wrong with the
+        question is wrong for all who ask it; of any other failure only the first hears, and the
+        next computes again.
+        """
+        while (flight := self._flights.get(key)) is not None:
+            flight.clients.append(client)
+            try:
+                return await asyncio.shield(flight.task), False
+            except DomainError:
+                raise
+            except Exception:  # noqa: BLE001  it is the first client's to hear of
+                if await client():
+                    raise ClientGone from None
+        flight = self._flights[key] = _Flight(lead, client)
+        flight.task.add_done_callback(lambda task: self._land(key, task))
+        return await asyncio.shield(flight.task), True
+
+    def _land(self, key: Hashable, task: asyncio.Future[T]) -> None:
+        del self._flights[key]
+        if not task.cancelled():
+            task.exception()  # it was heard of, or all clients are gone

@@ -1,0 +1,59 @@
+"""The text of an answer: JSON as it is sent, plain and compressed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+_LEVEL = 6  # zlib's own default: level 9 takes twice as long for 1% less
+
+
+class AnswerText:
+    """An answer as bytes. Each of the two forms is made from the other when it is first asked
+    for."""
+
+    def __init__(self, *, plain: bytes | None = None, compressed: bytes | None = None) -> None:
+        self._plain = plain
+        self._compressed = compressed
+
+    @cached_property
+    def plain(self) -> bytes:
+        if self._plain is not None:
+            return self._plain
+        return gzip.decompress(self._compressed or b"")
+
+    @cached_property
+    def compressed(self) -> bytes:
+        """In the format of gzip. Without a time, so that equal texts are equal bytes."""
+        if self._compressed is not None:
+            return self._compressed
+        return gzip.compress(self.plain, _LEVEL, mtime=0)
+
+    @property
+    def size(self) -> int:
+        """The bytes of both forms."""
+        return len(self.plain) + len(self.compressed)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The answer as a value that the caller may change."""
+        document: dict[str, Any] = json.loads(self.plain)
+        return document
+
+    def as_of(self, first: tuple[str, datetime], own: tuple[str, datetime]) -> AnswerText:
+        """The text with the id and the time of its `own` row in place of those of the row that was
+        stored `first`, and that the text names in several places."""
+        if own == first:
+            return self
+        (first_id, first_at), (id_, at) = first, own
+        renamed = self.plain.replace(first_id.encode(), id_.encode())
+        return AnswerText(plain=renamed.replace(_created_at(first_at), _created_at(at), 1))
+
+
+def _created_at(at: datetime) -> bytes:
+    """The member that says when an answer was made, as pydantic writes it."""
+    shown = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return f'"created_at":"{shown}"'.encode()

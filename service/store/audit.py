@@ -1,0 +1,49 @@
+"""Who changed what: keys, profiles, reports. Entries are only ever added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.identifiers import new_id
+from service.store.tables import KEY_ID, TENANT, AuditRow
+
+Action = Literal[
+    "key.created",
+    "key.rotated",
+    "key.revoked",
+    "profile.activated",
+    "profile.promoted",
+    "policy.set",
+    "report.withdrawn",
+    "answers.dropped",
+]
+
+
+class Audit:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, action: Action, subject: str, **details: Any) -> None:
+        """An entry of this transaction, by the key for which the session works."""
+        entry = AuditRow(
+            id=new_id(),
+            created_at=datetime.now(UTC),
+            key_id=self._session.info.get(KEY_ID),
+            tenant=self._session.info.get(TENANT),
+            action=action,
+            subject=subject,
+            details=details,
+        )
+        self._session.add(entry)
+
+    def newest(self, limit: int, before: str | None) -> Sequence[AuditRow]:
+        """The newest entries, newest first, starting after the id `before`. Ids sort by time."""
+        query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(AuditRow.id < before)
+        return self._session.scalars(query).all()

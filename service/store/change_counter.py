@@ -1,0 +1,44 @@
+"""Tells whether anything was committed to a database, without a query."""
+
+from __future__ import annotations
+
+import sqlite3
+from threading import Lock
+
+from sqlalchemy import Engine
+
+
+class ChangeCounter:
+    """Counts what is committed to a SQLite database, by whichever process (PRAGMA data_version, of
+    a connection that commits nothing itself). PostgreSQL has no such count."""
+
+    def __init__(self, engine: Engine) -> None:
+        is_sqlite = engine.dialect.name == "sqlite"
+        self._file = engine.url.database if is_sqlite else None
+        self._connection: sqlite3.Connection | None = None
+        self._lock = Lock()
+
+    def count(self) -> int | None:
+        """A number that is another one once something was committed; None where that is not
+        known."""
+        if self._file is None:
+            return None
+        with self._lock:
+            try:
+                if self._connection is None:
+                    self._connection = self._connect(self._file)
+                (count,) = self._connection.execute("PRAGMA data_version").fetchone()
+            except sqlite3.Error:
+                return None
+        return int(count)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    @staticmethod
+    def _connect(file: str) -> sqlite3.Connection:
+        # It waits for no lock, since requests ask it where they are received.
+        return sqlite3.connect(file, timeout=0, isolation_level=None, check_same_thread=False)

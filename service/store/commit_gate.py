@@ -1,0 +1,39 @@
+"""The gate that every commit passes, until the process is about to end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from service.errors import Stopping
+
+
+class CommitGate:
+    """Open until it is closed for good. A request that is told that it was not done must not be
+    committed after that, though its thread may still compute."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._committing = 0
+        self._closed = False
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """For the time of a commit. Raises Stopping where the gate is closed."""
+        with self._condition:
+            if self._closed:
+                raise Stopping
+            self._committing += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._committing -= 1
+                self._condition.notify_all()
+
+    def close(self, within_s: float) -> None:
+        """Returns once no commit is under way, or after so many seconds."""
+        with self._condition:
+            self._closed = True
+            self._condition.wait_for(lambda: not self._committing, within_s)

@@ -1,0 +1,71 @@
+"""What is kept in memory of one database, so that it is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, TypeVar
+
+from cachetools import LRUCache
+from sqlalchemy import Engine
+
+from service.store.change_counter import ChangeCounter
+
+T = TypeVar("T")
+
+_MAX_BYTES = 128 * 2**20
+_BYTES = 2**15
+"""About what a value takes unless it says how much."""
+
+
+class Memory:
+    """Values by keys. What was used least recently goes first.
+
+    Some never change under their key: versions, and answers by their ids. The others are `at hand`
+    until somebody commits something to the database.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.changes = ChangeCounter(engine)
+        self._values = LRUCache[Hashable, tuple[Any, int]](
+            _MAX_BYTES, getsizeof=lambda value: value[1]
+        )
+        self._lock = Lock()
+
+    def get(self, key: Hashable) -> Any:
+        """The value under a key, or None."""
+        with self._lock:
+            found = self._values.get(key)
+        return None if found is None else found[0]
+
+    def keep(self, key: Hashable, value: object, size: int = _BYTES) -> None:
+        """Keeps a value of so many bytes, unless it is too large."""
+        if size <= _MAX_BYTES:
+            with self._lock:
+                self._values[key] = value, size
+
+    def recall(self, key: Hashable, read: Callable[[], T]) -> T:
+        """The value under a key, which `read` makes when it is asked for first."""
+        known = self.get(key)
+        if known is not None:
+            found: T = known[0]
+            return found
+        value = read()
+        self.keep(key, (value,))
+        return value
+
+    def at_hand(self, key: Hashable) -> Any:
+        """The value that was put at hand under a key, or None if something was committed since.
+        This asks the database nothing that could take time."""
+        found = self.get(key)
+        if found is None or found[0] is None:
+            return None
+        since, value = found
+        return value if self.changes.count() == since else None
+
+    def put_at_hand(
+        self, key: Hashable, since: int | None, value: object, size: int = _BYTES
+    ) -> None:
+        """Puts a value at hand that was read after `changes.count()` was `since`."""
+        if since is not None:
+            self.keep(key, (since, value), size)

@@ -1,0 +1,44 @@
+"""Drops old answers, some at a time, so that nobody waits long for a lock."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, exists, select, text
+from sqlalchemy.orm import Session
+
+from service.store.answers import AnswerKind
+from service.store.tables import AnswerTextRow, PredictionRow, RecommendationRow, ReportRow
+
+_REFERENCES: dict[AnswerKind, Any] = {
+    "predictions": ReportRow.prediction_id,
+    "recommendations": ReportRow.recommendation_id,
+}
+_ROWS: dict[AnswerKind, Any] = {
+    "predictions": PredictionRow,
+    "recommendations": RecommendationRow,
+}
+
+
+class Retention:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def drop_answers(self, kind: AnswerKind, before: datetime, limit: int) -> int:
+        """Delete at most so many answers from before this moment that no report refers to, and
+        those of their texts that no answer has any more; returns how many answers."""
+        row = _ROWS[kind]
+        is_reported = exists().where(_REFERENCES[kind] == row.id)
+        old = select(row.id, row.text_key).where(row.created_at < before, ~is_reported)
+        found = self._session.execute(old.order_by(row.created_at).limit(limit)).all()
+        self._session.execute(delete(row).where(row.id.in_([one.id for one in found])))
+        self._drop_texts([one.text_key for one in found if one.text_key is not None])
+        return len(found)
+
+    def _drop_texts(self, keys: list[str]) -> None:
+        if self._session.get_bind().dialect.name == "postgresql":
+            # Until the end of this transaction nobody stores an answer with one of these texts.
+            self._session.execute(text("lock table answer_texts in share row exclusive mode"))
+        unused = [~exists().where(row.text_key == AnswerTextRow.key) for row in _ROWS.values()]
+        self._session.execute(delete(AnswerTextRow).where(AnswerTextRow.key.in_(keys), *unused))

@@ -1,0 +1,64 @@
+"""Gives the space of deleted rows back to the file system. PostgreSQL does so by itself; a file of
+SQLite keeps its size unless it is told to shrink."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Engine
+
+_INCREMENTAL = 2
+_PAGES_AT_ONCE = 1000  # a page has 4 KiB: others wait for a few milliseconds
+
+
+def keep_track_of_free_pages(connection: Any) -> None:
+    """So that the file can shrink a few pages at a time. A file that has tables already must be
+    compacted once for that."""
+    connection.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")
+
+
+def can_shrink(engine: Engine) -> bool:
+    """Whether the file keeps track of its free pages; files of earlier releases do not."""
+    if engine.dialect.name != "sqlite":
+        return True
+    connection = engine.raw_connection()
+    try:
+        return _number(connection, "auto_vacuum") == _INCREMENTAL
+    finally:
+        connection.close()
+
+
+def give_back(engine: Engine) -> int:
+    """Shrink the file by its free pages, some at a time; returns by how many bytes."""
+    if engine.dialect.name != "sqlite":
+        return 0
+    connection = engine.raw_connection()
+    try:
+        before = after = _number(connection, "page_count")
+        while _number(connection, "freelist_count"):
+            pages = after
+            connection.cursor().execute(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})").fetchall()
+            after = _number(connection, "page_count")
+            if after >= pages:
+                break
+        connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return (before - after) * _number(connection, "page_size")
+    finally:
+        connection.close()
+
+
+def compact(engine: Engine) -> None:
+    """Write the file anew without its free pages, and keep track of them from now on. Nobody else
+    may use the database meanwhile."""
+    if engine.dialect.name == "sqlite":
+        connection = engine.raw_connection()
+        try:
+            keep_track_of_free_pages(connection.cursor())
+            connection.cursor().execute("VACUUM")
+        finally:
+            connection.close()
+
+
+def _number(connection: Any, pragma: str) -> int:
+    found: int = connection.cursor().execute(f"PRAGMA {pragma}").fetchone()[0]
+    return found

@@ -1,0 +1,202 @@
+"""Queries of sweeps and their items.
+
+Whoever changes the items of a sweep locks the sweep first, so that its counts are right and no two
+transactions wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.orm import Session
+
+from service.errors import NotFound
+from service.store.tables import SweepItemRow, SweepRow
+
+_WAITS = SweepItemRow.outcome.is_(None)
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedItem:
+    """An item that whoever holds the lease computes."""
+
+    sweep_id: str
+    position: int
+    attempts: int
+    """This one included."""
+
+
+class Sweeps:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, sweep: SweepRow) -> None:
+        """Store a sweep, all of whose items wait."""
+        self._session.add(sweep)
+        self._session.flush()
+        items = [
+            {"sweep_id": sweep.id, "position": position, "attempts": 0}
+            for position in range(sweep.total)
+        ]
+        self._session.execute(insert(SweepItemRow), items)
+
+    def find(self, id_: str) -> SweepRow | None:
+        return self._session.get(SweepRow, id_)
+
+    def get(self, id_: str) -> SweepRow:
+        return self._get(id_)
+
+    def newest(self, limit: int, before: str | None) -> Sequence[SweepRow]:
+        """The newest sweeps, newest first, starting after the id `before`."""
+        query = select(SweepRow).order_by(SweepRow.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(SweepRow.id < before)
+        return self._session.scalars(query).all()
+
+    def outcomes(self, ids: Sequence[str]) -> dict[str, dict[str | None, int]]:
+        """How many items of each sweep have which outcome; None stands for those that wait."""
+        columns = SweepItemRow.sweep_id, SweepItemRow.outcome, func.count()
+        query = select(*columns).where(SweepItemRow.sweep_id.in_(ids)).group_by(*columns[:2])
+        counts: dict[str, dict[str | None, int]] = {id_: {} for id_ in ids}
+        for id_, outcome, count in self._session.execute(query):
+            counts[id_][outcome] = count
+        return counts
+
+    def items(
+        self, id_: str, outcome: str | None, limit: int, after: int
+    ) -> Sequence[SweepItemRow]:
+        """Items in the order of their positions, from the one that follows `after`. The outcome
+        "waiting" is that of items without one."""
+        query = select(SweepItemRow).where(
+            SweepItemRow.sweep_id == id_, SweepItemRow.position > after
+        )
+        if outcome is not None:
+            query = query.where(_WAITS if outcome == "waiting" else SweepItemRow.outcome == outcome)
+        return self._session.scalars(query.order_by(SweepItemRow.position).limit(limit)).all()
+
+    def told_after(self, id_: str, event: int, limit: int) -> Sequence[SweepItemRow]:
+        """The items whose results the events after this one tell, in the order of the events."""
+        query = select(SweepItemRow).where(SweepItemRow.sweep_id == id_, SweepItemRow.event > event)
+        return self._session.scalars(query.order_by(SweepItemRow.event).limit(limit)).all()
+
+    def remove(self, id_: str) -> None:
+        """Remove a sweep and its items. Results that come later find nothing to be stored in."""
+        sweep = self._lock(id_)
+        self._session.execute(delete(SweepItemRow).where(SweepItemRow.sweep_id == id_))
+        self._session.delete(sweep)
+
+    def cancel(self, id_: str, now: datetime) -> SweepRow:
+        """Cancel what waits and what is computed. It changes nothing where nothing is."""
+        sweep = self._lock(id_)
+        if sweep.waiting:
+            self._change(id_, _WAITS, outcome="cancelled", lease=None, leased_until=None)
+            sweep.waiting = 0
+            sweep.cancelled_at = sweep.finished_at = now
+        return sweep
+
+    def retry(self, id_: str) -> SweepRow:
+        """Let the items wait again that failed or were cancelled."""
+        sweep = self._lock(id_)
+        again = SweepItemRow.outcome.in_(("failed", "cancelled"))
+        reset = {"outcome": None, "result": None, "event": None, "attempts": 0}
+        if count := self._change(id_, again, **reset):
+            sweep.waiting += count
+            sweep.cancelled_at = sweep.finished_at = None
+        return sweep
+
+    def any_free(self, now: datetime) -> bool:
+        """Whether an item waits that nobody computes."""
+        return self._session.execute(_free(now).limit(1)).first() is not None
+
+    def lease(self, lease: str, now: datetime, until: datetime, limit: int) -> list[LeasedItem]:
+        """Lease items that nobody computes. Those with the lowest positions come first, so that a
+        small sweep does not wait behind a large one."""
+        free = _free(now).limit(limit).with_for_update(skip_locked=True)
+        leased: list[LeasedItem] = []
+        for item in self._session.scalars(free).all():
+            item.lease = lease
+            item.leased_until = until
+            item.attempts += 1
+            leased.append(LeasedItem(item.sweep_id, item.position, item.attempts))
+        return leased
+
+    def renew(self, lease: str, items: Sequence[LeasedItem], until: datetime) -> None:
+        for row in self._held_rows(lease, items):
+            row.leased_until = until
+
+    def release(self, lease: str, items: Sequence[LeasedItem], *, counts: bool) -> None:
+        """Give items back that are not finished: others may lease them at once. `counts` is whether
+        it counts as an attempt."""
+        for row in self._held_rows(lease, items):
+            row.lease = row.leased_until = None
+            row.attempts -= not counts
+
+    def _held_rows(self, lease: str, items: Sequence[LeasedItem]) -> Sequence[SweepItemRow]:
+        """The rows of those items that are still leased. A row that another transaction changes is
+        left out rather than waited for."""
+        keys = tuple_(SweepItemRow.sweep_id, SweepItemRow.position)
+        wanted = keys.in_([(item.sweep_id, item.position) for item in items])
+        query = select(SweepItemRow).where(wanted, SweepItemRow.lease == lease, _WAITS)
+        return self._session.scalars(query.with_for_update(skip_locked=True)).all()
+
+    def finish(
+        self, lease: str, item: LeasedItem, outcome: str, result: dict[str, Any], now: datetime
+    ) -> bool:
+        """Store the result of an item, unless the lease is lost: then somebody else stores or has
+        stored it, or nobody wants it any more. Returns whether it was stored."""
+        sweep = self._session.get(SweepRow, item.sweep_id, with_for_update=True)
+        if sweep is None:
+            return False
+        values = {
+            "outcome": outcome,
+            "result": result,
+            "event": sweep.events + 1,
+            "lease": None,
+            "leased_until": None,
+        }
+        held = SweepItemRow.position == item.position, SweepItemRow.lease == lease, _WAITS
+        if not self._change(item.sweep_id, and_(*held), **values):
+            return False
+        sweep.events += 1
+        sweep.waiting -= 1
+        if sweep.waiting == 0:
+            sweep.finished_at = now
+        return True
+
+    def _get(self, id_: str, **options: Any) -> SweepRow:
+        sweep = self._session.get(SweepRow, id_, **options)
+        if sweep is None:
+            raise NotFound("sweep", id_)
+        return sweep
+
+    def _lock(self, id_: str) -> SweepRow:
+        return self._get(id_, with_for_update=True)
+
+    def _change(self, id_: str, which: ColumnElement[bool], **values: Any) -> int:
+        """Change items of a sweep; returns how many."""
+        statement = update(SweepItemRow).where(SweepItemRow.sweep_id == id_, which).values(**values)
+        result = self._session.execute(statement, execution_options={"synchronize_session": False})
+        return result.rowcount if isinstance(result, CursorResult) else 0
+
+
+def _free(now: datetime) -> Any:
+    return (
+        select(SweepItemRow)
+        .where(_WAITS, or_(SweepItemRow.leased_until.is_(None), SweepItemRow.leased_until < now))
+        .order_by(SweepItemRow.position, SweepItemRow.sweep_id)
+    )

@@ -1,0 +1,53 @@
+"""Which versions of what many share are in force: two answers under the same ones are the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.errors import NotFound
+from service.store.tables import CatalogRow, EvidenceRow, ProfileRow, ProfileVersionRow
+
+DEFAULT_PROFILE = "default"
+"""The profile that predicts unless a request names another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions that one moment sees."""
+
+    profile: int
+    """The active version of the default profile."""
+    profile_hash: str
+    """The hash of its content."""
+    evidence: str | None
+    """The release of the published runs."""
+    catalog: int
+    """How many versions of entries are registered. They are only ever added, so that an equal
+    number means the same ones."""
+
+
+_CURRENT = (
+    select(
+        ProfileVersionRow.version,
+        ProfileVersionRow.content_hash,
+        select(EvidenceRow.release).limit(1).scalar_subquery(),
+        select(func.count()).select_from(CatalogRow).scalar_subquery(),
+    )
+    .join(
+        ProfileRow,
+        (ProfileVersionRow.profile_id == ProfileRow.id)
+        & (ProfileVersionRow.version == ProfileRow.active_version),
+    )
+    .where(ProfileRow.id == DEFAULT_PROFILE)
+)
+"""One query, made once: answers that are known already cost little more than it."""
+
+
+def current_versions(session: Session) -> Versions:
+    found = session.execute(_CURRENT).first()
+    if found is None:
+        raise NotFound("profile", DEFAULT_PROFILE)
+    return Versions(*found)

@@ -1,0 +1,35 @@
+"""Rows that are written only to see whether the database stores anything."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from service.identifiers import earliest_id, new_id
+from service.store.tables import WriteCheckRow
+
+_FILLER_BYTES = 2**16
+"""As much as a large answer. A few bytes might find room on a disk where nothing else does."""
+
+_LEFT_BEHIND = timedelta(hours=1)  # a row so old is that of a process that has crashed
+
+
+class WriteChecks:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self) -> str:
+        """The id of a new row. Random bytes take their room, however the database compresses."""
+        row = WriteCheckRow(id=new_id(), filler=os.urandom(_FILLER_BYTES))
+        self._session.add(row)
+        self._session.flush()
+        return row.id
+
+    def remove(self, id_: str) -> None:
+        """Delete this row, and those that were left behind."""
+        left_behind = earliest_id(datetime.now(UTC) - _LEFT_BEHIND)
+        old = (WriteCheckRow.id == id_) | (WriteCheckRow.id < left_behind)
+        self._session.execute(delete(WriteCheckRow).where(old))

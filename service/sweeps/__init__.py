@@ -1,0 +1,1 @@
+"""Sweeps: many questions as one job, which is kept in the database and computed beside requests."""

@@ -1,0 +1,86 @@
+"""Answers one item of a sweep, in whatever process it is computed."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from models.advice.recommendation import Recommendation
+from models.errors import DomainError, Infeasible
+from service.ask.evidence import Evidence
+from service.ask.recommendations import Recommendations
+from service.errors import ServiceError
+from service.field_violations import violations_of
+from service.schemas.recommendation import CandidateAnswer, RecommendationRequest
+from service.schemas.sweep import ItemOutcome, ItemProblem, SweptLayout
+from service.store import Store
+from service.web.problems import type_of
+
+log = logging.getLogger(__name__)
+
+_MAX_DETAIL = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAnswer:
+    """What an item is answered with. It is pickled on its way between processes."""
+
+    outcome: ItemOutcome
+    result: dict[str, Any]
+    """A SweptLayout or an ItemProblem."""
+
+
+def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
+    """The answer to a question, which is a recommendation as a request writes it.
+
+    Nothing is raised: whatever is wrong with the question is part of the answer. The outcome is
+    "waiting" where it has to be asked again, as when the database does not answer.
+    """
+    try:
+        request = RecommendationRequest.model_validate(question)
+        found = Recommendations(store, Evidence(store)).find(request)
+    except Infeasible as error:
+        return _problem("infeasible", error)
+    except (DomainError, ValidationError) as error:
+        return _problem("refused", error)
+    except ServiceError as error:
+        return _problem("waiting", error)
+    except Exception as error:  # one item that breaks leaves the others whole
+        log.exception("an item of a sweep failed")
+        return _problem("failed", error)
+    return ItemAnswer("ok", _swept_layout(found).model_dump(mode="json"))
+
+
+def _swept_layout(found: Recommendation) -> SweptLayout:
+    candidate = CandidateAnswer.of(found.recommended, found.problem.cluster)
+    prediction = candidate.prediction
+    figures = {
+        name: getattr(prediction, name)
+        for name in SweptLayout.model_fields
+        if hasattr(prediction, name)
+    }
+    return SweptLayout.model_validate(
+        {
+            **figures,
+            "layout": prediction.layout.model_dump(mode="json"),
+            "layout_summary": found.recommended.prediction.layout.summary(),
+            "chips_used": found.chips_used,
+            "usd_per_million_tokens": candidate.usd_per_million_tokens,
+            "pipelining": found.pipelining.needed,
+            "exact": found.certificate.exact,
+        }
+    )
+
+
+def _problem(outcome: ItemOutcome, error: Exception) -> ItemAnswer:
+    if isinstance(error, Infeasible):
+        detail = error.detail
+    elif outcome == "failed":
+        detail = "the service failed; the log holds the reason"
+    else:
+        detail = "; ".join(each.sentence() for each in violations_of(error, [], limit=3))
+    problem = ItemProblem(type=type_of(error), detail=detail[:_MAX_DETAIL])
+    return ItemAnswer(outcome, problem.model_dump(mode="json"))

@@ -1,0 +1,91 @@
+"""The items of a sweep: every combination of what it lists, and the question that each asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from service.json_pointers import relocate_errors
+from service.resolve.profiles import requested_profile
+from service.resolve.resolution import Resolver
+from service.schemas.sweep import SweepRequest
+from service.store import Rows
+
+Form = TypeVar("Form")
+Resolved = TypeVar("Resolved")
+
+_LISTS = {
+    "model": "models",
+    "cluster": "clusters",
+    "workload": "workloads",
+    "stack": "stacks",
+    "constraints": "constraints",
+}
+"""The lists of a request by the field of a question that they list; the last varies fastest."""
+
+
+def count(request: Mapping[str, Any]) -> int:
+    return math.prod(len(request[name]) for name in _LISTS.values())
+
+
+def combination(request: Mapping[str, Any], position: int) -> dict[str, int]:
+    """Which of each list the item at this position combines."""
+    indices: dict[str, int] = {}
+    for field, name in reversed(_LISTS.items()):
+        position, indices[field] = divmod(position, len(request[name]))
+    return {field: indices[field] for field in _LISTS}
+
+
+def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
+    """The recommendation that the item at this position asks for, as a request writes it."""
+    indices = combination(request, position)
+    parts = {field: request[name][indices[field]] for field, name in _LISTS.items()}
+    common = {name: request[name] for name in ("profile", "tolerance", "time_limit_s")}
+    return {**parts, **common}
+
+
+def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The request with every name pinned to its version, so that it means the same until the end
+    of the sweep; and how to call each model, cluster and stack.
+
+    Raises Invalid, and UnknownName, for what no combination could be asked with.
+    """
+    resolver = Resolver(rows)
+    profile = requested_profile(rows, request.profile)
+    models = _resolve_each("model", "models", request.models, resolver.architecture)
+    clusters = _resolve_each("cluster", "clusters", request.clusters, resolver.cluster)
+    stacks = _resolve_each("stack", "stacks", request.stacks, resolver.stack)
+    document = {
+        "models": [model.pinned_form for model in models],
+        "clusters": [cluster.pinned_form for cluster in clusters],
+        "workloads": [each.model_dump(mode="json") for each in request.workloads],
+        "stacks": [stack.pinned_form for stack in stacks],
+        "constraints": [
+            each.model_dump(mode="json", exclude_unset=True) for each in request.constraints
+        ],
+        "profile": {"id": profile.id, "version": profile.version},
+        "tolerance": request.tolerance,
+        "time_limit_s": request.time_limit_s,
+    }
+    names = {
+        "models": [model.used.name for model in models],
+        "clusters": [
+            {"chip": cluster.chip.name, "num_chips": cluster.cluster.num_chips}
+            for cluster in clusters
+        ],
+        "stacks": [stack.used.name for stack in stacks],
+    }
+    return document, names
+
+
+def _resolve_each(
+    field: str, name: str, forms: Sequence[Form], resolve: Callable[[Form], Resolved]
+) -> list[Resolved]:
+    """Each of a list resolved. An error about the field of a question names the place in the
+    list."""
+    resolved = list[Resolved]()
+    for i, form in enumerate(forms):
+        with relocate_errors(field, f"{name}[{i}]"):
+            resolved.append(resolve(form))
+    return resolved

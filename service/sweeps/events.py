@@ -1,0 +1,70 @@
+"""The events of a sweep: each result as it comes, in an order that never changes, so that whoever
+was cut off goes on where it was."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from service.errors import BadHeader
+from service.store import Store
+from service.sweeps.sweeps import item_document, progress_document
+
+_LAST_EVENT_ID = re.compile(r"(\d{1,9})(-end)?")
+_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a listener has come. It is written as the `id` of events."""
+
+    event: int = 0
+    """The number of the last result that was told."""
+    at_end: bool = False
+    """Whether the end was told too."""
+
+    @classmethod
+    def read(cls, last_event_id: str | None) -> Place:
+        """The place that a Last-Event-ID names; the beginning without one."""
+        if last_event_id is None:
+            return cls()
+        found = _LAST_EVENT_ID.fullmatch(last_event_id)
+        if found is None:
+            raise BadHeader("Last-Event-ID", "must be the id of an event of this sweep")
+        return cls(int(found[1]), found[2] is not None)
+
+    def __str__(self) -> str:
+        return f"{self.event}-end" if self.at_end else str(self.event)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: str
+    """`item`, a result; `progress`, how far the sweep is; or `end`, after which none comes unless
+    the sweep is tried again."""
+    place: Place
+    document: dict[str, Any]
+
+
+def all_told(store: Store, id_: str, place: Place) -> bool:
+    """Whether the sweep has ended, and whoever is at this place knows. Raises NotFound where there
+    is no such sweep."""
+    with store.reading() as rows:
+        sweep = rows.sweeps.get(id_)
+        return sweep.waiting == 0 and place == Place(sweep.events, at_end=True)
+
+
+def events_after(store: Store, id_: str, place: Place) -> list[Event]:
+    """The events that follow a place: results, and then either how far the sweep is or its end.
+    Empty where there is nothing new. Raises NotFound where there is no such sweep."""
+    with store.reading() as rows:
+        sweep = rows.sweeps.get(id_)
+        told = rows.sweeps.told_after(id_, place.event, _AT_ONCE)
+        progress = progress_document(rows, sweep)
+    events = [Event("item", Place(row.event or 0), item_document(sweep, row)) for row in told]
+    last = events[-1].place if events else Place(place.event)
+    if sweep.waiting == 0 and len(told) < _AT_ONCE:
+        end = Event("end", Place(sweep.events, at_end=True), progress)
+        return [*events, end] if end.place != place else []
+    return [*events, Event("progress", last, progress)] if events else []

@@ -1,0 +1,158 @@
+"""Computes the items of sweeps that wait in the database.
+
+Every process of the service has a runner, and all may work on one sweep. A runner leases items,
+renews its leases while they are computed, and stores each result in one transaction with the end
+of the lease. A runner that is gone renews nothing: others lease its items some seconds later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import suppress
+from datetime import timedelta
+
+from service.errors import ServiceError, Stopping
+from service.identifiers import new_id
+from service.schemas.sweep import ItemProblem
+from service.store import Store
+from service.store.sweeps import LeasedItem
+from service.sweeps.answering import ItemAnswer
+from service.sweeps.combinations import question
+from service.sweeps.workers import Workers, WorkersGone
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 0.5  # for a result, before looking whether to stop
+_RENEWALS = 4  # in the time of a lease, so that one or two may fail
+_LOOK_S = 1.0  # how often to look for items, unless a sweep is created in this process
+_MAX_ATTEMPTS = 4
+_WORKER_ENDED = (
+    f"the process that computed it ended {_MAX_ATTEMPTS} times, as one that needs too much memory"
+    " does"
+)
+
+
+class SweepRunner:
+    """It begins once `is_ready`, which says that the cost model is compiled."""
+
+    def __init__(
+        self, store: Store, workers: Workers, lease_s: float, is_ready: Callable[[], bool]
+    ) -> None:
+        self._store = store
+        self._workers = workers
+        self._is_ready = is_ready
+        self._length = timedelta(seconds=lease_s)
+        self._lease = new_id()
+        self._running: dict[Future[ItemAnswer], LeasedItem] = {}
+        self._renewed = time.monotonic()
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sweeps", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Gives back what is under way, so that others may compute it at once."""
+        self._stopping.set()
+        self._woken.set()
+        self._thread.join()
+        self._workers.close()
+        if self._running:
+            with suppress(ServiceError), self._store.writing(after_closing=True) as rows:
+                rows.sweeps.release(self._lease, [*self._running.values()], counts=False)
+
+    def _run(self) -> None:
+        while not (self._stopping.is_set() or self._is_ready()):
+            self._stopping.wait(_WAIT_S)
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+            except Stopping:
+                return
+            except (ServiceError, WorkersGone) as error:
+                log.warning("sweeps wait", extra={"reason": str(error)})
+                self._stopping.wait(_LOOK_S)
+            except Exception:
+                log.exception("sweeps wait")
+                self._stopping.wait(_LOOK_S)
+
+    def _turn(self) -> None:
+        """Lease what there is room for, wait until something happens, and store what is done."""
+        self._woken.clear()
+        self._fill()
+        if self._running:
+            wait(self._running, timeout=_WAIT_S, return_when=FIRST_COMPLETED)
+        else:
+            self._woken.wait(_LOOK_S)
+        for future in [future for future in self._running if future.done()]:
+            self._store_result(future, self._running[future])
+            del self._running[future]
+        if self._running and time.monotonic() - self._renewed >= self._beat_s:
+            self._renew()
+
+    @property
+    def _beat_s(self) -> float:
+        return self._length.total_seconds() / _RENEWALS
+
+    def _fill(self) -> None:
+        with self._store.reading() as rows:
+            if not rows.sweeps.any_free(rows.now()):
+                return
+        room = self._workers.slots() - len(self._running)
+        if room <= 0:
+            return
+        with self._store.writing() as rows:
+            now = rows.now()
+            leased = rows.sweeps.lease(self._lease, now, now + self._length, room)
+        for item in leased:
+            self._begin(item)
+
+    def _begin(self, item: LeasedItem) -> None:
+        if item.attempts > _MAX_ATTEMPTS:
+            problem = ItemProblem(type="/problems/internal", detail=_WORKER_ENDED)
+            self._finish(item, ItemAnswer("failed", problem.model_dump(mode="json")))
+            return
+        with self._store.reading() as rows:
+            sweep = rows.sweeps.find(item.sweep_id)
+        if sweep is not None:  # or else it has been removed
+            store = self._store.of(sweep.tenant, sees_all=sweep.sees_all)
+            asked = question(sweep.request, item.position)
+            self._running[self._workers.submit(store, asked)] = item
+
+    def _store_result(self, future: Future[ItemAnswer], item: LeasedItem) -> None:
+        """Store the answer of an item. Give the item back if its worker was lost, or if the answer
+        has to wait."""
+        try:
+            answer = future.result()
+        except (Exception, CancelledError) as error:  # noqa: BLE001  whatever a lost worker raises
+            log.warning("the worker of an item is lost", extra={"reason": repr(error)[:500]})
+            self._give_back([item], counts=True)
+            return
+        if answer.outcome == "waiting":
+            log.warning("an item of a sweep waits", extra={"reason": answer.result["detail"]})
+            self._give_back([item], counts=False)
+            self._stopping.wait(_LOOK_S)
+        else:
+            self._finish(item, answer)
+
+    def _give_back(self, items: list[LeasedItem], *, counts: bool) -> None:
+        with self._store.writing() as rows:
+            rows.sweeps.release(self._lease, items, counts=counts)
+
+    def _finish(self, item: LeasedItem, answer: ItemAnswer) -> None:
+        with self._store.writing() as rows:
+            rows.sweeps.finish(self._lease, item, answer.outcome, answer.result, rows.now())
+
+    def _renew(self) -> None:
+        with self._store.writing() as rows:
+            rows.sweeps.renew(self._lease, [*self._running.values()], rows.now() + self._length)
+        self._renewed = time.monotonic()

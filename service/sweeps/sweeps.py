@@ -1,0 +1,186 @@
+"""Sweeps as callers see them: created, looked at, cancelled, tried again and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from service.identifiers import new_id
+from service.learning.report_table import csv_line
+from service.runtime.idempotency import CreatedResource, SaveRows
+from service.schemas.catalog import CatalogQuery
+from service.schemas.prediction import ProfileUsed
+from service.schemas.sweep import (
+    Combination,
+    ItemOutcome,
+    SweepAnswer,
+    SweepDetails,
+    SweepItem,
+    SweepItemQuery,
+    SweepRequest,
+    SweepState,
+)
+from service.store import Rows, Store
+from service.store.cursors import read_cursor, write_cursor
+from service.store.tables import SweepItemRow, SweepRow
+from service.sweeps.combinations import combination, count, pinned
+from service.sweeps.item_table import COLUMNS, item_cells
+
+ACCEPTED = 202
+_ROWS_PER_QUERY = 500
+
+
+class Sweeps:
+    """`wake` tells the runner of this process that there is something to do."""
+
+    def __init__(self, store: Store, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._wake = wake
+
+    def of(self, store: Store) -> Sweeps:
+        return Sweeps(store, self._wake)
+
+    def prepare(self, request: SweepRequest) -> SaveRows:
+        with self._store.reading() as rows:
+            document, names = pinned(rows, request)
+        sweep = SweepRow(
+            id=new_id(),
+            sees_all=self._store.sees_all,
+            created_at=datetime.now(UTC),
+            profile_id=document["profile"]["id"],
+            profile_version=document["profile"]["version"],
+            request=document,
+            names=names,
+            total=count(document),
+            waiting=count(document),
+            events=0,
+        )
+        return lambda rows: self._save(rows, sweep)
+
+    def get(self, id_: str) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            return _details(rows, rows.sweeps.get(id_))
+
+    def page(self, query: CatalogQuery) -> dict[str, Any]:
+        before = None if query.cursor is None else read_cursor("sweeps", query.cursor)
+        with self._store.reading() as rows:
+            # one more than the page has shows whether there is another page
+            found = rows.sweeps.newest(query.limit + 1, before)
+            page = found[: query.limit]
+            outcomes = rows.sweeps.outcomes([sweep.id for sweep in page])
+        items = [_answer(sweep, outcomes[sweep.id]).model_dump(mode="json") for sweep in page]
+        following = write_cursor("sweeps", page[-1].id) if len(found) > query.limit else None
+        return {"items": items, "next": following}
+
+    def item_page(self, id_: str, query: SweepItemQuery) -> dict[str, Any]:
+        place = f"sweeps/{id_}"
+        after = -1 if query.cursor is None else int(read_cursor(place, query.cursor))
+        with self._store.reading() as rows:
+            sweep = rows.sweeps.get(id_)
+            found = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
+        page = found[: query.limit]
+        following = None
+        if len(found) > query.limit:
+            following = write_cursor(place, str(page[-1].position))
+        return {"items": [item_document(sweep, row) for row in page], "next": following}
+
+    def csv_lines(self, id_: str, outcome: ItemOutcome | None) -> Iterator[str]:
+        """The lines of a CSV table (RFC 4180) of all items, in order. A sweep that is not there is
+        refused before the first line."""
+        with self._store.reading() as rows:
+            sweep = rows.sweeps.get(id_)
+        return self._csv_lines(sweep, outcome)
+
+    def _csv_lines(self, sweep: SweepRow, outcome: ItemOutcome | None) -> Iterator[str]:
+        yield csv_line(COLUMNS)
+        after = -1
+        while True:
+            with self._store.reading() as rows:
+                found = rows.sweeps.items(sweep.id, outcome, _ROWS_PER_QUERY, after)
+            for row in found:
+                yield csv_line(item_cells(item_document(sweep, row)))
+            if len(found) < _ROWS_PER_QUERY:
+                return
+            after = found[-1].position
+
+    def cancel(self, id_: str) -> dict[str, Any]:
+        with self._store.writing() as rows:
+            return _details(rows, rows.sweeps.cancel(id_, rows.now()))
+
+    def retry(self, id_: str) -> dict[str, Any]:
+        with self._store.writing() as rows:
+            document = _details(rows, rows.sweeps.retry(id_))
+        self._wake()
+        return document
+
+    def remove(self, id_: str) -> None:
+        with self._store.writing() as rows:
+            rows.sweeps.remove(id_)
+
+    def _save(self, rows: Rows, sweep: SweepRow) -> CreatedResource:
+        rows.sweeps.add(sweep)
+        self._wake()
+        return CreatedResource(_location(sweep.id), _details(rows, sweep), status=ACCEPTED)
+
+
+def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
+    indices = combination(sweep.request, row.position)
+    cluster = sweep.names["clusters"][indices["cluster"]]
+    workload = sweep.request["workloads"][indices["workload"]]
+    is_ok = row.outcome == "ok"
+    return SweepItem.model_validate(
+        {
+            "position": row.position,
+            "combination": Combination(**indices),
+            "model": sweep.names["models"][indices["model"]],
+            "chip": cluster["chip"],
+            "num_chips": cluster["num_chips"],
+            "seq_len": workload["seq_len"],
+            "global_batch": workload["global_batch"],
+            "stack": sweep.names["stacks"][indices["stack"]],
+            "outcome": row.outcome or "waiting",
+            "recommended": row.result if is_ok else None,
+            "problem": None if is_ok else row.result,
+        }
+    ).model_dump(mode="json")
+
+
+def progress_document(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
+    outcomes = rows.sweeps.outcomes([sweep.id])[sweep.id]
+    return _answer(sweep, outcomes).model_dump(mode="json")
+
+
+def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
+    progress = progress_document(rows, sweep)
+    return SweepDetails.model_validate({**progress, "request": sweep.request}).model_dump(
+        mode="json"
+    )
+
+
+def _answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:
+    location = _location(sweep.id)
+    return SweepAnswer.model_validate(
+        {
+            "id": sweep.id,
+            "created_at": sweep.created_at,
+            "location": location,
+            "state": state_of(sweep),
+            "total": sweep.total,
+            "outcomes": {outcome or "waiting": number for outcome, number in outcomes.items()},
+            "profile": ProfileUsed(id=sweep.profile_id, version=sweep.profile_version),
+            "finished_at": sweep.finished_at,
+            "items": f"{location}/items",
+            "events": f"{location}/events",
+        }
+    )
+
+
+def state_of(sweep: SweepRow) -> SweepState:
+    if sweep.cancelled_at is not None:
+        return "cancelled"
+    return "running" if sweep.waiting else "finished"
+
+
+def _location(id_: str) -> str:
+    return f"/v1/sweeps/{id_}"

@@ -1,0 +1,48 @@
+"""Where the items of sweeps are computed: processes of this machine, or a Dask cluster."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+from service.runtime.process_pool import ProcessPool
+from service.store import Store
+from service.sweeps.answering import ItemAnswer, answer_item
+
+
+class WorkersGone(Exception):
+    """The workers cannot be reached now. The message says why."""
+
+
+class Workers(Protocol):
+    def slots(self) -> int:
+        """How many items to have under way. Raises WorkersGone."""
+
+    def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
+        """Begins to answer a question as the tenant of the store. The future raises an exception if
+        the worker is lost."""
+
+    def close(self) -> None: ...
+
+
+class LocalWorkers:
+    """Processes of this machine, which start when there is something to compute."""
+
+    def __init__(self, database_url: str, processes: int) -> None:
+        self._processes = processes
+        self._pool = ProcessPool(database_url, processes)
+        self._threads = ThreadPoolExecutor(self._slots, "wait for an item")
+
+    @property
+    def _slots(self) -> int:
+        return self._processes + 1  # so that a process finds the next item when it is done with one
+
+    def slots(self) -> int:
+        return self._slots
+
+    def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
+        return self._threads.submit(self._pool.run_in_process, store, answer_item, question)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)

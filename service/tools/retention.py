@@ -1,0 +1,130 @@
+"""Drop old answers: predictions and recommendations that no report refers to.
+
+`python -m service.tools.retention --older-than 90d [--compact]`
+
+Reports, benchmarks and versions of the profile stay. The service may run meanwhile.
+SHARDWRIGHT_RETENTION_DAYS makes the service do the same by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+
+from service.durations import parse_duration
+from service.errors import ServiceError
+from service.settings import Misconfigured, from_environment
+from service.store import Store, database
+from service.store.answers import GIVEN_AGAIN_FOR, AnswerKind
+
+log = logging.getLogger(__name__)
+
+_BATCH = 200
+_PAUSE_S = 0.05  # between batches, for writers that wait
+_LOOK_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What was dropped, and by how much a SQLite file shrank."""
+
+    recommendations: int
+    predictions: int
+    freed_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"dropped {self.recommendations} recommendations and {self.predictions} predictions,"
+            f" and gave {self.freed_bytes / 2**20:.1f} MiB back to the file system"
+        )
+
+
+def drop_old_answers(store: Store, age: timedelta) -> Dropped:
+    """Drop what is older than `age`, which must be long enough for answers that were given
+    lately."""
+    if age < GIVEN_AGAIN_FOR:
+        raise ValueError("must be at least 1d: younger answers are given again to who asks again")
+    before = datetime.now(UTC) - age
+    with store.writing() as rows:  # a retry shall not be answered with what is dropped
+        rows.idempotency_keys.purge(before, datetime.now(UTC))
+    dropped = Dropped(
+        recommendations=_drop(store, "recommendations", before),
+        predictions=_drop(store, "predictions", before),
+        freed_bytes=store.give_space_back(),
+    )
+    if dropped.recommendations or dropped.predictions:
+        with store.writing() as rows:
+            rows.audit.add("answers.dropped", f"before {before:%Y-%m-%d %H:%M}", **asdict(dropped))
+    return dropped
+
+
+def _drop(store: Store, kind: AnswerKind, before: datetime) -> int:
+    total = 0
+    while True:
+        with store.writing() as rows:
+            rows.lock("retention")
+            rows.arrivals.wait_for_writers()  # of reports, which may refer to one of the answers
+            dropped = rows.retention.drop_answers(kind, before, _BATCH)
+        total += dropped
+        if dropped < _BATCH:
+            return total
+        time.sleep(_PAUSE_S)
+
+
+class UnattendedRetention:
+    """Drops old answers once an hour, where an age is set."""
+
+    def __init__(self, store: Store, days: int | None) -> None:
+        self._store = store
+        self._age = None if days is None else timedelta(days=days)
+
+    async def run(self) -> None:
+        """Until cancelled. A failure is logged, and an hour later it tries again."""
+        while self._age is not None:
+            try:
+                dropped = await asyncio.to_thread(drop_old_answers, self._store, self._age)
+                log.info("old answers are dropped", extra=asdict(dropped))
+            except ServiceError as error:
+                log.warning("old answers are not dropped: %s", error)
+            except Exception:
+                log.exception("old answers are not dropped")
+            await asyncio.sleep(_LOOK_S)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m service.tools.retention", description=__doc__)
+    parser.add_argument("--older-than", required=True, help="an age, such as 90d")
+    parser.add_argument(
+        "--compact",
+        action="store_true",
+        help="write a SQLite file anew, which must not be in use: once for one of a release before"
+        " this command",
+    )
+    arguments = parser.parse_args()
+    try:
+        engine = database.connect(from_environment().database_url)
+        with database.translated_errors():
+            database.migrate(engine)
+            store = Store(engine)
+            lines = [str(drop_old_answers(store, parse_duration(arguments.older_than)))]
+            if arguments.compact:
+                store.compact()
+                lines.append("the file is compact")
+            elif not store.can_shrink():
+                lines.append("the file keeps its size until it is compacted: see --compact")
+    except (Misconfigured, ValueError) as error:
+        parser.error(str(error))
+    except database.DatabaseUnusable as error:
+        parser.error(f"the database cannot be used: {error}")
+    engine.dispose()
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

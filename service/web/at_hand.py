@@ -1,0 +1,63 @@
+"""Answers that are at hand: what the same caller has read before, and what it asked in the same
+words since when nothing was committed to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from fastapi import Request, Response
+
+from service.store.answer_text import AnswerText
+from service.store.memory import Memory
+from service.web.json_body import JsonRequest, JsonRoute
+from service.web.preferences import Form
+from service.web.text_responses import immutable_text_response, text_response
+
+_ASKS_FOR_MORE = ("prefer", "idempotency-key")
+_WHOLE = Form(headers={"Vary": "Prefer"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the answer to a request is kept in memory, and what the count of changes was when it
+    came."""
+
+    memory: Memory
+    key: Hashable
+    since: int | None
+
+
+class AtHandRoute(JsonRoute):
+    """A route that sends answers which are at hand before it parses anything. They were given to
+    the same caller, so that it may have them."""
+
+    def response_at_hand(self, request: JsonRequest, body: bytes) -> Response | None:
+        asks_for_more = any(name in request.headers for name in _ASKS_FOR_MORE)
+        if request.scope["query_string"] or asks_for_more:
+            return None
+        memory: Memory = request.app.state.memory
+        key = request.scope["path"], request.state.caller, body
+        if request.method == "GET":
+            read: AnswerText | None = memory.get(key)
+            if read is not None:
+                return immutable_text_response(request, read, _WHOLE)
+        elif (found := memory.at_hand(key)) is not None:
+            location, text = found
+            return text_response(request, text, _WHOLE, headers={"Location": location})
+        request.state.place = _Place(memory, key, memory.changes.count())
+        return None
+
+
+def keep_read(request: Request, text: AnswerText) -> None:
+    """Keeps what a GET is answered with, which never changes."""
+    place: _Place | None = getattr(request.state, "place", None)
+    if place is not None:
+        place.memory.keep(place.key, text, text.size)
+
+
+def keep_answered(request: Request, location: str, text: AnswerText) -> None:
+    """Keeps the answer to a question that was answered before, until something changes."""
+    place: _Place | None = getattr(request.state, "place", None)
+    if place is not None:
+        place.memory.put_at_hand(place.key, place.since, (location, text), text.size)

@@ -1,0 +1,67 @@
+"""Writes metrics in the format that Prometheus asks for."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from prometheus_client import REGISTRY, CollectorRegistry, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
+
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""With this environment variable prometheus-client keeps metrics in files of that folder. It is
+read when prometheus-client is imported."""
+
+
+def share_between_processes() -> None:
+    """Makes the processes that this one starts from now on keep their metrics in one folder, so
+    that each of them can answer for all."""
+    if _FOLDER not in os.environ:
+        folder = tempfile.mkdtemp(prefix="shardwright-metrics-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ[_FOLDER] = folder
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
+    """The metrics of all worker processes and those given, in the format that the Accept header of
+    the scrape asks for, and the media type of that format."""
+    registry = CollectorRegistry()
+    registry.register(_of_processes())
+    registry.register(_Families(families))
+    encode, media_type = choose_encoder(accept)
+    return encode(registry), media_type
+
+
+def _of_processes() -> Collector:
+    folder = os.environ.get(_FOLDER)
+    if folder is None:
+        return REGISTRY
+    for pid in {int(path.stem.rpartition("_")[2]) for path in Path(folder).glob("gauge_live*.db")}:
+        if _has_ended(pid):
+            # What it was doing is left out; what it counted stays.
+            mark_process_dead(pid)  # type: ignore[no-untyped-call]
+    return MultiProcessCollector(None)  # type: ignore[no-untyped-call]
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # the process belongs to somebody else
+    return False

@@ -1,0 +1,60 @@
+"""Requests that are under way may be ended all at once, each with an answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import ServiceError
+from service.web.problems import service_error_response
+
+
+class RunningRequests:
+    """The requests that are under way, each by its task."""
+
+    def __init__(self) -> None:
+        self.error: ServiceError | None = None
+        """What interrupted requests are answered with, once they are."""
+        self.tasks = set[asyncio.Task[object]]()
+
+    async def interrupt(self, error: ServiceError, after_s: float) -> None:
+        """Answers every request with this error, save for those that answer by themselves within
+        so many seconds."""
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=after_s)
+        self.error = error
+        for task in self.tasks:
+            task.cancel()
+
+
+class Interruptible:
+    """Middleware that answers a request which was interrupted. A thread that computes for it may
+    go on, and nobody waits for that."""
+
+    def __init__(self, app: ASGIApp, running: RunningRequests) -> None:
+        self.app, self.running = app, running
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.current_task()
+        if scope["type"] != "http" or task is None:
+            await self.app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        self.running.tasks.add(task)
+        try:
+            await self.app(scope, receive, watched_send)
+        except asyncio.CancelledError:
+            error = self.running.error
+            if error is None or has_begun:
+                raise
+            task.uncancel()
+            await service_error_response(scope, error)(scope, receive, send)
+        finally:
+            self.running.tasks.discard(task)

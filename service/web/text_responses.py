@@ -1,0 +1,43 @@
+"""Sends answers as the bytes in which they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+
+from service.store.answer_text import AnswerText
+from service.web.compression import accepts_gzip
+from service.web.etags import address_etag, not_modified_response
+from service.web.preferences import WHOLE, Form
+
+_JSON = "application/json"
+
+
+def text_response(
+    request: Request,
+    text: AnswerText,
+    form: Form = WHOLE,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A form of an answer. The whole of it is sent as it is stored, to clients that accept gzip
+    compressed."""
+    headers = {**form.headers, **(headers or {})}
+    if form.shorten is not None:
+        return JSONResponse(form.of(text.document), status, headers)
+    if not accepts_gzip(request.headers):
+        return Response(text.plain, status, headers, _JSON)
+    # Of what is sent plain, the middleware that compresses says that it varies.
+    headers["Vary"] = ", ".join(filter(None, (headers.get("Vary"), "Accept-Encoding")))
+    headers["Content-Encoding"] = "gzip"
+    return Response(text.compressed, status, headers, _JSON)
+
+
+def immutable_text_response(request: Request, text: AnswerText, form: Form = WHOLE) -> Response:
+    """A response with a form of an answer, which never changes, so that its address serves as its
+    ETag; or 304 where the client has it."""
+    etag = address_etag(request, form)
+    seen = not_modified_response(request, etag, form.headers)
+    return seen or text_response(request, text, form, headers={"ETag": etag})

@@ -1,0 +1,334 @@
+"""Faults at random moments. `FAULT_TRIALS=200 FAULT_SEED=1 pytest -m long -s tests/service/faults`
+tries many; the seed of each trial is printed, and is part of the name of its test."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+import psycopg
+import pytest
+from sqlalchemy import make_url, text
+
+from service.store import Store, database
+from tests import postgresql
+from tests.conftest import PostgresDatabases, SqliteFiles
+from tests.service.asking import PREDICTION, REPORT, changed
+from tests.service.faults.ledger import Ledger
+from tests.service.processes import Service, serving, starting
+
+pytestmark = pytest.mark.long
+
+TRIALS = int(os.environ.get("FAULT_TRIALS", "1"))
+FIRST_SEED = int(os.environ.get("FAULT_SEED", random.randrange(10**6)))
+RECOVERY_S = 5.0
+PROFILE = "/v1/profiles/default"
+
+trials = pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + TRIALS))
+on_both = pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+
+
+@pytest.fixture
+def randomness(seed: int) -> random.Random:
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+class Databases(Protocol):
+    def empty(self) -> str: ...
+
+    def prepared(self) -> str: ...
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgresql.Server]:
+    """A PostgreSQL of these tests alone, which they may stop and freeze."""
+    with running_server(short_folder(tmp_path_factory)) as running:
+        yield running
+
+
+def short_folder(factory: pytest.TempPathFactory) -> Path:
+    folder = factory.mktemp("pg")
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)  # the server runs as somebody else
+    return folder
+
+
+@contextmanager
+def running_server(folder: Path) -> Iterator[postgresql.Server]:
+    programs = postgresql.binaries()
+    if programs is None:
+        pytest.skip("NO POSTGRESQL that can be stopped and started")
+    server = postgresql.Server(programs, folder)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def server_databases(server: postgresql.Server) -> PostgresDatabases:
+    return PostgresDatabases(server.url)
+
+
+@pytest.fixture
+def databases(engine: str, request: pytest.FixtureRequest) -> Databases:
+    name = "server_databases" if engine == "postgresql" else "sqlite_files"
+    found: Databases = request.getfixturevalue(name)
+    return found
+
+
+def pause(randomness: random.Random, most_s: float) -> None:
+    time.sleep(randomness.uniform(0, most_s))
+
+
+def require_recovery(service: Service) -> None:
+    """It stores and is ready within RECOVERY_S of this moment."""
+    ends = time.monotonic() + RECOVERY_S
+    said = ""
+    while time.monotonic() < ends:
+        try:
+            stored = service.request("POST", "/v1/predictions", json=PREDICTION, timeout=RECOVERY_S)
+            ready = service.request("GET", "/readyz", timeout=RECOVERY_S)
+        except httpx.TransportError as error:
+            said = repr(error)
+        else:
+            if stored.is_success and ready.is_success:
+                return
+            said = stored.text + ready.text
+        time.sleep(0.1)
+    raise AssertionError(f"not back within {RECOVERY_S:g} s: {said}")
+
+
+def require_whole_versions(url: str) -> None:
+    """Versions are numbered without a gap, and each is there with all that belongs to it."""
+    engine = database.connect(url)
+    with Store(engine).reading() as rows:
+        numbers = [row.version for row in rows.profiles.versions("default")]
+        assert numbers == [*range(1, len(numbers) + 1)]
+        assert rows.profiles.get("default").active_version in numbers
+        for number in numbers:
+            assert rows.profiles.version("default", number).content["version"] == number
+            assert rows.profiles.posterior("default", number) is not None
+    if engine.dialect.name == "sqlite":
+        with engine.connect() as connection:
+            assert connection.execute(text("pragma integrity_check")).scalar() == "ok"
+            assert connection.execute(text("pragma foreign_key_check")).all() == []
+    engine.dispose()
+
+
+@trials
+@on_both
+def test_killed_while_reports_come(databases: Databases, randomness: random.Random) -> None:
+    url = databases.prepared()
+    with serving(url) as first:
+        ledger = Ledger(first, randomness)
+        with serving(url) as second, ledger.reporting():
+            pause(randomness, 3)
+            first.kill()
+            ledger.service = second
+            time.sleep(1)
+        ledger.require_each_once(url)
+    require_whole_versions(url)
+
+
+@trials
+@on_both
+def test_killed_while_it_calibrates(databases: Databases, randomness: random.Random) -> None:
+    url = databases.prepared()
+    with serving(url) as service:
+        reports = [{**REPORT, "measured": {"step_time_s": 2 + i / 100}} for i in range(250)]
+        assert service.request("POST", "/v1/reports", json={"reports": reports}).is_success
+        calibration = subprocess.Popen(
+            ["curl", "-s", "-X", "POST", "-H", "Idempotency-Key: once",
+             f"{service.address}{PROFILE}/calibrations"],
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        pause(randomness, 10)
+        service.kill()
+        calibration.wait()
+    require_whole_versions(url)
+    with serving(url) as service:
+        made = service.request(
+            "POST", f"{PROFILE}/calibrations", headers={"Idempotency-Key": "once"}
+        )
+        while made.status_code == 409:  # until the lease of the killed process is over
+            time.sleep(1)
+            made = service.request(
+                "POST", f"{PROFILE}/calibrations", headers={"Idempotency-Key": "once"}
+            )
+        assert made.status_code == 201, made.text
+        versions = service.request("GET", PROFILE).json()["versions"]
+        assert [version["version"] for version in versions] == [1, 2]
+    require_whole_versions(url)
+
+
+@trials
+@on_both
+def test_killed_while_it_migrates(databases: Databases, randomness: random.Random) -> None:
+    url = databases.empty()
+    with starting(url) as service:
+        pause(randomness, 6)
+        service.kill()
+    with serving(url):
+        pass
+    require_whole_versions(url)
+
+
+@trials
+def test_the_server_is_stopped_while_reports_come(
+    server: postgresql.Server, server_databases: PostgresDatabases, randomness: random.Random
+) -> None:
+    url = server_databases.prepared()
+    with serving(url) as service:
+        ledger = Ledger(service, randomness)
+        with ledger.reporting():
+            pause(randomness, 3)
+            server.stop(randomness.choice(["immediate", "fast"]))
+            pause(randomness, 3)
+            assert service.request("GET", "/livez", timeout=1).is_success
+            server.start()
+            require_recovery(service)
+        ledger.require_each_once(url)
+
+
+@trials
+def test_connections_are_cut_while_reports_come(
+    server_databases: PostgresDatabases, randomness: random.Random
+) -> None:
+    url = server_databases.prepared()
+    with serving(url) as service:
+        ledger = Ledger(service, randomness)
+        with ledger.reporting():
+            for _ in range(5):
+                pause(randomness, 1)
+                cut_connections(url)
+            require_recovery(service)
+        ledger.require_each_once(url)
+
+
+def cut_connections(url: str) -> None:
+    database_url = make_url(url).set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+
+
+@trials
+def test_the_server_is_frozen_while_reports_come(
+    server: postgresql.Server, server_databases: PostgresDatabases, randomness: random.Random
+) -> None:
+    url = server_databases.prepared()
+    with serving(url, database_wait_s=2) as service:
+        ledger = Ledger(service, randomness)
+        with ledger.reporting():
+            pause(randomness, 2)
+            server.freeze()
+            try:
+                began = time.monotonic()
+                ready = service.request("GET", "/readyz", timeout=10)
+                assert ready.status_code == 503
+                assert ready.json()["database"] == "does not answer"
+                refused = service.request("POST", "/v1/predictions", json=PREDICTION, timeout=30)
+                assert refused.status_code == 503
+                assert time.monotonic() - began < 20
+                assert service.request("GET", "/livez", timeout=1).is_success
+            finally:
+                server.thaw()
+            require_recovery(service)
+        ledger.require_each_once(url)
+
+
+@contextmanager
+def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
+    """A file system of so many MiB."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
+        pytest.skip("needs to mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes all the room that there is."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (2**20, 2**12, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                pass
+    return filler
+
+
+@trials
+def test_the_disk_of_sqlite_is_full(
+    sqlite_files: SqliteFiles, tmp_path: Path, randomness: random.Random
+) -> None:
+    with small_disk(tmp_path, 256) as disk:
+        url = f"sqlite:///{disk / 'x.db'}"
+        shutil.copy(make_url(sqlite_files.template).database or "", disk / "x.db")
+        with serving(url) as service:
+            ledger = Ledger(service, randomness)
+            with ledger.reporting():
+                pause(randomness, 2)
+                filler = fill(disk)
+                require_no_room(service)
+                filler.unlink()
+                require_recovery(service)
+            ledger.require_each_once(url)
+        require_whole_versions(url)
+
+
+def require_no_room(service: Service) -> None:
+    """Nothing can be stored, and readiness says so. What the database still has of its own room is
+    used up first."""
+    ends = time.monotonic() + 60
+    for seq_len in range(2048, 10**6):
+        question = changed(PREDICTION, "workload.seq_len", seq_len)
+        refused = service.request("POST", "/v1/predictions", json=question)
+        if refused.status_code == 503 and "has no room left" in refused.json()["detail"]:
+            break
+        assert time.monotonic() < ends, refused.text
+    ready = service.request("GET", "/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["database"] == "has no room left"
+
+
+@trials
+@on_both
+def test_a_worker_of_the_pool_is_killed(databases: Databases, randomness: random.Random) -> None:
+    url = databases.prepared()
+    with serving(url) as service:
+        ledger = Ledger(service, randomness)
+        with ledger.reporting():
+            for _ in range(8):
+                pause(randomness, 1)
+                kill_workers(service)
+        ledger.require_each_once(url)
+
+
+def kill_workers(service: Service) -> None:
+    """Kills what the process of the service has started."""
+    process = service.process.pid
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    for child in children:
+        try:
+            if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
+                os.kill(int(child), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            continue

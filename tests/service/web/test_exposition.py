@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from prometheus_client.parser import text_string_to_metric_families
+
+_COUNT = "from service.metrics import REPORTS, QUEUE_RUNNING; REPORTS.labels('ok').inc({count});"
+_ANSWER = "from service.web.exposition import exposition; print(exposition([], '')[0].decode())"
+
+
+def run(code: str, folder: str) -> str:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
+    finished = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return finished.stdout
+
+
+def test_each_process_answers_for_all(tmp_path) -> None:
+    """What an ended process counted stays; what it was doing does not."""
+    folder = str(tmp_path)
+    run(_COUNT.format(count=2) + "QUEUE_RUNNING.labels('searches').inc()", folder)
+    text = run(_COUNT.format(count=3) + "QUEUE_RUNNING.labels('reports').inc();" + _ANSWER, folder)
+    values = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert values["shardwright_reports_ingested_total", "ok"] == 5
+    assert values["shardwright_queue_running", "reports"] == 1
+    assert ("shardwright_queue_running", "searches") not in values

@@ -1,0 +1,75 @@
+"""Traces of a process that was told of a collector."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.service.asking import QUESTION
+from tests.service.test_process import address_of, started, wait_until_ready
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@contextmanager
+def collector() -> Iterator[tuple[str, list[Any]]]:
+    """A collector of OpenTelemetry: its address, and the spans that came."""
+    spans: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                for scope in resource.scope_spans:
+                    spans.extend(scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", spans
+    finally:
+        server.shutdown()
+
+
+@pytest.mark.long
+def test_a_request_is_a_trace_with_its_wait_and_its_search(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector() as (endpoint, spans):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        with started(database_url, "--port", "0") as process:
+            address = address_of(process)
+            wait_until_ready(address)
+            traceparent = f"00-{TRACE}-00f067aa0ba902b7-01"
+            question = {**QUESTION, "cluster": {"preset": "h100", "num_chips": 8}}
+            httpx.post(
+                f"{address}/v1/recommendations",
+                json=question,
+                headers={"traceparent": traceparent},
+                timeout=60,
+            ).raise_for_status()
+            process.terminate()
+            _, log = process.communicate(timeout=30)
+    of_request = {span.name: span for span in spans if span.trace_id.hex() == TRACE}
+    assert {"POST /v1/recommendations", "wait", "search"} <= {*of_request}
+    lines = [json.loads(line) for line in log.splitlines()]
+    (line,) = [line for line in lines if line.get("path") == "/v1/recommendations"]
+    assert line["trace_id"] == TRACE
+    assert line["span_id"] == of_request["POST /v1/recommendations"].span_id.hex()
+    assert "llama" not in str(spans)
