@@ -77,6 +77,7 @@ from service.web.head_method import HeadAsGet
 from service.web.interruption import Interruptible, RunningRequests
 from service.web.json_body import LARGE_AT_ONCE
 from service.web.limits import BodyLimit
+from service.web.rate_limit import RateLimit
 from service.web.security_headers import SecurityHeaders
 from service.web.telemetry import Telemetry
 
@@ -98,7 +99,10 @@ _V1 = (
 
 
 def create_app(settings: Settings) -> FastAPI:
-    store = Store(database.connect(settings.database_url, settings.database_wait_s))
+    store = Store(
+        database.connect(settings.database_url, settings.database_wait_s),
+        max_stored=settings.max_stored_per_tenant,
+    )
     running = RunningRequests()
     app = FastAPI(
         title="Shardwright",
@@ -115,6 +119,7 @@ def create_app(settings: Settings) -> FastAPI:
             Middleware(SecurityHeaders),
             Middleware(Interruptible, running=running),
             Middleware(Authentication, store=store, guarded=_guarded(settings)),
+            Middleware(RateLimit, per_minute=settings.requests_per_minute),
             Middleware(HeadAsGet),
             Middleware(Compression),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes, wait_s=settings.body_wait_s),
@@ -208,10 +213,12 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
 
 
 def _sweep_runner(store: Store, settings: Settings, cost_model: CostModel) -> SweepRunner | None:
-    if settings.dask_scheduler is not None:
+    if settings.dask_scheduler:
         workers: Workers = DaskWorkers(settings.dask_scheduler)
     elif settings.sweep_processes:
-        workers = LocalWorkers(settings.database_url, settings.sweep_processes)
+        workers = LocalWorkers(
+            settings.database_url, settings.sweep_processes, settings.database_wait_s
+        )
     else:
         return None
     return SweepRunner(store, workers, settings.sweep_lease_s, lambda: cost_model.state == "ok")

@@ -7,7 +7,8 @@ ServiceError
 ├── Conflict             something that exists, or another request, stands in the way
 │   ├── NameReserved     a shipped catalogue entry has this name
 │   ├── NameTaken        a registered entry of another kind has this name
-│   └── StillRunning     the first request with this Idempotency-Key has not finished
+│   ├── StillRunning     the first request with this Idempotency-Key has not finished
+│   └── StorageFull      the tenant has stored as much as it may
 ├── NothingToLearn       a calibration finds no usable report
 ├── KeyReused            another request came with this Idempotency-Key before
 ├── PreconditionRequired If-Match is missing
@@ -18,6 +19,7 @@ ServiceError
 │   └── Unreadable       it is JSON that the service cannot hold, or no database can store
 ├── NotJson              the body has another media type or character set
 ├── BodyTooLarge         the body has more bytes than the service reads
+├── TooManyRequests      the key has sent as many requests as it may for now
 ├── BodyTooSlow          the next bytes of the body do not come
 ├── Unavailable          the database does not answer, or cannot store anything
 ├── Stopping             the service was told to stop, and there is no time left
@@ -33,6 +35,7 @@ ServiceError
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from models.errors import Invalid
@@ -84,6 +87,16 @@ class StillRunning(Conflict):
     def __init__(self) -> None:
         super().__init__(
             "The first request with this Idempotency-Key has not finished; try again later."
+        )
+
+
+class StorageFull(Conflict):
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"A tenant may store {limit} predictions, recommendations, reports and benchmarks"
+            " together, and this request would store more. Ask the operator to drop old answers"
+            " (python -m service.tools.retention), or to raise"
+            " SHARDWRIGHT_MAX_STORED_PER_TENANT."
         )
 
 
@@ -152,6 +165,15 @@ class NotJson(ServiceError):
 class BodyTooLarge(ServiceError):
     def __init__(self, limit: int) -> None:
         super().__init__(f"The body must not exceed {limit} bytes.")
+
+
+class TooManyRequests(ServiceError):
+    def __init__(self, per_minute: int, wait_s: float) -> None:
+        super().__init__(
+            f"A key may send {per_minute} requests a minute, and this one has; try again in"
+            f" {math.ceil(wait_s)} s. The operator sets SHARDWRIGHT_REQUESTS_PER_MINUTE."
+        )
+        self.wait_s = wait_s
 
 
 class BodyTooSlow(ServiceError):

@@ -75,6 +75,12 @@ RESIDUAL = Histogram(
     buckets=_RESIDUALS,
 )
 
+SWEEP_ITEMS = Counter(
+    "shardwright_sweep_items",
+    "Items of sweeps that this service finished, by their outcome.",
+    ["outcome"],
+)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredGauge:
@@ -99,6 +105,10 @@ SCHEMA = StoredGauge(
     "Always 1. The revision of the database's schema, and its state: ok if it is the schema that"
     " this release needs, or what is wrong.",
     ("revision", "state"),
+)
+SWEEP_ITEMS_WAITING = StoredGauge(
+    "shardwright_sweep_items_waiting",
+    "Items of sweeps that wait, or are computed now.",
 )
 ACTIVE_VERSION = StoredGauge(
     "shardwright_profile_active_version",

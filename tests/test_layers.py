@@ -26,7 +26,8 @@ LAYERS = (
     "models.prediction",
     "models.search models.calibration",
     "models.advice",
-    "service.settings service.durations service.identifiers service.json_pointers service.secrets service.metrics",
+    "service.settings service.durations service.identifiers service.json_pointers"
+    " service.loopback service.metrics service.secrets",
     "service.errors service.known_fields",
     "service.field_violations",
     "service.formats",

@@ -149,6 +149,7 @@ def _measured_run(o: Observation) -> MeasuredRun:
         o.layout,
         has_step_time=o.step_time_s is not None,
         has_memory=o.memory_bytes is not None,
+        source=o.source,
     )
 
 

@@ -554,7 +554,7 @@ def _facts(problem: Problem) -> Facts:
         overlap_data=stack.overlap_data,
         overlap_zero1=stack.overlap_zero1,
         overlap_tensor=problem.overlaps_tensor,
-        overlap_expert=stack.overlap_expert,
+        overlap_expert=problem.overlaps_experts,
         overlap_pipeline=stack.overlap_pipeline,
         age_years=stack.age_years,
         splits_by_threshold=stack.splits_by_threshold,
@@ -713,7 +713,7 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
         "scoring_flops": 2 * scored * indexer.num_heads * indexer.head_dim if indexer else 0,
         "chosen_keys": min(indexer.top_k, seq_len) if indexer else 0,
         "index_elements": sum(each.n_out for each in whole),
-        "passed_keys": passed + (indexer.head_dim if indexer else 0),
+        "passed_keys": passed + (indexer.head_dim if indexer and not indexer.shared else 0),
     }
 
 

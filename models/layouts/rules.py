@@ -204,7 +204,10 @@ def _experts_fold(p: Problem, x: Layouts) -> Array:
     sharded over tensor.
     """
     if p.stack.expert_folding == "beside_tensor":
-        return (x.dp_shard * x.cp % x.ep == 0) & ((x.etp == x.tp) | (not p.experts_keep_tensor))
+        of_shards = x.dp_shard % x.ep == 0
+        beside_context = (x.ep % x.cp == 0) & (x.dp_shard * x.cp % x.ep == 0) & (x.tp == 1)
+        keeps_tensor = (x.etp == x.tp) | (not p.experts_keep_tensor)
+        return (of_shards | beside_context) & keeps_tensor
     dense = x.dp_shard * x.cp * x.tp
     if p.stack.expert_folding == "all":
         dense = np.where(x.dp_shard > 1, dense, dense * x.dp_replicate)
@@ -215,7 +218,8 @@ def _folding_message(p: Problem, x: Layout) -> str:
     if p.stack.expert_folding == "beside_tensor":
         return (
             f"stack {p.stack.id} shards experts over tp: etp({x.etp}) must be tp({x.tp}), and"
-            f" ep({x.ep}) divide dp_shard({x.dp_shard}) * cp({x.cp})"
+            f" ep({x.ep}) divide dp_shard({x.dp_shard}), or with tp 1 cover cp({x.cp}) and divide"
+            " dp_shard * cp"
         )
     replicas = " (times dp_replicate without sharding)" if p.stack.expert_folding == "all" else ""
     return (
@@ -794,9 +798,14 @@ def _offload_offered(p: Problem, x: Layouts) -> Array:
         p.stack.offloads_recurrences or not p.architecture.recurrences
     )
     activations = ~x.offload_activations | (has_them & goes_with_recompute)
-    # A host is too slow for the matrix products of Muon.
-    on_host = "optimizer" in p.stack.offload and p.workload.optimizer != "muon"
+    on_host = "optimizer" in p.stack.offload and _host_runs_optimizer(p)
     return activations & (~x.offload_optimizer | on_host)
+
+
+def _host_runs_optimizer(p: Problem) -> bool:
+    """Whether the optimizer may run on the host, which is too slow for Muon's matrix products."""
+    is_adam = "adam" in p.workload.optimizer
+    return p.workload.optimizer != "muon" and (is_adam or not p.stack.offloads_adam_alone)
 
 
 def _offload_message(p: Problem, x: Layout) -> str:
@@ -807,8 +816,8 @@ def _offload_message(p: Problem, x: Layout) -> str:
         offered += ", activations with full recompute only"
     if p.architecture.recurrences and not p.stack.offloads_recurrences:
         offered += ", and nothing of state-space or linear-attention layers"
-    if p.workload.optimizer == "muon":
-        offered += ", and no optimizer that is muon"
+    if not _host_runs_optimizer(p):
+        offered += f", and no optimizer that is {p.workload.optimizer}"
     return offered
 
 

@@ -11,9 +11,10 @@ or of the memory, that was measured.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2s
 from typing import Any, Literal
 
 import numpy as np
@@ -45,12 +46,19 @@ _Ranges = dict[_RangeKey, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermEvidence:
-    """What one term rests on: the kind of evidence, the scope of the runs behind it, and how many
-    there are."""
+    """What one term rests on: the kind of evidence, the scope of the runs behind it, how many there
+    are, and of how many sources; None where the profile does not say."""
 
     ground: EvidenceLevel
     scope: str
     runs: int
+    sources: int | None
+
+    @classmethod
+    def of(cls, ground: EvidenceLevel, seen: TermCoverage) -> TermEvidence:
+        return cls(
+            ground=ground, scope=seen.scope, runs=seen.runs, sources=len(seen.sources) or None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +76,13 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run behind a profile, and which of its step time and its memory were measured."""
+    """A run behind a profile, which of its step time and its memory were measured, and by whom."""
 
     problem: Problem
     layout: Layout
     has_step_time: bool
     has_memory: bool
+    source: str = ""
 
 
 def provenance(
@@ -108,19 +117,18 @@ def _evidence_of_terms(profile: Profile, problem: Problem) -> dict[str, TermEvid
 
 
 def _term_evidence(term: str, problem: Problem, profile: Profile) -> TermEvidence:
-    runs = profile.runs_by_term
-    chip_and_stack = _chip_and_stack_scope(problem)
-    if count := runs.get((term, chip_and_stack)):
-        return TermEvidence(ground="measured", scope=chip_and_stack, runs=count)
+    coverage = profile.coverage_of
+    if seen := coverage.get((term, _chip_and_stack_scope(problem))):
+        return TermEvidence.of("measured", seen)
     relatives = list[str]()
     if not problem.cluster.chip.is_data_sheet_only:
         relatives.append(_generation_scope(problem))
     if term not in _COMPUTE_TERMS:
         relatives.append(_stack_scope(problem))
-    best_known = max(relatives, key=lambda scope: runs.get((term, scope), 0), default="none")
-    if count := runs.get((term, best_known)):
-        return TermEvidence(ground="inherited", scope=best_known, runs=count)
-    return TermEvidence(ground="data_sheet", scope="none", runs=0)
+    related = [seen for scope in relatives if (seen := coverage.get((term, scope)))]
+    if related:
+        return TermEvidence.of("inherited", max(related, key=lambda seen: seen.runs))
+    return TermEvidence(ground="data_sheet", scope="none", runs=0, sources=0)
 
 
 def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
@@ -233,18 +241,25 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
 def with_coverage(profile: Profile, runs: Sequence[MeasuredRun]) -> Profile:
     """Return the profile with these runs added to its coverage: the terms that they exercise, as
     the profile predicts them, and the ranges of their quantities."""
-    counts = Counter(profile.runs_by_term)
+    counts = Counter({key: seen.runs for key, seen in profile.coverage_of.items()})
+    sources = defaultdict[_RangeKey, set[str]](set)
+    for key, seen in profile.coverage_of.items():
+        sources[key].update(seen.sources)
     ranges = {key: (span.low, span.high) for key, span in profile.range_of.items()}
     for same_problem in _runs_by_problem(runs):
         problem = same_problem[0].problem
         scopes = (_chip_and_stack_scope(problem), _generation_scope(problem), _stack_scope(problem))
-        for term, count in _exercising_runs(problem, same_problem, profile).items():
+        for term, exercising in _exercising_runs(problem, same_problem, profile).items():
+            codes = {_source_code(run.source) for run in exercising}
             for scope in scopes:
-                counts[term, scope] += count
+                counts[term, scope] += len(exercising)
+                sources[term, scope] |= codes
         for layout in {run.layout for run in same_problem if run.has_step_time}:
             _widen(ranges, problem, layout)
-    seen = tuple(
-        TermCoverage(term=term, scope=scope, runs=count)
+    covered = tuple(
+        TermCoverage(
+            term=term, scope=scope, runs=count, sources=tuple(sorted(sources[term, scope]))
+        )
         for (term, scope), count in sorted(counts.items())
         if count
     )
@@ -252,7 +267,12 @@ def with_coverage(profile: Profile, runs: Sequence[MeasuredRun]) -> Profile:
         QuantityRange(quantity=quantity, scope=scope, low=low, high=high)
         for (quantity, scope), (low, high) in sorted(ranges.items())
     )
-    return replace(profile, seen=seen, spans=spans)
+    return replace(profile, seen=covered, spans=spans)
+
+
+def _source_code(source: str) -> str:
+    """A short code that tells sources apart and says nothing of them."""
+    return blake2s(source.encode(), digest_size=4).hexdigest()
 
 
 def _runs_by_problem(runs: Sequence[MeasuredRun]) -> Iterable[list[MeasuredRun]]:
@@ -264,8 +284,8 @@ def _runs_by_problem(runs: Sequence[MeasuredRun]) -> Iterable[list[MeasuredRun]]
 
 def _exercising_runs(
     problem: Problem, runs: Sequence[MeasuredRun], profile: Profile
-) -> dict[str, int]:
-    """Return for each term how many of the runs of one problem exercise it."""
+) -> dict[str, list[MeasuredRun]]:
+    """Return for each term the runs of one problem that exercise it."""
     layouts = Layouts.of([run.layout for run in runs])
     predicted = predict(problem, layouts, profile.coefficients(problem.scopes))
     has_step_time = np.array([run.has_step_time for run in runs])
@@ -277,7 +297,10 @@ def _exercising_runs(
         in_gib(name): has_memory & (value >= least_bytes)
         for name, value in predicted.memory.items()
     }
-    return {name: int(exercised.sum()) for name, exercised in {**time, **memory}.items()}
+    return {
+        name: [runs[i] for i in np.flatnonzero(exercised).tolist()]
+        for name, exercised in {**time, **memory}.items()
+    }
 
 
 def _widen(ranges: _Ranges, problem: Problem, layout: Layout) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from models.errors import Invalid
+from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.encoder import Encoder
 from models.spec.flops import (
@@ -15,12 +16,20 @@ from models.spec.flops import (
     layer_forward_flops,
     model_flops,
 )
-from models.spec.hardware import Cluster
+from models.spec.hardware import Chip, Cluster
 from models.spec.layer import Layer
 from models.spec.profile import FLEET
 from models.spec.recompute import STACK_SELECTIVE, Recomputed, policy_code, recomputed
 from models.spec.stack import VENDORS, Stack
 from models.spec.workload import Workload
+
+
+def _other_vendors(stack: Stack, chip: Chip) -> str:
+    """What a stack runs on instead of a chip, and which others run on that."""
+    every = dict.fromkeys(catalogue.stacks().values())
+    able = [each.id for each in every if not each.vendors or chip.vendor in each.vendors]
+    rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
+    return f"{rule}, on which {', '.join(able)} run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +50,7 @@ class Problem:
         precision = self.workload.precision
         is_known_vendor = chip.vendor in VENDORS
         if stack.vendors and is_known_vendor and chip.vendor not in stack.vendors:
-            rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
-            raise Invalid("stack", stack.id, rule)
+            raise Invalid("stack", stack.id, _other_vendors(stack, chip))
         if is_known_vendor:
             reason = stack.missing_kernel_reason(chip.generation, chip.vendor)
             if reason:
@@ -62,10 +70,12 @@ class Problem:
 
     def _require_images(self, encoder: Encoder) -> None:
         """Raises Invalid where the workload does not go with an encoder of images."""
-        tokens, seq_len = encoder.tokens_per_sequence, self.workload.seq_len
-        if tokens > seq_len:
-            rule = f"must be at most workload.seq_len = {seq_len}, whose tokens they are among"
-            raise Invalid("model.encoder.tokens_per_sequence", tokens, rule)
+        seq_len = self.workload.seq_len
+        for name in ("tokens_per_sequence", "tokens_per_image"):
+            tokens = getattr(encoder, name)
+            if tokens > seq_len:
+                rule = f"must be at most workload.seq_len = {seq_len}, whose tokens they are among"
+                raise Invalid(f"model.encoder.{name}", tokens, rule)
         if self.workload.lora and encoder.projector_trained:
             name = "trained" if encoder.trained else "projector_trained"
             rule = "must be false beside workload.lora, which trains adapters and nothing else"
@@ -100,6 +110,12 @@ class Problem:
             self.stack.overlap_tensor
             and self.workload.precision not in self.stack.overlap_tensor_not_in
         )
+
+    @property
+    def overlaps_experts(self) -> bool:
+        """Whether all-to-alls of experts may run beside compute of another micro-batch."""
+        has_code = self.stack.overlap_expert_of_hybrids or not self.architecture.is_hybrid
+        return self.stack.overlap_expert and has_code
 
     @property
     def materialises_scores(self) -> bool:

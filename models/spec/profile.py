@@ -241,11 +241,17 @@ class Neighbourhood:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermCoverage:
     """How many of the runs behind a profile exercised a term of the breakdown in a scope
-    (models.prediction.coverage)."""
+    (models.prediction.coverage). `sources` are codes that tell the sources of these runs apart, in
+    order; empty where they are not known."""
 
     term: str
     scope: str
     runs: int
+    sources: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TermCoverage:
+        return cls(**{**data, "sources": tuple(data.get("sources", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,9 +312,9 @@ class Profile:
         return places
 
     @cached_property
-    def runs_by_term(self) -> dict[tuple[str, str], int]:
-        """How many runs exercised a term of the breakdown, by term and scope."""
-        return {(one.term, one.scope): one.runs for one in self.seen}
+    def coverage_of(self) -> dict[tuple[str, str], TermCoverage]:
+        """Which runs exercised a term of the breakdown, by term and scope."""
+        return {(one.term, one.scope): one for one in self.seen}
 
     @cached_property
     def range_of(self) -> dict[tuple[str, str], QuantityRange]:
@@ -447,7 +453,7 @@ class Profile:
             memory_neighbourhoods=tuple(
                 Neighbourhood(**one) for one in data.get("memory_neighbourhoods", ())
             ),
-            seen=tuple(TermCoverage(**one) for one in data.get("seen", ())),
+            seen=tuple(TermCoverage.from_json(one) for one in data.get("seen", ())),
             spans=tuple(QuantityRange(**one) for one in data.get("spans", ())),
             newest=tuple(NewestSoftware(**one) for one in data.get("newest", ())),
             terms=terms,

@@ -170,6 +170,9 @@ class Stack:
     overlap_tensor_not_in: tuple[str, ...] = ()
     """The precisions in which tensor-parallel traffic does not overlap after all."""
     overlap_expert: bool = False
+    overlap_expert_of_hybrids: bool = True
+    """It does so in hybrid models too (Megatron-Core has schedules of GPTModel alone,
+    core/models/gpt/gpt_model.py, build_schedule_plan)."""
     overlap_pipeline: bool = True
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """The recompute policies it offers."""
@@ -195,6 +198,8 @@ class Stack:
     activation checkpointing of FSDP2)."""
     offloads_recurrences: bool = True
     """What state-space and linear-attention layers keep goes to the host too."""
+    offloads_adam_alone: bool = False
+    """Optimizer states go to the host with Adam only (Megatron-Core optimizer/cpu_offloading)."""
     attention_kernel: Kernel = "auto"
     """A kernel, or who picks it by the chip: "auto" takes the fastest; "pytorch" what eager PyTorch
     takes, FlashAttention-2 before Blackwell (torchtitan models/attention.py); "triton", on Ampere,

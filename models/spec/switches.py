@@ -273,8 +273,13 @@ def _may_overlap_experts(problem: Problem, layout: Layout) -> bool:
     has_another = layout.pp == 1 or layout.virtual_stages > 1
     is_repeated = layout.recompute == "full" or "moe" in layout.recompute_modules
     has_all_to_all = layout.ep > 1 and problem.stack.dispatcher != "allgather"
+    has_code = problem.stack.overlap_expert_of_hybrids or not problem.architecture.is_hybrid
     return (
-        has_all_to_all and has_another and not is_repeated and problem.architecture.mtp_layers <= 1
+        has_all_to_all
+        and has_another
+        and has_code
+        and not is_repeated
+        and problem.architecture.mtp_layers <= 1
     )
 
 

@@ -60,10 +60,15 @@ class Predictions:
         key = self._keys.key("predictions", request, lambda rows: _meaning(rows, request))
         return self._kept.look_up(key)
 
-    def predict(self, request: PredictionRequest | LaunchedPredictionRequest) -> Prepared:
+    def answer(self, request: PredictionRequest | LaunchedPredictionRequest) -> Prepared:
+        """The answer that was given before, or else a new one."""
         looked_up = self.look_up(request)
-        if looked_up.known is not None:
-            return looked_up.known
+        return looked_up.known or self.predict(request, looked_up)
+
+    def predict(
+        self, request: PredictionRequest | LaunchedPredictionRequest, looked_up: LookedUp
+    ) -> Prepared:
+        """A new answer to a question that was looked up."""
         resolved = self._resolve(request)
         predicted = _predict(resolved)
         answer = self._explain(resolved, predicted)

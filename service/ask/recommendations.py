@@ -120,11 +120,12 @@ class Recommendations:
         return self._kept.look_up(self._key(request))
 
     def recommend(
-        self, request: RecommendationRequest, require_client: Callable[[], None] = no_client
+        self,
+        request: RecommendationRequest,
+        looked_up: LookedUp,
+        require_client: Callable[[], None] = no_client,
     ) -> Prepared:
-        looked_up = self.look_up(request)
-        if looked_up.known is not None:
-            return looked_up.known
+        """A new answer to a question that was looked up."""
         resolved = self._resolve(request, require_client)
         solution = self._solve(resolved)
         answer = self._explain(resolved, solution)

@@ -50,6 +50,12 @@ _REMOTE: Mapping[str, Mapping[str, object]] = {
         "mlp_bias": False,
         "tie_word_embeddings": False,
     },
+    "internlm": {
+        "bias": True,
+        "head_dim": None,
+        "num_key_value_heads": None,
+        "tie_word_embeddings": False,
+    },
     "internlm2": {"head_dim": None, "num_key_value_heads": None, "tie_word_embeddings": False},
 }
 """Defaults of classes that are published beside the weights."""

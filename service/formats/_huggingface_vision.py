@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.errors import Unsupported
+from models.errors import Invalid, Unsupported
 from models.spec.attention import Attention
 from models.spec.encoder import Encoder, Projector
 from models.spec.feed_forward import Mlp
@@ -57,7 +57,10 @@ def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
     """The tower that a config describes. Raises Unsupported where its family is not read."""
     outer = Config(config, str(config.get("model_type")))
     reader = _READERS.get(outer.model_type)
-    if reader is None or config.get("vision_config") is None:
+    if reader is not None and config.get("vision_config") is None:
+        rule = "is required for an encoder: give it beside the rest, or leave encoder out"
+        raise Invalid("vision_config", None, rule)
+    if reader is None:
         known = ", ".join(sorted(_READERS))
         missing = f"the encoder of this family; those of {known} are read"
         raise Unsupported("model_type", shown(config.get("model_type")), missing)
@@ -252,6 +255,9 @@ def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
         patch_elements=3 * _side(vision, "patch_size") ** 2,
         other_parameters=2 * vision.size("position_embedding_size") * hidden,
         projector=_chain(hidden, text, bias=False),
+        tokens_per_image=outer.size_or_none("vision_soft_tokens_per_image")
+        if outer.is_written("vision_soft_tokens_per_image")
+        else None,
     )
 
 

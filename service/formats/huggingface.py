@@ -47,7 +47,9 @@ FAMILIES = {
 _TEXT_TOWERS = ("text_config", "language_config", "llm_config", "thinker_config")
 
 _UNSUPPORTED_LAYERS = {
-    "state-space (Mamba) layers": "mamba mamba2 falcon_mamba jamba zamba zamba2 plamo2",
+    "state-space layers of Mamba-1 (Mamba-2 is described)": "mamba falcon_mamba jamba zamba",
+    "attention blocks whose weights layers share": "zamba2",
+    "norms of Mamba's own inputs": "plamo2",
     "recurrent layers": "rwkv rwkv5 rwkv6 rwkv7 recurrent_gemma xlstm",
     "short-convolution layers": "lfm2 lfm2_moe lfm2_vl",
     "per-layer embeddings and alternating updates": "gemma3n gemma3n_text",

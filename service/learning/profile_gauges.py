@@ -1,4 +1,4 @@
-"""What metrics say of the database and of the profiles in it."""
+"""What metrics say of the database, and of the sweeps and profiles in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from prometheus_client import Metric
 
 from service.errors import Unavailable
 from service.learning.drift import Drift
-from service.metrics import ACTIVE_VERSION, DATABASE_UP, DRIFT, DRIFTING_KINDS, SCHEMA
+from service.metrics import (
+    ACTIVE_VERSION,
+    DATABASE_UP,
+    DRIFT,
+    DRIFTING_KINDS,
+    SCHEMA,
+    SWEEP_ITEMS_WAITING,
+)
 from service.runtime.cost_model import CostModel
 from service.schemas.summary import DriftQuery
 from service.store import Store
@@ -34,7 +41,9 @@ class ProfileGauges:
         """The gauges. Of a database that does not answer they say only that."""
         try:
             schema = SCHEMA.family({(self._store.revision(), self._store.state()): 1})
-            return [DATABASE_UP.family({(): 1}), schema, *self._of_profiles()]
+            with self._store.reading() as rows:
+                waiting = SWEEP_ITEMS_WAITING.family({(): rows.sweeps.waiting()})
+            return [DATABASE_UP.family({(): 1}), schema, waiting, *self._of_profiles()]
         except Unavailable:
             return self.without_database()
 

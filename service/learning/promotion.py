@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from threading import Lock
 
 import numpy as np
+from cachetools import LRUCache, cached
 
 from models.calibration.calibrate import Calibration
 from models.calibration.cross_validation import MIN_RUNS_TO_JUDGE, ProfileComparison
@@ -20,10 +22,9 @@ from models.spec.profile import Coefficients, Profile
 from service.resolve.calibration_targets import log_residuals, observation
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRuns
-from service.runtime.lru_cache import LruCache
 from service.schemas.evidence import PublishedRun
 from service.schemas.profile import Policy, Promotion
-from service.store import Store
+from service.store import Rows, Store
 from service.store.reports import ReportFilter
 
 _LEAST_FALL = 0.001  # a smaller fall of the error is chance
@@ -38,11 +39,6 @@ class _Sample:
 
     runs: list[PublishedRun]
     problems: list[Problem]
-
-
-_samples = LruCache[tuple[str | None, float], _Sample](1)
-"""By the release of the published runs, which is the same in every database, and the year of the
-software that a profile describes."""
 
 
 def compare_on_published_runs(
@@ -74,17 +70,22 @@ def compare_on_published_runs(
 
 def _published_sample(store: Store, software_year: float) -> _Sample:
     with store.reading() as rows:
-        key = rows.evidence.release(), software_year
-        known = _samples.get_many([key])
-        if key in known:
-            return known[key]
-        resolver = Resolver(rows)
-        published = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
-        runs = _few_of_each_kind(published)
-        problems = [resolver.resolve(run.question(software_year)).problem for run in runs]
-        sample = _Sample(runs, problems)
-        _samples.put_many({key: sample})
-        return sample
+        return _read_sample(rows, software_year)
+
+
+@cached(
+    LRUCache(1),
+    key=lambda rows, software_year: (rows.versions.evidence, software_year),
+    lock=Lock(),
+)
+def _read_sample(rows: Rows, software_year: float) -> _Sample:
+    """The sample of a release of the published runs, which are the same in every database, for the
+    year of the software that a profile describes."""
+    resolver = Resolver(rows)
+    published = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
+    runs = _few_of_each_kind(published)
+    problems = [resolver.resolve(run.question(software_year)).problem for run in runs]
+    return _Sample(runs, problems)
 
 
 def compare_on_latest_runs(

@@ -4,7 +4,8 @@ request."""
 from __future__ import annotations
 
 from models.errors import Invalid
-from models.spec.hardware import Cluster
+from models.spec import catalogue
+from models.spec.hardware import Chip, Cluster, Fabric
 from service.formats.launch.machines import MOST_IN_MACHINE
 from service.formats.launch.shell_words import Command, split_command
 
@@ -24,11 +25,42 @@ def chips_on_node(command: Command | None, cluster: Cluster) -> int | None:
 
     One rank on a node may be a process that drives all of its chips.
     """
-    domain = cluster.fabric.domain
-    if command is None or domain is None or not command.nnodes or not command.nproc_per_node:
+    domain, chips = cluster.fabric.domain, _stated_chips(command, cluster)
+    is_part = domain is not None and chips is not None and chips < domain <= MOST_IN_MACHINE
+    return chips if is_part else None
+
+
+def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
+    """The preset of the machine that a node of the script is, where its chips are sold one by one
+    and machines join several, as of GH200; None where no machine is known to join so many."""
+    chips = _stated_chips(command, cluster)
+    if cluster.fabric.domain != 1 or chips is None:
+        return None
+    for fabric in catalogue.fabrics().values():
+        levels = [(level.name, level.size) for level in fabric.levels]
+        is_machine = [size for _, size in levels[:1]] == [chips]
+        has_any_network = [name for name, _ in levels[1:]] == ["network"]
+        if is_machine and has_any_network and _is_same(fabric, cluster.chip):
+            return fabric.id
+    return None
+
+
+def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
+    """How many chips each of several nodes has, of which the job has all."""
+    if command is None or not command.nnodes or not command.nproc_per_node:
         return None
     devices = command.nproc_per_node
     chips, rest = divmod(devices, cluster.chip.devices_per_chip)
     is_all = command.nnodes * devices == cluster.num_devices
-    is_part = command.nnodes > 1 and devices > 1 and chips < domain <= MOST_IN_MACHINE
-    return chips if is_all and is_part and not rest else None
+    return chips if is_all and command.nnodes > 1 and devices > 1 and not rest else None
+
+
+def _is_same(fabric: Fabric, chip: Chip) -> bool:
+    """Whether a fabric joins chips that differ from this one in their processor at most."""
+    other = catalogue.chip(catalogue.fabric_chip(fabric.id))
+    same_memory = (other.memory_gb, other.memory_bandwidth_gb_s)
+    return (
+        other.generation == chip.generation
+        and other.peak_tflops == chip.peak_tflops
+        and same_memory == (chip.memory_gb, chip.memory_bandwidth_gb_s)
+    )

@@ -26,9 +26,9 @@ from service.formats.launch.recognition import other_format
 from service.formats.launch.shell_words import Command
 from service.json_pointers import relocate_errors
 from service.resolve.launch_assumptions import batch_values, unwritten_values
-from service.resolve.launch_nodes import chips_on_node, command_in
+from service.resolve.launch_nodes import chips_on_node, command_in, machine_of_nodes
 from service.resolve.model_values import model_values
-from service.resolve.resolution import DescribedModel, ResolvedQuestion, Resolver
+from service.resolve.resolution import ModelForm, ResolvedQuestion, Resolver
 from service.schemas.architecture import ShapeFields
 from service.schemas.cluster import ClusterFields, ClusterPreset
 from service.schemas.launch_form import LaunchForm, LaunchRead
@@ -206,7 +206,7 @@ class _Joining:
 
     # -- the parts
 
-    def _model(self) -> str | DescribedModel:
+    def _model(self) -> ModelForm:
         given = self.parts.model
         said = self.reading.model or {}
         name = said["name"] if said.keys() == {"name"} else None
@@ -231,13 +231,13 @@ class _Joining:
             return self._validated("model", LayerListFields, given, said)
         return self._validated("model", ShapeFields, given, said)
 
-    def _counts(self, form: str | DescribedModel) -> dict[str, object]:
+    def _counts(self, form: ModelForm) -> dict[str, object]:
         """The values of a model that a launch may say too."""
         model = self._architecture(form)
         counts = {"vocab_size": model.vocab_size, "mtp_layers": model.mtp_layers}
         return {**model_values(model), **counts}
 
-    def _architecture(self, form: str | DescribedModel) -> Architecture:
+    def _architecture(self, form: ModelForm) -> Architecture:
         return self.resolver.architecture(form).value
 
     def _cluster(self) -> ClusterPreset | ClusterFields:
@@ -278,13 +278,23 @@ class _Joining:
         """The cluster in the nodes of the script, unless the request says how it is cut."""
         if form.chips_per_domain is not None:
             return form
-        chips = chips_on_node(self.command, self.resolver.cluster(form).cluster)
+        cluster = self.resolver.cluster(form).cluster
+        machine = machine_of_nodes(self.command, cluster)
+        if machine is not None and isinstance(form, ClusterPreset):
+            return form.model_copy(update={"preset": machine})
+        chips = chips_on_node(self.command, cluster)
         return form if chips is None else form.model_copy(update={"chips_per_domain": chips})
 
     def _assumed_of_cluster(self, form: ClusterPreset | ClusterFields) -> Iterator[str]:
         given = self.parts.cluster
         if given is None and isinstance(form, ClusterPreset):
             yield f"cluster.preset is {form.preset}: the GPUs that the script asks Slurm for"
+        elif isinstance(form, ClusterPreset) and form.preset != getattr(given, "preset", None):
+            domain = self.resolver.cluster(form).cluster.fabric.domain
+            yield (
+                f"cluster.preset is {form.preset}: a node of the script has {domain} of"
+                f" {getattr(given, 'preset', None)}, and NVLink joins them in such machines"
+            )
         if form.chips_per_domain and not (given and given.chips_per_domain):
             domain = self.resolver.cluster(form).cluster.fabric.domain
             yield (

@@ -23,7 +23,7 @@ from service.json_pointers import prefix_errors, relocate_errors
 from service.resolve.explicit_models import explicit_fields
 from service.resolve.hardware_names import chip_named_in, misspelt
 from service.resolve.tpu_slices import expand_slice_name
-from service.schemas.architecture import HuggingFaceConfig, OwnModel, ShapeFields
+from service.schemas.architecture import HuggingFaceConfig, NamedModelFields, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
 from service.schemas.cluster import (
     ChipFields,
@@ -74,6 +74,7 @@ TEXT_TOWERS = {"llama-4-scout", "llama-4-maverick", "gemma-3-4b", "gemma-3-12b",
 _SIZE_FIELDS = {*ClusterSize.model_fields}
 
 DescribedModel = HuggingFaceConfig | LayerListFields | ShapeFields
+ModelForm = str | NamedModelFields | DescribedModel
 _described_model: TypeAdapter[DescribedModel] = TypeAdapter(OwnModel)
 
 
@@ -181,7 +182,10 @@ class Resolver:
             pinned_form={**fabric.pinned_form, **size_form},
         )
 
-    def architecture(self, form: str | DescribedModel) -> ResolvedPart[Architecture]:
+    def architecture(self, form: ModelForm, field: str = "model") -> ResolvedPart[Architecture]:
+        """The model of a form, which stands in this field of the request."""
+        if isinstance(form, NamedModelFields):
+            return self._with_encoder(form)
         if not isinstance(form, str):
             return self._described_architecture(form)
         if row := self._registered("architectures", form):
@@ -193,9 +197,22 @@ class Resolver:
                 text_tower=_is_text_alone(described),
                 quantized=_is_quantized(described),
             )
-        shipped = self._shipped("architectures", form, "model", catalogue.architecture)
+        shipped = self._shipped("architectures", form, field, catalogue.architecture)
         used = EntryUsed(name=shipped.name, source="shipped")
         return ResolvedPart(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
+
+    def _with_encoder(self, form: NamedModelFields) -> ResolvedPart[Architecture]:
+        """A model of the catalogue with an encoder of images beside it."""
+        named = self.architecture(form.name, "model.name")
+        with prefix_errors("model.encoder"):
+            encoder = form.encoder.build()
+        images = form.encoder.model_dump(mode="json", exclude_unset=True)
+        return replace(
+            named,
+            value=replace(named.value, encoder=encoder),
+            pinned_form={"name": named.pinned_form, "encoder": images},
+            text_tower=named.text_tower and encoder is None,
+        )
 
     def _described_architecture(self, form: DescribedModel) -> ResolvedPart[Architecture]:
         """A model that the request describes, under the name of the catalogue entry that has the
@@ -336,6 +353,8 @@ class Resolver:
             return _with_hint(error, hint)
         if kind in ("chips", "clusters"):
             return _with_hint(error, _unknown_hardware_hint(kind, name, registered))
+        if kind == "architectures":
+            return _with_hint(error, _unknown_model_hint(name, registered))
         return error
 
 
@@ -364,6 +383,16 @@ def _unknown_hardware_hint(kind: Kind, name: str, registered: Iterable[str]) -> 
     if kind == "clusters":
         return f" of a chip or machine: give cluster.chip{links}; {describe}"
     return f" of a chip: {describe}"
+
+
+def _unknown_model_hint(name: str, registered: Iterable[str]) -> str:
+    """What an unknown name of a model may have meant, and how else to give one."""
+    near = misspelt(name, [*SHIPPED_NAMES["architectures"](), *registered])
+    describe = (
+        "give the model's config.json of Hugging Face as it is, its explicit fields (num_layers,"
+        " hidden_size, …), or a list of its layers"
+    )
+    return f"; did you mean {', '.join(near)}? Else {describe}" if near else f": {describe}"
 
 
 def _chip_of_names() -> dict[str, str]:

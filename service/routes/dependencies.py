@@ -183,39 +183,39 @@ class CreationResponder:
 
     async def respond_once(
         self,
+        question: str,
         look_up: Callable[[], LookedUp],
-        compute: Callable[[Turn], Prepared],
+        compute: Callable[[LookedUp, Turn], Prepared],
         form: Form,
     ) -> Response:
         """Answers a question: with the answer that it was given before or that is being computed,
         or else computes it, once the admission of searches lets it in."""
-        looked_up = await run_in_threadpool(self._look_up, look_up, form)
-        if isinstance(looked_up, Response):
-            return looked_up
+        if (earlier := await self._earlier_answer()) is not None:
+            return self._response(earlier, form)
         tenant = _caller(self._request).tenant
 
         async def lead(is_abandoned: IsDisconnected) -> CreatedResource:
+            looked_up = await run_in_threadpool(look_up)
+            if (known := looked_up.known) is not None:
+                return await run_in_threadpool(self._creation.create, self._key, lambda: known)
             async with self._search_admission.admit(is_abandoned, tenant) as turn:
                 return await run_in_threadpool(
-                    self._creation.create, self._key, lambda: compute(turn)
+                    self._creation.create, self._key, lambda: compute(looked_up, turn)
                 )
 
         created, has_led = await self._flights.run(
-            (tenant, looked_up), lead, self._request.is_disconnected
+            (tenant, question), lead, self._request.is_disconnected
         )
-        if has_led:
-            return self._response(created, form)
-        again = replace(created, status=ANSWERED_BEFORE)
-        return await run_in_threadpool(self.respond, lambda: again, form)
+        if not has_led:
+            again = replace(created, status=ANSWERED_BEFORE)
+            created = await run_in_threadpool(self._creation.create, self._key, lambda: again)
+        return self._response(created, form)
 
-    def _look_up(self, look_up: Callable[[], LookedUp], form: Form) -> Response | str:
-        """The response, if nothing has to be computed for it; or the key of the answer."""
-        earlier = None if self._key is None else self._creation.earlier_answer(self._key)
-        if earlier is not None:
-            return self._response(earlier, form)
-        found = look_up()
-        known = found.known
-        return found.key if known is None else self.respond(lambda: known, form)
+    async def _earlier_answer(self) -> CreatedResource | None:
+        """What an earlier request with the same key was answered with."""
+        if self._key is None:
+            return None
+        return await run_in_threadpool(self._creation.earlier_answer, self._key)
 
     async def respond_when_admitted(
         self,
@@ -225,10 +225,8 @@ class CreationResponder:
     ) -> Response:
         """Answers what computes long, once `admission` lets it in: that of searches unless given.
         A retry of what is already answered does not wait."""
-        if self._key is not None:
-            earlier = await run_in_threadpool(self._creation.earlier_answer, self._key)
-            if earlier is not None:
-                return self._response(earlier, form)
+        if (earlier := await self._earlier_answer()) is not None:
+            return self._response(earlier, form)
         admission = admission or self._search_admission
         tenant = _caller(self._request).tenant
         async with admission.admit(self._request.is_disconnected, tenant) as turn:

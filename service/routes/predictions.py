@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import prediction_brief
+from service.ask.answer_keys import question_key
 from service.routes import examples
 from service.routes.dependencies import (
     CompiledDep,
@@ -63,12 +64,13 @@ async def create_prediction(
     form = requested_form(request, query.view, prediction_brief)
     if isinstance(body, PredictionRequest) and len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
         return await creation.respond_once(
+            question_key("predictions", body),
             lambda: services.predictions.look_up(body),
-            lambda _: services.predictions.predict(body),
+            lambda looked_up, _: services.predictions.predict(body, looked_up),
             form,
         )
     return await run_in_threadpool(
-        creation.respond, lambda: services.predictions.predict(body), form
+        creation.respond, lambda: services.predictions.answer(body), form
     )
 
 

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import recommendation_brief
+from service.ask.answer_keys import question_key
 from service.routes import examples
 from service.routes.dependencies import (
     CompiledDep,
@@ -62,8 +63,11 @@ async def create_recommendation(
     the nearest failing constraint, the layout that is surest to fit, and what would help.
     """
     return await creation.respond_once(
+        question_key("recommendations", body),
         lambda: services.recommendations.look_up(body),
-        lambda turn: services.recommendations.recommend(body, turn.checkpoint),
+        lambda looked_up, turn: services.recommendations.recommend(
+            body, looked_up, turn.checkpoint
+        ),
         requested_form(request, query.view, recommendation_brief),
     )
 

@@ -49,7 +49,8 @@ _LINES = {
 _PAGE_OR_CSV: responses.Responses = {
     200: {"content": {"text/csv": {"schema": _LINES}}} | responses.PAGE[200]
 }
-_EVENTS: responses.Responses = {
+_WITHOUT_BODY = responses.problem_responses(400, 409)
+_EVENTS: responses.Responses = responses.problem_responses(400) | {
     200: {
         "description": "Events until the sweep ends",
         "content": {EventSourceResponse.media_type: {"schema": {"type": "string"}}},
@@ -172,7 +173,7 @@ def _sent_form(event: Event) -> bytes:
     "/{id}/cancel",
     operation_id="cancelSweep",
     response_model=SweepDetails,
-    responses=responses.POST,
+    responses=_WITHOUT_BODY,
 )
 def cancel_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     """Gives up what is not finished. Results stay, and `retry` goes on."""
@@ -183,7 +184,7 @@ def cancel_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     "/{id}/retry",
     operation_id="retrySweep",
     response_model=SweepDetails,
-    responses=responses.POST,
+    responses=_WITHOUT_BODY,
 )
 def retry_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     """Computes those items again that failed or were cancelled."""

@@ -45,9 +45,11 @@ class ProcessPool:
         database_url: str,
         processes: int = _PROCESSES,
         database_wait_s: float = database.WAIT_S,
+        niceness: int = _NICENESS,
     ) -> None:
         self._database = database_url, database_wait_s
         self._processes = processes
+        self._niceness = niceness
         self._executor: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
         self._lifeline: Connection | None = None
@@ -84,7 +86,8 @@ class ProcessPool:
         try:
             return self._result_of(job)
         except BrokenProcessPool:
-            log.warning("a worker was killed, and its task is tried once more")
+            if not self._is_closed:
+                log.warning("a worker was killed, and its task is tried once more")
         try:
             return self._result_of(job)
         except BrokenProcessPool:
@@ -123,13 +126,16 @@ class ProcessPool:
             if self._executor is None:
                 far_end, self._lifeline = _CONTEXT.Pipe(duplex=False)
                 self._executor = ProcessPoolExecutor(
-                    self._processes, _CONTEXT, initializer=_initialize_worker, initargs=(far_end,)
+                    self._processes,
+                    _CONTEXT,
+                    initializer=_initialize_worker,
+                    initargs=(far_end, self._niceness),
                 )
             return self._executor
 
 
-def _initialize_worker(lifeline: Connection) -> None:
-    os.nice(_NICENESS)
+def _initialize_worker(lifeline: Connection, niceness: int) -> None:
+    os.nice(niceness)
     threading.Thread(target=_exit_with_server, args=(lifeline,), daemon=True).start()
 
 

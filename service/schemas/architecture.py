@@ -1,5 +1,5 @@
-"""A model as callers give it: the name of a catalogue entry, a Hugging Face config.json, its shape,
-or its layers."""
+"""A model as callers give it: the name of a catalogue entry, perhaps with an encoder of images, a
+Hugging Face config.json, its shape, or its layers."""
 
 from __future__ import annotations
 
@@ -121,6 +121,19 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
         return replace(built, encoder=encoder)
 
 
+class NamedModelFields(Wire):
+    """A model of the catalogue, with an encoder of images beside it."""
+
+    name: Name
+    encoder: EncoderFields
+
+
+def is_named_with_encoder(value: object) -> bool:
+    return isinstance(value, NamedModelFields) or (
+        isinstance(value, Mapping) and value.keys() == NamedModelFields.model_fields.keys()
+    )
+
+
 def is_config(value: object) -> bool:
     return isinstance(value, Mapping) and bool(_CONFIG_KEYS & value.keys())
 
@@ -130,6 +143,8 @@ def _union_tag(value: object) -> str:
         return f"{TAG_PREFIX}config"
     if isinstance(value, LayerListFields) or is_layer_list(value):
         return f"{TAG_PREFIX}layers"
+    if is_named_with_encoder(value):
+        return f"{TAG_PREFIX}named"
     if isinstance(value, (Mapping, ShapeFields)):
         return f"{TAG_PREFIX}shape"
     return f"{TAG_PREFIX}name"
@@ -137,6 +152,7 @@ def _union_tag(value: object) -> str:
 
 Model = Annotated[
     Annotated[Name, Tag(f"{TAG_PREFIX}name")]
+    | Annotated[NamedModelFields, Tag(f"{TAG_PREFIX}named")]
     | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
     | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],

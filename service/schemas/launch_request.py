@@ -9,7 +9,13 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from service.json_pointers import TAG_PREFIX
-from service.schemas.architecture import HuggingFaceConfig, ShapeFields, is_config
+from service.schemas.architecture import (
+    HuggingFaceConfig,
+    NamedModelFields,
+    ShapeFields,
+    is_config,
+    is_named_with_encoder,
+)
 from service.schemas.cluster import ClusterForm
 from service.schemas.comparison import ComparisonRequest, SearchTime, Side
 from service.schemas.launch_form import LaunchForm
@@ -28,11 +34,14 @@ def _model_tag(value: object) -> str:
         return f"{TAG_PREFIX}config"
     if isinstance(value, LayerListFields) or is_layer_list(value):
         return f"{TAG_PREFIX}layers"
+    if is_named_with_encoder(value):
+        return f"{TAG_PREFIX}named"
     return f"{TAG_PREFIX}part" if isinstance(value, Mapping) else f"{TAG_PREFIX}name"
 
 
 ModelPart = Annotated[
     Annotated[Name, Tag(f"{TAG_PREFIX}name")]
+    | Annotated[NamedModelFields, Tag(f"{TAG_PREFIX}named")]
     | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
     | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
     | Annotated[Part, Tag(f"{TAG_PREFIX}part")],
@@ -60,7 +69,7 @@ class QuestionParts(Wire):
     @classmethod
     def of(cls, question: Question, stack: str | StackFields | None) -> QuestionParts:
         """What a question says, with another stack."""
-        model: str | HuggingFaceConfig | LayerListFields | Part
+        model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | Part
         if isinstance(question.model, ShapeFields):
             model = question.model.model_dump(exclude_unset=True)
         else:

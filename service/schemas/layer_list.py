@@ -114,6 +114,7 @@ class LayerListFields(Wire):
         for repeat, forms in parts:
             for where, form in forms * repeat:
                 kind = kinds[form] if isinstance(form, str) else self._layer(form, where)
+                _require_indexer_before(layers, kind, where)
                 layers += [kind] * _count(form)
         return Architecture(
             name=self.name,
@@ -160,6 +161,18 @@ class LayerListFields(Wire):
             if name not in named:
                 rule = "is named by no entry of layers: name it there, or leave it out"
                 raise Invalid(f"layer_kinds.{name}", None, rule)
+
+
+def _require_indexer_before(layers: list[Layer], layer: Layer, where: str) -> None:
+    """Raises Invalid where a layer reads what an indexer chose, and none of those before it, over
+    keys of the same kind, has one of its own."""
+    attention = layer.attention
+    if attention is None or attention.indexer is None or not attention.indexer.shared:
+        return
+    before = [each.attention for each in layers if each.attention and each.attention.indexer]
+    if not any(each.compression == attention.compression for each in before):
+        rule = "needs a layer before it with an indexer of its own, whose keys it reads"
+        raise Invalid(f"{where}.attention.indexer.shared", True, rule)
 
 
 def is_layer_list(value: object) -> bool:

@@ -72,6 +72,9 @@ class TermBasis(Document):
     scope: str
     """Where the runs behind it ran."""
     runs: int
+    sources: int | None
+    """How many published sources and tenants these runs are of; null under a version that does not
+    say, as one of an earlier release."""
 
 
 class ProvenanceAnswer(Document):

@@ -161,8 +161,8 @@ class CalibrationAnswer(Document):
     observations: int
     """Reports used, outliers among them."""
     waiting: int = 0
-    """Reports that a calibration which activates its own version does not learn from, because fewer
-    tenants than the policy's `min_tenants` measured alike. Later calibrations look at them again."""
+    """Reports that a calibration which activates its own version leaves out, because fewer tenants
+    than the policy's `min_tenants` measured alike. Later calibrations look at them again."""
     moved: list[MovedAnswer]
     unidentified: list[Unidentified]
     outliers: list[str]

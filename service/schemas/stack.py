@@ -87,6 +87,7 @@ class StackFields(Wire):
     overlap_tensor_not_in: list[Precision] | None = None
     """Formats in which tensor-parallel traffic does not run beside compute."""
     overlap_expert: bool | None = None
+    overlap_expert_of_hybrids: bool | None = None
     overlap_pipeline: bool | None = None
     recompute: Annotated[list[Recompute], Field(min_length=1)] | None = None
     selective: (
@@ -106,6 +107,7 @@ class StackFields(Wire):
     offloads_checkpoints: bool | None = None
     """Activations are offloaded only as what full recompute keeps, with ZeRO 3."""
     offloads_recurrences: bool | None = None
+    offloads_adam_alone: bool | None = None
     attention_kernel: Kernel | None = None
     whole_gradients: bool | None = None
     """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""

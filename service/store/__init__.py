@@ -31,7 +31,7 @@ from service.store.profiles import Profiles
 from service.store.reports import Reports
 from service.store.retention import Retention
 from service.store.sweeps import Sweeps
-from service.store.tables import KEY_ID, SEEN, TENANT, Owned
+from service.store.tables import KEY_ID, MAX_STORED, SEEN, TENANT, Owned
 from service.store.unavailability import reason_of
 from service.store.versions import Versions, current_versions
 from service.store.write_checks import WriteChecks
@@ -47,8 +47,9 @@ class Rows:
 
     def __init__(self, session: Session, memory: Memory | None = None) -> None:
         self._session = session
-        self._versions: Versions | None = None
         self.memory = memory
+        self._versions: Versions | None = None
+        self._since = None if memory is None else memory.changes.count()
         self.answers = Answers(session)
         self.api_keys = ApiKeys(session)
         self.arrivals = Arrivals(session)
@@ -74,8 +75,15 @@ class Rows:
         if self.memory is None:
             return current_versions(self._session)
         if self._versions is None:
-            self._versions = current_versions(self._session)
+            self._versions = self._known_versions(self.memory)
         return self._versions
+
+    def _known_versions(self, memory: Memory) -> Versions:
+        """Those that were read when the database was as it was when this transaction began."""
+        if self._since is None:
+            return current_versions(self._session)
+        key = "versions", self._since
+        return memory.recall(key, lambda: current_versions(self._session))
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
         """What `read` makes of the registered entries of the catalogue, which is kept until another
@@ -131,8 +139,9 @@ def _set_tenant(session: Session, *_: object) -> None:
 
 
 class Store:
-    """A database, or the part of it that one `tenant` makes and sees. `key_id` is the API key for
-    which it is used, if any: audit entries name it."""
+    """A database, or the part of it that one `tenant` makes and sees. `max_stored` is how much a
+    tenant may store (service.store.quota). `key_id` is the API key for which the store is used, if
+    any: audit entries name it."""
 
     def __init__(
         self,
@@ -140,10 +149,12 @@ class Store:
         tenant: str | None = None,
         *,
         sees_all: bool = True,
+        max_stored: int | None = None,
         gate: CommitGate | None = None,
     ) -> None:
         self._engine = engine
         self._key_id: str | None = None
+        self._max_stored = max_stored
         self.tenant = tenant
         self.sees_all = sees_all
         self.memory = Memory(engine)
@@ -156,7 +167,12 @@ class Store:
 
     def _session(self) -> Session:
         seen = None if self.sees_all else self.tenant
-        info = {TENANT: self.tenant, SEEN: seen, KEY_ID: self._key_id}
+        info = {
+            TENANT: self.tenant,
+            SEEN: seen,
+            KEY_ID: self._key_id,
+            MAX_STORED: self._max_stored,
+        }
         return Session(self._engine, expire_on_commit=False, info=info)
 
     @contextmanager

@@ -9,13 +9,20 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Row, Select, func, insert, select
+from sqlalchemy import Row, Select, String, bindparam, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from service.errors import Conflict, NotFound
 from service.store.answer_text import AnswerText
-from service.store.tables import TENANT, AnswerTextRow, PredictionRow, RecommendationRow
+from service.store.quota import require_room
+from service.store.tables import (
+    TENANT,
+    AnswerTextRow,
+    PredictionRow,
+    RecommendationRow,
+    Table,
+)
 
 AnswerKind = Literal["predictions", "recommendations"]
 
@@ -92,11 +99,11 @@ class Answers:
         self._add_row(answer, key)
 
     def _add_text(self, values: dict[str, Any]) -> None:
-        is_sqlite = self._session.get_bind().dialect.name == "sqlite"
-        statement = sqlite.insert(AnswerTextRow) if is_sqlite else postgresql.insert(AnswerTextRow)
-        self._session.execute(statement.on_conflict_do_nothing(), values)
+        dialect = self._session.get_bind().dialect.name
+        self._session.execute(_INSERT_TEXT[dialect], values)
 
     def _add_row(self, answer: Answer, key: str) -> None:
+        require_room(self._session, 1)
         values = {
             "id": answer.id,
             "created_at": answer.created_at,
@@ -105,7 +112,7 @@ class Answers:
             "tenant": self._session.info.get(TENANT),
             "text_key": key,
         }
-        self._session.execute(insert(_ROWS[answer.kind]), values)
+        self._session.execute(_INSERT[answer.kind], values)
 
     def get(self, kind: AnswerKind, id_: str) -> Answer:
         """The answer of this id; raises NotFound where there is none."""
@@ -127,11 +134,12 @@ class Answers:
 
     def mine(self, kind: AnswerKind, key: str) -> Answer | None:
         """The first answer with this text that the session's tenant has been given lately."""
-        row = _ROWS[kind]
-        mine = row.tenant.is_not_distinct_from(self._session.info.get(TENANT))
-        lately = row.created_at > datetime.now(UTC) - GIVEN_AGAIN_FOR
-        query = _answers(kind).where(row.text_key == key, mine, lately).order_by(row.id).limit(1)
-        found = self._session.execute(query).first()
+        asked = {
+            "key": key,
+            "tenant": self._session.info.get(TENANT),
+            "since": datetime.now(UTC) - GIVEN_AGAIN_FOR,
+        }
+        found = self._session.execute(_MINE[kind], asked).first()
         return None if found is None else _answer(kind, found)
 
     def of_anyone(self, kind: AnswerKind, key: str) -> Answer | None:
@@ -201,3 +209,24 @@ def _answer(kind: AnswerKind, found: Row[Any]) -> Answer:
         profile_version=found.profile_version,
         text=text,
     )
+
+
+# Made once, since making a statement takes longer than executing it.
+
+_TABLES = Table.metadata.tables
+_INSERT_TEXT = {
+    "sqlite": sqlite.insert(_TABLES["answer_texts"]).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(_TABLES["answer_texts"]).on_conflict_do_nothing(),
+}
+_INSERT = {kind: insert(_TABLES[kind]) for kind in _ROWS}
+_MINE = {
+    kind: _answers(kind)
+    .where(
+        row.text_key == bindparam("key"),
+        row.tenant.is_not_distinct_from(bindparam("tenant", type_=String())),
+        row.created_at > bindparam("since"),
+    )
+    .order_by(row.id)
+    .limit(1)
+    for kind, row in _ROWS.items()
+}

@@ -18,6 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from service.identifiers import new_id
+from service.store.quota import require_room
 from service.store.tables import TENANT
 
 _LOCK_KEY = 5_120_993_746_280_417  # any number, the same in every process
@@ -34,7 +35,9 @@ class Arrivals:
         """The rows with id, time and tenant, to be inserted in this transaction."""
         self._lock("pg_advisory_xact_lock_shared")
         tenant = self._session.info.get(TENANT)
-        return [{**row, **_stamp(row["document"]), "tenant": tenant} for row in rows]
+        stamped = [{**row, **_stamp(row["document"]), "tenant": tenant} for row in rows]
+        require_room(self._session, len(stamped))
+        return stamped
 
     def wait_for_writers(self) -> datetime:
         """Wait until every row that has an id is visible, and return the time. A row that becomes

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +107,13 @@ def downgrade(engine: Engine, revision: str) -> None:
 
 
 def at_head(connection: Connection) -> bool:
-    heads = ScriptDirectory.from_config(alembic_config(connection)).get_heads()
-    return set(MigrationContext.configure(connection).get_current_heads()) == set(heads)
+    return {*MigrationContext.configure(connection).get_current_heads()} == _heads()
+
+
+@cache
+def _heads() -> set[str]:
+    """The last migrations of this release, which are read from all of their files."""
+    return {*ScriptDirectory(str(MIGRATIONS)).get_heads()}
 
 
 def revision(connection: Connection) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -13,16 +15,26 @@ from service.store.change_counter import ChangeCounter
 
 T = TypeVar("T")
 
+_AT_HAND_S = 30.0  # so long at most
+
 _MAX_BYTES = 128 * 2**20
 _BYTES = 2**15
 """About what a value takes unless it says how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class _AtHand:
+    value: Any
+    since: int | None
+    """The count of changes when it was read; None for what never changes."""
+    until: float
 
 
 class Memory:
     """Values by keys. What was used least recently goes first.
 
     Some never change under their key: versions, and answers by their ids. The others are `at hand`
-    until somebody commits something to the database.
+    until somebody commits something to the database, and for half a minute at most.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -55,17 +67,21 @@ class Memory:
         return value
 
     def at_hand(self, key: Hashable) -> Any:
-        """The value that was put at hand under a key, or None if something was committed since.
-        This asks the database nothing that could take time."""
-        found = self.get(key)
-        if found is None or found[0] is None:
+        """The value that was put at hand under a key, or None if something was committed since, or
+        too much time has passed. This asks the database nothing that could take time."""
+        found: _AtHand | None = self.get(key)
+        if found is None or time.monotonic() > found.until:
             return None
-        since, value = found
-        return value if self.changes.count() == since else None
+        is_as_it_was = found.since is None or self.changes.count() == found.since
+        return found.value if is_as_it_was else None
 
     def put_at_hand(
         self, key: Hashable, since: int | None, value: object, size: int = _BYTES
     ) -> None:
         """Puts a value at hand that was read after `changes.count()` was `since`."""
         if since is not None:
-            self.keep(key, (since, value), size)
+            self.keep(key, _AtHand(value, since, time.monotonic() + _AT_HAND_S), size)
+
+    def put_at_hand_unchanging(self, key: Hashable, value: object, size: int) -> None:
+        """Puts a value at hand that never changes, but may be dropped."""
+        self.keep(key, _AtHand(value, None, time.monotonic() + _AT_HAND_S), size)

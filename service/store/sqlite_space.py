@@ -8,13 +8,15 @@ from typing import Any
 from sqlalchemy import Engine
 
 _INCREMENTAL = 2
+_TRACK_FREE_PAGES = f"PRAGMA auto_vacuum = {_INCREMENTAL}"
 _PAGES_AT_ONCE = 1000  # a page has 4 KiB: others wait for a few milliseconds
 
 
 def keep_track_of_free_pages(connection: Any) -> None:
-    """So that the file can shrink a few pages at a time. A file that has tables already must be
-    compacted once for that."""
-    connection.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")
+    """So that a new file can shrink a few pages at a time. One that has tables already must be
+    compacted once for that, and to set it all the same would be a write."""
+    if connection.execute("PRAGMA page_count").fetchone() == (0,):
+        connection.execute(_TRACK_FREE_PAGES)
 
 
 def can_shrink(engine: Engine) -> bool:
@@ -53,7 +55,7 @@ def compact(engine: Engine) -> None:
     if engine.dialect.name == "sqlite":
         connection = engine.raw_connection()
         try:
-            keep_track_of_free_pages(connection.cursor())
+            connection.cursor().execute(_TRACK_FREE_PAGES)
             connection.cursor().execute("VACUUM")
         finally:
             connection.close()

@@ -119,6 +119,10 @@ class Sweeps:
             sweep.cancelled_at = sweep.finished_at = None
         return sweep
 
+    def waiting(self) -> int:
+        """How many items of all sweeps wait or are computed."""
+        return self._session.scalars(select(func.coalesce(func.sum(SweepRow.waiting), 0))).one()
+
     def any_free(self, now: datetime) -> bool:
         """Whether an item waits that nobody computes."""
         return self._session.execute(_free(now).limit(1)).first() is not None

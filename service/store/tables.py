@@ -55,9 +55,9 @@ class Table(DeclarativeBase):
     }
 
 
-TENANT, SEEN, KEY_ID = "tenant", "seen", "key_id"
+TENANT, SEEN, KEY_ID, MAX_STORED = "tenant", "seen", "key_id", "max_stored"
 """Keys of a session's `info`: the tenant whose rows the session makes, the tenant whose rows it
-sees (None: it sees all), and the API key for which it works."""
+sees (None: it sees all), the API key for which it works, and how many rows a tenant may have."""
 
 
 class Owned:

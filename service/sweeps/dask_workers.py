@@ -66,4 +66,5 @@ def _answer_on_worker(tenant: str | None, sees_all: bool, question: dict[str, An
 @cache
 def _store() -> Store:
     """The database of the worker's own settings, connected once for all of its items."""
-    return Store(database.connect(from_environment().database_url))
+    settings = from_environment()
+    return Store(database.connect(settings.database_url, settings.database_wait_s))

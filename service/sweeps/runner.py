@@ -17,6 +17,7 @@ from datetime import timedelta
 
 from service.errors import ServiceError, Stopping
 from service.identifiers import new_id
+from service.metrics import SWEEP_ITEMS
 from service.schemas.sweep import ItemProblem
 from service.store import Store
 from service.store.sweeps import LeasedItem
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 _WAIT_S = 0.5  # for a result, before looking whether to stop
 _RENEWALS = 4  # in the time of a lease, so that one or two may fail
 _LOOK_S = 1.0  # how often to look for items, unless a sweep is created in this process
+_PAUSE_S = 5.0  # before trying again what failed
 _MAX_ATTEMPTS = 4
 _WORKER_ENDED = (
     f"the process that computed it ended {_MAX_ATTEMPTS} times, as one that needs too much memory"
@@ -78,12 +80,14 @@ class SweepRunner:
                 self._turn()
             except Stopping:
                 return
-            except (ServiceError, WorkersGone) as error:
-                log.warning("sweeps wait", extra={"reason": str(error)})
-                self._stopping.wait(_LOOK_S)
+            except ServiceError:  # the database does not answer, which the store has logged
+                self._stopping.wait(_PAUSE_S)
+            except WorkersGone as error:
+                log.warning("sweeps wait for workers", extra={"reason": str(error)})
+                self._stopping.wait(_PAUSE_S)
             except Exception:
-                log.exception("sweeps wait")
-                self._stopping.wait(_LOOK_S)
+                log.exception("sweeps are not computed")
+                self._stopping.wait(_PAUSE_S)
 
     def _turn(self) -> None:
         """Lease what there is room for, wait until something happens, and store what is done."""
@@ -150,7 +154,11 @@ class SweepRunner:
 
     def _finish(self, item: LeasedItem, answer: ItemAnswer) -> None:
         with self._store.writing() as rows:
-            rows.sweeps.finish(self._lease, item, answer.outcome, answer.result, rows.now())
+            is_stored = rows.sweeps.finish(
+                self._lease, item, answer.outcome, answer.result, rows.now()
+            )
+        if is_stored:
+            SWEEP_ITEMS.labels(answer.outcome).inc()
 
     def _renew(self) -> None:
         with self._store.writing() as rows:

@@ -9,6 +9,8 @@ from service.runtime.process_pool import ProcessPool
 from service.store import Store
 from service.sweeps.answering import ItemAnswer, answer_item
 
+_NICENESS = 15  # so that a busy machine leaves sweeps little while others ask
+
 
 class WorkersGone(Exception):
     """The workers cannot be reached now. The message says why."""
@@ -28,9 +30,9 @@ class Workers(Protocol):
 class LocalWorkers:
     """Processes of this machine, which start when there is something to compute."""
 
-    def __init__(self, database_url: str, processes: int) -> None:
+    def __init__(self, database_url: str, processes: int, database_wait_s: float) -> None:
         self._processes = processes
-        self._pool = ProcessPool(database_url, processes)
+        self._pool = ProcessPool(database_url, processes, database_wait_s, _NICENESS)
         self._threads = ThreadPoolExecutor(self._slots, "wait for an item")
 
     @property

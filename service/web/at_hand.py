@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from fastapi import Request, Response
 
+import service
+from service.metrics import count_lookup
 from service.store.answer_text import AnswerText
 from service.store.memory import Memory
 from service.web.json_body import JsonRequest, JsonRoute
@@ -37,12 +39,13 @@ class AtHandRoute(JsonRoute):
         if request.scope["query_string"] or asks_for_more:
             return None
         memory: Memory = request.app.state.memory
-        key = request.scope["path"], request.state.caller, body
+        key = service.__version__, request.scope["path"], request.state.caller, body
         if request.method == "GET":
-            read: AnswerText | None = memory.get(key)
+            read: AnswerText | None = memory.at_hand(key)
             if read is not None:
                 return immutable_text_response(request, read, _WHOLE)
         elif (found := memory.at_hand(key)) is not None:
+            count_lookup("answers", is_hit=True)
             location, text = found
             return text_response(request, text, _WHOLE, headers={"Location": location})
         request.state.place = _Place(memory, key, memory.changes.count())
@@ -53,7 +56,7 @@ def keep_read(request: Request, text: AnswerText) -> None:
     """Keeps what a GET is answered with, which never changes."""
     place: _Place | None = getattr(request.state, "place", None)
     if place is not None:
-        place.memory.keep(place.key, text, text.size)
+        place.memory.put_at_hand_unchanging(place.key, text, text.size)
 
 
 def keep_answered(request: Request, location: str, text: AnswerText) -> None:

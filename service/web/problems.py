@@ -4,6 +4,7 @@ an answer."""
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +121,11 @@ TYPES: dict[str, ProblemType] = {
         "Try again later with the same Idempotency-Key. If the process that ran it was killed, the"
         " key is free again after SHARDWRIGHT_IDEMPOTENCY_LEASE_S, 10 seconds unless set.",
     ),
+    "storage-full": ProblemType(
+        "The tenant may store no more",
+        409,
+        "`detail` names the limit, and what the operator can do. Nothing was stored.",
+    ),
     "nothing-to-learn": ProblemType(
         "Nothing to learn",
         422,
@@ -141,6 +147,11 @@ TYPES: dict[str, ProblemType] = {
     ),
     "body-too-large": ProblemType(
         "The body is too large", 413, "`detail` names the limit in bytes."
+    ),
+    "too-many-requests": ProblemType(
+        "Too many requests",
+        429,
+        "`detail` says how many a key may send a minute, `Retry-After` when it may send the next.",
     ),
     "unsupported-media-type": ProblemType(
         "The body is not JSON in UTF-8", 415, "Send `Content-Type: application/json`."
@@ -208,6 +219,8 @@ _NAME_OF_EXCEPTION: dict[type[Exception], str] = {
     errors.TooMuchHeld: "overloaded",
     errors.WorkerKilled: "overloaded",
     errors.StillCompiling: "overloaded",
+    errors.TooManyRequests: "too-many-requests",
+    errors.StorageFull: "storage-full",
     errors.ClientGone: "client-gone",
     errors.Refused: "invalid",
 }
@@ -257,6 +270,8 @@ def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
     """When to try again, the challenge of RFC 6750 §3, or which header the answer depends on."""
     if TYPES[name].status == 503 or name == "still-running":
         return {"Retry-After": str(RETRY_AFTER_S)}
+    if isinstance(error, errors.TooManyRequests):
+        return {"Retry-After": str(math.ceil(error.wait_s))}
     if isinstance(error, errors.Forbidden):
         return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{error.scope}"'}
     if isinstance(error, errors.Unauthenticated):

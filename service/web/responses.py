@@ -24,7 +24,12 @@ HEADERS = {
 }
 """Response headers and what they say; `service.web.openapi` puts them among the components."""
 
-_HEADER_OF_STATUS = {401: "WWW-Authenticate", 403: "WWW-Authenticate", 503: "Retry-After"}
+_HEADER_OF_STATUS = {
+    401: "WWW-Authenticate",
+    403: "WWW-Authenticate",
+    429: "Retry-After",
+    503: "Retry-After",
+}
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
@@ -85,7 +90,7 @@ IF_NONE_MATCH = _optional_headers(If_None_Match=_SEEN)
 PREFER = _optional_headers(Prefer=_PREFERRED)
 IF_NONE_MATCH_OR_PREFER = _optional_headers(If_None_Match=_SEEN, Prefer=_PREFERRED)
 
-IN_V1 = problem_responses(401, 403, 404, 422, 500, 503)
+IN_V1 = problem_responses(401, 403, 404, 422, 429, 500, 503)
 """Of every operation below /v1: `create_app` gives them to each of its routers."""
 
 WITH_BODY = problem_responses(400, 408, 413, 415)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,13 @@ from models.spec import catalogue
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
 from models.spec.flops import encoder_flops, model_flops
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
 from service.formats import huggingface
+from service.formats.launch.formats import format_of_stack
+from service.formats.launch.job import Job
 from tests.paths import ROOT, SHARED
 
 TOWERS = [
@@ -67,7 +71,7 @@ def test_figures_of_images_are_those_of_the_answer(
         architecture=replace(text, encoder=encoder),
         cluster=catalogue.cluster("h100", 32),
         workload=Workload(seq_len=4096, global_batch=128),
-        stack=catalogue.stack("megatron"),
+        stack=catalogue.stack("megatron-bridge"),
     )
     per_sequence = model_flops(text, problem.workload) / 128 / 1e12
     assert f"{encoder_flops(encoder) / 1e12:.1f}" == of_encoder
@@ -78,6 +82,7 @@ def test_figures_of_images_are_those_of_the_answer(
     answer = recommend(problem, shipped_profile()).recommended.prediction
     low, high = answer.step_time_low_s, answer.step_time_high_s
     assert f"{answer.step_time_s:.2f} s ({low:.2f} to {high:.2f})" in PAGE
+    assert _launched(problem, answer.layout)["model.freeze_vision_model"] is False
 
 
 @pytest.mark.parametrize(
@@ -106,3 +111,20 @@ def test_figures_are_those_of_the_answer(
         f"{answer.step_time_s:.{digits}f} s ({low:.{digits}f} to {high:.{digits}f})" in PAGE
         or f"{answer.step_time_s:.1f} s ({low:.1f} to {high:.1f})" in PAGE
     )
+    launch = _launched(problem, answer.layout)
+    assert any(name in PAGE for name in _NAMED if name in launch)
+
+
+_NAMED = (
+    "--experimental-attention-variant",
+    "model.hybrid_layer_pattern",
+    "training.dtype",
+)
+"""Settings of these launches that the page names."""
+
+
+def _launched(problem: Problem, layout: Layout) -> Mapping[str, Any]:
+    """The settings of the launch of a layout."""
+    format_ = format_of_stack(problem.stack.id)
+    assert format_ is not None
+    return format_.write(Job.of(problem, layout)).settings

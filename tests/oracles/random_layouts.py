@@ -275,6 +275,8 @@ class _Draws:
         activations &= stack.offloads_recurrences or not self.problem.architecture.recurrences
         optimizer = self._chance(0.25, n) & ("optimizer" in stack.offload) & (x.zero_stage > 0)
         optimizer &= self.problem.workload.optimizer != "muon"
+        is_adam = "adam" in self.problem.workload.optimizer
+        optimizer &= is_adam or not stack.offloads_adam_alone
         return {"offload_activations": activations, "offload_optimizer": optimizer}
 
     # -- the fabric

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 ON_BOTH = pytest.mark.parametrize("databases", ["sqlite", "postgresql"], indirect=True)
 """For tests of what is kept: they run on SQLite and on PostgreSQL, all others on SQLite alone."""
@@ -35,6 +36,13 @@ CHIP: dict[str, Any] = {
     "scale_up": {"gb_s_per_chip": 450, "domain": 16},
     "scale_out_gb_s": 50,
 }
+
+
+def store_as_before(client: Any, row: type[Any], document: dict[str, Any]) -> None:
+    """Makes a stored answer one of an earlier release, which stored the document in its row."""
+    values = {"document": document, "text_key": None}
+    with client.app.state.services.store.writing() as rows:
+        rows._session.execute(update(row).where(row.id == document["id"]).values(values))
 
 
 def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

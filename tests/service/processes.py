@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import httpx
@@ -62,10 +63,24 @@ class Service:
         self.process.kill()
         self.process.wait()
 
+    def children(self) -> list[int]:
+        """The Python processes that it has started."""
+        pid = self.process.pid
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(child) for child in found if is_spawned(int(child))]
+
     def errors(self) -> str:
         """What it has logged."""
         self.log.seek(0)
         return self.log.read()
+
+
+def is_spawned(pid: int) -> bool:
+    """Whether there is such a process that Python's multiprocessing has started."""
+    try:
+        return "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @contextmanager

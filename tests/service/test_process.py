@@ -3,93 +3,83 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.paths import ROOT
-from tests.service.asking import ON_BOTH, PREDICTION, assert_problem
+from tests.service.asking import ON_BOTH, PREDICTION, REPORT, assert_problem
+from tests.service.processes import is_spawned, serving, starting
 
-_READY_S = 120.0
-"""On a machine that compiles the cost model for the first time, and runs other tests meanwhile."""
-
-
-@contextmanager
-def started(database_url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "SHARDWRIGHT_DATABASE_URL": database_url}
-    command = [sys.executable, "-m", "service", *arguments]
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
-
-
-def address_of(process: subprocess.Popen[str]) -> str:
-    line = process.stdout.readline() if process.stdout else ""
-    match = re.fullmatch(
-        r"Shardwright listens on (http://127\.0\.0\.1:\d+), docs at \1/docs\n", line
-    )
-    assert match, line or process.communicate(timeout=20)[1]
-    return match[1]
-
-
-def wait_until_ready(address: str) -> None:
-    assert httpx.get(f"{address}/livez").status_code == 200
-    ends = time.monotonic() + _READY_S
-    while (answer := httpx.get(f"{address}/readyz")).status_code != 200:
-        assert time.monotonic() < ends, answer.text
-        time.sleep(0.5)  # each request is a line of the log, and nobody reads those meanwhile
+_SOON_S = 60.0  # for a process that starts while other tests run
 
 
 @ON_BOTH
 def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
-    with started(empty_database_url, "--port", "0") as process:
-        address = address_of(process)
-        wait_until_ready(address)
-        made = httpx.post(f"{address}/v1/predictions", json=PREDICTION)
-        assert httpx.get(address + made.headers["location"]).json() == made.json()
-        assert_problem(
-            httpx.post(f"{address}/v1/predictions", content=b"x" * 50_000_000), "body-too-large"
-        )
-    assert process.returncode == -signal.SIGTERM
+    with serving(empty_database_url) as service:
+        assert service.request("GET", "/livez").status_code == 200
+        made = service.request("POST", "/v1/predictions", json=PREDICTION)
+        assert service.request("GET", made.headers["location"]).json() == made.json()
+        large = service.request("POST", "/v1/predictions", content=b"x" * 50_000_000)
+        assert_problem(large, "body-too-large")
+        service.stop()
+        assert service.process.wait(_SOON_S) == -signal.SIGTERM
 
 
 @pytest.mark.long
 @ON_BOTH
 def test_several_may_start_on_an_empty_database(empty_database_url: str) -> None:
     with ExitStack() as stack:
-        processes = [
-            stack.enter_context(started(empty_database_url, "--port", "0")) for _ in range(3)
-        ]
-        for process in processes:
-            wait_until_ready(address_of(process))
+        services = [stack.enter_context(starting(empty_database_url)) for _ in range(3)]
+        for service in services:
+            service.read_address()
+            service.wait_until_ready()
+
+
+@pytest.mark.long
+@ON_BOTH
+def test_several_processes_serve_one_port(database_url: str) -> None:
+    with serving(database_url, workers=2) as service:
+        first = service.children()
+        made = [service.request("POST", "/v1/reports", json=REPORT).json() for _ in range(8)]
+        for report in made:
+            found = service.request("GET", f"/v1/reports/{report['id']}")
+            assert found.status_code == 200
+        os.kill(first[0], signal.SIGKILL)  # it is replaced, and the others serve meanwhile
+        wait_for(lambda: len(set(service.children()) - set(first)) == 1)
+        service.wait_until_ready()
+        service.stop()
+        assert service.process.wait(_SOON_S) == 0
+
+
+@pytest.mark.long
+def test_nothing_serves_on_for_a_service_that_was_killed(database_url: str) -> None:
+    with serving(database_url, workers=2, stop_grace_s=0) as service:
+        workers = service.children()
+        service.kill()
+        wait_for(lambda: not any(is_spawned(worker) for worker in workers))
+        with pytest.raises(httpx.TransportError):
+            service.request("GET", "/livez")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + _SOON_S
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.1)
 
 
 @pytest.mark.long
 def test_a_database_that_cannot_be_used_is_said_in_one_line() -> None:
-    with started("postgresql://nobody@127.0.0.1:1/none", "--port", "0") as process:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert "database cannot be used" in errors
-        assert len(errors.strip().splitlines()) == 1
+    with starting("postgresql://nobody@127.0.0.1:1/none") as service:
+        assert service.process.wait(_SOON_S) == 1
+        assert "database cannot be used" in service.errors()
+        assert len(service.errors().strip().splitlines()) == 1
 
 
 @pytest.mark.long
@@ -98,15 +88,13 @@ def test_a_database_of_a_newer_release_is_said_in_one_line(tmp_path: Path) -> No
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("create table alembic_version (version_num varchar(32) not null)")
         connection.execute("insert into alembic_version values ('9999')")
-    with started(f"sqlite:///{file}", "--port", "0") as process:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert "newer release" in errors
-        assert "Traceback" not in errors
+    with starting(f"sqlite:///{file}") as service:
+        assert service.process.wait(_SOON_S) == 1
+        assert "newer release" in service.errors()
+        assert "Traceback" not in service.errors()
 
 
 def test_a_setting_that_is_wrong_is_named() -> None:
-    with started("mysql://h/n") as process:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 2
-        assert "database_url" in errors
+    with starting("mysql://h/n") as service:
+        assert service.process.wait(_SOON_S) == 2
+        assert "database_url" in service.errors()

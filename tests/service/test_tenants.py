@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service import api_keys
+from service.errors import Unauthenticated
 from service.resolve.calibration_targets import observation
 from service.resolve.disclosure import Disclosure
 from service.resolve.stored_runs import StoredRuns
@@ -394,17 +396,25 @@ def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path) ->
 
     made = run("create", "--tenant", "team-a").stdout.strip()
     store = Store(database.connect(url))
-    assert api_keys.caller_of(store, [f"Bearer {made}"]) == api_keys.Caller(
-        "team-a", frozenset(ASKING)
-    )
     id_, secret = made.split("_", 2)[1:]
+    caller = api_keys.Caller("team-a", frozenset(ASKING), id_)
+    assert api_keys.caller_of(store, [f"Bearer {made}"]) == caller
     listed = run("list").stdout
     assert "team-a  recommend report" in listed
     assert secret not in listed
+    ending = run("create", "--tenant", "b", "--expires-in", "90d").stdout.strip()
+    rotated = run("rotate", ending.split("_")[1], "--overlap", "0m").stdout.strip()
+    with pytest.raises(Unauthenticated):
+        api_keys.caller_of(store, [f"Bearer {ending}"])
+    assert api_keys.caller_of(store, [f"Bearer {rotated}"]).tenant == "b"
+    assert len(re.findall("expires 20", run("list").stdout)) == 2
     assert run("revoke", id_).stdout == f"{id_} is revoked\n"
     assert "revoked" in run("list").stdout
     for wrong in (
         "revoke nothing",
+        "rotate nothing",
+        f"rotate {id_}",
+        "create --tenant a --expires-in 90",
         "create",
         "create --tenant \t",
         "create --tenant a --scope x",

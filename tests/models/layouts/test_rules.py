@@ -11,6 +11,7 @@ from models.errors import Invalid
 from models.layouts.rules import RULES_BY_NAME, require_legal
 from models.spec.layout import Layout
 from models.spec.problem import Problem
+from service.formats.huggingface import read
 from tests.benchmarks.problems import problem
 
 _INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
@@ -411,3 +412,89 @@ def test_a_batch_that_does_not_divide_is_told_with_what_does(
     rule = RULES_BY_NAME["batch_divides"]
     assert rule.message(asked, layout).endswith(told)
     assert rule.blamed_field(asked, layout) == field
+
+
+@pytest.mark.parametrize(
+    ("stack", "workload", "layout", "refusal"),
+    [
+        (
+            "torchtitan",
+            {},
+            Layout(dp_replicate=32, cp=2, recompute="selective"),
+            r"cp\(2\) needs ZeRO 2 or more",
+        ),
+        ("torchtitan", {}, Layout(dp_shard=32, cp=2, zero_stage=2, recompute="selective"), None),
+        (
+            "megatron",
+            {"optimizer": "adamw_bf16_moments"},
+            Layout(dp_replicate=64),
+            "adamw_bf16_moments with ZeRO stages 1, 2, 3",
+        ),
+        (
+            "megatron",
+            {"optimizer": "sgd_momentum"},
+            Layout(dp_shard=64, zero_stage=1, offload_optimizer=True),
+            "no optimizer that is sgd_momentum",
+        ),
+        ("fsdp", {"precision": "fp8"}, Layout(dp_replicate=64), "fp8 with ZeRO stages 3"),
+        (
+            "fsdp",
+            {},
+            Layout(dp_shard=64, zero_stage=3, offload_activations=True),
+            "activations with full recompute only",
+        ),
+        (
+            "fsdp",
+            {},
+            Layout(dp_shard=64, zero_stage=2, offload_activations=True, recompute="full"),
+            "offloads activations with ZeRO 3 only",
+        ),
+        (
+            "deepspeed",
+            {},
+            Layout(pp=2, tp=2, dp_shard=16, zero_stage=1),
+            "tp 1 beside a pipeline or cp",
+        ),
+    ],
+)
+def test_a_stack_has_some_things_only_beside_others(
+    stack: str, workload: dict[str, Any], layout: Layout, refusal: str | None
+) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), stack, seq_len=4096, global_batch=256, **workload)
+    _expect(asked, layout, refusal)
+
+
+def test_heads_of_recurrences_are_exchanged_for_tokens() -> None:
+    model = read(
+        {"model_type": "qwen3_5_text", **_HYBRID, "linear_num_value_heads": 8,
+         "linear_num_key_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+         "linear_conv_kernel_dim": 4, "head_dim": 32}
+    )  # fmt: skip
+    asked = problem(model, ("h100", 64), "megatron", seq_len=4096, global_batch=256)
+    _expect(asked, Layout(cp=4, dp_shard=16, zero_stage=1), None)
+    _expect(asked, Layout(cp=8, dp_shard=8, zero_stage=1), r"cp\(8\) \* tp\(1\) must divide the 8")
+
+
+def test_a_stack_may_run_hybrids_without_virtual_stages() -> None:
+    model = read(
+        {"model_type": "nemotron_h", **_HYBRID, "hybrid_override_pattern": "M-M*",
+         "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16,
+         "conv_kernel": 4, "num_hidden_layers": 4, "attention_head_dim": 32}
+    )  # fmt: skip
+    layout = Layout(
+        pp=2, dp_shard=32, schedule="interleaved", virtual_stages=2, zero_stage=1, balanced=False
+    )
+    for stack, refusal in (("megatron", None), ("megatron-bridge", "1 virtual stages of hybrid")):
+        asked = problem(model, ("h100", 64), stack, seq_len=4096, global_batch=256)
+        _expect(asked, layout, refusal)
+
+
+_HYBRID = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+    "tie_word_embeddings": False,
+}

@@ -150,6 +150,36 @@ def test_what_was_seen_adds_up() -> None:
     assert {one.runs for one in twice.seen} == {2}
 
 
+def test_sources_are_counted_once_however_many_runs_they_have() -> None:
+    def run(source: str, chip: str = "h100") -> MeasuredRun:
+        return MeasuredRun(problem(chip), FSDP, has_step_time=True, has_memory=False, source=source)
+
+    def counted(profile: Profile, chip: str) -> tuple[int, int | None]:
+        basis = predicted(profile, chip).provenance.terms["compute_s"]
+        return basis.runs, basis.sources
+
+    once = with_coverage(BARE, [run("a"), run("a"), run("b")])
+    assert counted(once, "h100") == (3, 2)
+    later = with_coverage(once, [run("b"), run("c"), run("c", "h200")])
+    assert counted(later, "h100") == (5, 3)
+    assert counted(later, "h200") == (1, 1)
+    assert counted(once, "h200") == (3, 2)  # of the generation
+    assert counted(once, "a100") == (0, 0)
+
+
+def test_a_profile_that_does_not_say_whose_its_runs_are_has_no_number_of_sources() -> None:
+    data = taught().to_json()
+    for one in data["seen"]:
+        del one["sources"]
+    basis = predicted(Profile.from_json(data)).provenance.terms["compute_s"]
+    assert (basis.runs, basis.sources) == (1, None)
+
+
+def test_the_shipped_profile_says_how_many_sources_it_has() -> None:
+    for one in shipped_profile().seen:
+        assert 1 <= len({*one.sources}) == len(one.sources) <= one.runs, one
+
+
 def test_profiles_keep_what_they_have_seen() -> None:
     profile = taught()
     assert Profile.from_json(profile.to_json()) == profile

@@ -8,6 +8,7 @@ import pytest
 
 from service.ask.answer_briefs import prediction_brief, recommendation_brief
 from service.schemas.brief import PredictionBrief, RecommendationBrief
+from service.store.tables import RecommendationRow
 from tests.service.asking import (
     LAYOUT,
     PREDICTION,
@@ -15,6 +16,7 @@ from tests.service.asking import (
     candidate,
     changed,
     predicted,
+    store_as_before,
     without,
 )
 
@@ -37,7 +39,7 @@ TPU: dict[str, Any] = {
 @pytest.mark.parametrize("question", [SMALL, LARGE, TPU])
 def test_a_brief_recommendation_says_what_to_launch(shared_client, question: dict) -> None:
     made = shared_client.post("/v1/recommendations?view=brief", json=question)
-    assert made.status_code == 201
+    assert made.is_success
     assert len(made.content) <= MAX_BYTES
     brief = made.json()
     RecommendationBrief.model_validate(brief)
@@ -157,7 +159,6 @@ def test_an_answer_of_before_layouts_had_positions_is_shown_in_brief(client) -> 
     older = without(found, "recommended", "layouts", "bolder")
     older |= {name: candidate(found, name) for name in ("fastest", "simplest")}
     older["ranked"] = [older["fastest"]]
-    with client.app.state.services.store.writing() as rows:
-        rows.answers.recommendation(found["id"]).document = older
+    store_as_before(client, RecommendationRow, older)
     brief = client.get(f"/v1/recommendations/{found['id']}?view=brief").json()
     assert brief["step_time_s"] == predicted(found, "fastest")["step_time_s"]

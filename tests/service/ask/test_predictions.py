@@ -40,7 +40,7 @@ def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(shared_c
         "vocab_size": 50257,
     }
     asked = changed(changed(PREDICTION, "model", gpt2), "workload.seq_len", 1024)
-    assert shared_client.post("/v1/predictions", json=asked).status_code == 201
+    assert shared_client.post("/v1/predictions", json=asked).is_success
     longer = shared_client.post("/v1/predictions", json=changed(asked, "workload.seq_len", 1025))
     found = assert_problem(longer, "invalid", "/workload/seq_len")
     assert "1024 positions" in found["errors"][0]["rule"]
@@ -50,7 +50,8 @@ def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(shared_c
     ("made", "body"), [("predictions", PREDICTION), ("recommendations", QUESTION)]
 )
 def test_what_was_asked_is_listed_in_pages(client, made: str, body: dict[str, object]) -> None:
-    kept = [client.post(f"/v1/{made}", json=body).headers["location"] for _ in range(3)]
+    asked = [changed(body, "workload.global_batch", batch) for batch in (64, 128, 256)]
+    kept = [client.post(f"/v1/{made}", json=each).headers["location"] for each in asked]
     first = client.get(f"/v1/{made}?limit=2")
     rest = client.get(first.headers["link"].split(">")[0].lstrip("<")).json()
     assert [item["location"] for item in [*first.json()["items"], *rest["items"]]] == kept[::-1]
@@ -275,7 +276,7 @@ def test_as_many_layouts_as_allowed_are_predicted(shared_client) -> None:
     made = shared_client.post(
         "/v1/predictions", json={**QUESTION, "layouts": [LAYOUT] * MAX_LAYOUTS}
     )
-    assert made.status_code == 201
+    assert made.is_success
     assert len(made.json()["layouts"]) == MAX_LAYOUTS
 
 
@@ -464,7 +465,7 @@ LAUNCHED: dict[str, Any] = {
 
 def test_a_launch_is_predicted_as_the_layout_that_it_says(shared_client) -> None:
     answer = shared_client.post("/v1/predictions", json=LAUNCHED)
-    assert answer.status_code == 201, answer.text
+    assert answer.is_success, answer.text
     body = answer.json()
     PredictionAnswer.model_validate(body)
     assert body["launch_read"]["format"] == "deepspeed"
@@ -503,9 +504,9 @@ def test_secrets_of_a_launch_are_neither_repeated_nor_stored(shared_client, argu
     launch = {"format": "megatron", "arguments": arguments}
     body = {"launch": launch, "cluster": {"preset": "h100", "num_chips": 8}}
     answer = shared_client.post("/v1/predictions", json=body)
-    assert answer.status_code in (201, 422), answer.text
+    assert answer.status_code in (200, 201, 422), answer.text
     assert "s3cr3t" not in answer.text
-    if answer.status_code == 201:
+    if answer.is_success:
         assert "--hub-token REDACTED" in str(answer.json()["launch_read"]["unread"])
         assert "s3cr3t" not in shared_client.get(answer.headers["Location"]).text
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from service.errors import NothingToLearn
+from service.runtime.idempotency import SaveRows
 from tests.service.asking import ON_BOTH, REPORT
 
 PROFILE = "/v1/profiles/default"
@@ -69,6 +71,26 @@ def test_what_two_processes_see_is_calibrated_once(make_client) -> None:
     assert versions(clients[1], 2) == [1, 2]
     time.sleep(0.5)
     assert versions(clients[0], 2) == [1, 2]
+
+
+def test_what_finds_nothing_to_learn_is_tried_once(make_client, monkeypatch) -> None:
+    """By all processes together, until more reports come."""
+    tried: list[str] = []
+
+    def learns_nothing(id_: str, request: object) -> SaveRows:
+        tried.append(id_)
+        raise NothingToLearn(0, 1)
+
+    clients = [make_client(unattended_look_s=0.05) for _ in range(2)]
+    for client in clients:
+        monkeypatch.setattr(client.app.state.services.calibrations, "calibrate", learns_nothing)
+    set_policy(clients[0], after_reports=2)
+    report(clients[0], 2)
+    ends = time.monotonic() + 60
+    while not tried and time.monotonic() < ends:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert tried == ["default"]
 
 
 @pytest.mark.parametrize("after", [0, 10**7])

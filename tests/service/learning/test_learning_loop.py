@@ -183,8 +183,8 @@ def test_nothing_is_computed_while_a_transaction_is_open(client, monkeypatch) ->
         return compute(*given)
 
     for module, name in (
-        (report_ingestion, "predict_layouts"),
-        (evidence, "predict_layouts"),
+        (report_ingestion, "prediction_of"),
+        (evidence, "prediction_of"),
         (replays, "predict"),
     ):
         monkeypatch.setattr(module, name, partial(watched, module.__name__, getattr(module, name)))

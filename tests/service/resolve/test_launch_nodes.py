@@ -52,6 +52,17 @@ def test_other_domains_are_as_they_were(
     assert "chips_per_domain" not in str(answer["launch_read"]["assumed"])
 
 
+def test_a_machine_joins_chips_that_are_sold_one_by_one(shared_client) -> None:
+    """Nodes of four GH200, as Alps and JUPITER have them."""
+    by_fours = BY_FOURS.replace("h100:4", "4")
+    answer = predicted(shared_client, by_fours, cluster={"preset": "gh200"})
+    assert answer["request"]["cluster"]["preset"] == "quad-gh200"
+    assert any("cluster.preset is quad-gh200" in one for one in answer["launch_read"]["assumed"])
+    asked = {"preset": "gh200", "chips_per_domain": 1}
+    alone = predicted(shared_client, by_fours, cluster=asked)
+    assert alone["request"]["cluster"]["preset"].startswith("gh200")
+
+
 def test_the_chips_that_slurm_is_asked_for_need_no_preset(shared_client) -> None:
     answer = predicted(shared_client, BY_FOURS)
     assert answer["request"]["cluster"]["preset"] == "h100-sxm-80gb"

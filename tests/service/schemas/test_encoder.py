@@ -34,7 +34,7 @@ EXPLICIT: dict[str, Any] = {
 
 def asked(client: Any, model: Any) -> dict[str, Any]:
     answer = client.post("/v1/predictions", json=changed(PREDICTION, "model", model))
-    assert answer.status_code == 201, answer.text
+    assert answer.is_success, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
@@ -82,6 +82,11 @@ def test_what_is_shown_of_a_model_with_an_encoder_means_the_same(shared_client: 
     [
         ({}, "/model/encoder/tokens_per_sequence", "required"),
         ({"tokens_per_sequence": 9000}, "/model/encoder/tokens_per_sequence", "seq_len"),
+        (
+            {"tokens_per_sequence": 1024, "tokens_per_image": 9000},
+            "/model/encoder/tokens_per_image",
+            "seq_len",
+        ),
         ({"tokens_per_sequence": 1024, "tokens": 1}, "/model/encoder/tokens", "unknown field"),
         (
             {"tokens_per_sequence": 1024, "projector_trained": False},
@@ -104,6 +109,26 @@ def test_what_is_wrong_with_an_explicit_encoder_is_named(shared_client: Any) -> 
     error = refused(shared_client, {**SHAPE, "encoder": wrong})
     assert error["pointer"] == "/model/encoder/layers/0"
     assert "attention and an mlp" in error["rule"]
+
+
+def test_an_encoder_without_its_config_is_asked_for(shared_client: Any) -> None:
+    plain = {name: value for name, value in QWEN.items() if name != "vision_config"}
+    error = refused(shared_client, {**plain, "encoder": {"tokens_per_sequence": 1024}})
+    assert error["pointer"] == "/model/vision_config"
+    assert "is required for an encoder" in error["rule"]
+
+
+def test_a_model_of_the_catalogue_may_have_an_encoder(shared_client: Any) -> None:
+    named = asked(shared_client, {"name": "llama-3.1-8b", "encoder": EXPLICIT})
+    model = named["catalogue"]["architecture"]
+    plain = asked(shared_client, "llama-3.1-8b")["catalogue"]["architecture"]
+    assert model["parameters"]["encoder"] > 0
+    assert model["parameters"]["total"] == plain["parameters"]["total"]
+    again = asked(shared_client, model["model"])
+    assert again["layouts"] == named["layouts"]
+    error = refused(shared_client, {"name": "lama-3.1-8b", "encoder": EXPLICIT})
+    assert error["pointer"] == "/model/name"
+    assert "did you mean llama-3.1-8b" in error["rule"]
 
 
 def test_an_encoder_that_is_not_known_is_refused(shared_client: Any) -> None:

@@ -288,6 +288,16 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     (model({"repeat": 2}), "/layers/0/layers"),
     (model({"layers": [LAYER]}), "/layers/0/repeat"),
     (
+        model({
+            "attention": {
+                **ATTENTION,
+                "indexer": {"num_heads": 4, "head_dim": 64, "top_k": 256, "shared": True},
+            },
+            "mlp": MLP,
+        }),
+        "/layers/0/attention/indexer/shared",
+    ),
+    (
         model({"repeat": 2, "layers": [{"repeat": 2, "layers": [LAYER]}]}),
         "/layers/0/layers/0/repeat",
     ),

@@ -13,9 +13,18 @@ from models.spec.constraints import Constraints
 from models.spec.layout import TORUS_KNOBS, Layout, Layouts
 from models.spec.problem import Problem
 from service.schemas.layout import LayoutFields
+from service.store.tables import PredictionRow
 from tests.benchmarks.problems import problem
 from tests.oracles.brute_force import legal
-from tests.service.asking import PREDICTION, QUESTION, assert_problem, candidate, changed, listed
+from tests.service.asking import (
+    PREDICTION,
+    QUESTION,
+    assert_problem,
+    candidate,
+    changed,
+    listed,
+    store_as_before,
+)
 
 PLACES: dict[str, Problem] = {
     "switched": problem("llama-3-8b", ("h100", 4), "megatron", seq_len=4096, global_batch=8),
@@ -170,12 +179,9 @@ def with_all_knobs(layout: dict[str, Any]) -> dict[str, Any]:
 def test_what_was_stored_with_all_knobs_is_the_same_run_as_what_has_nulls(client) -> None:
     """Of a run that is reported before and after, the last report counts."""
     made = client.post("/v1/predictions", json=PREDICTION).json()
-    store = client.app.state.services.store
-    with store.writing() as rows:
-        row = rows.answers.prediction(made["id"])
-        (one,) = row.document["layouts"]
-        older = [{**one, "layout": with_all_knobs(one["layout"])}]
-        row.document = {**row.document, "layouts": older}
+    (one,) = made["layouts"]
+    older = [{**one, "layout": with_all_knobs(one["layout"])}]
+    store_as_before(client, PredictionRow, {**made, "layouts": older})
     assert older[0]["layout"]["schedule"] == "1f1b"
     address = f"/v1/predictions/{made['id']}"
     assert client.get(address).json()["layouts"] == older
@@ -186,7 +192,7 @@ def test_what_was_stored_with_all_knobs_is_the_same_run_as_what_has_nulls(client
         client.post("/v1/reports", json={**PREDICTION, **failed}).json(),
     ]
     assert {one["prediction"]["layout"]["schedule"] for one in reports} == {None}
-    with store.reading() as rows:
+    with client.app.state.services.store.reading() as rows:
         assert len({row.run_hash for row in rows.reports.by_ids([r["id"] for r in reports])}) == 1
     (known,) = client.post("/v1/predictions", json=PREDICTION).json()["out_of_memory"]
     assert known["layout"] == reports[1]["prediction"]["layout"]

@@ -30,7 +30,6 @@ def test_migrations_go_up_down_and_up_again(empty_database_url: str) -> None:
     engine.dispose()
 
 
-@ON_BOTH
 def test_migrations_keep_the_rows_that_refer_to_others(client, database_url: str) -> None:
     """Every one of them, down and up: SQLite drops and copies tables to which rows refer."""
     made = client.post("/v1/predictions", json=PREDICTION).json()
@@ -168,6 +167,25 @@ def test_a_silent_postgresql_is_not_waited_for_forever(monkeypatch, said: str) -
         assert time.monotonic() - began < 30
 
 
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("keeps_time", [True, False])
+def test_a_statement_that_takes_too_long_is_given_up(
+    database_url: str, monkeypatch, keeps_time: bool
+) -> None:
+    """Also where the server does not see to it, as one that is frozen."""
+    monkeypatch.setattr(database, "_SILENCE_S", 0.2)
+    options = "" if keeps_time else "&options=-c%20statement_timeout%3D0"
+    store = Store(database.connect(database_url + options, wait_s=0.3))
+    began = time.monotonic()
+    expected = "takes too long" if keeps_time else "does not answer"
+    with pytest.raises(Unavailable, match=expected), store.reading() as rows:
+        rows._session.execute(text("select pg_sleep(20)"))
+    assert time.monotonic() - began < 10
+    with store.reading() as rows:  # on another connection, if need be
+        assert rows.profiles.all()
+    store.close()
+
+
 @ON_BOTH
 def test_earlier_logs_are_known_when_they_come_again(client, database_url: str) -> None:
     log = "".join(f"completed step: {step}, seconds: 2.0, loss: 9.1\n" for step in range(6))
@@ -197,3 +215,16 @@ def test_earlier_answers_are_listed_in_brief(client, database_url: str) -> None:
         client.get(f"/v1/{kind}").json() for kind in ("recommendations", "predictions")
     ] == lists
     assert lists[0]["items"][0]["result"]["chips_used"] == 16
+
+
+def test_a_process_goes_on_after_another_has_migrated_to_a_newer_release(
+    client, database_url: str
+) -> None:
+    engine = database.connect(database_url)
+    with engine.connect() as connection, database.writing(connection):
+        connection.exec_driver_sql("update alembic_version set version_num = '9999'")
+    engine.dispose()
+    not_ready = client.get("/readyz")
+    assert not_ready.status_code == 503
+    assert "not at the head of its migrations" in not_ready.text
+    assert client.post("/v1/predictions", json=PREDICTION).status_code == 201

@@ -75,15 +75,15 @@ def test_a_sweep_is_answered_at_once_and_says_where_it_is(client) -> None:
         ("profile", {"version": 77}, "/profile/version"),
     ],
 )
-def test_what_no_item_could_be_asked_with_is_refused(client, path, value, pointer) -> None:
-    problem = client.post("/v1/sweeps", json=changed(SWEEP, path, value)).json()
+def test_what_no_item_could_be_asked_with_is_refused(shared_client, path, value, pointer) -> None:
+    problem = shared_client.post("/v1/sweeps", json=changed(SWEEP, path, value)).json()
     assert [error["pointer"] for error in problem["errors"]] == [pointer]
 
 
-def test_too_many_combinations_are_refused(client) -> None:
+def test_too_many_combinations_are_refused(shared_client) -> None:
     many = [{"seq_len": 128 * i, "global_batch": 128} for i in range(1, 1001)]
-    answer = client.post("/v1/sweeps", json={**SWEEP, "workloads": many, "stacks": ["maxtext"] * 3})
-    problem = assert_problem(answer, "invalid")
+    larger = {**SWEEP, "workloads": many, "stacks": ["maxtext"] * 3}
+    problem = assert_problem(shared_client.post("/v1/sweeps", json=larger), "invalid")
     assert "2 x 2 x 1000 x 3 x 1 = 12000" in problem["errors"][0]["rule"]
 
 
@@ -132,8 +132,8 @@ def test_an_item_is_what_a_recommendation_of_the_same_question_says(client, swee
         ("workload.seq_len", 10**9, "refused"),
     ],
 )
-def test_what_is_wrong_with_a_question_is_its_answer(client, path, value, outcome) -> None:
-    store: Store = client.app.state.services.store
+def test_what_is_wrong_with_a_question_is_its_answer(shared_client, path, value, outcome) -> None:
+    store: Store = shared_client.app.state.services.store
     question = {
         "model": "llama-3.1-8b",
         "cluster": {"preset": "h100", "num_chips": 8},
@@ -142,7 +142,7 @@ def test_what_is_wrong_with_a_question_is_its_answer(client, path, value, outcom
     }
     asked = changed(question, path, value)
     answer = answer_item(store, asked)
-    problem = client.post("/v1/recommendations", json=asked).json()
+    problem = shared_client.post("/v1/recommendations", json=asked).json()
     assert (answer.outcome, answer.result["type"]) == (outcome, problem["type"])
     assert answer.result["detail"]
 
@@ -169,6 +169,7 @@ def test_events_tell_every_result_once_and_go_on_where_a_client_was(client, swee
     run(Answers(lambda _: NOTHING))
     wait_for(finished(client, sweep))
     told = events(client, sweep)
+    assert "shardwright_sweep_items_waiting 0.0" in client.get("/metrics").text
     results = [document for kind, _, document in told if kind == "item"]
     assert sorted(item["position"] for item in results) == [*range(8)]
     assert [id_ for kind, id_, _ in told if kind == "item"] == [str(i) for i in range(1, 9)]
@@ -185,10 +186,11 @@ def test_events_tell_every_result_once_and_go_on_where_a_client_was(client, swee
 def test_results_of_a_second_try_are_new_events(client, sweep, run: Run) -> None:
     failed = ItemAnswer("failed", {"type": "/problems/internal", "detail": "for a test"})
     answers = iter([failed, failed])
-    run(Answers(lambda _: next(answers, NOTHING)))
+    runner = run(Answers(lambda _: next(answers, NOTHING)))
     wait_for(finished(client, sweep))
     again = client.post(f"{sweep['location']}/retry").json()
     assert again["outcomes"].get("failed", 0) == 0
+    runner.wake()
     wait_for(finished(client, sweep))
     told = events(client, sweep, last="8-end")
     assert [(kind, id_) for kind, id_, _ in told] == [

@@ -58,7 +58,6 @@ def missing(client: TestClient, location: str) -> bool:
     return False
 
 
-@ON_BOTH
 def test_old_answers_are_dropped_unless_a_report_refers_to_them(client: TestClient) -> None:
     old = [asked(client, "predictions", 64, 91), asked(client, "predictions", 128, 91)]
     young = asked(client, "predictions", 256, 89)
@@ -125,6 +124,7 @@ def test_answers_that_are_given_again_are_not_dropped(client: TestClient) -> Non
         drop_old_answers(client.app.state.services.store, timedelta(hours=23))
 
 
+@pytest.mark.long
 def test_batches_leave_room_for_writers(client: TestClient, monkeypatch) -> None:
     locations = [asked(client, "predictions", 64 * (i + 1), 91) for i in range(5)]
     monkeypatch.setattr(retention, "_BATCH", 2)

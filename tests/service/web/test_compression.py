@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from service.web.compression import Compression, _accepts_gzip
+from service.web.compression import Compression, accepts_gzip
 from tests.docs.examples import served
 from tests.service.asking import PREDICTION
 from tests.service.conftest import Databases
@@ -74,7 +74,7 @@ def test_a_large_answer_is_compressed_for_those_who_accept_it(http) -> None:
     ],
 )
 def test_who_accepts_gzip(accepted: str, expected: bool) -> None:
-    assert _accepts_gzip(Headers({"Accept-Encoding": accepted})) == expected
+    assert accepts_gzip(Headers({"Accept-Encoding": accepted})) == expected
 
 
 def test_each_coding_has_an_etag_of_its_own_and_either_is_recognised(http) -> None:

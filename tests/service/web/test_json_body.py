@@ -85,7 +85,7 @@ def test_a_config_as_python_writes_it_reaches_its_reader(shared_client) -> None:
     )
     odd = {**CONFIG, "rope_scaling": {"factor": math.nan}, "time_step_limit": [0.0, math.inf]}
     answer = sent(shared_client, changed(PREDICTION, "model", odd))
-    assert answer.status_code == 201
+    assert answer.is_success
     assert answer.json()["request"]["model"]["time_step_limit"] == [0.0, "Infinity"]
     wrong = sent(shared_client, changed(PREDICTION, "model", {**CONFIG, "vocab_size": math.inf}))
     found = assert_problem(wrong, "invalid", "/model/vocab_size")
@@ -131,26 +131,25 @@ def test_a_compressed_body_is_refused_as_such(shared_client) -> None:
 )
 def test_json_by_another_name_is_read(shared_client, media_type: str) -> None:
     body = json.dumps(PREDICTION).encode()
-    assert (
-        shared_client.post(
-            "/v1/predictions", content=body, headers={"content-type": media_type}
-        ).status_code
-        == 201
-    )
+    headers = {"content-type": media_type}
+    assert shared_client.post("/v1/predictions", content=body, headers=headers).is_success
 
 
 @pytest.mark.parametrize(
-    ("length", "status"), [("4096.0", 201), ("4.096e3", 201), ("4096.5", 422), ('"4096"', 422)]
+    ("length", "is_read"),
+    [("4096.0", True), ("4.096e3", True), ("4096.5", False), ('"4096"', False)],
 )
-def test_a_number_without_a_fraction_is_an_integer(shared_client, length: str, status: int) -> None:
+def test_a_number_without_a_fraction_is_an_integer(
+    shared_client, length: str, is_read: bool
+) -> None:
     body = json.dumps(PREDICTION).replace(
         f'"seq_len": {PREDICTION["workload"]["seq_len"]}', f'"seq_len": {length}'
     )
     answer = shared_client.post(
         "/v1/predictions", content=body, headers={"content-type": "application/json"}
     )
-    assert answer.status_code == status
-    if status == 201:
+    assert answer.status_code in ((200, 201) if is_read else (422,))
+    if is_read:
         assert answer.json()["request"]["workload"]["seq_len"] == 4096
 
 

@@ -189,7 +189,7 @@ def test_a_search_ends_when_its_client_leaves(make_client) -> None:
     app, sent, ended = client.app, [], threading.Event()
     left = asyncio.Event()
 
-    def search(request: object, require_client: Callable[[], None]) -> None:
+    def search(request: object, looked_up: object, require_client: Callable[[], None]) -> None:
         try:
             while True:  # a search asks now and then
                 require_client()
@@ -238,10 +238,10 @@ def test_an_overloaded_service_says_when_to_come_back(make_client) -> None:
     started, finish = threading.Event(), threading.Event()
     recommend = client.app.state.services.recommendations.recommend
 
-    def slow(request: object, require_client: object) -> object:
+    def slow(*given: object) -> object:
         started.set()
         finish.wait(10)
-        return recommend(request, require_client)
+        return recommend(*given)
 
     def ask() -> Response:
         return client.post("/v1/recommendations", json=SMALL, headers={"Idempotency-Key": "a"})
@@ -250,7 +250,8 @@ def test_an_overloaded_service_says_when_to_come_back(make_client) -> None:
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(ask)
         started.wait(10)
-        refused = client.post("/v1/recommendations", json=SMALL)
+        another = changed(SMALL, "workload.global_batch", 2 * SMALL["workload"]["global_batch"])
+        refused = client.post("/v1/recommendations", json=another)
         assert client.get("/livez").status_code == client.get("/readyz").status_code == 200
         assert (
             client.post("/v1/predictions", json=PREDICTION).status_code == 201

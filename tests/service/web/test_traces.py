@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.service.asking import QUESTION
-from tests.service.test_process import address_of, started, wait_until_ready
+from tests.service.processes import serving
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -53,19 +52,15 @@ def test_a_request_is_a_trace_with_its_wait_and_its_search(
 ) -> None:
     with collector() as (endpoint, spans):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-        with started(database_url, "--port", "0") as process:
-            address = address_of(process)
-            wait_until_ready(address)
+        with serving(database_url) as service:
             traceparent = f"00-{TRACE}-00f067aa0ba902b7-01"
             question = {**QUESTION, "cluster": {"preset": "h100", "num_chips": 8}}
-            httpx.post(
-                f"{address}/v1/recommendations",
-                json=question,
-                headers={"traceparent": traceparent},
-                timeout=60,
-            ).raise_for_status()
-            process.terminate()
-            _, log = process.communicate(timeout=30)
+            headers = {"traceparent": traceparent}
+            answer = service.request("POST", "/v1/recommendations", json=question, headers=headers)
+            answer.raise_for_status()
+            service.stop()
+            service.process.wait(timeout=60)
+            log = service.errors()
     of_request = {span.name: span for span in spans if span.trace_id.hex() == TRACE}
     assert {"POST /v1/recommendations", "wait", "search"} <= {*of_request}
     lines = [json.loads(line) for line in log.splitlines()]

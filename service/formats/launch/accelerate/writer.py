@@ -33,7 +33,10 @@ _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "ep": ((1,), "its configuration has no expert parallelism; ask with ep 1"),
     "etp": ((1,), "its configuration has no expert parallelism; ask with etp 1"),
     "sequence_parallel": ((False,), "it shards no norms over tp; ask with false"),
-    "schedule": (("1f1b",), "it runs backward after each forward; leave the schedule out"),
+    "schedule": (
+        ("1f1b",),
+        "it runs backward after each forward; leave the schedule and global_batch_loss out",
+    ),
     "recompute": (("none", "full"), "it checkpoints whole layers; ask with none or full"),
     "recompute_layers": ((0,), "it checkpoints every layer; ask with 0"),
     "zero_stage": ((0, 2, 3), "FSDP shards gradients too; ask with 2 or 3"),

@@ -129,7 +129,16 @@ def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> d
         stops.found.append(Stop(setting="fp16.enabled", value=True, rule=rule, cure="drop one"))
     if is_open and not (bf16 or fp16):
         return {}
-    return {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
+    found: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
+    has_narrow_states = [
+        settings.truth(f"bf16.{name}")
+        for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states")
+    ]
+    if bf16 and all(has_narrow_states):
+        found["master_weights"] = False
+    elif any(has_narrow_states):
+        settings.unread.append("bf16.bf16_master_weights_and_grads (read as false)")
+    return found
 
 
 def _optimizer(settings: Settings) -> dict[str, Any]:

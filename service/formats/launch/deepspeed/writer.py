@@ -30,7 +30,10 @@ _configure_basic_optimizer)."""
 _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "sequence_parallel": ((False,), "AutoTP keeps norms whole on every rank; ask with false"),
     "etp": ((1,), "AutoEP requires expert_tensor_parallel_size 1; ask with 1"),
-    "schedule": (("1f1b",), "its pipeline engine runs 1F1B (TrainSchedule); ask with 1f1b"),
+    "schedule": (
+        ("1f1b",),
+        "its pipeline engine runs 1F1B (TrainSchedule); ask with 1f1b, without global_batch_loss",
+    ),
     "virtual_stages": ((1,), "a rank of its pipeline holds one stage; ask with 1"),
     "recompute": (("none", "full"), "it checkpoints whole layers; ask with none or full"),
     "recompute_layers": ((0,), "it checkpoints all layers or every n-th; ask with 0"),

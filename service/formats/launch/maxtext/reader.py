@@ -467,14 +467,18 @@ class _Reader:
         workload["optimizer"] = _OPTIMIZERS.get(written, "sgd_momentum")
         if written not in _OPTIMIZERS:
             self.unread.append(f"{shown('opt_type', written)} (read as with momentum)")
-        if values["weight_dtype"] != "float32":
+        moments = ("", None, values["weight_dtype"])
+        if values["weight_dtype"] in ("bfloat16", "float16") and workload["precision"] != "fp32":
+            workload["master_weights"] = False
+        elif values["weight_dtype"] != "float32":
             self.unread.append(
                 f"{shown('weight_dtype', values['weight_dtype'])} (parameters and moments; read as"
                 " float32)"
             )
-        if values["mu_dtype"] not in ("", None, "float32"):
+        if values["mu_dtype"] not in moments:
             self.unread.append(
-                f"{shown('mu_dtype', values['mu_dtype'])} (the first moment; read as float32)"
+                f"{shown('mu_dtype', values['mu_dtype'])} (the first moment; read as"
+                f" {values['weight_dtype']})"
             )
         if values["use_random_routing"]:
             workload["routing"] = "balanced"

@@ -9,7 +9,7 @@ from typing import Any
 from models.cost.pipeline import micro_batch_group
 from models.spec.layout import AXES, TORUS_AXES
 from models.spec.recompute import MODULES
-from models.spec.switches import applies, launch_arguments, switches_of
+from models.spec.switches import applies, switches_of
 from service.formats.launch.job import Inexpressible, Job
 from service.formats.launch.megatron.mixers import shared_indexers
 from service.formats.launch.megatron.model import has_biases
@@ -56,6 +56,8 @@ def require_expressible(format_: str, job: Job) -> None:
     runs_backwards_late = layout.schedule == "afab" and (layout.pp > 1 or job.num_micro_batches > 1)
     if layout.schedule not in ("1f1b", "interleaved", "afab") or runs_backwards_late:
         cure = "its pipelines run 1f1b, or interleaved with virtual stages; ask with one of these"
+        if workload.load_balancing == "global_batch_loss":
+            cure += ", and with stack.running_balance true, as it balances a global batch"
         raise Inexpressible(format_, "layout.schedule", layout.schedule, cure)
     if layout.zero_stage == 3 and not layout.reshard:
         cure = "Megatron-FSDP drops gathered parameters after forward; ask with reshard true"
@@ -294,31 +296,13 @@ def environment(job: Job) -> dict[str, str]:
     return found
 
 
-def switches(job: Job) -> dict[str, Any]:
-    """The switches of the stack, by the name that it has for them."""
-    found = dict(launch_arguments(job.problem, job.layout))
-    if has_pattern(job.problem.architecture):
-        for name in _overlaps_of_experts(job):
-            found.pop(name, None)
-    return found
-
-
 def _overlaps_experts(job: Job) -> bool:
-    """Whether the all-to-alls of experts run beside another micro-batch, which models with a
-    pattern of layers have no schedule for (core/pipeline_parallel/combined_1f1b.py)."""
-    return bool(_overlaps_of_experts(job)) and not has_pattern(job.problem.architecture)
-
-
-def _overlaps_of_experts(job: Job) -> list[str]:
-    """The names of the switch that makes them do so, where the stack has it on."""
+    """Whether the all-to-alls of experts run beside another micro-batch."""
     problem = job.problem
-    return [
-        name
+    return problem.stack.overlap_expert and any(
+        switch.field == "overlap_expert" and applies(switch, problem, job.layout)
         for switch in switches_of(problem.stack)
-        if switch.field == "overlap_expert" and problem.stack.overlap_expert
-        if applies(switch, problem, job.layout)
-        for name in switch.arguments
-    ]
+    )
 
 
 _MANY_QUEUES = ("blackwell", "rubin")
@@ -341,11 +325,6 @@ def notes(job: Job) -> Iterator[str]:
         yield (
             "fp8 is scaled by tensor, from the values at hand; the recipe blockwise of Hopper takes"
             " as many bytes."
-        )
-    if has_pattern(job.problem.architecture) and _overlaps_of_experts(job):
-        yield (
-            "All-to-alls of experts do not run beside compute in models with a pattern of layers,"
-            " as was predicted: ask with stack.overlap_expert false."
         )
     if layout.cp > 1 and _context(job) != _CONTEXT[job.problem.stack.context]:
         yield "Context parallelism gathers keys: sparse attention has no other way."

@@ -29,6 +29,9 @@ def mixer_arguments(format_: str, model: Architecture) -> dict[str, Any]:
 
 def common_attention(format_: str, model: Architecture) -> Attention:
     """The attention of every layer that has one, but for its window and whose indexer it reads."""
+    if not model.attentions:
+        cure = "some layer has attention"
+        raise Inexpressible(format_, "model.layers", model.name, cure)
     for rate in (each.compression.rate for each in model.attentions if each.compression):
         cure = "queries see keys of single tokens, and not pooled ones"
         raise Inexpressible(format_, "model.compression", rate, cure)

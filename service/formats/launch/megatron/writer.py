@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from models.spec.switches import launch_arguments
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
@@ -56,7 +57,7 @@ def write(job: Job) -> LaunchConfiguration:
         "max_position_embeddings": model.learned_positions or job.problem.workload.seq_len,
         **_rotary(job),
     }
-    switches = job_arguments.switches(job)
+    switches = dict(launch_arguments(job.problem, job.layout))
     if job.problem.workload.precision == "nvfp4" and switches.pop(_FP8_GATHER, False):
         switches[_FP4_GATHER] = True
     _require_flags(job, switches)

@@ -12,6 +12,7 @@ from typing import Any
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
 from models.spec.encoder import Encoder
+from models.spec.switches import launch_arguments
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
@@ -96,7 +97,7 @@ def write(job: Job) -> LaunchConfiguration:
     if has_pattern(job.problem.architecture) and job.layout.virtual_stages > 1:
         cure = "HybridModelProvider has no virtual stages; ask with schedule 1f1b, or for megatron"
         raise Inexpressible(NAME, "layout.virtual_stages", job.layout.virtual_stages, cure)
-    switches = job_arguments.switches(job)
+    switches = launch_arguments(job.problem, job.layout)
     arguments = {
         **job_arguments.layout_arguments(NAME, job),
         **job_arguments.recompute_arguments(NAME, job),

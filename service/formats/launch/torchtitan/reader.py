@@ -411,10 +411,6 @@ class _Reader:
         precision = config.get("precision", "bf16")
         if values["training.mixed_precision_param"] == "float32" and precision == "bf16":
             precision = "fp32"
-        if values["training.dtype"] == "bfloat16":
-            self.unread.append(
-                "training.dtype=bfloat16 (parameters and optimizer states have 16 bits; read as 32)"
-            )
         optimizer = config.get("optimizer")
         if optimizer is None:
             optimizer = _IMPLEMENTATIONS.get(values["optimizer.implementation"], "adamw")
@@ -423,6 +419,10 @@ class _Reader:
             "precision": precision,
             "optimizer": optimizer,
         }
+        if values["training.dtype"] == "bfloat16" and precision != "fp32":
+            workload["master_weights"] = False
+        elif values["training.dtype"] == "bfloat16":
+            self.unread.append("training.dtype=bfloat16 (parameters have 16 bits; read as 32)")
         if values["debug.moe_force_load_balance"]:
             workload["routing"] = "balanced"
         batch = self._global_batch(values, layout)

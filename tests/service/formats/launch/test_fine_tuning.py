@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from models.spec.adapters import Lora
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import Inexpressible
 from tests.models.cost.encoders import ENCODER, FROZEN, PROJECTOR_ALONE, with_encoder
@@ -33,3 +35,73 @@ def test_programs_that_train_on_text_alone_have_no_words_for_an_encoder(name: st
 def test_others_say_what_a_script_or_a_recipe_has_to_do(name: str, encoder, words: str) -> None:
     written = FORMATS[name].write(job(FORMATS[name].stacks[0], encoder))
     assert any(words in note for note in written.notes)
+
+
+def tuned(stack: str, **workload):
+    problem = problem_of(stack, **workload)
+    return job_of(problem, dp_shard=16, zero_stage=1 if stack.startswith("megatron") else 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "lora", "words"),
+    [
+        ("torchtitan", Lora(rank=8, targets=("attention",)), "target_modules=['wq', 'wkv', 'wo']"),
+        ("accelerate", Lora(rank=8, base_bits=4), "bnb_4bit_quant_storage=torch.bfloat16"),
+        ("deepspeed", Lora(rank=8), "peft.LoraConfig(r=8"),
+    ],
+)
+def test_what_makes_adapters_is_named(name: str, lora: Lora, words: str) -> None:
+    written = FORMATS[name].write(tuned(FORMATS[name].stacks[0], lora=lora))
+    assert any(words in note for note in written.notes)
+
+
+def test_recipes_take_adapters_as_overrides() -> None:
+    written = FORMATS["megatron-bridge"].write(tuned("megatron-bridge", lora=Lora(rank=8)))
+    assert written.settings["peft.dim"] == 8
+    assert written.settings["peft.target_modules"] == [
+        "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2",
+    ]  # fmt: skip
+    assert "checkpoint.pretrained_checkpoint" in written.placeholders
+
+
+@pytest.mark.parametrize(
+    ("name", "workload", "field"),
+    [
+        ("megatron", {"lora": Lora()}, "workload.lora.rank"),
+        ("torchtitan", {"lora": Lora(base_bits=4)}, "workload.lora.base_bits"),
+        ("torchtitan", {"lora": Lora(), "model": "qwen3-30b-a3b"}, "workload.lora.targets"),
+        ("megatron", {"master_weights": False}, "workload.master_weights"),
+    ],
+)
+def test_what_a_program_does_not_do_is_refused(name: str, workload, field: str) -> None:
+    with pytest.raises(Inexpressible) as refused:
+        FORMATS[name].write(tuned(FORMATS[name].stacks[0], **workload))
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("torchtitan", "training.dtype", "bfloat16"),
+        ("maxtext", "weight_dtype", "bfloat16"),
+        ("accelerate", "mixed_precision", "no"),
+        (
+            "deepspeed",
+            "bf16",
+            {
+                "enabled": True,
+                "bf16_master_weights_and_grads": True,
+                "bf16_optimizer_states": True,
+            },
+        ),
+    ],
+)
+def test_parameters_go_without_a_copy_of_32_bits(name: str, setting: str, value: object) -> None:
+    written = FORMATS[name].write(tuned(FORMATS[name].stacks[0], master_weights=False))
+    assert written.settings[setting] == value
+    if name != "accelerate":  # whose script loads the model in 16 bits
+        text = json.dumps(dict(written.settings))
+        if words := FORMATS[name].words:
+            text = " ".join(["python", *FORMATS[name].program, *words(written.settings)])
+        reading = FORMATS[name].read(text, None)
+        assert reading.workload["master_weights"] is False

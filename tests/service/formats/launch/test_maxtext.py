@@ -421,12 +421,12 @@ def test_settings_of_the_environment() -> None:
 def test_settings_that_could_matter_are_listed() -> None:
     reading = read(
         "model_name=llama3.1-8b ici_tensor_paralelism=4 sa_block_q=1024 sa_block_kv=512 steps=5"
-        " weight_dtype=bfloat16 base.foo=1 mu_dtype=bfloat16"
+        " weight_dtype=bfloat16 base.foo=1 mu_dtype=float32"
     )
     listed = "; ".join(reading.unread)
     assert "sa_block_q=1024" in listed
-    assert "weight_dtype=bfloat16" in listed
-    assert "mu_dtype=bfloat16" in listed
+    assert "mu_dtype=float32" in listed
+    assert reading.workload["master_weights"] is False
     assert reading.ignored == ("sa_block_kv=512", "steps=5")
 
 

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from service.store import Store, database
+from service.store import memory as memories
+from service.store.memory import Memory
+from service.store.tables import CatalogRow
+from tests.service.asking import ON_BOTH
+from tests.service.store.test_store import NOON
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    store = Store(database.connect(database_url))
+    with store.reading() as rows:  # the first connection counts as a change
+        rows.catalog.names("chips")
+    yield store
+    store.close()
+
+
+def entry(name: str, version: int = 1) -> CatalogRow:
+    return CatalogRow(kind="chips", name=name, version=version, created_at=NOON, entry={})
+
+
+def register(store: Store, name: str) -> None:
+    with store.writing() as rows:
+        rows.catalog.add(entry(name))
+
+
+def test_a_commit_by_anyone_is_counted(store: Store, database_url: str) -> None:
+    counts = [store.memory.changes.count()]
+    with store.reading() as rows:
+        assert rows.catalog.names("chips") == []
+    counts.append(store.memory.changes.count())
+    assert counts[0] == counts[1] is not None
+    register(store, "mine")
+    counts.append(store.memory.changes.count())
+    other = Store(database.connect(database_url))
+    register(other, "yours")
+    other.close()
+    counts.append(store.memory.changes.count())
+    assert len({*counts}) == 3
+
+
+def test_what_is_rolled_back_is_not_counted(store: Store) -> None:
+    before = store.memory.changes.count()
+    with suppress(ZeroDivisionError), store.writing() as rows:
+        rows.catalog.add(entry("mine"))
+        raise ZeroDivisionError
+    assert store.memory.changes.count() == before
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+def test_postgresql_has_no_count_so_that_nothing_that_changes_is_at_hand(store: Store) -> None:
+    memory = store.memory
+    assert memory.changes.count() is None
+    memory.put_at_hand("key", memory.changes.count(), "value")
+    assert memory.at_hand("key") is None
+    memory.put_at_hand_unchanging("key", "value", 1)
+    assert memory.at_hand("key") == "value"
+
+
+def test_what_is_at_hand_is_gone_after_a_commit(store: Store) -> None:
+    memory = store.memory
+    memory.put_at_hand("key", memory.changes.count(), "value")
+    memory.put_at_hand_unchanging("other", "value", 1)
+    assert memory.at_hand("key") == "value"
+    register(store, "mine")
+    assert memory.at_hand("key") is None
+    assert memory.at_hand("other") == "value"
+
+
+def test_what_was_read_before_a_commit_is_never_at_hand(store: Store) -> None:
+    memory = store.memory
+    since = memory.changes.count()
+    register(store, "mine")
+    memory.put_at_hand("key", since, "value")
+    assert memory.at_hand("key") is None
+
+
+def test_nothing_is_at_hand_for_long(store: Store, monkeypatch) -> None:
+    store.memory.put_at_hand("key", store.memory.changes.count(), "value")
+    store.memory.put_at_hand_unchanging("other", "value", 1)
+    later = time.monotonic() + memories._AT_HAND_S + 1
+    monkeypatch.setattr(memories.time, "monotonic", lambda: later)
+    assert store.memory.at_hand("key") is None
+    assert store.memory.at_hand("other") is None
+
+
+def test_the_value_used_least_recently_goes_first(store: Store, monkeypatch) -> None:
+    monkeypatch.setattr(memories, "_MAX_BYTES", 10)
+    memory = Memory(store._engine)
+    for name in "abc":
+        memory.keep(name, name, 3)
+    memory.get("a")
+    memory.keep("d", "d", 3)
+    assert [memory.get(name) for name in "abcd"] == ["a", None, "c", "d"]
+    memory.keep("e", "e", 11)
+    assert memory.get("e") is None
+
+
+@ON_BOTH
+def test_entries_are_read_again_once_another_is_registered(store: Store) -> None:
+    def latest() -> int | None:
+        with store.reading() as rows:
+            found = rows.recall("mine", lambda: rows.catalog.named("chips", "mine"))
+            return found and found.version
+
+    assert latest() is None
+    register(store, "mine")
+    assert latest() == 1
+    with store.writing() as rows:  # which sees what none else does yet
+        rows.catalog.add(entry("mine", 2))
+        rows.lock("flush")
+        assert rows.recall("mine", lambda: rows.catalog.named("chips", "mine")).version == 2
+        assert latest() == 1
+    assert latest() == 2
