@@ -234,25 +234,31 @@ def with_coverage(profile: Profile, runs: Sequence[MeasuredRun]) -> Profile:
     """Return the profile with these runs added to its coverage: the terms that they exercise, as
     the profile predicts them, and the ranges of their quantities."""
     counts = Counter(profile.runs_by_term)
-    ranges = {key: (span.low, span.high) for key, span in profile.range_of.items()}
     for same_problem in _runs_by_problem(runs):
         problem = same_problem[0].problem
         scopes = (_chip_and_stack_scope(problem), _generation_scope(problem), _stack_scope(problem))
         for term, count in _exercising_runs(problem, same_problem, profile).items():
             for scope in scopes:
                 counts[term, scope] += count
-        for layout in {run.layout for run in same_problem if run.has_step_time}:
-            _widen(ranges, problem, layout)
     seen = tuple(
         TermCoverage(term=term, scope=scope, runs=count)
         for (term, scope), count in sorted(counts.items())
         if count
     )
+    return replace(with_ranges(profile, runs), seen=seen)
+
+
+def with_ranges(profile: Profile, runs: Iterable[MeasuredRun]) -> Profile:
+    """The profile with the ranges of the quantities of these runs added to its own."""
+    ranges = {key: (span.low, span.high) for key, span in profile.range_of.items()}
+    for run in runs:
+        if run.has_step_time:
+            _widen(ranges, run.problem, run.layout)
     spans = tuple(
         QuantityRange(quantity=quantity, scope=scope, low=low, high=high)
         for (quantity, scope), (low, high) in sorted(ranges.items())
     )
-    return replace(profile, seen=seen, spans=spans)
+    return replace(profile, spans=spans)
 
 
 def _runs_by_problem(runs: Sequence[MeasuredRun]) -> Iterable[list[MeasuredRun]]:

@@ -13,6 +13,7 @@ from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.stack import Stack
 from models.spec.switches import as_of
+from service.formats._published_switches import stated_switches
 
 Row = Mapping[str, Any]
 
@@ -52,7 +53,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
         stack = catalogue.stack("generic")
     if row.get("date"):
         stack = as_of(stack, _decimal_year(software_date(row)))
-    changes = _stated_changes(training, stack)
+    changes = _stated_changes(training, stack) | stated_switches(training)
     if "attention_kernel" not in changes:
         assumed.append("attention_kernel")
     shown = _shown_abilities(stack, training, cluster.chip.vendor)
