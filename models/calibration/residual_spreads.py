@@ -75,7 +75,7 @@ def residual_spreads(
     spreads: dict[str, Neighbourhood] = {**(known or {})}
     for scope in sorted(members, key=lambda scope: (scope != "all", scope)):
         rows = np.array(members[scope])
-        spread = distance_of_80_percent(distance[rows], weight[rows]) / Z80
+        spread = _distance_of_80_percent(distance[rows], weight[rows]) / Z80
         if pooled_with := _pooling_spread(fit, rows[0], scope, spreads):
             group_count = len({groups[fit.targets[i].key] for i in rows})
             runs = min(len(rows), _RUNS_OF_A_GROUP * group_count)
@@ -153,8 +153,8 @@ def widening_outside(
     is_inside = ~outside & (weight > 0)
     if is_outside.sum() < POOLING_RUNS or not is_inside.any():
         return 1.0
-    far = distance_of_80_percent(distance[is_outside], weight[is_outside])
-    near = distance_of_80_percent(distance[is_inside], weight[is_inside])
+    far = _distance_of_80_percent(distance[is_outside], weight[is_outside])
+    near = _distance_of_80_percent(distance[is_inside], weight[is_inside])
     return round(max(far / near, 1.0), 4)
 
 
@@ -168,7 +168,7 @@ def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
     return estimate.linear.prediction_variance(kept)
 
 
-def distance_of_80_percent(distance: Array, weight: Array) -> float:
+def _distance_of_80_percent(distance: Array, weight: Array) -> float:
     """The distance within which 80% of the weight lies."""
     order = np.argsort(distance)
     share = np.cumsum(weight[order]) / weight.sum()

@@ -30,6 +30,8 @@ _STACK_OF_FRAMEWORK = {
 }
 """By the stack that a row names: patterns in the name of its framework, and the stack of the
 catalogue that each then stands for."""
+_FSDP = ("fsdp1", "fsdp2")
+"""What a row calls the two interfaces of PyTorch's FSDP."""
 _NEMO_RELEASE = re.compile(r"^(?!.*\bmain\b).*NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
 _DEGREE_OF_LIMIT = {
     "max_tp": "tp",
@@ -81,7 +83,10 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
 
 def _stack_name(row: Row) -> str:
     """The name of the stack in the catalogue. A row names Megatron-Core or FSDP whatever runs on
-    top of them; the name of its framework says what that is."""
+    top of them; the name of its framework says what that is. A framework that drives PyTorch's FSDP
+    itself is that, whichever stack it is said to be near to."""
+    if (row.get("software") or {}).get("backend") in _FSDP:
+        return "fsdp"
     framework = row.get("framework") or ""
     for pattern, stack in _STACK_OF_FRAMEWORK.get(row["stack"], {}).items():
         if re.search(pattern, framework):
