@@ -24,15 +24,15 @@ class Observation:
     """What was measured of a run, or of a part of a step by a micro-benchmark.
 
     `memory_bytes` is the peak on the fullest device, of what `memory_kind` says: what the framework
-    allocated or reserved, or all that the device needed. `out_of_memory` says that
-    the run did not fit, and so needed at least what the device has. `exposed_s` is the time of
-    communication that no compute hid. `coefficients` are those that were measured by themselves:
-    the imbalance of experts in a run, or the subject of a micro-benchmark.
+    allocated or reserved, or all that the device needed. `out_of_memory` says that the run did not
+    fit, and so needed at least what the device has. `exposed_s` is the time of communication that
+    no compute hid. `coefficients` are those that were measured by themselves: the imbalance of
+    experts in a run, or the subject of a micro-benchmark.
 
-    Keys sort by time. `organisation` is who ran a published run. `weight` is how many runs the observation counts for. Runs of one `source`
+    Keys sort by time. `weight` is how many runs the observation counts for. Runs of one `source`
     share a level of noise. Runs of one `group` are alike (one model on one chip and stack), and
-    cross-validation holds them out together. Among published runs, those of one sparse `model` may
-    all be off alike.
+    cross-validation holds them out together. `organisation` is who ran a published run. Among
+    these, runs of one sparse `model` may all be off alike.
     """
 
     key: str

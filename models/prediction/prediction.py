@@ -180,10 +180,11 @@ def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
     """Return how far off predictions by this profile may be.
 
     Step times are as far off as those of their neighbourhood were, and farther by how far sources
-    of runs lie from each other and by what the terms without runs add. A chip or stack that no run informed has more of those terms than the
-    neighbourhood's own runs had, and is given the difference. Where the question extrapolates
-    beyond every run, the spread is multiplied by what that was found to cost. The spread of memory
-    is that of models.cost.memory_uncertainty. Random draws are the same for every layout and on
+    of runs lie from each other and by what the terms without runs add. A chip or stack that no run
+    informed has more of those terms than the neighbourhood's own runs had, and is given the
+    difference. Where the question extrapolates beyond every run, the spread is multiplied by what
+    that was found to cost. The spread of memory is that of models.cost.memory_uncertainty. Random
+    draws are the same for every layout and on
     every call, so that a prediction is a function of its inputs.
     """
     problem = predictions.problem

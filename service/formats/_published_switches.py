@@ -63,11 +63,18 @@ _READERS: dict[str, Callable[[Any], Changes]] = {
 models tell apart."""
 
 
+_NOT_DESCRIBED = {"packed_experts": "how the weights of experts lie in memory is not described"}
+"""Switches that change what a step does, in ways that the models do not tell apart, and why a run
+that states one is refused."""
+
+
 def stated_switches(training: Mapping[str, Any]) -> Changes:
-    """The fields of the stack that the switches of a run say. Raises Invalid for a word that is not
-    known of CUDA graphs."""
+    """The fields of the stack that the switches of a run say. Raises Invalid for a switch that the
+    models lack, and for a word that is not known of CUDA graphs."""
     changes: Changes = {}
     for name, value in (training.get("switches") or {}).items():
+        if name in _NOT_DESCRIBED:
+            raise Invalid(f"training.switches.{name}", value, _NOT_DESCRIBED[name])
         if name == "cuda_graphs" and value not in _GRAPHS:
             raise Invalid("training.switches.cuda_graphs", value, f"is none of {[*_GRAPHS]}")
         if name in _READERS:

@@ -120,9 +120,10 @@ def _architecture(model: Row) -> Architecture:
 
 
 def _memory_bytes(row: Row) -> float | None:
-    """The printed peak. That of the schedule ZB-2p is left out: it holds twice as many activations
-    as the zero-bubble schedules that the models know."""
-    if "2p" in (row["training"].get("pp_schedule") or ""):
+    """The printed peak of a run that worked. That of the schedule ZB-H2 (ZB-2p) is left out: it
+    holds twice as many activations as the zero-bubble schedules that the models know."""
+    schedule = row["training"].get("pp_schedule") or ""
+    if row.get("outcome", "ok") != "ok" or "2p" in schedule or "h2" in schedule:
         return None
     return float(row["measured"].get("memory_gb") or 0) * GIB or None
 

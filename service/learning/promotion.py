@@ -56,8 +56,7 @@ def compare_on_published_runs(
     profiles = [without_fleet(before), without_fleet(after)]
     times_before, times_after = _log_times(sample, profiles)
     spreads = [
-        profiles[1].neighbourhood(problem.neighbourhood_scopes).total
-        for problem in sample.problems
+        profiles[1].neighbourhood(problem.neighbourhood_scopes).total for problem in sample.problems
     ]
     kinds = [
         (f"chip:{problem.cluster.chip.id}", f"stack:{problem.stack.calibrated_as}")
