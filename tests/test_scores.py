@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,15 @@ def scored(measured: float, predicted: float, micro_batch: int = 1, **fields: An
     row["measured"]["step_time_s"] = measured
     run = published_runs.read(row, shipped_profile().software_year)
     return Scored(
-        row, run, Layout(dp_shard=8, micro_batch=micro_batch), predicted, 0.1, 50e9, 0.05, True
+        row=row,
+        run=run,
+        layout=Layout(dp_shard=8, micro_batch=micro_batch),
+        step_time_s=predicted,
+        spread=0.1,
+        memory_bytes=50e9,
+        memory_spread=0.05,
+        fits=True,
+        fit_probability=0.95,
     )
 
 
@@ -90,3 +99,5 @@ def test_out_of_memory_points_have_a_verdict_and_no_error() -> None:
     assert found["oom_recall"] == 0.0
     assert found["fit_precision"] == 1.0
     assert found["n"] == 1
+    assert found["oom_called_sure"] == 1.0
+    assert scores.called_sure([replace(failed, fit_probability=0.89)]) == 0.0

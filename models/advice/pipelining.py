@@ -150,7 +150,7 @@ def _data_parallel_traffic(
     gathers = _parameter_gathers(layout, micro_batches)
     reductions = micro_batches if layout.zero_stage >= 2 else 1
     all_reduces_gradients = problem.stack.all_reduces_gradients(layout.zero_stage)
-    bytes_per_parameter = gathers * problem.gather_bytes + reductions * problem.gradient_bytes
+    bytes_per_parameter = gathers * problem.gather_bytes + reductions * problem.reduce_bytes
     parts = LayoutParts.of(problem, layout, c)
     costs = parts.costs
     reduction = costs["reduce"] if all_reduces_gradients else costs["scatter"]

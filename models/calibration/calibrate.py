@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from models.calibration.between_sources import between_sources
 from models.calibration.cross_validation import (
     ProfileComparison,
     cross_validate_memory,
@@ -18,7 +19,11 @@ from models.calibration.map_fit import Estimate, Fit
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
 from models.calibration.residual_spreads import is_identified, outliers
-from models.calibration.time_and_memory_fits import memory_fit, solve_time_fit
+from models.calibration.time_and_memory_fits import (
+    MEMORY_QUANTITIES,
+    memory_fit,
+    solve_time_fit,
+)
 from models.columns import Array
 from models.prediction.coverage import MeasuredRun, with_coverage
 from models.spec.profile import Profile, Term, TermKey, to_natural
@@ -109,6 +114,15 @@ def calibrate(
     fitted, held_out_memory = cross_validate_memory(
         profile, fitted, memory, memory_estimate, groups
     )
+    if published:
+        names = {o.key: o.organisation or o.source for o in observations}
+        fitted = replace(
+            fitted,
+            between_sources=between_sources(time, time_estimate, names, ("step_time",)),
+            memory_between_sources=between_sources(
+                memory, memory_estimate, names, MEMORY_QUANTITIES
+            ),
+        )
     return Calibration(
         profile=with_coverage(fitted, [_measured_run(o) for o in observations]),
         posterior=_joint_posterior(time, time_estimate, known).joined(
@@ -139,7 +153,7 @@ def with_published_terms(profile: Profile, observations: Sequence[Observation]) 
 
 def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Profile, Posterior]:
     """The profile with the terms of an estimate, and their joint posterior."""
-    fitted = profile.with_terms(_fitted_terms(fit, estimate))
+    fitted = profile.with_terms(_fitted_terms(fit, estimate), residual_spread=estimate.spread)
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
 
@@ -194,7 +208,7 @@ def _is_visible(before: Term, after: Term) -> bool:
 def _error(fit: Fit, predicted: Array) -> float | None:
     """The median error of whole runs: of step times, or of peaks of memory."""
     is_whole = np.array(
-        [target.quantity in ("step_time", "reserved", "needed") for target in fit.targets],
+        [target.quantity in ("step_time", *MEMORY_QUANTITIES) for target in fit.targets],
         dtype=bool,
     )
     measured = (fit.sign == 0) & is_whole

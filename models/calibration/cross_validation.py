@@ -7,7 +7,7 @@ away the answer; where there are too few such groups, stretches of time are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from models.calibration.residual_spreads import (
     weight_without_outliers,
     widening_outside,
 )
-from models.calibration.time_and_memory_fits import RUN_QUANTITIES
+from models.calibration.time_and_memory_fits import MEMORY_QUANTITIES, RUN_QUANTITIES
 from models.columns import Array
 from models.spec.profile import Z80, Profile
 
@@ -99,26 +99,32 @@ def cross_validate_time(
         spreads = residual_spreads(fit, estimate, held_out, groups, weight, known)
         fitted = replace(fitted, neighbourhoods=spreads)
     else:
-        fitted = _with_published_spreads(fitted, fit, estimate, held_out, groups)
+        fitted = with_published_spreads(fitted, fit, estimate, held_out, groups)
     expected = [
-        fitted.neighbourhood(target.problem.neighbourhood_scopes).spread for target in fit.targets
+        fitted.neighbourhood(target.problem.neighbourhood_scopes).total for target in fit.targets
     ]
-    return fitted, _comparison(fit, "step_time", held_out, np.array(expected))
+    return fitted, _comparison(fit, ("step_time",), held_out, np.array(expected))
 
 
-def _with_published_spreads(
-    fitted: Profile, fit: Fit, estimate: Estimate, held_out: Array, groups: Mapping[str, str]
+def with_published_spreads(
+    fitted: Profile,
+    fit: Fit,
+    estimate: Estimate,
+    held_out: Array,
+    groups: Mapping[str, str],
+    weight: Array | None = None,
 ) -> Profile:
-    """The profile with the spreads of published runs. Runs that lie outside of all others are
-    farther off: by how much is told by the spreads of all, and the spreads are then those of runs
-    with that taken off."""
+    """The profile with the spreads of published runs, each of a `weight`, by default the fit's.
+    Runs that lie outside of all others are farther off: by how much is told by the spreads of all,
+    and the spreads are then those of runs with that taken off."""
+    weight = fit.weight if weight is None else weight
     outside = lies_outside_others(fit, np.array([groups[target.key] for target in fit.targets]))
-    spreads = residual_spreads(fit, estimate, held_out, groups)
+    spreads = residual_spreads(fit, estimate, held_out, groups, weight)
     fitted = replace(fitted, neighbourhoods=spreads)
-    fitted = replace(fitted, unseen_widening=widening_outside(fitted, fit, held_out, outside))
-    widening = np.where(outside, fitted.unseen_widening, 1.0)
-    spreads = residual_spreads(fit, estimate, held_out, groups, widening=widening)
-    return replace(fitted, neighbourhoods=spreads)
+    widening = widening_outside(fitted, fit, held_out, outside, weight)
+    widenings = np.where(outside, widening, 1.0)
+    spreads = residual_spreads(fit, estimate, held_out, groups, weight, widening=widenings)
+    return replace(fitted, neighbourhoods=spreads, unseen_widening=widening)
 
 
 def cross_validate_memory(
@@ -137,13 +143,15 @@ def cross_validate_memory(
     if fit.is_new_fleet:
         weight = weight_without_outliers(fit, estimate)
         known = {one.scope: one for one in before.memory_neighbourhoods}
-    spreads = residual_spreads(fit, estimate, held_out, groups, weight, known, quantity="reserved")
+    spreads = residual_spreads(
+        fit, estimate, held_out, groups, weight, known, quantities=MEMORY_QUANTITIES
+    )
     fitted = replace(fitted, memory_neighbourhoods=spreads)
     expected = [
-        fitted.memory_neighbourhood(target.problem.neighbourhood_scopes).spread
+        fitted.memory_neighbourhood(target.problem.neighbourhood_scopes).total
         for target in fit.targets
     ]
-    return fitted, _comparison(fit, "reserved", held_out, np.array(expected))
+    return fitted, _comparison(fit, MEMORY_QUANTITIES, held_out, np.array(expected))
 
 
 def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
@@ -167,11 +175,11 @@ def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
 
 
 def _comparison(
-    fit: Fit, quantity: str, held_out: Array, spread: Array
+    fit: Fit, quantities: Collection[str], held_out: Array, spread: Array
 ) -> ProfileComparison | None:
     """The profile that a fit began with beside its held-out predictions, on the runs that measured
-    a quantity; None where these are too few."""
-    mine = np.array([target.quantity == quantity for target in fit.targets])
+    one of these quantities; None where these are too few."""
+    mine = np.array([t.quantity in quantities and t.side == "equal" for t in fit.targets])
     if mine.sum() < MIN_RUNS_TO_JUDGE:
         return None
     problems = [fit.targets[i].problem for i in np.flatnonzero(mine).tolist()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -14,20 +15,24 @@ MAX_SOURCE_WEIGHT = 50.0
 # Every source may count for so many, however few runs the others have.
 MIN_SOURCE_LIMIT = 10.0
 
+MemoryKind = Literal["allocated", "reserved", "needed"]
+"""Which memory a peak counts, in the words of models.cost.predictions.Predictions."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What was measured of a run, or of a part of a step by a micro-benchmark.
 
-    `memory_bytes` is what the framework reserved on the fullest device; `out_of_memory` says that
-    the run did not fit, and so needed at least what the device has. `exposed_s` is the time of
-    communication that no compute hid. `coefficients` are those that were measured by themselves:
-    the imbalance of experts in a run, or the subject of a micro-benchmark.
+    `memory_bytes` is the peak on the fullest device, of what `memory_kind` says: what the framework
+    allocated or reserved, or all that the device needed. `out_of_memory` says that the run did not
+    fit, and so needed at least what the device has. `exposed_s` is the time of communication that
+    no compute hid. `coefficients` are those that were measured by themselves: the imbalance of
+    experts in a run, or the subject of a micro-benchmark.
 
     Keys sort by time. `weight` is how many runs the observation counts for. Runs of one `source`
     share a level of noise. Runs of one `group` are alike (one model on one chip and stack), and
-    cross-validation holds them out together. Among published runs, those of one sparse `model` may
-    all be off alike.
+    cross-validation holds them out together. `organisation` is who ran a published run. Among
+    these, runs of one sparse `model` may all be off alike.
     """
 
     key: str
@@ -35,12 +40,14 @@ class Observation:
     layout: Layout
     step_time_s: float | None = None
     memory_bytes: float | None = None
+    memory_kind: MemoryKind = "reserved"
     out_of_memory: bool = False
     exposed_s: float | None = None
     coefficients: Mapping[str, float] = field(default_factory=dict)
     weight: float = 1.0
     source: str = ""
     group: str = ""
+    organisation: str = ""
     model: str = ""
 
     def without_parts(self) -> Observation:

@@ -6,7 +6,7 @@ that of the one around it, so that a kind of few runs inherits what its relative
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def outliers(fit: Fit, estimate: Estimate) -> list[str]:
         target.key
         for target, residual in zip(fit.targets, residuals, strict=True)
         if abs(residual) > limit
-        and (target.quantity != "needed" or (fit.is_new_fleet and target.side == "at_least"))
+        and (target.side == "equal" or (fit.is_new_fleet and target.side == "at_least"))
     ]
 
 
@@ -56,18 +56,19 @@ def residual_spreads(
     weight: Array | None = None,
     known: Mapping[str, Neighbourhood] | None = None,
     widening: Array | float = 1.0,
-    quantity: str = "step_time",
+    quantities: Collection[str] = ("step_time",),
 ) -> tuple[Neighbourhood, ...]:
     """The spread of the residuals of each kind of run, around `held_out` log predictions.
 
     With `known` spreads, those of published runs by scope, only the spreads of the fleet's own
     pairs of chip and stack are estimated, and the others are handed through. `widening` is how many
     times wider each run's prediction is than its kind, because it lies where no other run has been.
-    `groups` names the group of each key. Only targets of this `quantity` and with a `weight` count;
-    by default the weights are the fit's.
+    `groups` names the group of each key. Only measurements of these `quantities` and with a
+    `weight` count; by default the weights are the fit's.
     """
     weight = fit.weight if weight is None else weight
-    weight = np.where([target.quantity == quantity for target in fit.targets], weight, 0.0)
+    is_measured = [t.quantity in quantities and t.side == "equal" for t in fit.targets]
+    weight = np.where(is_measured, weight, 0.0)
     distance = np.abs(fit.value - held_out) / widening
     unidentified = unidentified_variance(fit, estimate)
     members = _members_by_scope(fit, weight, only_fleet=known is not None)
@@ -137,14 +138,17 @@ def lies_outside_others(fit: Fit, labels: Array) -> Array:
     return outside
 
 
-def widening_outside(profile: Profile, fit: Fit, held_out: Array, outside: Array) -> float:
+def widening_outside(
+    profile: Profile, fit: Fit, held_out: Array, outside: Array, weight: Array
+) -> float:
     """How many times farther from their `held_out` predictions those runs are that lie `outside` of
-    all others, in spreads of their kind; 1 where there are too few to tell."""
+    all others, in spreads of their kind; 1 where there are too few to tell. Only runs with a
+    `weight` count."""
     spreads = [
         profile.neighbourhood(target.problem.neighbourhood_scopes).spread for target in fit.targets
     ]
     distance = np.abs(fit.value - held_out) / np.array(spreads)
-    weight = np.where([target.quantity == "step_time" for target in fit.targets], fit.weight, 0.0)
+    weight = np.where([target.quantity == "step_time" for target in fit.targets], weight, 0.0)
     is_outside = outside & (weight > 0)
     is_inside = ~outside & (weight > 0)
     if is_outside.sum() < POOLING_RUNS or not is_inside.any():

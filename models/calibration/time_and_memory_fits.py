@@ -38,10 +38,12 @@ _TIME_QUANTITIES: dict[str, Quantity] = {
     **{name: _measured_coefficient(name) for name in KINDS.keys() - MEMORY_COEFFICIENTS},
 }
 _MEMORY_QUANTITIES: dict[str, Quantity] = {
+    "allocated": lambda costs: costs.allocated_bytes,
     "reserved": lambda costs: costs.reserved_bytes,
     "needed": lambda costs: costs.needed_bytes,
 }
-RUN_QUANTITIES = ("step_time", "exposed", *_MEMORY_QUANTITIES)
+MEMORY_QUANTITIES = tuple(_MEMORY_QUANTITIES)
+RUN_QUANTITIES = ("step_time", "exposed", *MEMORY_QUANTITIES)
 """Those that are measured in runs; the others may come from micro-benchmarks."""
 
 
@@ -182,7 +184,7 @@ def _memory_targets(o: Observation, new_fleet: bool) -> list[Target]:
         return []  # a micro-benchmark
     targets = list[Target]()
     if o.memory_bytes is not None:
-        targets.append(_target(o, "reserved", o.memory_bytes))
+        targets.append(_target(o, o.memory_kind, o.memory_bytes))
     if o.memory_bytes is None or new_fleet:
         side: Side = "at_least" if o.out_of_memory else "at_most"
         targets.append(_target(o, "needed", float(o.problem.cluster.usable_bytes), side))

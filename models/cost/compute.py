@@ -338,7 +338,9 @@ def least_expert_products(
 
 @compiled
 def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
-    """Work and traffic of the busiest device's experts over the mean."""
+    """Work and traffic of the busiest device's experts over the mean of the tokens."""
+    if f.capacity_factor > 0:
+        return f.capacity_factor
     if not f.natural_routing:
         return 1.0
     return 1 + c.imbalance * busiest(layer.num_experts, ep)

@@ -91,6 +91,8 @@ class Facts(NamedTuple):
     activation_bytes: float
     gemm_bytes: float
     natural_routing: bool
+    capacity_factor: float
+    """0 where no tokens are dropped."""
     """Experts' shares of the tokens differ; otherwise all experts have as many."""
     # the model
     kinds: int
@@ -131,6 +133,8 @@ class Facts(NamedTuple):
     """As a parameter lies in memory."""
     operand_bytes: float
     gradient_bytes: float
+    reduce_bytes: float
+    """Of a gradient on the wire."""
     gradient_reduction_bytes: float
     gather_bytes: float
     gather_copy_bytes: float
@@ -497,6 +501,7 @@ def _facts(problem: Problem) -> Facts:
         activation_bytes=number_format.activation_bytes,
         gemm_bytes=number_format.gemm_bytes,
         natural_routing=workload.routing == "natural",
+        capacity_factor=workload.capacity_factor or 0.0,
         kinds=len(architecture.kinds),
         num_layers=architecture.num_layers,
         hidden_size=architecture.hidden_size,
@@ -523,6 +528,7 @@ def _facts(problem: Problem) -> Facts:
         base_bytes=problem.base_bytes,
         operand_bytes=problem.operand_bytes,
         gradient_bytes=problem.gradient_bytes,
+        reduce_bytes=problem.reduce_bytes,
         gradient_reduction_bytes=problem.gradient_reduction_bytes,
         gather_bytes=problem.gather_bytes,
         gather_copy_bytes=gather_copy,

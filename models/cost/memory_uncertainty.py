@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
 
@@ -41,7 +41,8 @@ class MemoryUncertainty:
     """How far memory may lie from its prediction, and what a layout therefore needs to fit."""
 
     neighbourhood: Neighbourhood
-    """The measured spread of peaks around predictions, of runs like the problem's."""
+    """The measured spread of peaks around predictions, of runs like the problem's by a source that
+    nobody has seen."""
     variances: Mapping[str, float]
     """Variance of the logarithm of each coefficient of memory, from terms that no run informed."""
     probability: float = EVEN_CHANCE
@@ -55,9 +56,9 @@ class MemoryUncertainty:
         for term in profile.with_unmet_scopes(problem.scopes).terms_in(problem.scopes):
             if term.coefficient in variances and term.is_unknown:
                 variances[term.coefficient] += term.spread**2
-        return cls(
-            profile.memory_neighbourhood(problem.neighbourhood_scopes), variances, probability
-        )
+        known = profile.memory_neighbourhood(problem.neighbourhood_scopes)
+        unseen = replace(known, spread=known.total, between=0.0)
+        return cls(unseen, variances, probability)
 
     def spread(self, memory: MemoryTerms) -> Array:
         """The standard deviation of the natural logarithm of what each layout reserves; shape

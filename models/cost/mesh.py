@@ -415,7 +415,7 @@ def set_data_traffic(
     f: Facts, row: Row, c: CoefficientRecord, links: Links, sparse: bool, part: Part
 ) -> None:
     """Parameters and gradients over their data-parallel groups."""
-    gathered, gradient = part.dense * f.gather_bytes, part.trained_dense * f.gradient_bytes
+    gathered, gradient = part.dense * f.gather_bytes, part.trained_dense * f.reduce_bytes
     part.gather = time(links.sharding, gathered)
     part.scatter = time(links.sharding, gradient)
     part.scatter += time(links.replicate, gradient / links.dense_shards)
@@ -425,13 +425,13 @@ def set_data_traffic(
     reduced = part.trained_dense if links.dense_shards > 1 else 0.0
     if sparse:
         of_experts = time(links.edp, part.expert * f.gather_bytes)
-        over_experts = time(links.edp, part.trained_expert * f.gradient_bytes)
+        over_experts = time(links.edp, part.trained_expert * f.reduce_bytes)
         part.gather += of_experts
         part.stuck = of_experts * (1 - c.expert_prefetch)
         part.scatter += over_experts
         part.reduce += 2 * over_experts
         if row.dp_shard > 1:  # else the group that shares experts has the replicas in it
-            share = part.trained_expert * f.gradient_bytes / links.expert_shards
+            share = part.trained_expert * f.reduce_bytes / links.expert_shards
             part.scatter += time(links.replicate, share)
         copied += part.expert if links.expert_shards > 1 else 0.0
         reduced += part.trained_expert if links.expert_shards > 1 else 0.0

@@ -245,7 +245,6 @@ def with_coverage(profile: Profile, runs: Sequence[MeasuredRun]) -> Profile:
     sources = defaultdict[_RangeKey, set[str]](set)
     for key, seen in profile.coverage_of.items():
         sources[key].update(seen.sources)
-    ranges = {key: (span.low, span.high) for key, span in profile.range_of.items()}
     for same_problem in _runs_by_problem(runs):
         problem = same_problem[0].problem
         scopes = (_chip_and_stack_scope(problem), _generation_scope(problem), _stack_scope(problem))
@@ -254,20 +253,25 @@ def with_coverage(profile: Profile, runs: Sequence[MeasuredRun]) -> Profile:
             for scope in scopes:
                 counts[term, scope] += len(exercising)
                 sources[term, scope] |= codes
-        for layout in {run.layout for run in same_problem if run.has_step_time}:
-            _widen(ranges, problem, layout)
     covered = tuple(
-        TermCoverage(
-            term=term, scope=scope, runs=count, sources=tuple(sorted(sources[term, scope]))
-        )
+        TermCoverage(term=term, scope=scope, runs=count, sources=tuple(sorted(sources[term, scope])))
         for (term, scope), count in sorted(counts.items())
         if count
     )
+    return replace(with_ranges(profile, runs), seen=covered)
+
+
+def with_ranges(profile: Profile, runs: Iterable[MeasuredRun]) -> Profile:
+    """Return the profile with the ranges of the quantities of these runs added to its own."""
+    ranges = {key: (span.low, span.high) for key, span in profile.range_of.items()}
+    for run in runs:
+        if run.has_step_time:
+            _widen(ranges, run.problem, run.layout)
     spans = tuple(
         QuantityRange(quantity=quantity, scope=scope, low=low, high=high)
         for (quantity, scope), (low, high) in sorted(ranges.items())
     )
-    return replace(profile, seen=covered, spans=spans)
+    return replace(profile, spans=spans)
 
 
 def _source_code(source: str) -> str:

@@ -179,11 +179,12 @@ def _probability_within(limit: float, median: float, spread: float) -> float:
 def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
     """Return how far off predictions by this profile may be.
 
-    Step times are as far off as those of their neighbourhood were, and farther by what the terms
-    without runs add. A chip or stack that no run informed has more of those terms than the
-    neighbourhood's own runs had, and is given the difference. Where the question extrapolates
-    beyond every run, the spread is multiplied by what that was found to cost. The spread of memory
-    is that of models.cost.memory_uncertainty. Random draws are the same for every layout and on
+    Step times are as far off as those of their neighbourhood were, and farther by how far sources
+    of runs lie from each other and by what the terms without runs add. A chip or stack that no run
+    informed has more of those terms than the neighbourhood's own runs had, and is given the
+    difference. Where the question extrapolates beyond every run, the spread is multiplied by what
+    that was found to cost. The spread of memory is that of models.cost.memory_uncertainty. Random
+    draws are the same for every layout and on
     every call, so that a prediction is a function of its inputs.
     """
     problem = predictions.problem
@@ -262,7 +263,7 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
     drawn = _drawn_log_times(pair.rows, known.draws)
     low, high = _quantiles(drawn[0] - drawn[1], [0.1, 0.9])
     unknown_spread = (high - low) / 2 / Z80
-    spread = known.neighbourhood.with_variance(float(unknown_spread**2))
+    spread = known.neighbourhood.within(float(unknown_spread**2))
     outside = extrapolates(problem, pair.layouts, known.profile)
     widening = profile.unseen_widening if outside.any() else 1.0
     return spread * widening

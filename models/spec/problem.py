@@ -135,27 +135,35 @@ class Problem:
 
     @property
     def gradient_bytes(self) -> float:
-        """The bytes of an accumulated gradient, in memory and on the wire."""
+        """The bytes of an accumulated gradient."""
+        return self._of_gradient(self.stack.gradient_bytes)
+
+    @property
+    def reduce_bytes(self) -> float:
+        """The bytes of a gradient on the wire."""
+        return self._of_gradient(self.stack.reduce_bytes or self.stack.gradient_bytes)
+
+    def _of_gradient(self, stack_bytes: float) -> float:
         own = self.workload.number_format.activation_bytes
-        return max(self.stack.gradient_bytes, own) if self.workload.master_weights else own
+        return max(stack_bytes, own) if self.workload.master_weights else own
 
     @property
     def gradient_reduction_bytes(self) -> float:
         """The bytes of a gradient while it is reduced: as backward leaves it and, where it is sent
         wider, the wider copy too (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
         foreach_reduce)."""
-        wider_copy = self.gradient_bytes if self._sends_wider_gradients else 0.0
+        wider_copy = self.reduce_bytes if self._sends_wider_gradients else 0.0
         return self.parameter_bytes + wider_copy
 
     @property
     def _sends_wider_gradients(self) -> bool:
-        return self.gradient_bytes > self.parameter_bytes
+        return self.reduce_bytes > self.parameter_bytes
 
     @property
     def shard_copy_bytes(self) -> tuple[float, float]:
         """Bytes read and written for each element that ZeRO 3 shards, by the copies beside its
         collectives: when a parameter is gathered, and when its gradient is reduced."""
-        cast = self.parameter_bytes + self.gradient_bytes
+        cast = self.parameter_bytes + self.reduce_bytes
         if self.stack.shards == "each":
             return 2 * self.gather_bytes, cast
         if self.stack.shards == "flat":

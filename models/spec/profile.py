@@ -223,19 +223,39 @@ class Term:
 class Neighbourhood:
     """How far runs of one kind lay from what a fit without their model, chip and stack predicted.
 
-    `spread` is a standard deviation of log step time, or of the log of reserved memory: that of the
-    normal distribution with the same central 80%. `unidentified` is the part of it that comes from
-    terms of which no run says anything. `runs` is how many runs it rests on.
+    `spread` is a standard deviation of log step time, or of the log of peak memory: that of the
+    normal distribution with the same central 80%. Other runs of the same source were in that fit,
+    so that it is the spread within a source. `unidentified` is the part of it that comes from terms
+    of which no run says anything. `runs` is how many runs it rests on. `between` is how far one
+    source lies from another in what all of its runs have in common.
     """
 
     scope: str
     spread: float
     unidentified: float
     runs: int
+    between: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The spread of runs of a source that nobody has seen."""
+        return math.hypot(self.spread, self.between)
 
     def with_variance(self, unidentified: float) -> float:
         """The spread of a prediction whose terms without runs have this variance."""
+        return math.hypot(self.within(unidentified), self.between)
+
+    def within(self, unidentified: float) -> float:
+        """The same without what all runs of a source have in common."""
         return math.sqrt(self.spread**2 + max(unidentified - self.unidentified**2, 0.0))
+
+    def seen_from(self, between: float) -> Neighbourhood:
+        """The same, where sources lie this far from each other. A fleet's own runs tell where it
+        lies: the variance of a mean that has the prior variance τ², after n runs of variance σ²,
+        is 1 / (1/τ² + n/σ²)."""
+        if is_of_fleet(self.scope) and between:
+            between = 1 / math.sqrt(between**-2 + self.runs * self.spread**-2)
+        return replace(self, between=between)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +311,11 @@ class Profile:
     neighbourhoods: tuple[Neighbourhood, ...] = ()
     """The neighbourhoods of step time, by the scope that names the kind of run."""
     memory_neighbourhoods: tuple[Neighbourhood, ...] = ()
+    between_sources: float = 0.0
+    """How far one source of runs lies from another that the fit has not seen: a standard deviation
+    of log step time."""
+    memory_between_sources: float = 0.0
+    """The same of the log of peak memory."""
     seen: tuple[TermCoverage, ...] = ()
     """Which terms of the breakdown the runs behind the profile exercised."""
     spans: tuple[QuantityRange, ...] = ()
@@ -338,11 +363,12 @@ class Profile:
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """The neighbourhood of step time of the narrowest scope that has one; `scopes` come widest
         first. Where none has one, it is the residual spread."""
-        return self._narrowest(self.neighbourhoods, scopes)
+        return self._narrowest(self.neighbourhoods, scopes).seen_from(self.between_sources)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """The same of memory."""
-        return self._narrowest(self.memory_neighbourhoods, scopes)
+        narrowest = self._narrowest(self.memory_neighbourhoods, scopes)
+        return narrowest.seen_from(self.memory_between_sources)
 
     def _narrowest(
         self, neighbourhoods: Sequence[Neighbourhood], scopes: Sequence[str]
@@ -423,8 +449,10 @@ class Profile:
             "software_year": self.software_year,
             "residual_spread": self.residual_spread,
             "beyond": self.unseen_widening,
-            "neighbourhoods": [asdict(one) for one in self.neighbourhoods],
-            "memory_neighbourhoods": [asdict(one) for one in self.memory_neighbourhoods],
+            "between_sources": self.between_sources,
+            "memory_between_sources": self.memory_between_sources,
+            "neighbourhoods": [_without_between(one) for one in self.neighbourhoods],
+            "memory_neighbourhoods": [_without_between(one) for one in self.memory_neighbourhoods],
             "seen": [asdict(one) for one in self.seen],
             "spans": [asdict(one) for one in self.spans],
             "newest": [asdict(one) for one in self.newest],
@@ -449,6 +477,8 @@ class Profile:
             software_year=data["software_year"],
             residual_spread=data["residual_spread"],
             unseen_widening=data.get("beyond", 1.0),
+            between_sources=data.get("between_sources", 0.0),
+            memory_between_sources=data.get("memory_between_sources", 0.0),
             neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("neighbourhoods", ())),
             memory_neighbourhoods=tuple(
                 Neighbourhood(**one) for one in data.get("memory_neighbourhoods", ())
@@ -458,6 +488,13 @@ class Profile:
             newest=tuple(NewestSoftware(**one) for one in data.get("newest", ())),
             terms=terms,
         )
+
+
+def _without_between(neighbourhood: Neighbourhood) -> dict[str, Any]:
+    """A neighbourhood as it is stored: what lies between sources is the profile's."""
+    fields_ = asdict(neighbourhood)
+    del fields_["between"]
+    return fields_
 
 
 @cache

@@ -207,8 +207,10 @@ class Stack:
     gather_unit: Literal["layer", "matrix"] = "layer"
     """What FSDP gathers at a time: a layer or, with XLA, a weight matrix."""
     gradient_bytes: float = 4
-    """Bytes of an accumulated gradient, in memory and on the wire. In fp32 training these and the
-    bytes of a gathered parameter are 4, whatever is said here."""
+    """Bytes of an accumulated gradient. In fp32 training these and the bytes of what is gathered
+    and reduced are 4, whatever is said here."""
+    reduce_bytes: float = 0
+    """Bytes of a gradient on the wire; 0 means those of an accumulated one."""
     gather_bytes: float = 2
     """Bytes of a gathered parameter on the wire; 0 means the operand format of GEMMs."""
     whole_gradients: bool = False

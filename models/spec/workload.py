@@ -15,6 +15,7 @@ Routing = Literal["balanced", "natural"]
 MAX_SEQ_LEN = 10**8
 MAX_BATCH = 10**7
 MAX_SPREAD = 10.0
+MAX_CAPACITY = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,9 @@ class Workload:
     not."""
     routing: Routing = "natural"
     """Whether experts are forced to get equally many tokens ("balanced"), as in benchmarks."""
+    capacity_factor: float | None = None
+    """Every expert works on this many times its even share of the tokens: fewer are padded, and
+    more are dropped (Fedus et al., arXiv 2101.03961 §2.2). None where none is dropped."""
     token_budget: float | None = None
     """Tokens of the whole training run, where that is known."""
     packing: Packing | None = None
@@ -135,6 +139,9 @@ class Workload:
             raise Invalid("workload.master_weights", False, rule)
         if self.packing:
             self._require_documents_within_sequences(self.packing)
+        if self.capacity_factor is not None and not 0 < self.capacity_factor <= MAX_CAPACITY:
+            rule = f"must be above 0 and at most {MAX_CAPACITY:g} times an expert's even share"
+            raise Invalid("workload.capacity_factor", self.capacity_factor, rule)
         if self.token_budget is not None and not 0 < self.token_budget < float("inf"):
             raise Invalid(
                 "workload.token_budget", self.token_budget, "must be a positive number of tokens"

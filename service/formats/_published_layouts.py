@@ -140,6 +140,10 @@ def read_layouts(
     return tuple(layouts)
 
 
+_UNDESCRIBED = ("v-half", "v-min", "dualpipe-v")
+"""Schedules that hold or order micro-batches otherwise than those that the models know."""
+
+
 def _schedules(
     training: Row, problem: Problem, pp: int, assumed: list[str]
 ) -> list[tuple[str, int]]:
@@ -166,7 +170,9 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
         virtual_stages = _max_virtual_stages(num_layers, pp)
     if not text or text == "none":
         assumed.append("schedule")
-    if "zbv" in text:
+    if unknown := training.get("schedule_variant") or (text if text in _UNDESCRIBED else None):
+        raise Invalid("training.pp_schedule", unknown, "is no schedule that is described")
+    if "zbv" in text or text == "zb-v":
         return "zero_bubble_v", 2
     if text.startswith("zb") or "zero" in text:
         return "zero_bubble", 1

@@ -13,6 +13,7 @@ from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.stack import Stack
 from models.spec.switches import as_of
+from service.formats._published_switches import stated_switches
 
 Row = Mapping[str, Any]
 
@@ -29,6 +30,8 @@ _STACK_OF_FRAMEWORK = {
 }
 """By the stack that a row names: patterns in the name of its framework, and the stack of the
 catalogue that each then stands for."""
+_FSDP = ("fsdp1", "fsdp2")
+"""What a row calls the two interfaces of PyTorch's FSDP."""
 _NEMO_RELEASE = re.compile(r"^(?!.*\bmain\b).*NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
 _DEGREE_OF_LIMIT = {
     "max_tp": "tp",
@@ -52,7 +55,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
         stack = catalogue.stack("generic")
     if row.get("date"):
         stack = as_of(stack, _decimal_year(software_date(row)))
-    changes = _stated_changes(training, stack)
+    changes = _stated_changes(training, stack) | stated_switches(training)
     if "attention_kernel" not in changes:
         assumed.append("attention_kernel")
     shown = _shown_abilities(stack, training, cluster.chip.vendor)
@@ -80,7 +83,10 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
 
 def _stack_name(row: Row) -> str:
     """The name of the stack in the catalogue. A row names Megatron-Core or FSDP whatever runs on
-    top of them; the name of its framework says what that is."""
+    top of them; the name of its framework says what that is. A framework that drives PyTorch's FSDP
+    itself is that, whichever stack it is said to be near to."""
+    if (row.get("software") or {}).get("backend") in _FSDP:
+        return "fsdp"
     framework = row.get("framework") or ""
     for pattern, stack in _STACK_OF_FRAMEWORK.get(row["stack"], {}).items():
         if re.search(pattern, framework):

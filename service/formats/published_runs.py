@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models.calibration.observation import MemoryKind
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.architecture import Architecture, MlaShape, MoeShape
@@ -38,6 +39,16 @@ _OPTIMIZERS = {"adafactor": "adafactor", "muon": "muon", "bf16 moments": "adamw_
 """By words in the description of an optimizer; all others keep what AdamW keeps."""
 
 
+_MEMORY_KINDS: dict[str | None, MemoryKind] = {
+    None: "reserved",
+    "allocated": "allocated",
+    "reserved": "reserved",
+    "needed": "needed",
+    "nvidia_smi": "needed",
+}
+"""By what a source says that its peak counts; nvidia-smi counts the whole device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A row as a question and its answer."""
@@ -51,7 +62,9 @@ class Run:
     converted: bool
     """The step time follows from FLOP/s or MFU."""
     memory_bytes: float | None = None
-    """The peak that the source prints, which in most sources is what the allocator reserved."""
+    """The peak that the source prints."""
+    memory_kind: MemoryKind = "reserved"
+    """What that counts; in most sources that do not say, what the allocator reserved."""
 
 
 def read(row: Row, software_year: float) -> Run:
@@ -85,6 +98,7 @@ def _read(row: Row, software_year: float) -> Run:
         step_time_s=seconds,
         converted=converted,
         memory_bytes=_memory_bytes(row),
+        memory_kind=_MEMORY_KINDS[row["measured"].get("memory_kind")],
     )
 
 
@@ -106,9 +120,10 @@ def _architecture(model: Row) -> Architecture:
 
 
 def _memory_bytes(row: Row) -> float | None:
-    """The printed peak. That of the schedule ZB-2p is left out: it holds twice as many activations
-    as the zero-bubble schedules that the models know."""
-    if "2p" in (row["training"].get("pp_schedule") or ""):
+    """The printed peak of a run that worked. That of the schedule ZB-H2 (ZB-2p) is left out: it
+    holds twice as many activations as the zero-bubble schedules that the models know."""
+    schedule = row["training"].get("pp_schedule") or ""
+    if row.get("outcome", "ok") != "ok" or "2p" in schedule or "h2" in schedule:
         return None
     return float(row["measured"].get("memory_gb") or 0) * GIB or None
 
@@ -195,12 +210,14 @@ def _workload(
         )
     if training.get("compute_dtype") is None:
         assumed.append("precision")
+    switches = training.get("switches") or {}
     return Workload(
         seq_len=seq_len,
         global_batch=int(batch),
         precision=training.get("compute_dtype") or "bf16",
         optimizer=_optimizer(training),
-        routing="balanced",
+        routing="natural" if switches.get("routing") == "natural" else "balanced",
+        capacity_factor=switches.get("capacity_factor"),
     )
 
 

@@ -52,8 +52,7 @@ def compare_on_published_runs(
     profiles = [without_fleet(before), without_fleet(after)]
     times_before, times_after = _log_times(sample, profiles)
     spreads = [
-        profiles[1].neighbourhood(problem.neighbourhood_scopes).spread
-        for problem in sample.problems
+        profiles[1].neighbourhood(problem.neighbourhood_scopes).total for problem in sample.problems
     ]
     kinds = [
         (f"chip:{problem.cluster.chip.id}", f"stack:{problem.stack.calibrated_as}")
@@ -101,7 +100,7 @@ def compare_on_latest_runs(
     if not runs:
         return None
     measured = np.log([run.step_time_s or np.nan for run in runs])
-    spreads = [after.neighbourhood(run.problem.neighbourhood_scopes).spread for run in runs]
+    spreads = [after.neighbourhood(run.problem.neighbourhood_scopes).total for run in runs]
     return ProfileComparison(
         measured=measured,
         before=measured - log_residuals(runs, before),

@@ -407,7 +407,10 @@ def _gradient_format(resolved: ResolvedQuestion) -> list[str]:
         return []
     else:
         reason = f"{problem.stack.id} does"
-    return [f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {reason}"]
+    kept, sent = problem.gradient_bytes, problem.reduce_bytes
+    if kept == sent:
+        return [f"gradients are kept and reduced in {kept:g} bytes each, as {reason}"]
+    return [f"gradients are kept in {kept:g} bytes each and reduced in {sent:g}, as {reason}"]
 
 
 def _overlap(problem: Problem) -> list[str]:

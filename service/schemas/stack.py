@@ -112,6 +112,8 @@ class StackFields(Wire):
     whole_gradients: bool | None = None
     """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""
     gradient_bytes: Annotated[float, Field(ge=2, le=8)] | None = None
+    reduce_bytes: Annotated[float, Field(ge=2, le=8)] | None = None
+    """Bytes of a gradient on the wire; those of an accumulated one unless said."""
     gather_bytes: Bytes | None = None
     whole_blocks: bool | None = None
     """Weights in fp8, mxfp8 or nvfp4 need sides on a device that are multiples of 16, 32 or 16."""

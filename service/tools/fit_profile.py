@@ -154,10 +154,12 @@ def _observed(runs: Sequence[_ReadRun], profile: Profile) -> list[Observation]:
                 layout=_likeliest(run.problem, read.layouts, profile),
                 step_time_s=run.step_time_s,
                 memory_bytes=run.memory_bytes,
+                memory_kind=run.memory_kind,
                 out_of_memory=row["outcome"] != "ok",
                 weight=read.weight,
                 source=row["family"],
                 group=group_key(row),
+                organisation=organisation(row),
                 model=json.dumps(model_shape(row), sort_keys=True),
             )
         )
@@ -183,6 +185,11 @@ def group_key(row: dict[str, Any]) -> str:
     """The model shape, chip and stack of a row. Its source is left out, so that cross-validation
     holds out runs of the same thing by all sources together."""
     return json.dumps([model_shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
+
+
+def organisation(row: dict[str, Any]) -> str:
+    """Who ran a row; its family where the source does not say."""
+    return str(row["source"].get("organisation") or row["family"])
 
 
 def _model_key(row: dict[str, Any]) -> str:

@@ -6,14 +6,19 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from models.spec.layout import Layout
-from models.spec.profile import Z80
+from models.cost.memory_uncertainty import MemoryUncertainty
+from models.cost.predictions import predict
+from models.prediction.prediction import log_spreads
+from models.spec.constraints import SAFE_FIT_PROBABILITY
+from models.spec.layout import Layout, Layouts
+from models.spec.profile import Z80, Profile
 from service.formats import published_runs
 from service.tools.fit_profile import model_shape
 
@@ -26,8 +31,9 @@ NEAR = 0.03  # measured step times closer than this are not ranked
 class Scored:
     """A run in its own layout, with what was predicted of it.
 
-    `step_time_s` and `memory_bytes` reserved with the standard deviations of their logs; whether it
-    `fits`. A run that `failed` has only a verdict.
+    `step_time_s` and `memory_bytes`, which count what the run's peak counts, with the standard
+    deviations of their logs; whether it `fits`, and how likely. A run that `failed` has only a
+    verdict.
     """
 
     row: dict[str, Any]
@@ -38,6 +44,36 @@ class Scored:
     memory_bytes: float
     memory_spread: float
     fits: bool
+    fit_probability: float
+
+    @classmethod
+    def of(
+        cls, row: dict[str, Any], run: published_runs.Run, layout: Layout, profile: Profile
+    ) -> Scored:
+        """A run as predicted by a profile."""
+        problem = run.problem
+        found = predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
+        spreads = log_spreads(found, profile)
+        memory = {
+            "allocated": found.allocated_bytes,
+            "reserved": found.reserved_bytes,
+            "needed": found.needed_bytes,
+        }[run.memory_kind]
+        seconds = float(found.step_time_s[0])
+        slower = run.step_time_s is not None and run.step_time_s > seconds
+        uncertainty = MemoryUncertainty.of(problem, profile)
+        left = uncertainty.deviations(found.memory, found.host_bytes, problem.cluster)
+        return cls(
+            row=row,
+            run=run,
+            layout=layout,
+            step_time_s=seconds,
+            spread=float((spreads.slower if slower else spreads.faster)[0]),
+            memory_bytes=float(memory[0]),
+            memory_spread=float(spreads.reserved[0]),
+            fits=bool(found.fits()[0]),
+            fit_probability=NormalDist().cdf(float(left[0])),
+        )
 
     @property
     def failed(self) -> bool:
@@ -145,19 +181,7 @@ def sweeps(scored: Sequence[Scored]) -> list[list[Scored]]:
 def _averaged(repeats: list[Scored]) -> Scored:
     one = repeats[0]
     mean = float(np.mean([s.run.step_time_s or np.nan for s in repeats]))
-    run = published_runs.Run(
-        one.run.problem, one.run.alternatives, one.run.assumed, mean, one.run.converted
-    )
-    return Scored(
-        one.row,
-        run,
-        one.layout,
-        one.step_time_s,
-        one.spread,
-        one.memory_bytes,
-        one.memory_spread,
-        one.fits,
-    )
+    return replace(one, run=replace(one.run, step_time_s=mean))
 
 
 def kendall_tau(predicted: np.ndarray, measured: np.ndarray) -> float | None:
@@ -187,9 +211,18 @@ def verdicts(scored: Sequence[Scored]) -> dict[str, float | None]:
     return {
         "oom_recall": float(np.mean([not s.fits for s in failed])) if failed else None,
         "fit_precision": float(np.mean([s.fits for s in ran])) if ran else None,
+        "oom_called_sure": called_sure(failed),
+        "ran_called_sure": called_sure(ran),
         "memory_median_abs_error": float(np.median(peaks)) if peaks else None,
         "memory_coverage80": float(np.mean(inside)) if inside else None,
     }
+
+
+def called_sure(scored: Sequence[Scored]) -> float | None:
+    """The share of runs that are said to fit as surely as what is recommended has to."""
+    if not scored:
+        return None
+    return float(np.mean([s.fit_probability >= SAFE_FIT_PROBABILITY for s in scored]))
 
 
 def by(scored: Iterable[Scored], name: Callable[[Scored], str]) -> dict[str, dict[str, Any]]:

@@ -4,46 +4,81 @@ runs."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from models.calibration.between_sources import spread_of_sources
+from models.calibration.calibrate import apply_estimate
+from models.calibration.cross_validation import with_published_spreads
 from models.calibration.map_fit import Estimate, Fit
+from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
 from models.calibration.priors import priors
-from models.calibration.residual_spreads import (
-    lies_outside_others,
-    residual_spreads,
-    unidentified_variance,
-    widening_outside,
-)
-from models.calibration.time_and_memory_fits import time_fit
-from models.spec.profile import shipped_profile
-from service.tools.fit_profile import group_key, observations
+from models.calibration.residual_spreads import residual_spreads
+from models.calibration.time_and_memory_fits import MEMORY_QUANTITIES, memory_fit, time_fit
+from models.prediction.coverage import MeasuredRun, with_ranges
+from models.spec.profile import Profile, shipped_profile
+from service.tools.fit_profile import group_key, observations, organisation
 from tests.benchmarks.scores import Scored
 
 SEEDS = 20
 ENOUGH = 15  # scored runs of a family to be recalibrated
 
+Row = dict[str, Any]
 
-class Unseen:
-    """One fit to all runs, and what it would have predicted without some of them.
 
-    Leaving runs out re-solves the fit, linearised around the estimate from all of them, and
-    predicts with the terms that gives (models.calibration.map_fit.Fit.without).
+class _LeavingOut:
+    """A fit to all runs, and what it says of runs that were left out.
+
+    Leaving runs out re-solves the fit, linearised around the estimate from all of them
+    (models.calibration.map_fit.Fit.without).
     """
 
-    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, fit: Fit, rows: dict[str, Row]) -> None:
+        self.fit = fit
+        self.estimate: Estimate = fit.solve()
+        self.keys = np.array([target.key for target in fit.targets])
+        self.groups = {key: group_key(rows[key]) for key in self.keys}
+        self.organisations = np.array([organisation(rows[key]) for key in self.keys])
+
+    @cached_property
+    def without_group(self) -> np.ndarray:
+        return self._held_out([self.groups[key] for key in self.keys])
+
+    @cached_property
+    def without_organisation(self) -> np.ndarray:
+        return self._held_out(self.organisations)
+
+    def _held_out(self, labels: Sequence[str] | np.ndarray) -> np.ndarray:
+        folds = np.unique(labels, return_inverse=True)[1]
+        return self.fit.held_out_predictions(folds, self.estimate)
+
+    def dropped(self, keys: frozenset[str]) -> np.ndarray:
+        return np.array([key in keys for key in self.keys])
+
+    def between_sources(self, dropped: np.ndarray, quantities: tuple[str, ...]) -> float:
+        """How far sources lie from each other, by those that were not dropped."""
+        residuals = self.fit.value - self.without_organisation
+        kept = np.where(dropped, np.nan, residuals)
+        return spread_of_sources(self.fit, kept, self.organisations, quantities)
+
+
+class Unseen:
+    """What fits that left some runs out would have predicted of these."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = {row["id"]: row for row in rows}
-        prior = priors()
-        timed = [o for o in observations(rows, shipped_profile()) if o.step_time_s is not None]
-        self.fit: Fit = time_fit(prior, timed, Posterior.independent())
-        self.estimate: Estimate = self.fit.solve()
-        self.keys = [target.key for target in self.fit.targets]
-        self.groups = {key: group_key(self.rows[key]) for key in self.keys}
-        self.unknown = unidentified_variance(self.fit, self.estimate)
+        self.observations: list[Observation] = observations(rows, shipped_profile())
+        timed = [o for o in self.observations if o.step_time_s is not None]
+        independent = Posterior.independent()
+        self.time = _LeavingOut(time_fit(priors(), timed, independent), self.rows)
+        self.memory = _LeavingOut(memory_fit(priors(), self.observations, independent), self.rows)
+        self.fit, self.estimate = self.time.fit, self.time.estimate
+        self.keys = self.time.keys
 
     @property
     def free_coefficients(self) -> float:
@@ -51,48 +86,44 @@ class Unseen:
         parameters."""
         return float((1 - np.diag(self.estimate.covariance) / self.fit.prior_spread**2).sum())
 
-    def without_group(self, scored: Sequence[Scored]) -> list[Scored]:
-        return self._left_out(scored, np.array([self.groups[key] for key in self.keys]))
+    def left_out(self, scored: Sequence[Scored], label: Callable[[Row], str]) -> list[Scored]:
+        """The same runs, each predicted by a profile that saw no run with the same label."""
+        result = []
+        labels = {key: label(row) for key, row in self.rows.items()}
+        for name in sorted({labels[s.row["id"]] for s in scored}):
+            keys = frozenset(key for key in self.rows if labels[key] == name)
+            profile = self._profile_without(keys)
+            mine = (s for s in scored if s.row["id"] in keys)
+            result += [Scored.of(s.row, s.run, s.layout, profile) for s in mine]
+        return result
 
-    def without_family(self, scored: Sequence[Scored]) -> list[Scored]:
-        return self._left_out(scored, np.array([self.rows[key]["family"] for key in self.keys]))
-
-    def _left_out(self, scored: Sequence[Scored], labels: np.ndarray) -> list[Scored]:
-        logs = self.fit.held_out_predictions(labels, self.estimate)
-        outside, spreads = lies_outside_others(self.fit, labels), np.empty(len(labels))
-        for label in np.unique(labels):
-            mine = labels == label
-            spreads[mine] = self._spreads(logs, mine, outside)
-        found = {
-            key: (float(np.exp(t)), float(s))
-            for key, t, s in zip(self.keys, logs, spreads, strict=True)
-        }
-        return [
-            replace(s, step_time_s=found[s.row["id"]][0], spread=found[s.row["id"]][1])
-            for s in scored
-            if s.row["id"] in found
-        ]
-
-    def _spreads(self, logs: np.ndarray, mine: np.ndarray, outside: np.ndarray) -> np.ndarray:
-        """Of the runs in `mine`, by neighbourhoods made of the others, and wider where those have
-        not been."""
-        others = np.where(mine, 0.0, self.fit.weight)
+    def _profile_without(self, keys: frozenset[str]) -> Profile:
+        """The profile that a fit to all runs but these would make."""
+        time, memory = self.time, self.memory
+        no_time, no_memory = time.dropped(keys), memory.dropped(keys)
+        profile, _ = apply_estimate(
+            memory.fit.profile, memory.fit, memory.fit.without(no_memory, memory.estimate)
+        )
+        profile, _ = apply_estimate(profile, time.fit, time.fit.without(no_time, time.estimate))
+        weight = np.where(no_time, 0.0, time.fit.weight)
+        profile = with_published_spreads(
+            profile, time.fit, time.estimate, time.without_group, time.groups, weight
+        )
+        of_memory = residual_spreads(
+            memory.fit,
+            memory.estimate,
+            memory.without_group,
+            memory.groups,
+            np.where(no_memory, 0.0, memory.fit.weight),
+            quantities=MEMORY_QUANTITIES,
+        )
         profile = replace(
-            self.fit.profile,
-            neighbourhoods=residual_spreads(self.fit, self.estimate, logs, self.groups, others),
+            profile,
+            memory_neighbourhoods=of_memory,
+            between_sources=time.between_sources(no_time, ("step_time",)),
+            memory_between_sources=memory.between_sources(no_memory, MEMORY_QUANTITIES),
         )
-        widened = np.where(outside, widening_outside(profile, self.fit, logs, outside & ~mine), 1.0)
-        known = residual_spreads(
-            self.fit, self.estimate, logs, self.groups, others, widening=widened
-        )
-        profile = replace(profile, neighbourhoods=known)
-        spreads = [
-            profile.neighbourhood(self.fit.targets[i].problem.neighbourhood_scopes).with_variance(
-                self.unknown[i]
-            )
-            for i in np.flatnonzero(mine)
-        ]
-        return np.array(spreads) * widened[mine]
+        return with_ranges(profile, (_run(o) for o in self.observations if o.key not in keys))
 
     def recalibrated(self, runs: int) -> dict[str, dict[str, float]]:
         """Median error of a left-out family after learning from so many of its runs: mean over
@@ -114,8 +145,8 @@ class Unseen:
 
     def _after(self, mine: np.ndarray, runs: int, seed: int) -> float:
         chosen = np.random.default_rng(seed).choice(mine, size=runs, replace=False)
-        known = {self.groups[self.keys[i]] for i in chosen}
-        rest = [i for i in mine if self.groups[self.keys[i]] not in known] or [
+        known = {self.time.groups[self.keys[i]] for i in chosen}
+        rest = [i for i in mine if self.time.groups[self.keys[i]] not in known] or [
             i for i in mine if i not in chosen
         ]
         weight = self.fit.weight.copy()
@@ -126,3 +157,12 @@ class Unseen:
         wanted[rest] = True
         logs = self.fit.log_predictions(theta, wanted)[wanted]
         return float(np.median(np.abs(np.exp(logs - self.fit.value[wanted]) - 1)))
+
+
+def _run(o: Observation) -> MeasuredRun:
+    return MeasuredRun(
+        o.problem,
+        o.layout,
+        has_step_time=o.step_time_s is not None,
+        has_memory=o.memory_bytes is not None,
+    )

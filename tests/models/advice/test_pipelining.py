@@ -58,18 +58,21 @@ def test_verdicts_thresholds_and_frontiers_mean_the_same_by_needed(
 
 
 def test_what_is_uncertain_of_both_layouts_alike_cancels() -> None:
-    """The ratio of two step times is known as well as one of them, not as two errors of their own
-    would have it; and a chip that nobody ran on makes it less uncertain than either."""
+    """The ratio of two step times is known as well as one of them within a source, not as two
+    errors of their own would have it; and a chip that nobody ran on makes it less uncertain than
+    either."""
+    profile = replace(PROFILE, between_sources=0.0)
     known = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=64)
     chip = replace(known.cluster.chip, id="h100-of-tomorrow")
     unknown = replace(known, cluster=replace(known.cluster, chip=chip))
     layouts = [Layout(dp_shard=8, tp=8, zero_stage=3), Layout(dp_shard=4, tp=8, pp=2, zero_stage=1)]
     ratio, alone = [], []
     for question in (known, unknown):
-        coefficients = PROFILE.coefficients(question.scopes)
+        coefficients = profile.coefficients(question.scopes)
         pair = predict(question, Layouts.of(layouts), coefficients)
-        ratio.append(log_ratio_spread(pair, PROFILE))
-        alone.append(log_spreads(pair, PROFILE).slower.max())
+        ratio.append(log_ratio_spread(pair, profile))
+        alone.append(log_spreads(pair, profile).slower.max())
+        assert log_ratio_spread(pair, replace(profile, between_sources=0.4)) == ratio[-1]
     assert ratio[0] == pytest.approx(alone[0], rel=0.01)
     assert ratio[0] < ratio[1] < alone[1]
 

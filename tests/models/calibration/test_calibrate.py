@@ -259,7 +259,7 @@ def test_runs_that_did_not_fit_raise_the_memory_of_their_kind() -> None:
     assert reserved(calibrate(PROFILE, failed).profile) > reserved(PROFILE)
 
 
-def test_layouts_that_all_hold_twice_as_much_are_believed() -> None:
+def test_layouts_that_all_hold_half_as_much_again_are_believed() -> None:
     problem = on_one_node(64)
     layouts = [
         Layout(
@@ -280,9 +280,9 @@ def test_layouts_that_all_hold_twice_as_much_are_believed() -> None:
 
     before = reserved(PROFILE)
     measured = [
-        Observation(key=str(i), problem=problem, layout=layout, memory_bytes=2 * float(held))
+        Observation(key=str(i), problem=problem, layout=layout, memory_bytes=1.5 * float(held))
         for i, (layout, held) in enumerate(zip(layouts, before, strict=True))
     ]
     learnt = calibrate(PROFILE, measured)
-    assert reserved(learnt.profile) == pytest.approx(2 * before, rel=0.1)
+    assert reserved(learnt.profile) == pytest.approx(1.5 * before, rel=0.1)
     assert (learnt.memory_error_after or 1.0) < (learnt.memory_error_before or 0.0)

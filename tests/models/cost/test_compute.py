@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,6 +115,24 @@ def test_natural_routing_is_free_where_every_device_has_all_experts() -> None:
     cost = natural / forced - 1
     assert cost[0] == pytest.approx(0.0, abs=1e-9)
     assert 0 < cost[1] < cost[2]
+
+
+def test_experts_of_a_fixed_capacity_work_on_as_much_however_tokens_are_routed() -> None:
+    """A factor of 1 is forced balance; padding to a factor of 2 costs the experts' work again, and
+    neither routing nor the degree of expert parallelism changes it."""
+    base = question(model="qwen3-30b-a3b", chips=64)
+    rows = Layouts.of([Layout(dp_shard=64, ep=8, zero_stage=1)])
+
+    def seconds(**changes: Any) -> float:
+        p = replace(base, workload=replace(base.workload, **changes))
+        c = replace(PROFILE.coefficients(p.scopes), launch_s=0.0, expert_launch_s=0.0)
+        return float(predict(p, rows, c).time["compute_s"][0])
+
+    balanced = seconds(routing="balanced")
+    once, twice, thrice = (seconds(capacity_factor=factor) for factor in (1.0, 2.0, 3.0))
+    assert once == pytest.approx(balanced)
+    assert balanced < twice < thrice
+    assert seconds(routing="balanced", capacity_factor=2.0) == pytest.approx(twice)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from models.prediction.prediction import _quantiles, predict_layouts
 from models.spec import catalogue
 from models.spec.layout import Layout
+from models.spec.profile import Z80
 from tests.models.cost.examples import PROFILE, question
 
 
@@ -23,6 +24,27 @@ def test_the_interval_of_a_chip_that_no_run_informed_is_wider() -> None:
         found = predict_layouts(problem, [layout], PROFILE)[0]
         widths[chip] = found.step_time_high_s / found.step_time_low_s
     assert widths["mi300x"] > 1.1 * widths["h100"]
+
+
+def test_an_interval_holds_how_far_sources_lie_from_each_other() -> None:
+    layout = Layout(dp_shard=64, zero_stage=3)
+    near, far = (
+        predict_layouts(question(), [layout], replace(PROFILE, between_sources=between))[0]
+        for between in (0.0, 0.3)
+    )
+    widths = [np.log(p.step_time_high_s / p.step_time_s) / Z80 for p in (near, far)]
+    assert widths[1] == pytest.approx(np.hypot(widths[0], 0.3), rel=0.01)
+    assert near.step_time_s == far.step_time_s
+
+
+def test_memory_is_less_sure_where_sources_lie_apart() -> None:
+    layout = Layout(dp_shard=64, zero_stage=3)
+    sure, unsure = (
+        predict_layouts(question(), [layout], replace(PROFILE, memory_between_sources=between))[0]
+        for between in (0.0, 0.5)
+    )
+    assert unsure.needed_high_gib > sure.needed_high_gib
+    assert sure.fit_probability > unsure.fit_probability > 0.5
 
 
 def test_layouts_are_predicted_together_as_if_alone() -> None:

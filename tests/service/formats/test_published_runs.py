@@ -506,3 +506,98 @@ def test_slices_of_a_torus_are_those_that_a_row_prints(
     cluster = {"chip": "tpu-v5p", "num_chips": 1024, "fabric": fabric, "scaleup_domain": domain}
     run = published_runs.read(row(stack="maxtext", cluster=cluster, training={"dp": None}), YEAR)
     assert run.problem.cluster.num_devices // run.problem.cluster.scale_up_domain == slices
+
+
+@pytest.mark.parametrize(
+    ("switches", "field", "expected"),
+    [
+        ({"dispatcher": "allgather"}, "dispatcher", "allgather"),
+        ({"dispatcher": "hybridep"}, "dispatcher", "deduplicated"),
+        ({"moe_overlap": True}, "overlap_expert", True),
+        ({"mc2": True}, "overlap_tensor", True),
+        ({"tp_comm_overlap": False}, "overlap_tensor", False),
+        ({"gradient_bucketing": False}, "overlap_data", False),
+        ({"overlap_grad_reduce": True}, "overlap_data", True),
+        ({"attention": "flash-1"}, "attention_kernel", "flash1"),
+        ({"cuda_graphs": "none"}, "captures_experts", False),
+        ({"cuda_graphs": "full"}, "captures_experts", True),
+        ({"grouped_gemm": "cutedsl_fused"}, "experts_at_once", True),
+        ({"grouped_gemm": False}, "experts_at_once", False),
+        ({"reduce_dtype": "bf16"}, "reduce_bytes", 2.0),
+        ({"fp8_param_gather": True}, "gather_bytes", 0),
+    ],
+)
+def test_switches_are_fields_of_the_stack(
+    switches: dict[str, Any], field: str, expected: Any
+) -> None:
+    run = published_runs.read(row(training={"switches": switches}), YEAR)
+    assert getattr(run.problem.stack, field) == expected
+
+
+def test_words_of_a_switch_that_say_nothing_more_change_nothing() -> None:
+    plain = published_runs.read(row(), YEAR).problem.stack
+    for switches in ({"attention": "flash"}, {"loss_kind": "fused"}, {"fp8_recipe": "mxfp8"}):
+        assert (
+            published_runs.read(row(training={"switches": switches}), YEAR).problem.stack == plain
+        )
+
+
+def test_an_extent_of_graphs_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(Invalid, match="cuda_graphs"):
+        published_runs.read(row(training={"switches": {"cuda_graphs": "mostly"}}), YEAR)
+
+
+def test_routing_and_capacity_are_taken_where_they_are_stated() -> None:
+    padded = {"switches": {"routing": "capacity", "capacity_factor": 1.25}}
+    workload = published_runs.read(row(training=padded), YEAR).problem.workload
+    assert (workload.routing, workload.capacity_factor) == ("balanced", 1.25)
+    natural = {"switches": {"routing": "natural"}}
+    assert published_runs.read(row(training=natural), YEAR).problem.workload.routing == "natural"
+
+
+@pytest.mark.parametrize(
+    ("stated", "kind"),
+    [(None, "reserved"), ("allocated", "allocated"), ("nvidia_smi", "needed")],
+)
+def test_a_peak_counts_what_its_source_says(stated: str | None, kind: str) -> None:
+    run = published_runs.read(row(measured={"memory_gb": 50, "memory_kind": stated}), YEAR)
+    assert run.memory_kind == kind
+
+
+def test_a_framework_that_drives_fsdp_itself_is_fsdp() -> None:
+    software = {"framework": "a loop of our own", "backend": "fsdp2"}
+    assert (
+        published_runs.read(
+            {**row(), "stack": "torchtitan", "software": software}, YEAR
+        ).problem.stack.id
+        == "fsdp"
+    )
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"pp": 2, "pp_schedule": "v-half"},
+        {"pp": 2, "pp_schedule": "1f1b", "schedule_variant": "fb-overlap"},
+        {"switches": {"packed_experts": True}},
+    ],
+)
+def test_a_technique_that_the_models_lack_is_refused_by_name(training: dict[str, Any]) -> None:
+    stated = training.get("schedule_variant") or training.get("pp_schedule") or "packed_experts"
+    with pytest.raises(Invalid, match=stated):
+        published_runs.read(row(training=training), YEAR)
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({"training": {"pp": 2, "pp_schedule": "zb-h2"}}, False),
+        ({"training": {"pp": 2, "pp_schedule": "zb-h1"}}, True),
+        ({"outcome": "failed"}, False),
+    ],
+)
+def test_a_peak_that_says_nothing_of_what_a_step_needs_is_left_out(
+    changes: dict[str, Any], known: bool
+) -> None:
+    run = published_runs.read(row(measured={"memory_gb": 50}, **changes), YEAR)
+    assert (run.memory_bytes is not None) is known

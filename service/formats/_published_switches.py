@@ -1,0 +1,82 @@
+"""The switches of published runs (`training.switches`): what a run says of its kernels and its
+overlap, in the fields of a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from models.errors import Invalid
+
+Changes = dict[str, Any]
+
+_DISPATCHERS = {
+    "allgather": "allgather",
+    "alltoall": "alltoall",
+    "deepep": "deduplicated",
+    "hybridep": "deduplicated",
+}
+_ATTENTION_KERNELS = {
+    "unfused": "unfused",
+    "fused-softmax": "fused_softmax",
+    "flash-1": "flash1",
+    "flash-2": "flash2",
+}
+"""Other words, such as "flash", leave the version open, or name what the chip's best kernel is."""
+_GRAPHS: dict[Any, Changes] = {
+    "none": {"captures_experts": False},
+    "partial": {"captures_experts": True},
+    "full": {"captures_experts": True},
+    "on": {"captures_experts": True},
+}
+
+
+def _flag(field: str) -> Callable[[Any], Changes]:
+    """A switch that is on or off is a field of the stack."""
+    return lambda value: {field: bool(value)}
+
+
+def _named(field: str, words: Mapping[Any, Any]) -> Callable[[Any], Changes]:
+    """A switch whose words stand for values of a field; others change nothing."""
+    return lambda value: {field: words[value]} if value in words else {}
+
+
+_READERS: dict[str, Callable[[Any], Changes]] = {
+    "dispatcher": _named("dispatcher", _DISPATCHERS),
+    "moe_overlap": _flag("overlap_expert"),
+    "tp_comm_overlap": _flag("overlap_tensor"),
+    "mc2": _flag("overlap_tensor"),
+    "overlap_grad_reduce": _flag("overlap_data"),
+    "gradient_bucketing": lambda value: {} if value else {"overlap_data": False},
+    "attention": _named("attention_kernel", _ATTENTION_KERNELS),
+    "fused_norm": lambda value: {"fused": False, "fused_norm": bool(value)},
+    "grouped_gemm": lambda value: {"experts_at_once": value is not False},
+    "router_fusion": _flag("fused_routing"),
+    "fused_loss": lambda value: {"loss": "fused"} if value else {},
+    "gradient_bytes": lambda value: {"gradient_bytes": float(value)},
+    "reduce_dtype": _named("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
+    "fp8_param_gather": lambda value: {"gather_bytes": 0 if value else 2},
+    "fp8_all_gather": lambda value: {"gather_bytes": 0 if value else 2},
+    "cuda_graphs": _GRAPHS.__getitem__,
+}
+"""By name of a switch. Those that are not here are read elsewhere, or change nothing that the
+models tell apart."""
+
+
+_NOT_DESCRIBED = {"packed_experts": "how the weights of experts lie in memory is not described"}
+"""Switches that change what a step does, in ways that the models do not tell apart, and why a run
+that states one is refused."""
+
+
+def stated_switches(training: Mapping[str, Any]) -> Changes:
+    """The fields of the stack that the switches of a run say. Raises Invalid for a switch that the
+    models lack, and for a word that is not known of CUDA graphs."""
+    changes: Changes = {}
+    for name, value in (training.get("switches") or {}).items():
+        if name in _NOT_DESCRIBED:
+            raise Invalid(f"training.switches.{name}", value, _NOT_DESCRIBED[name])
+        if name == "cuda_graphs" and value not in _GRAPHS:
+            raise Invalid("training.switches.cuda_graphs", value, f"is none of {[*_GRAPHS]}")
+        if name in _READERS:
+            changes |= _READERS[name](value)
+    return changes

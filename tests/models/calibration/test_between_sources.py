@@ -1,0 +1,66 @@
+"""How far sources lie from each other, against medians worked out by hand and drawn ones."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from models.calibration.between_sources import spread_of_sources
+from models.calibration.map_fit import Fit
+from models.spec.profile import Z80
+
+
+def a_fit(stacks: list[str], quantity: str = "step_time", side: str = "equal") -> Fit:
+    """As much of a fit as is read: the quantity and the stack of every target."""
+    targets = [
+        SimpleNamespace(
+            quantity=quantity,
+            side=side,
+            problem=SimpleNamespace(stack=SimpleNamespace(calibrated_as=stack)),
+        )
+        for stack in stacks
+    ]
+    return cast(Any, SimpleNamespace(targets=targets))
+
+
+def spread(fit: Fit, residuals: np.ndarray, names: list[str]) -> float:
+    return spread_of_sources(fit, residuals, np.array(names), ("step_time",))
+
+
+def test_it_is_that_of_the_medians_of_sources_and_not_of_their_runs() -> None:
+    """Six sources of three runs each; the middle 80% of their medians ends at that of rank 4."""
+    medians = [0.0, 0.02, -0.04, 0.06, -0.2, 0.3]
+    residuals = np.array([m + noise for m in medians for noise in (-0.5, 0.0, 0.5)])
+    names = [name for name in "abcdef" for _ in range(3)]
+    assert spread(a_fit(["one"] * 18), residuals, names) == pytest.approx(0.2 / Z80, abs=1e-4)
+
+
+def test_drawn_sources_are_told_as_far_apart_as_they_were_drawn() -> None:
+    draw = np.random.default_rng(0)
+    names = [f"{i}" for i in range(400) for _ in range(9)]
+    residuals = np.repeat(draw.normal(0, 0.15, 400), 9) + draw.normal(0, 0.05, 3600)
+    found = spread(a_fit(["one"] * 3600), residuals, names)
+    assert found == pytest.approx(0.15, rel=0.1)
+
+
+def test_a_stack_of_one_organisation_tells_nothing() -> None:
+    names = [name for name in "abcdefg" for _ in range(3)]
+    residuals = np.repeat([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 9.0], 3)
+    stacks = ["one"] * 18 + ["other"] * 3
+    assert spread(a_fit(stacks), residuals, names) == pytest.approx(0.1 / Z80, abs=1e-4)
+
+
+@pytest.mark.parametrize("organisations", ["aaabbbcccddd", "aabbccddeeffgghh"])
+def test_too_few_sources_or_runs_tell_nothing(organisations: str) -> None:
+    residuals = np.full(len(organisations), 0.3)
+    assert spread(a_fit(["one"] * len(residuals)), residuals, [*organisations]) == 0.0
+
+
+def test_bounds_and_other_quantities_tell_nothing() -> None:
+    names = [*"aaabbbcccdddeeefff"]
+    residuals = np.full(len(names), 0.3)
+    for fit in (a_fit(["one"] * 18, side="at_least"), a_fit(["one"] * 18, "reserved")):
+        assert spread(fit, residuals, names) == 0.0
