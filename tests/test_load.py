@@ -11,6 +11,7 @@ from tests.benchmarks.http_load import Request
 from tests.benchmarks.load import bare, measured
 
 
+@pytest.mark.long
 def test_the_client_counts_every_answer_and_what_it_was(tmp_path: Path) -> None:
     with bare(b'{"a":1}', tmp_path) as server:
         good = Request.of("POST", "/bare", {"model": "llama-3.1-8b"})

@@ -80,5 +80,5 @@ def immutable_response(request: Request, document: dict[str, Any], form: Form = 
 
 def address_etag(request: Request, form: Form) -> str:
     """The ETag of a form of what lies at the address of the request and never changes."""
-    address = request.url.path.rsplit("/v1/", 1)[-1]
+    address = request.scope["path"].rsplit("/v1/", 1)[-1]
     return f'"{address}{form.tag}"'

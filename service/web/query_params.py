@@ -19,6 +19,8 @@ def names_of(dependant: Dependant) -> list[str]:
 
 def require_known(request: Request, known: Collection[str]) -> None:
     """Raises RequestValidationError for parameters that are unknown or repeated."""
+    if not request.scope["query_string"]:
+        return
     query = request.query_params
     results = [_error(name, query.getlist(name), known) for name in query]
     if errors := [error for error in results if error is not None]:

@@ -52,7 +52,7 @@ _FILLED: Mapping[str, Mapping[str, Any]] = {
         "checkpoint.load": "checkpoints",
         "model.moe_aux_loss_coeff": 0.01,
         "model.dsa_indexer_loss_coeff": 0.01,
-        "checkpoint.pretrained_checkpoint": "weights",
+        "checkpoint.pretrained_checkpoint": ".",
     },
     "torchtitan": {
         "hf_assets_path": "tokenizer",

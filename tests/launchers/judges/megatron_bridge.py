@@ -17,13 +17,13 @@ SHIMS["bridge"].apply()
 from megatron.bridge.models.gpt_provider import GPTModelProvider
 from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider
 from megatron.bridge.models.mla_provider import MLAModelProvider
+from megatron.bridge.models.qwen_vl.qwen3_vl_provider import Qwen3VLModelProvider
 from megatron.bridge.models.t5_provider import T5ModelProvider
 
 models = sys.modules["megatron.bridge.models"]
 models.GPTModelProvider = GPTModelProvider
 models.T5ModelProvider = T5ModelProvider
 
-from megatron.bridge.peft.lora import LoRA
 from megatron.bridge.recipes.common import _pretrain_common
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.config import ConfigContainer, runtime_config_update
@@ -65,8 +65,6 @@ def recipe(words: list[str]) -> ConfigContainer:
     """A recipe of a small model, of the kind that the overrides are for."""
     config = _pretrain_common()
     config.model = provider(words)(num_layers=1, hidden_size=128, num_attention_heads=1)
-    if any(word.startswith("peft.") for word in words):
-        config.peft = LoRA()
     config.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
     config.mixed_precision = bf16_mixed()
     return config
@@ -76,6 +74,8 @@ def provider(words: list[str]) -> type:
     """What makes the model that overrides are for."""
     if any(word.startswith("model.hybrid_layer_pattern=") for word in words):
         return HybridModelProvider
+    if any(word.startswith("model.freeze_vision_model=") for word in words):
+        return Qwen3VLModelProvider
     return MLAModelProvider if "model.multi_latent_attention=true" in words else GPTModelProvider
 
 

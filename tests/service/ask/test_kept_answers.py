@@ -189,7 +189,6 @@ def _release_another_version(_: TestClient) -> None:
     service.__version__ += ".post1"
 
 
-@ON_BOTH
 @pytest.mark.parametrize(
     "change",
     [_report_out_of_memory, _activate_another_version, _release_another_version],

@@ -120,7 +120,6 @@ def write(job: Job) -> LaunchConfiguration:
             "dataset.seq_length": job.problem.workload.seq_len,
             **_precision(job, switches),
             **_model(job),
-            **_adapters(job),
             **_switches(switches),
         },
         environment=job_arguments.environment(job),
@@ -168,6 +167,7 @@ def _model(job: Job) -> dict[str, Any]:
     arguments = megatron_model.model_arguments(NAME, job)
     heads = arguments["num_attention_heads"]
     ties = not arguments.pop("untie_embeddings_and_output_weights")
+    arguments.pop("squared_relu", None)  # which is a function here, as recipes have it
     arguments.pop("group_query_attention", None)
     for name in _LISTS:
         if isinstance(arguments.get(name), str):
@@ -195,19 +195,14 @@ def _frozen(encoder: Encoder) -> dict[str, bool]:
     }
 
 
-def _adapters(job: Job) -> dict[str, Any]:
-    """Adapters, of each expert by itself (peft/lora.py)."""
-    lora = job.problem.workload.lora
-    if lora is None:
-        return {}
-    settings: dict[str, Any] = {
-        "peft.dim": lora.rank,
-        "peft.alpha": 2 * lora.rank,
-        "peft.target_modules": _adapted(job.problem.architecture, lora),
-    }
-    if job.problem.architecture.is_moe and "experts" in lora.targets:
-        settings["peft.share_expert_adapters"] = False
-    return settings
+def _adapters(job: Job, lora: Lora) -> str:
+    """What makes adapters, of each expert by itself (peft/lora.py)."""
+    model = job.problem.architecture
+    shares = ", share_expert_adapters=False" if model.is_moe and "experts" in lora.targets else ""
+    return (
+        f"LoRA(dim={lora.rank}, alpha={2 * lora.rank}, target_modules={_adapted(model, lora)}"
+        f"{shares})"
+    )
 
 
 def _adapted(model: Architecture, lora: Lora) -> list[str]:
@@ -307,6 +302,11 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "Recipes for performance have a MixedPrecisionConfig; where a recipe has the name of"
             " one, set cfg.mixed_precision = bf16_mixed() before overrides apply."
+        )
+    if lora := job.problem.workload.lora:
+        yield (
+            f"Set cfg.peft = {_adapters(job, lora)} of megatron.bridge.peft.lora in Python: peft is"
+            " no field that overrides reach."
         )
     if job.problem.architecture.is_moe and switches.get(_GRAPHS) == "full_iteration":
         yield (
