@@ -254,7 +254,9 @@ def with_coverage(profile: Profile, runs: Sequence[MeasuredRun]) -> Profile:
                 counts[term, scope] += len(exercising)
                 sources[term, scope] |= codes
     covered = tuple(
-        TermCoverage(term=term, scope=scope, runs=count, sources=tuple(sorted(sources[term, scope])))
+        TermCoverage(
+            term=term, scope=scope, runs=count, sources=tuple(sorted(sources[term, scope]))
+        )
         for (term, scope), count in sorted(counts.items())
         if count
     )
