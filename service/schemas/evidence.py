@@ -28,6 +28,8 @@ class Source(Wire):
     title: str
     where: str
     """Repository and commit, or paper and table."""
+    organisation: str | None = None
+    """Who ran it."""
 
 
 class PublishedRun(Wire):
@@ -218,7 +220,8 @@ class EvidenceShown(Document):
         return cls.model_validate(
             {
                 **answer.model_dump(include={"id", "date", "distance", "residual"}),
-                **answer.source,
+                "title": answer.source["title"],
+                "where": answer.source["where"],
                 "differs": answer.differs,
                 "layout": answer.layout,
                 "measured_step_time_s": answer.measured.step_time_s,

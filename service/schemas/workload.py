@@ -11,6 +11,7 @@ from models.errors import Invalid
 from models.spec.adapters import MAX_RANK, Lora, Target
 from models.spec.workload import (
     MAX_BATCH,
+    MAX_CAPACITY,
     MAX_SEQ_LEN,
     MAX_SPREAD,
     OPTIMIZERS,
@@ -73,6 +74,9 @@ class WorkloadFields(Wire):
     """Of experts. "global_batch_loss" needs every forward before the first backward."""
     routing: Routing = "natural"
     """"balanced" is forced, as benchmarks run."""
+    capacity_factor: Annotated[float, Field(gt=0, le=MAX_CAPACITY)] | None = None
+    """Every expert works on so many times its even share of the tokens: fewer are padded, and more
+    are dropped. Without it no token is dropped."""
     token_budget: Annotated[float, Field(gt=0, le=1e18)] | None = None
     """Tokens of the whole training."""
     packing: PackingFields | None = None

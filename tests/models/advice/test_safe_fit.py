@@ -133,7 +133,7 @@ def test_where_surety_costs_little_nothing_is_said_of_it() -> None:
 
 def test_who_asks_for_even_chances_is_told_what_asks_for_more() -> None:
     asked = problem("llama-3.1-405b", ("h100", 2048), "megatron", seq_len=8192, global_batch=2048)
-    found = recommend(asked, PROFILE, Constraints(min_fit_probability=EVEN_CHANCE))
+    found = recommend(asked, PROFILE, Constraints(min_fit_probability=EVEN_CHANCE), tolerance=0)
     assert found.fastest.prediction.fit_probability < SAFE_FIT_PROBABILITY
     assert found.bolder is None
     told = next(reason for reason in found.reasons if "min_fit_probability" in reason)

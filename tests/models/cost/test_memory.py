@@ -98,14 +98,15 @@ def test_in_fp32_there_is_no_second_copy() -> None:
 def test_zero_3_shards_as_much_as_its_paper_says() -> None:
     """16 bytes of a parameter (Rajbhandari et al., arXiv 1910.02054 §5.3), beside two layers that
     are gathered and one that is reduced at a time, from 16 bits into what is sent where that is
-    wider; PyTorch's FSDP has 4 bytes of gradient there, and gathers from its fp32 parameters."""
+    wider; PyTorch's FSDP gathers from its fp32 parameters."""
     of_model = question(model="llama-3-8b")
     parameters = of_model.architecture.parameters
     layer = (parameters.total - parameters.embedding - parameters.lm_head) / 32
     for stack, states, reduced in (
         ("deepspeed", 16, 2),
         ("megatron", 18, 6),
-        ("fsdp", 16, 6),
+        ("llm-foundry", 16, 6),
+        ("fsdp", 16, 2),
         ("fms-fsdp", 14, 2),
     ):
         held = held_bytes(

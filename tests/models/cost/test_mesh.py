@@ -76,7 +76,7 @@ def test_ulysses_repeats_key_value_heads_that_are_fewer_than_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stack", "copied"), [("torchtitan", 2 * 4 + 6), ("fsdp", 10), ("fms-fsdp", 4)]
+    ("stack", "copied"), [("torchtitan", 2 * 4 + 6), ("llm-foundry", 10), ("fsdp", 4)]
 )
 def test_fsdp_copies_what_it_gathers_and_reduces(stack: str, copied: int) -> None:
     """fully_shard out of what it gathered, twice (2 + 2 bytes), and into what it reduces (2 + 4);

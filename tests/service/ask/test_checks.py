@@ -87,7 +87,9 @@ def test_a_layout_that_does_not_fit_is_told_what_would_free_enough(shared_client
     assert fits["largest_gib"] == max(answer["prediction"]["memory_gib"].values())
     assert fits["enough"]
     assert all(change["fit_probability"] >= 0.9 for change in fits["enough"])
-    assert answer["first_change"] == fits["enough"][0]
+    first = answer["first_change"]
+    assert first["fit_probability"] >= 0.9
+    assert first["step_time_s"] <= fits["enough"][0]["step_time_s"]
 
 
 def test_an_illegal_layout_names_every_rule_and_still_has_a_best(shared_client) -> None:

@@ -56,7 +56,7 @@ def test_a_database_that_is_gone_is_not_ready(tmp_path) -> None:
     ) as client:
         assert client.get("/livez").status_code == 200
         answer = client.get("/readyz")
-        assert (answer.status_code, answer.json()["database"]) == (503, "not reachable")
+        assert (answer.status_code, answer.json()["database"]) == (503, "does not answer")
         assert_problem(client.get("/v1/profiles"), "unavailable")
     with TestClient(
         create_app(Settings(database_url=f"sqlite:///{tmp_path / 'empty.db'}"))
