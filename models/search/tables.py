@@ -316,7 +316,8 @@ class SearchTables:
         cluster, q = self.problem.cluster, self.question
         degrees = np.union1d(divisors(cluster.num_devices), [*self.experts.ep, *self.experts.etp])
         fillings = filling_code(*self.space.fillings.T)
-        costs = np.empty((len(fillings) + 1, DISPATCH + len(q.layers), len(degrees), 2))
+        d = len(degrees)
+        costs = np.empty((len(fillings) + 1, DISPATCH + len(q.layers), d, d + 1, 2))
         row = np.full(ANY_FILLING + 1, len(fillings))
         row[fillings] = np.arange(len(fillings))
         least = LeastLinks(
