@@ -33,8 +33,10 @@ GATHER, REDUCE, SEND, CONTEXT, DISPATCH = range(5)
 
 ANY_FILLING = len(TORUS_AXES) * len(TORUS_BLOCKS)
 """In place of the number of a filling: whichever serves a collective best."""
-UNDECIDED = -1
-"""In place of a placement: data parallelism is not divided into shards and replicas yet."""
+UNPLACED = -1
+"""In place of a placement: each axis has the best links that any gives it."""
+UNDECIDED = -2
+"""The same, where data parallelism is not divided into shards and replicas yet."""
 
 
 class LeastLinks(NamedTuple):
