@@ -262,8 +262,7 @@ class _Search:
         if self.should_continue():
             return True
         self.last_steps -= 1
-        limited = np.isfinite(self.incumbent.limits.longest).any()
-        return self.last_steps >= 0 and not limited
+        return self.last_steps >= 0 and not self.incumbent.limits_anything
 
     def _certificate(self) -> Certificate:
         tables = self.tables

@@ -61,6 +61,12 @@ class Incumbent:
         """The least time."""
         return float(self.limits.best[0])
 
+    @property
+    def limits_anything(self) -> bool:
+        """Whether there is a step time that layouts have to reach."""
+        limits = self.limits
+        return limits.is_fixed or bool(np.isfinite(min(limits.best[0], limits.faster_than)))
+
     def add(self, layouts: Layouts, times: Array, complexities: Array) -> None:
         """Hold those of some layouts that may be in the answer."""
         rows = np.zeros(len(layouts), dtype=ROW)
