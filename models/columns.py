@@ -152,16 +152,6 @@ def take_at(values: Array, row: Array, column: Array) -> Array:
     return values.reshape(*rest, -1).take(row * width + column, axis=-1)
 
 
-def first_match(columns: Sequence[Array], wanted: Sequence[Array]) -> Array:
-    """For each of n rows that are wanted, the first row of a table that has all its values.
-
-    `columns` are those of the table, `wanted` the same columns of the n rows.
-    """
-    return np.all(
-        [column[:, None] == value for column, value in zip(columns, wanted, strict=True)], axis=0
-    ).argmax(axis=0)
-
-
 def expand_ranges(start: Array, count: Array) -> tuple[Array, Array]:
     """The positions of ranges that begin at `start` and are `count` long, one range after the
     other: (the range that each position is of, the positions)."""

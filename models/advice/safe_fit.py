@@ -35,8 +35,9 @@ def fastest_bolder_layout(answer: Answer, should_continue: ShouldContinue) -> La
         return none
     limit_s = float(answer.times[0]) / (1 + LEAST_BOLDER_GAIN)
     tables = answer.tables.at_fit_probability(EVEN_CHANCE)
+    among = answer.opened if answer.certificate.exact else None
     with suppress(NothingFaster):
-        found = search_on(tables, Goal(faster_than=limit_s), should_continue)
+        found = search_on(tables, Goal(faster_than=limit_s), should_continue, among=among)
         return found.layouts.take(np.array(found.ranked[:1]))
     return none
 

@@ -297,7 +297,7 @@ class FrontierSweep:
                 continue
             incumbent = Incumbent(Goal(both_sides=True))
             incumbent.add(layouts, self._times(slowest, place, layouts), complexities)
-            yield Point.of(place, incumbent.answer(slowest.certificate, slowest.tables))
+            yield Point.of(place, incumbent.answer(slowest.certificate, slowest.tables, ()))
 
     def _times(self, answer: Answer, place: Mapping[str, float], layouts: Layouts) -> Array:
         """Return the step times of layouts at a place that differs from an answer's in its links;

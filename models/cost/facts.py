@@ -478,7 +478,7 @@ def _encoder(encoder: Encoder) -> EncoderFacts:
 def policy_numbers(recompute: Array) -> Array:
     """The distinct policies among these numbers in ascending order, and first of all that of
     none."""
-    return np.array(sorted({NONE, *recompute.tolist()}))
+    return np.array(sorted({NONE, *np.unique(recompute).tolist()}))
 
 
 def _facts(problem: Problem) -> Facts:

@@ -41,7 +41,7 @@ class LayoutParts:
         coefficients, room = coefficient_records(c), room_for(q, tables)
         one = np.empty(1)
         predict_rows(
-            q, tables, rows, coefficients, NO_LINKS, room, np.empty((1, len(TIME))),
+            q, tables, rows, np.arange(1), coefficients, NO_LINKS, room, np.empty((1, len(TIME))),
             np.empty((1, len(MEMORY))), np.empty(1, dtype=np.int64), one, one.copy(),
         )  # fmt: skip
         w = room.workspace

@@ -33,18 +33,21 @@ GATHER, REDUCE, SEND, CONTEXT, DISPATCH = range(5)
 
 ANY_FILLING = len(TORUS_AXES) * len(TORUS_BLOCKS)
 """In place of the number of a filling: whichever serves a collective best."""
-UNDECIDED = -1
-"""In place of a placement: data parallelism is not divided into shards and replicas yet."""
+UNPLACED = -1
+"""In place of a placement: each axis has the best links that any gives it."""
+UNDECIDED = -2
+"""The same, where data parallelism is not divided into shards and replicas yet."""
 
 
 class LeastLinks(NamedTuple):
     """The least that collectives cost over an axis, wherever it lies."""
 
     degrees: Array
-    """(d,): the degrees of axes, ascending."""
+    """(d,): the degrees of axes, ascending; and how far apart neighbours may be."""
     costs: Array
-    """(fillings, collectives, d, 2): seconds a byte, and seconds before the first byte; in every
-    filling of a torus, and last of all in the best of them."""
+    """(fillings, collectives, d, d + 1, 2): seconds a byte, and seconds before the first byte; in
+    every filling of a torus, and last of all in the best of them; over axes of every degree whose
+    neighbours are so many numbers apart, and last of all wherever they are."""
     filling: Array
     """(ANY_FILLING + 1,): the row of `costs` for the number of a filling."""
     domain: int
@@ -63,39 +66,58 @@ def fill_least(
     least.costs[:] = np.inf
     for i in range(len(least.degrees)):
         degree = least.degrees[i]
-        for stride in least.degrees:
+        for j in range(len(least.degrees)):
+            stride = least.degrees[j]
             if stride > 1 and (stride * degree > devices or devices % (stride * degree) != 0):
                 continue
             for filling in fillings:
                 set_group(order, filling, stride, degree, g, TP)
-                lower(least, filling, GATHER, i, gather(f, dims, c, g, TP))
-                lower(least, filling, REDUCE, i, reduce(f, dims, c, g, TP))
-                lower(least, filling, SEND, i, send(dims, c, g, TP))
+                lower(least, filling, GATHER, i, j, gather(f, dims, c, g, TP))
+                lower(least, filling, REDUCE, i, j, reduce(f, dims, c, g, TP))
+                lower(least, filling, SEND, i, j, send(dims, c, g, TP))
                 if f.context == ULYSSES:
-                    lower(least, filling, CONTEXT, i, all_to_all(f, dims, c, g, TP))
+                    lower(least, filling, CONTEXT, i, j, all_to_all(f, dims, c, g, TP))
                 else:
-                    lower(least, filling, CONTEXT, i, gather(f, dims, c, g, TP))
+                    lower(least, filling, CONTEXT, i, j, gather(f, dims, c, g, TP))
                 set_group(order, filling, stride, degree, g, EP)
                 for kind in range(f.kinds):
                     cost = dispatch_cost(f, q.layers[kind], dims, c, g)
-                    lower(least, filling, DISPATCH + kind, i, cost)
+                    lower(least, filling, DISPATCH + kind, i, j, cost)
 
 
 @compiled
-def lower(least: LeastLinks, filling: int, collective: int, degree: int, cost: Cost) -> None:
+def lower(
+    least: LeastLinks, filling: int, collective: int, degree: int, stride: int, cost: Cost
+) -> None:
     for row in (least.filling[filling], least.filling[ANY_FILLING]):
-        costs = least.costs[row, collective, degree]
-        costs[0] = min(costs[0], cost.byte_s)
-        costs[1] = min(costs[1], cost.latency_s)
+        for column in (stride, len(least.degrees)):
+            costs = least.costs[row, collective, degree, column]
+            costs[0] = min(costs[0], cost.byte_s)
+            costs[1] = min(costs[1], cost.latency_s)
 
 
 @compiled
 def least_cost(least: LeastLinks, filling: int, collective: int, degree: int) -> Cost:
+    """Over an axis, wherever it lies."""
     if degree == 1:
         return Cost(0.0, 0.0)
     i = np.searchsorted(least.degrees, degree)
-    costs = least.costs[least.filling[filling], collective, i]
+    costs = least.costs[least.filling[filling], collective, i, len(least.degrees)]
     return Cost(costs[0], costs[1])
+
+
+@compiled
+def least_expert_cost(
+    least: LeastLinks, row: Row, collective: int, stride: int, degree: int
+) -> Cost:
+    """Over an axis of experts, whose neighbours are so far apart on a stage: it is known where it
+    lies, but for the pipeline's axis (models.cost.groups.set_expert_group)."""
+    if degree == 1:
+        return Cost(0.0, 0.0)
+    i, filling = np.searchsorted(least.degrees, degree), least.filling[row.filling]
+    inside = least.costs[filling, collective, i, np.searchsorted(least.degrees, stride)]
+    across = least.costs[filling, collective, i, np.searchsorted(least.degrees, stride * row.pp)]
+    return Cost(min(inside[0], across[0]), min(inside[1], across[1]))
 
 
 @compiled
@@ -103,13 +125,14 @@ def least_links(f: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links
     """The links of a mesh in the best of all placements, each axis by itself. What depends on how
     data parallelism is divided costs nothing where that is not decided (UNDECIDED)."""
     for kind in range(f.kinds):
-        cost = least_cost(least, row.filling, DISPATCH + kind, row.ep)
+        cost = least_expert_cost(least, row, DISPATCH + kind, row.etp, row.ep)
         dispatch[kind, 0] = cost.byte_s
         dispatch[kind, 1] = cost.latency_s
     decided = row.placement != UNDECIDED
     sharding = row.dp_shard * row.cp
     replicas = sharding * row.dp_replicate
-    experts = max(devices_sharing_experts(row) // (row.etp * row.ep), 1)
+    routed = row.etp * row.ep
+    experts = max(devices_sharing_experts(row) // routed, 1)
     axes = (row.dp_shard > 1) + (row.cp > 1)
     knows_sharding = decided and (least.joins_axes or axes < 2)
     knows_replicas = decided and (least.joins_axes or axes + (row.dp_replicate > 1) < 2)
@@ -117,11 +140,11 @@ def least_links(f: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links
     return Links(
         least_cost(least, row.filling, GATHER, row.tp),
         least_cost(least, row.filling, REDUCE, row.tp),
-        least_cost(least, row.filling, GATHER, row.etp),
+        least_expert_cost(least, row, GATHER, 1, row.etp),
         least_cost(least, row.filling, CONTEXT, row.cp),
         least_cost(least, row.filling, SEND, row.pp),
         least_cost(least, row.filling, REDUCE, row.dp_replicate) if decided else none,
-        least_cost(least, row.filling, GATHER, experts) if decided else none,
+        least_expert_cost(least, row, GATHER, routed, experts) if decided else none,
         least_cost(least, row.filling, GATHER, sharding) if knows_sharding else none,
         least_cost(least, row.filling, REDUCE, replicas) if knows_replicas else none,
         float(sharding),
@@ -132,6 +155,6 @@ def least_links(f: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links
 
 
 NO_LINKS = LeastLinks(
-    np.zeros(0, np.int64), np.zeros((0, 0, 0, 2)), np.zeros(0, np.int64), 0, joins_axes=False
+    np.zeros(0, np.int64), np.zeros((0, 0, 0, 0, 2)), np.zeros(0, np.int64), 0, joins_axes=False
 )
 """Of nothing: layouts have the links of their placements."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -13,7 +12,7 @@ import numpy as np
 from models.columns import Array, total
 from models.cost.facts import Question, coefficient_records, policy_numbers, question
 from models.cost.least_links import NO_LINKS
-from models.cost.rows import StageTables, rows_of
+from models.cost.rows import StageTables, fill_keys, rows_of
 from models.cost.stage_partition import splits
 from models.cost.step import MEMORY, TIME, predict_rows, room_for
 from models.spec.flops import AttentionCount, model_flops
@@ -51,11 +50,6 @@ MEMORY_TERMS: dict[str, str] = {
     "context_bytes": "runtime, libraries, communication buffers",
     "fragmentation_bytes": "reserved by the allocator beyond what is in use",
 }
-_OF_SHARD = ("micro_batch", "cp", "tp", "sequence_parallel", "ep", "etp")
-_OF_MESH = (
-    "pp", "dp_shard", "dp_replicate", "placement", "filling", "policy", "recompute_layers",
-    "zero_stage", "reshard", "offload_activations",
-)  # fmt: skip
 
 
 def in_gib(term: str) -> str:
@@ -230,14 +224,13 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     stage, host, once = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
     found = time, memory, stage, host, once
     q, tables, room = rows.question, rows.tables, room_for(rows.question, rows.tables)
-    if n == 1 or len(coefficients) > 1:
-        predict_rows(q, tables, rows.records, coefficients, NO_LINKS, room, *found)
-        return StepCosts(coefficients, *found)
-    order = np.argsort(_alike(rows.records), kind="stable")
-    predict_rows(q, tables, rows.records[order], coefficients, NO_LINKS, room, *found)
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
-    return StepCosts(coefficients, *(values[place] for values in found))
+    order = np.arange(n)
+    if n > 1 and len(coefficients) == 1:
+        keys = np.empty(n, dtype=np.int64)
+        fill_keys(rows.records, keys)
+        order = np.argsort(keys)
+    predict_rows(q, tables, rows.records, order, coefficients, NO_LINKS, room, *found)
+    return StepCosts(coefficients, *found)
 
 
 def step_costs_under_each(rows: LayoutRows, coefficients: Array) -> StepCosts:
@@ -246,17 +239,3 @@ def step_costs_under_each(rows: LayoutRows, coefficients: Array) -> StepCosts:
     n, m = len(rows.records), len(coefficients)
     layout, record = np.divmod(np.arange(n * m), m)
     return step_costs(rows.take(layout), coefficients[record])
-
-
-def _alike(rows: Array) -> Array:
-    """A number for each row, in whose order rows lie together that have the same shard, and among
-    these those on the same mesh: what they share is worked out once."""
-    return (_mixed(rows, _OF_SHARD) << np.uint64(32)) ^ (_mixed(rows, _OF_MESH) >> np.uint64(32))
-
-
-def _mixed(rows: Array, names: Sequence[str]) -> Array:
-    """A number for each row that depends on these fields."""
-    mixed = np.zeros(len(rows), dtype=np.uint64)
-    for name in names:
-        mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + rows[name].astype(np.uint64)
-    return mixed

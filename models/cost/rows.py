@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.columns import Array
+from models.compilation.compiled import compiled, inlined
 from models.spec.device_order import filling_code
 from models.spec.layout import Layouts
 
@@ -45,19 +47,77 @@ ROW = np.dtype(
 )
 
 
+RowColumns: Any = namedtuple("RowColumns", Row.__annotations__)  # type: ignore[misc]
+"""The fields of rows, each an array (n,)."""
+_MIXING = 0x1E3779B97F4A7C15
+"""An odd number whose bits are irregular, by which fields are mixed into one number."""
+
+
 def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
     """Layouts as records, (n,), with the recompute policies and partitions that they have."""
+    worked_out = {
+        "policy": np.searchsorted(policies, layouts.recompute),
+        "partition": partition,
+        "filling": filling_code(layouts.torus_axes, layouts.torus_block),
+    }
+    columns: list[Array] = [
+        np.ascontiguousarray(
+            worked_out[name] if name in worked_out else getattr(layouts, name),
+            dtype=np.bool_ if kind == "bool" else np.int64,
+        )
+        for name, kind in Row.__annotations__.items()
+    ]
     rows = np.empty(len(layouts), dtype=ROW)
-    for name in ROW.names or ():
-        if name == "policy":
-            rows[name] = np.searchsorted(policies, layouts.recompute)
-        elif name == "partition":
-            rows[name] = partition
-        elif name == "filling":
-            rows[name] = filling_code(layouts.torus_axes, layouts.torus_block)
-        else:
-            rows[name] = getattr(layouts, name)
+    _fill_rows(RowColumns(*columns), rows)
     return rows
+
+
+@compiled
+def _fill_rows(c: Any, rows: Array) -> None:
+    for i in range(len(rows)):
+        row = rows[i]
+        row.pp = c.pp[i]
+        row.dp_replicate = c.dp_replicate[i]
+        row.dp_shard = c.dp_shard[i]
+        row.cp = c.cp[i]
+        row.tp = c.tp[i]
+        row.ep = c.ep[i]
+        row.etp = c.etp[i]
+        row.placement = c.placement[i]
+        row.filling = c.filling[i]
+        row.micro_batch = c.micro_batch[i]
+        row.sequence_parallel = c.sequence_parallel[i]
+        row.policy = c.policy[i]
+        row.recompute_layers = c.recompute_layers[i]
+        row.offload_activations = c.offload_activations[i]
+        row.offload_optimizer = c.offload_optimizer[i]
+        row.zero_stage = c.zero_stage[i]
+        row.reshard = c.reshard[i]
+        row.schedule = c.schedule[i]
+        row.virtual_stages = c.virtual_stages[i]
+        row.partition = c.partition[i]
+
+
+@compiled
+def fill_keys(rows: Array, keys: Array) -> None:
+    """Writes a number for each row, (n,), in whose order rows lie together that have the same
+    shard, and among these those on the same mesh, and then those whose parts run alike."""
+    for i in range(len(rows)):
+        row = rows[i]
+        shard = row.micro_batch * _MIXING + row.cp
+        shard = (shard * _MIXING + row.tp) * _MIXING + row.sequence_parallel
+        shard = (shard * _MIXING + row.ep) * _MIXING + row.etp
+        mesh = (row.pp * _MIXING + row.dp_shard) * _MIXING + row.dp_replicate
+        mesh = (mesh * _MIXING + row.placement) * _MIXING + row.filling
+        regime = (row.policy * _MIXING + row.recompute_layers) * _MIXING + row.zero_stage
+        regime = (regime * _MIXING + row.reshard) * _MIXING + row.offload_activations
+        keys[i] = (high_bits(shard) << 40) + (high_bits(mesh) << 20) + high_bits(regime)
+
+
+@inlined
+def high_bits(mixed: int) -> int:
+    """The highest twenty bits, which depend on all others."""
+    return (mixed * _MIXING) >> 44 & 0xFFFFF
 
 
 class StageTables(NamedTuple):

@@ -172,6 +172,8 @@ class Room(NamedTuple):
     groups: Groups
     row: Array
     """(1,) of Row: the layout whose parts are exposed."""
+    shard: Array
+    """(1,) of Row: the layout whose shard is worked out."""
 
 
 def room_for(q: Question, tables: StageTables) -> Room:
@@ -181,7 +183,15 @@ def room_for(q: Question, tables: StageTables) -> Room:
         scratch_for(tables),
         groups_for(q.order),
         np.zeros(1, ROW),
+        np.zeros(1, ROW),
     )
+
+
+@inlined
+def forget(room: Room) -> None:
+    """For another question, or other coefficients, than before."""
+    room.shard[0].micro_batch = 0
+    room.row[0].policy = -1
 
 
 # -- parts and stages
@@ -628,27 +638,23 @@ def gradient_bytes(
 
 @compiled
 def set_mesh(
-    q: Question,
-    row: Row,
-    c: CoefficientRecord,
-    wanted: int,
-    anew: bool,
-    least: LeastLinks,
-    room: Room,
+    q: Question, row: Row, c: CoefficientRecord, wanted: int, least: LeastLinks, room: Room
 ) -> None:
-    """Works out what a layout's mesh decides; its shard only if `anew`. Where the least links are
-    known, they stand for those of its placement."""
+    """Works out what a layout's mesh decides; its shard, unless that is known. Where it is not
+    placed, the least links stand for those of its placement."""
     f, w = q.facts[0], room.workspace
     shard = shard_of(f, row)
-    if anew:
+    if not same_shard(row, room.shard[0]):
         of_images = encoder_shard(q.images, row)
         set_shard(q, shard, of_images, c, wanted, w.parts, w.again, w.kept, w.pieces)
-    if len(least.degrees) > 0:
+        room.shard[0] = row
+    if row.placement < 0:
         links = least_links(f, row, least, w.dispatch)
     else:
         links = links_of(f, q.layers, q.dims, q.order, row, c, room.groups, w.dispatch)
     set_traffic(q, row, shard, c, links, w.dispatch, w.parts, w.mesh[0])
-    w.mesh[0].undecided = len(least.degrees) > 0
+    w.mesh[0].undecided = row.placement < 0
+    room.row[0].policy = -1  # nothing is exposed on this mesh yet
 
 
 @inlined
@@ -676,6 +682,7 @@ def predict_rows(
     q: Question,
     tables: StageTables,
     rows: Array,
+    order: Array,
     coefficients: Array,
     least: LeastLinks,
     room: Room,
@@ -687,18 +694,24 @@ def predict_rows(
 ) -> None:
     """Writes time (n, terms), memory (n, terms), the fullest stage (n,), bytes on the host (n,) and
     the data-parallel traffic exposed once a step (n,) of n layouts, under one set of coefficients
-    or one for each. What a layout has in common with the one before it is not worked out again."""
+    or one for each. They are taken in an `order` (n,): what a layout has in common with the one
+    before it is not worked out again."""
     wanted, drawn = wanted_pieces(q.policies), len(coefficients) > 1
-    for i in range(len(rows)):
-        row, before, c = rows[i], rows[max(i - 1, 0)], coefficients[i if drawn else 0]
-        new_shard = i == 0 or drawn or not same_shard(row, before)
-        new_mesh = new_shard or not same_mesh(row, before)
+    forget(room)
+    before = room.shard[0]
+    for i in order:
+        row, c = rows[i], coefficients[i if drawn else 0]
+        if drawn:
+            forget(room)
+        new_mesh = room.shard[0].micro_batch == 0
+        new_mesh = new_mesh or not (same_shard(row, before) and same_mesh(row, before))
         if new_mesh:
-            set_mesh(q, row, c, wanted, new_shard, least, room)
+            set_mesh(q, row, c, wanted, least, room)
         if new_mesh or not same_regime(row, before):
             expose_parts(q.facts[0], q.layers, q.policies, row, c, room.workspace)
         once[i] = set_step(q, row, c, tables, room, time[i])
         fullest[i], host[i] = set_memory(q, row, c, tables, room, memory[i])
+        before = row
 
 
 @inlined

@@ -89,12 +89,6 @@ def points_of_degrees(layouts: Layouts) -> Array:
     return _points(_degree_counts(layouts))
 
 
-def points_of_place(layouts: Layouts, experts_across: Array, tensor_across: Array) -> Array:
-    """The points that the placement decides, by whether experts and tensor parallelism are across
-    scale-up domains."""
-    return _points(_place_counts(layouts, experts_across, tensor_across))
-
-
 def points_of_policy(layouts: Layouts) -> Array:
     """The points that neither degrees nor placement decide: schedule, sharding, memory."""
     return _points(_policy_counts(layouts))
@@ -126,13 +120,9 @@ def _placement_counts(problem: Problem, x: Layouts, placed: Groups) -> dict[str,
     def crosses(axis: SharedRows[Group]) -> Array:
         return axis.per_row(axis.table.crosses(problem.cluster.scale_out_mask))
 
-    return _place_counts(x, crosses(placed.ep), crosses(placed.tp))
-
-
-def _place_counts(x: Layouts, experts_across: Array, tensor_across: Array) -> dict[str, Array]:
     return {
-        "expert_across_domains": (x.ep > 1) & experts_across,
-        "tensor_across_domains": (x.tp > 1) & tensor_across,
+        "expert_across_domains": (x.ep > 1) & crosses(placed.ep),
+        "tensor_across_domains": (x.tp > 1) & crosses(placed.tp),
         "placement": x.placement != DEFAULT_PLACEMENT,
         "torus_block": x.torus_block > 1,
     }

@@ -13,39 +13,35 @@ tolerance, from the simplest to the fastest.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 
-from models.columns import Array, distinct, growing_slices
+from models.columns import Array, growing_slices
 from models.errors import OutOfTime
-from models.layouts.complexity import (
-    MOST_POINTS,
-    complexity,
-    points_of_degrees,
-)
-from models.layouts.space import Space, variant_row
+from models.layouts.complexity import complexity, points_of_degrees
+from models.layouts.space import Space
+from models.search.compiled_tables import TALLY, room_for_found, taken
 from models.search.incumbent import Incumbent
-from models.search.leaves import Leaves, room_for_found
-from models.search.mesh_policies import Count, Meshes, taken
 from models.search.minimum_memory import MinimumMemory
-from models.search.placements import Places, Unplaced
 from models.search.result import (
     Answer,
     Certificate,
+    Cores,
     Goal,
     NothingFaster,
     ShouldContinue,
     run_to_completion,
 )
 from models.search.tables import NoLegalLayout, SearchTables
-from models.spec.device_order import filling_code
-from models.spec.layout import DEGREES, TORUS_KNOBS, Layouts
+from models.spec.layout import Layouts
 from models.spec.profile import Profile
 
 _FIRST_CORES, _CORES = 1 << 8, 1 << 11  # opened together
 _CROSSED = 1 << 14  # cores bounded together at first, later all
-_FIRST_MESHES, _MESHES = 1 << 4, 1 << 10  # given policies together
-_FIRST_PLACED, _PLACED = 1 << 4, 1 << 8  # meshes placed together
-_FOUND = 1 << 14  # layouts but for their placement, found together
+_STEPS = 1 << 13  # meshes and places that are bounded between two looks at the clock
+_FOUND = 1 << 12  # layouts that are found meanwhile
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
 _LAST_STEPS = 8  # that a search still takes when it has to stop and nothing fits yet
 
@@ -68,13 +64,18 @@ def search(
 
 
 def search_on(
-    tables: SearchTables, goal: Goal, should_continue: ShouldContinue, known: Layouts | None = None
+    tables: SearchTables,
+    goal: Goal,
+    should_continue: ShouldContinue,
+    known: Layouts | None = None,
+    among: Sequence[Cores] | None = None,
 ) -> Answer:
-    """The same on what is known of a space."""
+    """The same on what is known of a space; and `among` some cores of it, if they are given: those
+    that an exact answer did not rule out have all that are faster than the fastest of it."""
     incumbent = Incumbent(goal)
     if known is not None:
         incumbent.knowing(*_reached(tables, known))
-    answer = _Search(tables, incumbent, should_continue).run()
+    answer = _Search(tables, incumbent, should_continue).run(among)
     while answer.certificate.exact and incumbent.short:
         incumbent = incumbent.again()
         try:
@@ -109,7 +110,7 @@ def _within(
 ) -> tuple[bool, Incumbent]:
     """Whether a search of all that take no longer than the limits came to its end, and what it
     holds."""
-    incumbent = Incumbent(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
+    incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, should_continue, most)
     search.open_all()
     return search.exact, incumbent
@@ -134,17 +135,22 @@ class _Search:
         self.tables, self.incumbent = tables, incumbent
         self.should_continue, self.most = should_continue, most
         self.rejected, self.pruned_by_memory = tables.rejected.copy(), tables.pruned_by_memory
-        self.evaluated = self.over_memory = 0
-        self.closing_bound = np.inf
+        self.tally = np.zeros(1, dtype=TALLY)
+        self.tally["closing_bound"] = np.inf
         self.exact = True
         self.found = room_for_found(_FOUND)
+        self.opened: list[Cores] = []
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
-    def run(self) -> Answer:
-        self.open_all()
+    def run(self, among: Sequence[Cores] | None = None) -> Answer:
+        if among is None:
+            self.open_all()
+        else:
+            for cores in among:
+                self._open_cores(cores)
         if not self.incumbent.layouts:
             raise self._nothing()
-        return self.incumbent.answer(self._certificate(), self.tables)
+        return self.incumbent.answer(self._certificate(), self.tables, self.opened)
 
     # -- trunks and cores
 
@@ -163,7 +169,7 @@ class _Search:
         for block in (order[:first], order[first:]):
             wanted = self._wanted(bound[block], trunks.pp[block] > 1, points[block])
             if len(wanted):
-                self._open_cores(*self._crossed(block[wanted]))
+                self._open_cores(self._bounded_cores(*self._crossed(block[wanted])))
 
     def _crossed(self, trunks: Array) -> tuple[Array, Array]:
         """Trunks with every pair of expert degrees that may fold over their stages."""
@@ -174,25 +180,31 @@ class _Search:
         self.rejected["experts_fold_over_dense_axes"] += (every - folding) * len(tables.policies)
         return trunk, pair
 
-    def _open_cores(self, trunk: Array, pair: Array) -> None:
-        """Open cores, those that promise most on each side of pp = 1 first."""
+    def _bounded_cores(self, trunk: Array, pair: Array) -> Cores:
+        """Trunks with pairs of expert degrees; bounded in an order in which shards repeat."""
         tables = self.tables
         cores = tables.cores(trunk, pair)
         order = np.lexsort(
             (cores.pp, cores.etp, cores.ep, cores.sequence_parallel, cores.cp, cores.tp,
              cores.micro_batch)
         )  # fmt: skip
-        points, piped = points_of_degrees(cores), cores.pp > 1
-        rows, chain = tables.undivided_rows(cores.take(order)), tables.trunks.chains[trunk]
-        bound = np.empty(len(order))
-        bound[order], _ = tables.bound(rows, chain[order])
+        cores, chain = cores.take(order), tables.trunks.chains[trunk[order]]
+        bound, _ = tables.bound(tables.undivided_rows(cores), chain)
+        return Cores(cores, chain, bound)
+
+    def _open_cores(self, cores: Cores) -> None:
+        """Open cores, those that promise most on each side of pp = 1 first."""
+        layouts, chain, bound = cores
+        points, piped = points_of_degrees(layouts), layouts.pp > 1
         order = _alternating(bound, piped)
         for some, rest in growing_slices(order, _FIRST_CORES, _CORES):
             if not self._may_go_on(float(bound[rest].min())):
                 return
             wanted = some[self._wanted(bound[some], piped[some], points[some])]
             if len(wanted):
-                self._open_meshes(cores.take(wanted), chain[wanted])
+                opened = Cores(layouts.take(wanted).materialised(), chain[wanted], bound[wanted])
+                self.opened.append(opened)
+                self._open_meshes(opened.layouts, opened.chain)
 
     # -- meshes
 
@@ -202,143 +214,74 @@ class _Search:
         layouts, parent = tables.space.split(cores)
         if not len(layouts):
             return
-        legal = tables.legal_variants[variant_row(layouts)]
-        points, piped = points_of_degrees(layouts), layouts.pp > 1
-        meshes = Meshes(tables.rows(layouts), chain[parent], legal, points)
+        meshes = tables.meshes(layouts, chain[parent])
         bound = tables.bound_meshes(meshes)
-        if tables.space.has_torus_choice:
-            kept = self._wanted(bound, piped, points)
-            layouts, parent = self._filled(layouts.take(kept))
-            meshes = taken(meshes, kept[parent])
-            meshes.rows["filling"] = filling_code(layouts.torus_axes, layouts.torus_block)
-            points, piped = meshes.points, layouts.pp > 1
-            bound = tables.bound_meshes(meshes)
-        order = _alternating(bound, piped)
+        order = _alternating(bound, layouts.pp > 1)
         order = order[np.isfinite(bound[order])]
-        for some, rest in growing_slices(order, _FIRST_MESHES, _MESHES):
-            if not self._may_go_on(float(bound[rest].min())):
+        meshes, bound = taken(meshes, order), bound[order]
+        while len(bound):
+            if not self._may_go_on(float(bound.min())):
                 return
-            wanted = some[self._wanted(bound[some], piped[some], points[some])]
-            if len(wanted):
-                self._give_policies(layouts.take(wanted), taken(meshes, wanted))
+            opened = tables.open_meshes(
+                meshes, bound, self.incumbent.limits, _STEPS, self.tally, self.found
+            )
+            self._keep_found(opened)
+            meshes, bound = taken(meshes, slice(opened, None)), bound[opened:]
 
-    def _give_policies(self, layouts: Layouts, meshes: Meshes) -> None:
-        """Give meshes every variant of sharding and memory policy, and every schedule."""
-        tables, start = self.tables, 0
-        while start < len(layouts):
-            left = taken(meshes, np.arange(start, len(layouts)))
-            count = tables.give_policies(left, self._limits(), self.found)
-            self._count(count)
-            leaves = Leaves.of(self.found, count.found, start)
-            start += count.meshes
-            for some in leaves.by_mesh(_FIRST_PLACED, _PLACED):
-                points = meshes.points[some.mesh] + some.points(tables)
-                wanted = self._wanted(some.seconds, some.piped, points)
-                if len(wanted):
-                    self._place(layouts, meshes.chain, some.take(wanted))
-
-    def _limits(self) -> Array:
-        """The longest step that may be in the answer, without and with a pipeline, by points of
-        complexity."""
-        fast = self.incumbent.limit(np.array([0, 1]))
-        simple = self.incumbent.simple_enough(np.arange(MOST_POINTS))
-        return np.minimum(np.maximum(fast[:, None], simple), self.incumbent.goal.faster_than)
-
-    def _count(self, count: Count) -> None:
-        self.over_memory += count.over_memory
-        self.rejected["dominated"] += count.dominated
-        self.closing_bound = min(self.closing_bound, count.closing_bound)
-
-    # -- placements
-
-    def _place(self, meshes: Layouts, chain: Array, leaves: Leaves) -> None:
-        """Place what is left on the fabric in every legal way, and predict it. The leaves of each
-        mesh follow each other."""
-        tables = self.tables
-        first_leaf = np.flatnonzero(np.diff(leaves.mesh, prepend=-1))
-        used = leaves.mesh[first_leaf]
-        first, kind = distinct(*(getattr(meshes, name)[used] for name in (*DEGREES, *TORUS_KNOBS)))
-        placed, of_kind, points = tables.placed(meshes.take(used[first]))
-        start = np.searchsorted(of_kind, np.arange(len(first) + 1))
-        filling = filling_code(placed.torus_axes, placed.torus_block)
-        of_policy = leaves.points(tables)
-        leaf, place, seconds, evaluated, closing_bound = tables.place(
-            Unplaced(
-                np.append(first_leaf, len(leaves)), chain[used],
-                np.minimum.reduceat(of_policy, first_leaf),
-                leaves.rows, leaves.schedule, of_policy, leaves.seconds,
-            ),
-            Places(start[kind], start[kind + 1], placed.placement, filling, points),
-            self._limits(),
-        )  # fmt: skip
-        self.evaluated += evaluated
-        self.closing_bound = min(self.closing_bound, closing_bound)
-        points = points[place] + of_policy[leaf]
-        kept = self._wanted(seconds, leaves.piped[leaf], points)
-        leaf, place = leaf[kept], place[kept]
-        chosen = meshes.take(leaves.mesh[leaf]).with_columns(
-            placement=placed.placement[place],
-            torus_axes=placed.torus_axes[place],
-            torus_block=placed.torus_block[place],
-        )
-        layouts = tables.with_policies(
-            chosen, leaves.schedule[leaf], leaves.variant[leaf]
-        ).with_columns(recompute_layers=leaves.rows["recompute_layers"][leaf].astype(np.int64))
-        self.incumbent.add(layouts, seconds[kept], points[kept])
-
-    def _filled(self, meshes: Layouts) -> tuple[Layouts, Array]:
-        """Meshes in every filling of a torus, and the mesh of each."""
-        fillings = self.tables.space.fillings
-        mesh = np.repeat(np.arange(len(meshes)), len(fillings))
-        axes, block = np.tile(fillings, (len(meshes), 1)).T
-        return meshes.take(mesh).with_columns(torus_axes=axes, torus_block=block), mesh
+    def _keep_found(self, opened: int) -> None:
+        """Hold what was found on so many meshes, and make room for more."""
+        found = int(self.tally[0]["found"])
+        self.tally[0]["found"] = 0
+        rows, variant, schedule, seconds, points = (values[:found].copy() for values in self.found)
+        self.incumbent.keep(self.tables.layouts(rows, schedule, variant), seconds, points)
+        if not opened:  # there are more on one mesh
+            self.found = room_for_found(8 * len(self.found.seconds))
 
     # -- what is left out
 
     def _wanted(self, bound: Array, piped: Array, points: Array) -> Array:
         """The positions of rows that may be in the answer."""
-        wanted = self.incumbent.wanted(bound, piped, points)
-        self.closing_bound = min(self.closing_bound, float(bound[~wanted].min(initial=np.inf)))
+        wanted = self.incumbent.is_wanted(bound, piped, points)
+        self._leave_out(float(bound[~wanted].min(initial=np.inf)))
         return np.flatnonzero(wanted)
+
+    def _leave_out(self, bound: float) -> None:
+        """Take account of the least bound of some that are not looked at."""
+        self.tally["closing_bound"] = np.minimum(self.tally["closing_bound"], bound)
 
     def _may_go_on(self, bound: float) -> bool:
         """Unless the caller stops the search or it has looked at too much; `bound`: of all that
         would be left."""
-        if self.evaluated <= self.most and self._has_time():
+        if self.tally[0]["evaluated"] <= self.most and self._has_time():
             return True
         self.exact = False
-        self.closing_bound = min(self.closing_bound, bound)
+        self._leave_out(bound)
         return False
 
     def _has_time(self) -> bool:
         if self.should_continue():
             return True
         self.last_steps -= 1
-        limited = np.isfinite(min(self.incumbent.best, self.incumbent.goal.faster_than))
-        return self.last_steps >= 0 and not limited
+        return self.last_steps >= 0 and not self.incumbent.limits_anything
 
     def _certificate(self) -> Certificate:
         tables = self.tables
-        rejected = {name: count for name, count in self.rejected.items() if count}
-        size = tables.space.size
-        rest = (
-            size
-            - sum(rejected.values())
-            - self.over_memory
-            - self.pruned_by_memory
-            - self.evaluated
-        )
+        tally = self.tally[0]
+        rejected = self.rejected + Counter(dominated=int(tally["dominated"]))
+        size, closing_bound = tables.space.size, float(tally["closing_bound"])
+        over_memory, evaluated = int(tally["over_memory"]), int(tally["evaluated"])
+        counted = sum(rejected.values()) + over_memory + self.pruned_by_memory + evaluated
         return Certificate(
             space=size,
             cardinality=tables.space.cardinality,
-            rejected=rejected,
-            over_memory=self.over_memory,
+            rejected=dict(rejected),
+            over_memory=over_memory,
             pruned_by_memory=self.pruned_by_memory,
-            pruned_by_bound=rest,
-            evaluated=self.evaluated,
-            closing_bound_s=self.closing_bound if np.isfinite(self.closing_bound) else None,
+            pruned_by_bound=size - counted,
+            evaluated=evaluated,
+            closing_bound_s=closing_bound if np.isfinite(closing_bound) else None,
             exact=self.exact,
-            gap=max(self.incumbent.best / self.closing_bound - 1, 0.0),
+            gap=max(self.incumbent.best / closing_bound - 1, 0.0),
         )
 
     def _nothing(self) -> Exception:

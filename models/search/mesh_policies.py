@@ -6,20 +6,15 @@ answer is left out as soon as that shows.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
-from models.cost.facts import CoefficientRecord, Question
-from models.cost.least_links import LeastLinks
-from models.cost.rows import Row, StageTables
-from models.cost.shard import same_shard
+from models.cost.rows import Row
 from models.cost.step import (
-    Room,
     expose_parts,
     fill_stages,
+    forget,
     same_regime,
     set_kept,
     set_mesh,
@@ -27,183 +22,208 @@ from models.cost.step import (
     step_time,
     wanted_pieces,
 )
-from models.search.fit import Margin, fits
-from models.search.least_passes import LeastPasses, least_seconds, seconds_of
+from models.search.compiled_tables import CompiledTables, Found, Meshes, PolicyTables, Tally
+from models.search.fit import fits
+from models.search.least_passes import least_seconds, seconds_of
+from models.search.limits import Limits, hold
 from models.search.partial_sums import least_memory, least_step
 
 
-class PolicyTables(NamedTuple):
-    """The policies that meshes may have."""
-
-    variants: Array
-    """(v,) of Row: shardings with memory policies."""
-    plain: Array
-    """(v,): whether a variant is the first of its sharding, without recompute and offload."""
-    open_layers: Array
-    """(v,): whether it is open how many layers of a chunk a variant recomputes."""
-    variant_points: Array
-    """(v,): points of complexity."""
-    schedules: Array
-    """(s,) of Row."""
-    balanced: Array
-    """(s,): whether chunks need not have equal numbers of layers."""
-    schedule_points: Array
-    """(s,): points of complexity, in a pipeline."""
-    legal: Array
-    """(chains, s): which schedules a pipeline may have."""
-    partition: Array
-    """(chains, s): how it splits its layers then."""
-    layers: Array
-    """How many layers of a chunk may be recomputed where that is open, but for all; ascending."""
-    all_layers: bool
-    """Whether all of them may be."""
-    hides_most: int
-    """A schedule that hides no less than any that is offered."""
-
-
-class Meshes(NamedTuple):
-    """Meshes that are not placed yet."""
-
-    rows: Array
-    """(n,) of Row."""
-    chain: Array
-    """(n,): which pipeline each has."""
-    legal: Array
-    """(n, v): which variants it may have."""
-    points: Array
-    """(n,): points of complexity."""
-
-
-def taken(meshes: Meshes, at: Array) -> Meshes:
-    """Those at some positions."""
-    return Meshes(*(values[at] for values in meshes))
-
-
-class Layers(NamedTuple):
-    """Numbers of layers that may be recomputed: how many there are, and the position of the least
-    that fits; beyond them where none does."""
-
-    legal: int
-    least: int
-
-
-class Found(NamedTuple):
-    """Layouts but for their placement, each array of the same length."""
-
-    mesh: Array
-    variant: Array
-    schedule: Array
-    rows: Array
-    seconds: Array
-    """Of a step over the best links that a placement might give."""
-
-
-class Count(NamedTuple):
-    """How far an enumeration came, and what it left out, in layouts but for their placement."""
-
-    meshes: int
-    """How many are done; fewer than there are where there was no more room for what was found."""
-    found: int
-    over_memory: int
-    dominated: int
-    """That recompute more layers than have to be."""
-    closing_bound: float
-    """The least bound of what was left out."""
-
-
 @compiled
+def bound_meshes(t: CompiledTables, meshes: Meshes, seconds: Array) -> None:
+    """Writes the least step time of meshes, (n,), under any variant that may fit; infinite where
+    none may."""
+    forget(t.room)
+    wanted = wanted_pieces(t.question.policies)
+    for mesh in range(len(meshes.rows)):
+        seconds[mesh] = bound_mesh(t, meshes, mesh, wanted)
+
+
+@inlined
+def bound_mesh(t: CompiledTables, meshes: Meshes, mesh: int, wanted: int) -> float:
+    """The same of one mesh. Where the first memory policy of a sharding may fit, which keeps
+    everything on the device, no other takes less: they only add work."""
+    row, policies = meshes.rows[mesh], t.policies
+    set_mesh(t.question, row, t.coefficients[0], wanted, t.least, t.room)
+    seconds, keeps_all = np.inf, False
+    for variant in range(len(policies.variants)):
+        plain = policies.plain[variant]
+        if meshes.legal[mesh, variant] and (plain or not keeps_all):
+            bound = bound_variant(t, meshes.chain[mesh], variant, row)
+            seconds = min(seconds, bound)
+            keeps_all = bound < np.inf if plain else keeps_all
+    return seconds
+
+
+@inlined
+def bound_variant(t: CompiledTables, chain: int, variant: int, row: Row) -> float:
+    """The least step time of a mesh under a variant and any schedule, with as few layers recomputed
+    as may be where that is open; infinite where it does not fit."""
+    q, c, w = t.question, t.coefficients[0], t.room.workspace
+    f, flying, capacity = q.facts[0], t.passes.kept[chain], t.margin.capacity
+    set_variant(t.policies, row, variant)
+    set_kept(f, q.policies, row, w)
+    if least_memory(f, row, c, w, flying) > capacity:
+        return np.inf
+    if t.policies.open_layers[variant]:
+        low, high = 1, -(-f.num_layers // row.pp)
+        while low < high:
+            row.recompute_layers = (low + high) // 2
+            set_kept(f, q.policies, row, w)
+            if least_memory(f, row, c, w, flying) > capacity:
+                low = row.recompute_layers + 1
+            else:
+                high = row.recompute_layers
+        row.recompute_layers = low
+    return bound_schedules(t, chain, row)
+
+
+@inlined
+def bound_schedules(t: CompiledTables, chain: int, row: Row) -> float:
+    """The least step time of a layout under any schedule."""
+    expose(t, row)
+    w = t.room.workspace
+    passes = least_seconds(w, t.passes, chain)
+    return least_step(t.question.facts[0], row, t.coefficients[0], w, passes)
+
+
+@inlined
+def bound_schedule(t: CompiledTables, chain: int, schedule: int, row: Row) -> float:
+    """The least step time of a layout."""
+    expose(t, row)
+    w = t.room.workspace
+    passes = seconds_of(w, t.passes, chain, schedule)
+    return least_step(t.question.facts[0], row, t.coefficients[0], w, passes)
+
+
+@inlined
+def step_seconds(t: CompiledTables, row: Row) -> float:
+    """The step time of a layout, as its parts are exposed."""
+    q, w, stages = t.question, t.room.workspace, t.room.stages
+    f, time = q.facts[0], t.scratch.time
+    fill_stages(f, q.layers, row, t.stages, w, stages)
+    step_time(f, row, t.coefficients[0], t.stages, w, stages, t.room.scratch, time)
+    return time.sum()
+
+
+@inlined
 def give_policies(
-    q: Question,
-    tables: StageTables,
-    coefficients: Array,
-    least: LeastLinks,
-    passes: LeastPasses,
-    policies: PolicyTables,
+    t: CompiledTables, meshes: Meshes, mesh: int, limits: Limits, tally: Tally
+) -> bool:
+    """Writes what the policies of a mesh take over the least links, of those that fit and may be in
+    the answer; false where there are none.
+
+    Where the plain variant of a sharding fits under a schedule, or takes too long, that is settled:
+    the others only add work.
+    """
+    policies, settled, least = t.policies, t.scratch.settled, t.scratch.least
+    row, chain = meshes.rows[mesh], meshes.chain[mesh]
+    piped = 1 if row.pp > 1 else 0
+    longest, any_left = limits.longest[piped], False
+    quickest = t.scratch.quickest
+    least[:] = np.inf
+    quickest[:] = np.inf
+    for variant in range(len(policies.variants)):
+        if policies.first[variant]:
+            settled[:] = False
+        if not meshes.legal[mesh, variant] or all_settled(policies, chain, settled):
+            continue
+        plain, points = policies.plain[variant], meshes.points[mesh] + policies.points[variant]
+        seconds = bound_variant(t, chain, variant, row)
+        t.scratch.fewest[variant] = row.recompute_layers
+        if seconds > longest[points]:
+            tally.closing_bound = min(tally.closing_bound, seconds)
+            if plain and seconds < np.inf:
+                settled[:] = True
+            continue
+        for schedule in range(len(policies.schedules)):
+            if not policies.legal[chain, schedule] or settled[schedule]:
+                continue
+            set_schedule(policies, chain, row, schedule)
+            row.recompute_layers = fewest_layers(policies) if policies.open_layers[variant] else 0
+            limit = longest[points + piped * policies.schedule_points[schedule]]
+            seconds = bound_schedule(t, chain, schedule, row)
+            if seconds <= limit:
+                if not recompute_until_it_fits(t, row, variant, schedule, tally):
+                    continue
+                expose(t, row)
+                seconds = step_seconds(t, row)
+            settled[schedule] = plain
+            if seconds > limit:
+                tally.closing_bound = min(tally.closing_bound, seconds)
+                continue
+            least[variant, schedule] = seconds
+            quickest[variant] = min(quickest[variant], seconds)
+            t.scratch.layers[variant, schedule] = row.recompute_layers
+            any_left = True
+    return any_left
+
+
+@inlined
+def bound_left(t: CompiledTables, meshes: Meshes, mesh: int, points: int, limits: Limits) -> float:
+    """The least step time of a mesh under any variant that may be in the answer."""
+    row, chain = meshes.rows[mesh], meshes.chain[mesh]
+    longest, seconds = limits.longest[1 if row.pp > 1 else 0], np.inf
+    for variant in range(len(t.policies.variants)):
+        own = points + t.policies.points[variant]
+        if t.scratch.quickest[variant] <= longest[own]:
+            set_variant(t.policies, row, variant)
+            row.recompute_layers = t.scratch.fewest[variant]
+            seconds = min(seconds, bound_schedules(t, chain, row))
+    return seconds
+
+
+@inlined
+def evaluate_policies(
+    t: CompiledTables,
     meshes: Meshes,
-    limits: Array,
-    margin: Margin,
-    room: Room,
-    time: Array,
-    memory: Array,
-    settled: Array,
+    mesh: int,
+    points: int,
+    limits: Limits,
+    tally: Tally,
     found: Found,
-) -> Count:
-    """Writes the layouts of meshes that fit, and that may be in an answer: none takes longer than
-    `limits` (2, points) say, of those without and with a pipeline, by points of complexity. Where
-    the plain variant of a sharding fits under a schedule, or takes too long, that is `settled`
-    (s,): the others only add work."""
-    f, c, w, wanted = q.facts[0], coefficients[0], room.workspace, wanted_pieces(q.policies)
-    count, over_memory, dominated, closing = 0, 0, 0, np.inf
-    most = len(policies.variants) * len(policies.schedules)
-    rows, known = meshes.rows, room.row[0]
-    for mesh in range(len(rows)):
-        if count + most > len(found.mesh):
-            return Count(mesh, count, over_memory, dominated, closing)
-        row, chain, piped = rows[mesh], meshes.chain[mesh], 1 if rows[mesh].pp > 1 else 0
-        before = rows[max(mesh - 1, 0)]
-        set_mesh(q, row, c, wanted, mesh == 0 or not same_shard(row, before), least, room)
-        known.policy = -1  # nothing is exposed on this mesh yet
-        for variant in range(len(policies.variants)):
-            if not meshes.legal[mesh, variant]:
+) -> bool:
+    """Writes the layouts of a mesh in its place, which has so many `points` of complexity, that may
+    be in the answer; false where there was no room for one."""
+    policies, least = t.policies, t.scratch.least
+    row, chain = meshes.rows[mesh], meshes.chain[mesh]
+    piped = 1 if row.pp > 1 else 0
+    longest = limits.longest[piped]
+    for variant in range(len(policies.variants)):
+        if t.scratch.quickest[variant] == np.inf:
+            continue
+        for schedule in range(len(policies.schedules)):
+            own = points + policies.points[variant] + piped * policies.schedule_points[schedule]
+            seconds = least[variant, schedule]
+            if seconds <= longest[own]:
+                set_variant(policies, row, variant)
+                set_schedule(policies, chain, row, schedule)
+                row.recompute_layers = t.scratch.layers[variant, schedule]
+                seconds = bound_schedule(t, chain, schedule, row)
+            if seconds <= longest[own]:
+                seconds = step_seconds(t, row)
+                tally.evaluated += 1
+            if seconds > longest[own]:
+                tally.closing_bound = min(tally.closing_bound, seconds)
                 continue
-            if policies.plain[variant]:
-                settled[:] = False
-            elif all_settled(policies, chain, settled):
-                continue
-            points = meshes.points[mesh] + policies.variant_points[variant]
-            seconds = bound_variant(
-                q, passes, policies, meshes.chain[mesh], variant, row, c, margin, room
-            )
-            if seconds > limits[piped, points]:
-                closing = min(closing, seconds)
-                if policies.plain[variant] and seconds < np.inf:
-                    settled[:] = True
-                continue
-            open_layers = policies.open_layers[variant]
-            for schedule in range(len(policies.schedules)):
-                if not policies.legal[chain, schedule] or settled[schedule]:
-                    continue
-                row.schedule = policies.schedules[schedule].schedule
-                row.virtual_stages = policies.schedules[schedule].virtual_stages
-                row.partition = policies.partition[chain, schedule]
-                row.recompute_layers = fewest_layers(policies) if open_layers else 0
-                expose(q, row, c, room)
-                limit = limits[piped, points + piped * policies.schedule_points[schedule]]
-                seconds = least_step(f, row, c, w, seconds_of(w, passes, chain, schedule))
-                if seconds > limit:
-                    closing = min(closing, seconds)
-                    settled[schedule] = policies.plain[variant]
-                    continue
-                fill_stages(f, q.layers, row, tables, w, room.stages)
-                step_time(f, row, c, tables, w, room.stages, room.scratch, time)
-                seconds = time.sum()
-                if seconds > limit:
-                    closing = min(closing, seconds)
-                    settled[schedule] = policies.plain[variant]
-                    continue
-                layers = recompute_until_it_fits(
-                    q, tables, policies, row, variant, schedule, c, margin, room, memory
-                )
-                over_memory += layers.least
-                if layers.least == layers.legal:
-                    continue
-                settled[schedule] = policies.plain[variant]
-                dominated += layers.legal - layers.least - 1
-                if row.recompute_layers != known.recompute_layers:
-                    expose(q, row, c, room)
-                    fill_stages(f, q.layers, row, tables, w, room.stages)
-                    step_time(f, row, c, tables, w, room.stages, room.scratch, time)
-                    seconds = time.sum()
-                    if seconds > limit:
-                        closing = min(closing, seconds)
-                        continue
-                found.mesh[count] = mesh
-                found.variant[count] = variant
-                found.schedule[count] = schedule
-                found.rows[count] = row
-                found.seconds[count] = seconds
-                count += 1
-    return Count(len(rows), count, over_memory, dominated, closing)
+            if tally.found == len(found.seconds):
+                return False
+            if hold(limits, row, seconds, own):
+                found.rows[tally.found] = row
+                found.variant[tally.found] = variant
+                found.schedule[tally.found] = schedule
+                found.seconds[tally.found] = seconds
+                found.points[tally.found] = own
+                tally.found += 1
+    return True
+
+
+@inlined
+def set_decided(t: CompiledTables, decided: bool) -> None:
+    """Has the parts of a layout run as they do under a policy that is known, or as they do at
+    best."""
+    t.room.workspace.mesh[0].undecided = not decided
+    t.room.row[0].policy = -1
 
 
 @inlined
@@ -215,133 +235,61 @@ def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
     return True
 
 
-@compiled
-def bound_meshes(
-    q: Question,
-    coefficients: Array,
-    least: LeastLinks,
-    passes: LeastPasses,
-    policies: PolicyTables,
-    meshes: Meshes,
-    margin: Margin,
-    room: Room,
-    seconds: Array,
-) -> None:
-    """Writes the least step time of meshes, (n,), under any variant that may fit; infinite where
-    none may. Where the first memory policy of a sharding fits, which keeps everything on the
-    device, no other takes less: they only add work."""
-    c, wanted, rows = coefficients[0], wanted_pieces(q.policies), meshes.rows
-    for mesh in range(len(rows)):
-        row, before = rows[mesh], rows[max(mesh - 1, 0)]
-        set_mesh(q, row, c, wanted, mesh == 0 or not same_shard(row, before), least, room)
-        room.row[0].policy = -1  # nothing is exposed on this mesh yet
-        seconds[mesh] = np.inf
-        keeps_all = False
-        for variant in range(len(policies.variants)):
-            first = policies.plain[variant]
-            if meshes.legal[mesh, variant] and (first or not keeps_all):
-                bound = bound_variant(
-                    q, passes, policies, meshes.chain[mesh], variant, row, c, margin, room
-                )
-                seconds[mesh] = min(seconds[mesh], bound)
-                keeps_all = bound < np.inf if first else keeps_all
-
-
 @inlined
-def bound_variant(
-    q: Question,
-    passes: LeastPasses,
-    policies: PolicyTables,
-    chain: int,
-    variant: int,
-    row: Row,
-    c: CoefficientRecord,
-    margin: Margin,
-    room: Room,
-) -> float:
-    """The least step time of a mesh under a variant and any schedule, with as few layers recomputed
-    as may be where that is open; infinite where it does not fit."""
-    f, w, flying = q.facts[0], room.workspace, passes.kept[chain]
-    set_variant(row, policies.variants[variant])
-    row.schedule, row.virtual_stages = policies.hides_most, 1
-    row.recompute_layers = 0
-    set_kept(f, q.policies, row, w)
-    if least_memory(f, row, c, w, flying) > margin.capacity:
-        return np.inf
-    if policies.open_layers[variant]:
-        low, high = 1, -(-f.num_layers // row.pp)
-        while low < high:
-            row.recompute_layers = (low + high) // 2
-            set_kept(f, q.policies, row, w)
-            if least_memory(f, row, c, w, flying) > margin.capacity:
-                low = row.recompute_layers + 1
-            else:
-                high = row.recompute_layers
-        row.recompute_layers = low
-    expose(q, row, c, room)
-    return least_step(f, row, c, w, least_seconds(w, passes, chain))
-
-
-@inlined
-def expose(q: Question, row: Row, c: CoefficientRecord, room: Room) -> None:
+def expose(t: CompiledTables, row: Row) -> None:
     """Works out how the parts of a layout run beside each other, unless they run as those of the
     one before."""
+    q, room = t.question, t.room
     if not same_regime(row, room.row[0]):
-        expose_parts(q.facts[0], q.layers, q.policies, row, c, room.workspace)
+        expose_parts(q.facts[0], q.layers, q.policies, row, t.coefficients[0], room.workspace)
         room.row[0] = row
 
 
-@compiled
+@inlined
 def recompute_until_it_fits(
-    q: Question,
-    tables: StageTables,
-    policies: PolicyTables,
-    row: Row,
-    variant: int,
-    schedule: int,
-    c: CoefficientRecord,
-    margin: Margin,
-    room: Room,
-    memory: Array,
-) -> Layers:
+    t: CompiledTables, row: Row, variant: int, schedule: int, tally: Tally
+) -> bool:
     """Has the row recompute the fewest layers of a chunk with which it fits, where that is open:
-    every layer more only adds work."""
+    every layer more only adds work. False where it does not fit with any."""
+    policies = t.policies
     fewer, legal = 0, 1
     if policies.open_layers[variant]:
-        chunk = q.facts[0].num_layers // (row.pp * row.virtual_stages)
+        chunk = t.question.facts[0].num_layers // (row.pp * row.virtual_stages)
         limit = 1 if policies.balanced[schedule] else chunk
         fewer = int(np.searchsorted(policies.layers, limit))
         legal = fewer + (1 if policies.all_layers else 0)
+    least = least_that_fits(t, row, fewer, legal)
+    row.recompute_layers = policies.layers[least] if least < fewer else 0
+    tally.over_memory += least
+    tally.dominated += max(legal - least - 1, 0)
+    return least < legal
+
+
+@compiled
+def least_that_fits(t: CompiledTables, row: Row, fewer: int, legal: int) -> int:
+    """The position of the least of so many `legal` numbers of layers with which a layout fits, of
+    which all but the `fewer` first are all layers; `legal` where it does not fit."""
     low, high = 0, legal
     tried = legal - 1  # the most frugal first
     while low < high:
-        row.recompute_layers = policies.layers[tried] if tried < fewer else 0
-        if is_enough(q, tables, row, c, margin, room, memory):
+        row.recompute_layers = t.policies.layers[tried] if tried < fewer else 0
+        if is_enough(t, row):
             high = tried
         else:
             low = tried + 1
         tried = (low + high) // 2
-    if low < legal:
-        row.recompute_layers = policies.layers[low] if low < fewer else 0
-    return Layers(legal, low)
+    return low
 
 
 @inlined
-def is_enough(
-    q: Question,
-    tables: StageTables,
-    row: Row,
-    c: CoefficientRecord,
-    margin: Margin,
-    room: Room,
-    memory: Array,
-) -> bool:
+def is_enough(t: CompiledTables, row: Row) -> bool:
     """Whether the memory that there is is enough for a layout."""
-    f, w = q.facts[0], room.workspace
+    q, w, stages, memory = t.question, t.room.workspace, t.room.stages, t.scratch.memory
+    f = q.facts[0]
     set_kept(f, q.policies, row, w)
-    fill_stages(f, q.layers, row, tables, w, room.stages)
-    _, on_host = step_memory(f, row, c, tables, w, room.stages, memory)
-    return fits(margin, memory, on_host)
+    fill_stages(f, q.layers, row, t.stages, w, stages)
+    _, on_host = step_memory(f, row, t.coefficients[0], t.stages, w, stages, memory)
+    return fits(t.margin, memory, on_host)
 
 
 @inlined
@@ -350,9 +298,21 @@ def fewest_layers(policies: PolicyTables) -> int:
 
 
 @inlined
-def set_variant(row: Row, variant: Row) -> None:
+def set_variant(policies: PolicyTables, row: Row, number: int) -> None:
+    """Under any schedule."""
+    variant = policies.variants[number]
     row.zero_stage = variant.zero_stage
     row.reshard = variant.reshard
     row.policy = variant.policy
     row.offload_activations = variant.offload_activations
     row.offload_optimizer = variant.offload_optimizer
+    row.schedule, row.virtual_stages = policies.hides_most, 1
+    row.recompute_layers = 0
+
+
+@inlined
+def set_schedule(policies: PolicyTables, chain: int, row: Row, number: int) -> None:
+    schedule = policies.schedules[number]
+    row.schedule = schedule.schedule
+    row.virtual_stages = schedule.virtual_stages
+    row.partition = policies.partition[chain, number]

@@ -137,7 +137,7 @@ class MinimumMemory:
             layouts, tables.memory_policy[variant], np.iinfo(np.int64).max
         )
         rows["recompute_layers"] = most
-        _, memory, host = tables.evaluate(rows, placed=False)
+        _, memory, host = tables.evaluate(rows)
         needed = self._score(dict(zip(MEMORY, memory.T, strict=True)), host)
         needed = np.where(legal > 0, needed, np.inf)
         self.beyond_host = self.beyond_host or bool(np.isinf(needed[legal > 0]).any())

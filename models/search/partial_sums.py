@@ -23,6 +23,7 @@ from models.cost.step import (
     Workspace,
     expose_parts,
     exposed_sends,
+    forget,
     gradient_bytes,
     over_shards,
     same_mesh,
@@ -114,12 +115,12 @@ def bound_rows(
 ) -> None:
     """Writes the least step time and memory of n rows of these chains, each (n,)."""
     wanted, f, c = wanted_pieces(q.policies), q.facts[0], coefficients[0]
+    forget(room)
     for i in range(len(rows)):
         row, before = rows[i], rows[max(i - 1, 0)]
-        new_shard = i == 0 or not same_shard(row, before)
-        new_mesh = new_shard or not same_mesh(row, before)
+        new_mesh = i == 0 or not (same_shard(row, before) and same_mesh(row, before))
         if new_mesh:
-            set_mesh(q, row, c, wanted, new_shard, least, room)
+            set_mesh(q, row, c, wanted, least, room)
             room.workspace.mesh[0].undecided = True
         if new_mesh or not same_regime(row, before):
             expose_parts(f, q.layers, q.policies, row, c, room.workspace)

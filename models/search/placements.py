@@ -1,15 +1,13 @@
-"""Layouts in their places on the fabric, one after the other."""
+"""The places of a mesh on the fabric."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from models.columns import Array
-from models.compilation.compiled import compiled, inlined
+from models.compilation.compiled import inlined
 from models.cost.collectives import crosses_domains
-from models.cost.facts import CoefficientRecord, DeviceOrder, Question
+from models.cost.facts import DeviceOrder
 from models.cost.groups import (
     CP,
     DP_REPLICATE,
@@ -21,103 +19,41 @@ from models.cost.groups import (
     PP,
     TP,
     Groups,
-    set_groups,
 )
-from models.cost.least_links import LeastLinks
-from models.cost.rows import Row, StageTables
-from models.cost.step import Room, fill_stages, set_mesh, step_time, wanted_pieces
-from models.search.least_passes import LeastPasses, least_seconds, seconds_of
-from models.search.mesh_policies import expose
-from models.search.partial_sums import least_step
+from models.cost.rows import Row
+from models.layouts.complexity import POINTS
+from models.spec.layout import DEFAULT_PLACEMENT, TORUS_BLOCKS
 
-
-class Unplaced(NamedTuple):
-    """Meshes (m,) whose layouts (n,) are written one mesh after the other."""
-
-    start: Array
-    """(m + 1,): where the layouts of each mesh begin."""
-    chain: Array
-    """(m,): which pipeline each has."""
-    fewest_points: Array
-    """(m,): points of complexity of the simplest policy of any of its layouts."""
-    rows: Array
-    """(n,) of Row."""
-    schedule: Array
-    """(n,): which of the schedules each has."""
-    points: Array
-    """(n,): points of complexity of its policy."""
-    seconds: Array
-    """(n,): of a step over the best links that a placement might give it."""
+_EXPERT_ACROSS = POINTS["expert_across_domains"]
+_TENSOR_ACROSS = POINTS["tensor_across_domains"]
+_PLACEMENT = POINTS["placement"]
+_TORUS_BLOCK = POINTS["torus_block"]
+_BLOCKS = len(TORUS_BLOCKS)
 
 
 class Places(NamedTuple):
-    """The places of meshes (m,), arrays of shape (p,)."""
+    """The places that meshes may have."""
 
-    start: Array
-    """(m,): where those of each mesh begin,"""
-    end: Array
-    """(m,): and where they end."""
-    placement: Array
-    filling: Array
-    points: Array
-    """Points of complexity of the mesh in its place."""
+    orders: Array
+    """Placements, one list after the other."""
+    fillings: Array
+    """Of a torus."""
+    is_torus: bool
 
 
-class Ways(NamedTuple):
-    """Ways to lay the axes of meshes over the fabric (n,), those of a mesh one after the other."""
-
-    mesh: Array
-    placement: Array
-
-
-class Kept(NamedTuple):
-    """Room for those ways that differ (n,): their positions, and whether experts and tensor
-    parallelism are across scale-up domains."""
-
-    way: Array
-    experts_across: Array
-    tensor_across: Array
-
-
-class Placed(NamedTuple):
-    """Room for layouts in their places: the layout, the place, and seconds of a step."""
-
-    layout: Array
-    place: Array
-    seconds: Array
-
-
-class Count(NamedTuple):
-    """How many were found and how many evaluated, and the least bound of what was left out."""
-
-    found: int
-    evaluated: int
-    closing_bound: float
-
-
-@compiled
-def distinct_ways(
-    q: Question, is_torus: bool, meshes: Array, ways: Ways, g: Groups, links: Array, kept: Kept
-) -> int:
-    """Writes the legal ways of meshes (m,) of Row, and returns how many there are. Of those that
-    put every axis on the same links the first stands for all. `links` has room for the most ways
-    that a mesh has."""
-    count = first = 0
-    for i in range(len(ways.mesh)):
-        if i > 0 and ways.mesh[i] != ways.mesh[i - 1]:
-            first = count
-        row = meshes[ways.mesh[i]]
-        row.placement = ways.placement[i]
-        if is_torus and not closes_rings(q.order, row):
-            continue
-        set_groups(q.order, row, g)
-        set_links(q.dims, g, links[count - first])
-        if not is_among(links, count - first):
-            kept.way[count] = i
-            kept.experts_across[count] = crosses_domains(q.dims, g, EP)
-            kept.tensor_across[count] = crosses_domains(q.dims, g, TP)
-            count += 1
-    return count
+@inlined
+def points_of_place(dims: Array, row: Row, g: Groups) -> int:
+    """Points of complexity of a mesh for its place (models.layouts.complexity)."""
+    points = 0
+    if row.ep > 1 and crosses_domains(dims, g, EP):
+        points += _EXPERT_ACROSS
+    if row.tp > 1 and crosses_domains(dims, g, TP):
+        points += _TENSOR_ACROSS
+    if row.placement != DEFAULT_PLACEMENT:
+        points += _PLACEMENT
+    if row.filling % _BLOCKS > 0:
+        points += _TORUS_BLOCK
+    return points
 
 
 @inlined
@@ -180,101 +116,3 @@ def is_whole(domains: Array, span: int) -> bool:
         if span % domain != 0 and domain % span != 0:
             return False
     return True
-
-
-@compiled
-def place(
-    q: Question,
-    tables: StageTables,
-    coefficients: Array,
-    no_links: LeastLinks,
-    passes: LeastPasses,
-    plain: Array,
-    unplaced: Unplaced,
-    places: Places,
-    limits: Array,
-    room: Room,
-    time: Array,
-    placed: Placed,
-) -> Count:
-    """Writes the layouts in their places that take no longer than `limits` (2, points) say, of
-    those without and with a pipeline, by points of complexity. `plain` (1,) of Row has the policy
-    that takes least."""
-    f, c, w, wanted = q.facts[0], coefficients[0], room.workspace, wanted_pieces(q.policies)
-    count, evaluated, closing = 0, 0, np.inf
-    for mesh in range(len(unplaced.chain)):
-        first, end = unplaced.start[mesh], unplaced.start[mesh + 1]
-        rows, chain = unplaced.rows[first:end], unplaced.chain[mesh]
-        piped = 1 if rows[0].pp > 1 else 0
-        for at in range(places.start[mesh], places.end[mesh]):
-            set_place(rows, places.placement[at], places.filling[at])
-            set_mesh(q, rows[0], c, wanted, at == places.start[mesh], no_links, room)
-            loosest = limits[piped, places.points[at] + unplaced.fewest_points[mesh]]
-            least = np.inf
-            for i in range(len(rows)):
-                row, schedule = rows[i], unplaced.schedule[first + i]
-                if i == 0 or not same_sharding(row, rows[i - 1]):
-                    least = bound_sharding(q, passes, chain, row, plain[0], c, room)
-                    closing = min(closing, least if least > loosest else np.inf)
-                if least > loosest:
-                    continue
-                limit = limits[piped, places.points[at] + unplaced.points[first + i]]
-                seconds = unplaced.seconds[first + i]
-                if seconds <= limit:
-                    expose(q, row, c, room)
-                    seconds = least_step(f, row, c, w, seconds_of(w, passes, chain, schedule))
-                if seconds <= limit:
-                    fill_stages(f, q.layers, row, tables, w, room.stages)
-                    step_time(f, row, c, tables, w, room.stages, room.scratch, time)
-                    seconds = time.sum()
-                    evaluated += 1
-                if seconds > limit:
-                    closing = min(closing, seconds)
-                    continue
-                placed.layout[count] = first + i
-                placed.place[count] = at
-                placed.seconds[count] = seconds
-                count += 1
-    return Count(count, evaluated, closing)
-
-
-@inlined
-def set_place(rows: Array, placement: int, filling: int) -> None:
-    for i in range(len(rows)):
-        row = rows[i]
-        row.placement, row.filling = placement, filling
-
-
-@inlined
-def same_sharding(one: Row, other: Row) -> bool:
-    return one.zero_stage == other.zero_stage and one.reshard == other.reshard
-
-
-@inlined
-def bound_sharding(
-    q: Question,
-    passes: LeastPasses,
-    chain: int,
-    row: Row,
-    plain: Row,
-    c: CoefficientRecord,
-    room: Room,
-) -> float:
-    """The least step time of a mesh in its place with the sharding of a row."""
-    w = room.workspace
-    set_sharding(plain, row)
-    w.mesh[0].undecided = True
-    room.row[0].policy = -1  # nothing is exposed on this mesh yet
-    expose(q, plain, c, room)
-    seconds = least_step(q.facts[0], plain, c, w, least_seconds(w, passes, chain))
-    w.mesh[0].undecided = False
-    room.row[0].policy = -1
-    return seconds
-
-
-@inlined
-def set_sharding(row: Row, of: Row) -> None:
-    row.pp, row.dp_replicate, row.dp_shard = of.pp, of.dp_replicate, of.dp_shard
-    row.cp, row.tp, row.ep, row.etp = of.cp, of.tp, of.ep, of.etp
-    row.micro_batch, row.sequence_parallel = of.micro_batch, of.sequence_parallel
-    row.zero_stage, row.reshard = of.zero_stage, of.reshard

@@ -9,13 +9,13 @@ from functools import cached_property
 
 import numpy as np
 
-from models.columns import Array, expand_ranges, total
+from models.columns import Array, total
 from models.cost.facts import Question, coefficient_records, policy_numbers, question
 from models.cost.least_links import (
     ANY_FILLING,
     DISPATCH,
-    NO_LINKS,
     UNDECIDED,
+    UNPLACED,
     LeastLinks,
     fill_least,
 )
@@ -25,7 +25,7 @@ from models.cost.rows import ROW, StageTables
 from models.cost.stage_partition import layers_of, partitions
 from models.cost.step import MEMORY, TIME, Room, predict_rows, room_for
 from models.errors import Invalid, TooLarge
-from models.layouts.complexity import points_of_degrees, points_of_place, points_of_policy
+from models.layouts.complexity import points_of_degrees, points_of_policy
 from models.layouts.factors import divisors
 from models.layouts.rules import equal_data_parallel
 from models.layouts.space import (
@@ -35,30 +35,27 @@ from models.layouts.space import (
     Space,
     default_layouts,
     first_refusals,
+    variant_row,
 )
-from models.search.fit import Margin
-from models.search.least_passes import Chains, LeastPasses, least_passes
-from models.search.mesh_policies import (
-    Count,
+from models.search.compiled_tables import (
+    CompiledTables,
     Found,
     Meshes,
     PolicyTables,
-    bound_meshes,
-    give_policies,
+    Scratch,
 )
+from models.search.fit import Margin
+from models.search.least_passes import Chains, LeastPasses, least_passes
+from models.search.limits import Limits
+from models.search.mesh_policies import bound_meshes
+from models.search.opening import open_meshes
 from models.search.partial_sums import bound_rows
-from models.search.placements import (
-    Kept,
-    Placed,
-    Places,
-    Unplaced,
-    Ways,
-    distinct_ways,
-    place,
-)
-from models.spec.device_order import filling_code
+from models.search.placements import Places
+from models.spec.device_order import filling_code, filling_of
 from models.spec.hardware import GIB
 from models.spec.layout import (
+    AXES,
+    DEGREES,
     PLACEMENTS,
     ZERO_BUBBLE,
     ZERO_BUBBLE_V,
@@ -66,13 +63,15 @@ from models.spec.layout import (
     active_axes,
     equivalent_placements,
     offered_orders,
+    pipeline_outermost,
 )
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
 from models.spec.recompute import NONE
 
 MOST_CORES = 30_000_000  # looked at in one search
-_OF_LINKS = ("question", "least", "_least_in_problem")  # which are worked out anew for others
+_OF_LINKS = ("question", "least", "compiled")  # which are worked out anew for others
+_OF_FIT = ("margin", "compiled")  # where layouts have to be as sure to fit as others ask
 _OF_MESH = (
     "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "micro_batch", "sequence_parallel"
 )  # fmt: skip
@@ -137,7 +136,8 @@ class SearchTables:
         other = copy(self)
         other.memory_uncertainty = replace(self.memory_uncertainty, probability=probability)
         other._keep_free()
-        vars(other).pop("margin", None)
+        for name in _OF_FIT:
+            vars(other).pop(name, None)
         return other
 
     def linked(self, problem: Problem) -> SearchTables | None:
@@ -249,6 +249,20 @@ class SearchTables:
             **{name: getattr(rows, name)[at] for rows, names, at in parts for name in names}
         )
 
+    def layouts(self, rows: Array, schedule: Array, variant: Array) -> Layouts:
+        """Rows of Row, with the schedule and the variant of each, as layouts."""
+        axes, block = filling_of(rows["filling"].astype(np.int64))
+        columns = {name: rows[name].astype(np.int64) for name in (*DEGREES, "micro_batch")}
+        columns |= {"placement": rows["placement"].astype(np.int64)}
+        columns |= {"sequence_parallel": rows["sequence_parallel"].copy()}
+        meshes = default_layouts(len(rows)).with_columns(
+            **columns, torus_axes=axes, torus_block=block
+        )
+        recompute_layers = rows["recompute_layers"].astype(np.int64)
+        return self.with_policies(meshes, schedule, variant).with_columns(
+            recompute_layers=recompute_layers
+        )
+
     def layers_again(
         self, layouts: Layouts, memory_policy: Array, index: Array | int
     ) -> tuple[Array, Array]:
@@ -316,7 +330,8 @@ class SearchTables:
         cluster, q = self.problem.cluster, self.question
         degrees = np.union1d(divisors(cluster.num_devices), [*self.experts.ep, *self.experts.etp])
         fillings = filling_code(*self.space.fillings.T)
-        costs = np.empty((len(fillings) + 1, DISPATCH + len(q.layers), len(degrees), 2))
+        d = len(degrees)
+        costs = np.empty((len(fillings) + 1, DISPATCH + len(q.layers), d, d + 1, 2))
         row = np.full(ANY_FILLING + 1, len(fillings))
         row[fillings] = np.arange(len(fillings))
         least = LeastLinks(
@@ -352,8 +367,7 @@ class SearchTables:
         rows = np.zeros(len(meshes), dtype=ROW)
         for name in _OF_MESH:
             rows[name] = getattr(meshes, name)
-        rows["placement"] = meshes.placement
-        rows["filling"] = ANY_FILLING
+        rows["placement"], rows["filling"] = UNPLACED, ANY_FILLING
         rows["reshard"], rows["schedule"], rows["virtual_stages"] = True, self.hides_most, 1
         return rows
 
@@ -404,9 +418,10 @@ class SearchTables:
         numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
         return PolicyTables(
             variants=variants,
+            first=self.memory_policy == 0,
             plain=(self.memory_policy == 0) & self._is_plain_first,
             open_layers=self.policies.open[self.memory_policy],
-            variant_points=self.variant_points,
+            points=self.variant_points,
             schedules=schedules,
             balanced=s.balanced,
             schedule_points=self.schedule_points,
@@ -433,114 +448,110 @@ class SearchTables:
             fragmentation_variance=variances["fragmentation"],
         )
 
+    @cached_property
+    def compiled(self) -> CompiledTables:
+        policies, dims = self.policy_tables, len(self.question.dims)
+        policies_shape = len(policies.variants), len(policies.schedules)
+        return CompiledTables(
+            self.question,
+            self._partitions[0],
+            self.coefficients,
+            self.least,
+            self.passes,
+            policies,
+            Places(
+                self._orders[0],
+                filling_code(*self.space.fillings.T),
+                self.problem.cluster.fabric.torus is not None,
+            ),
+            self.margin,
+            self.room,
+            Scratch(
+                np.empty(len(TIME)),
+                np.empty(len(MEMORY)),
+                np.empty(len(policies.schedules), dtype=bool),
+                np.empty(len(policies.variants), dtype=np.int64),
+                np.empty(policies_shape, dtype=np.int64),
+                np.empty(policies_shape),
+                np.empty(len(policies.variants)),
+                np.empty((len(PLACEMENTS) + 1, 16 * dims)),
+            ),
+        )
+
+    @cached_property
+    def _orders(self) -> tuple[Array, Array, Array]:
+        """(placements, where the lists begin, how many each has): for every set of active axes the
+        placements that stand for all that the stack offers of an order; then the same again of
+        those only that have the pipeline's axis outermost."""
+        offered = offered_orders(self.problem.stack.placements)
+        stands = offered & (equivalent_placements() == np.arange(len(PLACEMENTS)))
+        stands = np.concatenate([stands, stands & pipeline_outermost()])
+        counts = stands.sum(axis=1)
+        return np.nonzero(stands)[1], np.cumsum(counts) - counts, counts
+
+    def meshes(self, layouts: Layouts, chain: Array) -> Meshes:
+        """Meshes of these chains as the compiled functions read them."""
+        inside = PLACEMENTS.index(("pp", *(axis for axis in AXES if axis != "pp")))
+        innermost = layouts.with_columns(placement=np.full(len(layouts), inside))
+        only_outermost = ~equal_data_parallel(self.problem, innermost)
+        _, first_order, order_count = self._orders
+        orders = active_axes(layouts) + only_outermost * (1 << len(AXES))
+        return Meshes(
+            self.rows(layouts),
+            chain,
+            self.legal_variants[variant_row(layouts)],
+            points_of_degrees(layouts),
+            first_order[orders],
+            order_count[orders],
+        )
+
     def bound_meshes(self, meshes: Meshes) -> Array:
         """The least step time of meshes under any policy that may fit, (n,); infinite where none
         may."""
         seconds = np.empty(len(meshes.rows))
-        bound_meshes(
-            self.question, self.coefficients, self.least, self.passes, self.policy_tables, meshes,
-            self.margin, self.room, seconds,
-        )  # fmt: skip
+        bound_meshes(self.compiled, meshes, seconds)
         return seconds
 
-    def give_policies(self, meshes: Meshes, limits: Array, found: Found) -> Count:
-        """Writes the layouts of meshes that fit and may be in an answer, but for their
-        placement."""
-        time, memory = np.empty(len(TIME)), np.empty(len(MEMORY))
-        keeps_all = np.zeros(len(self.policies.schedules), dtype=bool)
-        return give_policies(
-            self.question, self._partitions[0], self.coefficients, self.least, self.passes,
-            self.policy_tables, meshes, limits, self.margin, self.room, time, memory, keeps_all,
-            found,
-        )  # fmt: skip
+    def open_meshes(
+        self,
+        meshes: Meshes,
+        bound: Array,
+        limits: Limits,
+        most_steps: int,
+        tally: Array,
+        found: Found,
+    ) -> int:
+        return open_meshes(self.compiled, meshes, bound, limits, most_steps, tally, found)
 
-    @cached_property
-    def _orders(self) -> tuple[Array, Array]:
-        """(active axes, placements): the placements that stand for all that the stack offers of an
-        order, first of all; and how many these are."""
-        offered = offered_orders(self.problem.stack.placements)
-        first = equivalent_placements() == np.arange(len(PLACEMENTS))
-        stands = first & offered
-        return np.argsort(~stands, axis=1, kind="stable"), stands.sum(axis=1)
-
-    def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Array]:
-        """Meshes in every legal place that differs, with the mesh and the points of complexity of
-        each. The filling of a torus stays as the meshes have it."""
-        q, (orders, counts) = self.question, self._orders
-        pattern = active_axes(meshes)
-        start = np.zeros_like(pattern)
-        mesh, at = expand_ranges(start, counts[pattern])
-        placement = orders[pattern[mesh], at]
-        if self.problem.stack.equal_data_parallel:
-            every = meshes.take(mesh).with_columns(placement=placement)
-            legal = equal_data_parallel(self.problem, every)
-            mesh, placement = mesh[legal], placement[legal]
-        rows = self.rows(meshes)
-        rows["filling"] = filling_code(meshes.torus_axes, meshes.torus_block)
-        kept = Kept(np.empty(len(mesh), dtype=np.int64), *np.empty((2, len(mesh)), dtype=bool))
-        links = np.empty((len(PLACEMENTS) + 1, 16 * len(q.dims)))
-        is_torus = self.problem.cluster.fabric.torus is not None
-        count = distinct_ways(
-            q, is_torus, rows, Ways(mesh, placement), self.room.groups, links, kept
-        )
-        way, experts_across, tensor_across = (found[:count] for found in kept)
-        mesh = mesh[way]
-        found = meshes.take(mesh).with_columns(placement=placement[way])
-        points = points_of_degrees(meshes)[mesh] + points_of_place(
-            found, experts_across, tensor_across
-        )
-        return found, mesh, points
-
-    def place(
-        self, unplaced: Unplaced, places: Places, limits: Array
-    ) -> tuple[Array, Array, Array, int, float]:
-        """Layouts in their places that take no longer than the limits: which layout, which place,
-        and seconds of a step; with how many were evaluated, and the least bound of the others."""
-        most = int((np.diff(unplaced.start) * (places.end - places.start)).sum())
-        layout, place_ = np.empty((2, most), dtype=np.int64)
-        plain = np.zeros(1, dtype=ROW)
-        plain["schedule"], plain["virtual_stages"] = self.hides_most, 1
-        placed = Placed(layout, place_, np.empty(most))
-        count = place(
-            self.question, self._partitions[0], self.coefficients, NO_LINKS, self.passes, plain,
-            unplaced, places, limits, self.room, np.empty(len(TIME)), placed,
-        )  # fmt: skip
-        layout, place_, seconds = (found[: count.found] for found in placed)
-        return layout, place_, seconds, count.evaluated, count.closing_bound
-
-    def bound(self, rows: Array, chain: Array, *, placed: bool = False) -> tuple[Array, Array]:
+    def bound(self, rows: Array, chain: Array) -> tuple[Array, Array]:
         """The least step time and memory of rows of these chains, whatever is not decided yet, each
         (n,)."""
-        return self._bound(self.question, rows, chain, NO_LINKS if placed else self.least)
+        return self._bound(self.question, rows, chain)
 
     def bound_trunks(self, rows: Array, chain: Array) -> Array:
         """The same step time of trunks, whatever the expert degrees: experts send nothing, and
         compute as fast as the largest matrix products do."""
         layers = self.question.layers.copy()
         layers["num_experts"] = 0
-        q = self.question._replace(layers=layers)
-        seconds, _ = self._bound(q, rows, chain, self.least)
+        seconds, _ = self._bound(self.question._replace(layers=layers), rows, chain)
         return seconds
 
-    def _bound(
-        self, q: Question, rows: Array, chain: Array, links: LeastLinks
-    ) -> tuple[Array, Array]:
+    def _bound(self, q: Question, rows: Array, chain: Array) -> tuple[Array, Array]:
         seconds, memory = np.empty((2, len(rows)))
         bound_rows(
-            q, rows, chain, self.coefficients, links, self.passes, self.room, seconds, memory
+            q, rows, chain, self.coefficients, self.least, self.passes, self.room, seconds, memory
         )
         return seconds, memory
 
-    def evaluate(self, rows: Array, *, placed: bool) -> tuple[Array, Array, Array]:
-        """Step time, memory (n, terms) and bytes on the host of rows; unless `placed`, over the
-        best links that any placement might give them."""
+    def evaluate(self, rows: Array) -> tuple[Array, Array, Array]:
+        """Step time, memory (n, terms) and bytes on the host of rows; where they are not placed,
+        over the best links that any placement might give them."""
         n = len(rows)
         time, memory = np.empty((n, len(TIME))), np.empty((n, len(MEMORY)))
         stage, host, once = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
-        links = NO_LINKS if placed else self.least
         predict_rows(
-            self.question, self._partitions[0], rows, self.coefficients, links, self.room,
-            time, memory, stage, host, once,
+            self.question, self._partitions[0], rows, np.arange(n), self.coefficients, self.least,
+            self.room, time, memory, stage, host, once,
         )  # fmt: skip
         return total(time.T), memory, host
 

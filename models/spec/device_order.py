@@ -122,3 +122,9 @@ def filling_code(torus_axes: Array, torus_block: Array) -> Array:
     """The number of a filling: its row in DeviceOrders.domains. `torus_axes` are codes of the order
     of the dims, `torus_block` lengths of blocks."""
     return torus_axes * len(TORUS_BLOCKS) + np.searchsorted(TORUS_BLOCKS, torus_block)
+
+
+def filling_of(code: Array) -> tuple[Array, Array]:
+    """What has this number: the codes of the order of the dims, and the lengths of blocks."""
+    axes, block = np.divmod(code, len(TORUS_BLOCKS))
+    return axes, np.array(TORUS_BLOCKS)[block]

@@ -280,7 +280,10 @@ class Layouts(Columns):
     @property
     def states_layers(self) -> Array:
         """Whether `layers_per_chunk` says how layers are split, (n,)."""
-        return np.asarray(self.layers_per_chunk != "")
+        strings = self.layers_per_chunk
+        if strings.itemsize == np.dtype("U1").itemsize and strings.flags.c_contiguous:
+            return np.asarray(strings.view(np.uint32) > 0)
+        return np.asarray(strings != "")
 
     @property
     def stated_layers(self) -> Array:

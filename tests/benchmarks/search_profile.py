@@ -45,9 +45,9 @@ _LEVELS: dict[Callable[..., Any], str] = {
     SearchTables.__init__: "tables",
     Space.trunks.func: "tables",
     _Search._open_cores: "cores",
+    _Search._bounded_cores: "cores",
     _Search._open_meshes: "meshes",
-    _Search._give_policies: "policies",
-    _Search._place: "placements",
+    SearchTables.open_meshes: "layouts",
 }
 """Levels of the search, by the innermost."""
 _COLUMNS = (*dict.fromkeys(_LEVELS.values()), *dict.fromkeys(_BESIDES.values()), "rest")

@@ -7,7 +7,7 @@ import pytest
 
 from models.columns import Array
 from models.cost.collectives import Cost, Links, links_of
-from models.cost.least_links import ANY_FILLING, least_links
+from models.cost.least_links import ANY_FILLING, UNPLACED, least_links
 from models.errors import Invalid, TooLarge
 from models.layouts.space import Space
 from models.search.tables import NoLegalLayout, SearchTables
@@ -48,7 +48,7 @@ def require_least(tables: SearchTables, row: np.void) -> None:
     whole = links_of(q.facts[0], q.layers, q.dims, q.order, row, c, tables.room.groups, exchange)
     for filling in (row["filling"], ANY_FILLING):
         unplaced = row.copy()
-        unplaced["filling"] = filling
+        unplaced["placement"], unplaced["filling"] = UNPLACED, filling
         least = least_links(q.facts[0], unplaced, tables.least, least_exchange)
         for name in Links._fields:
             some, all_of_it = getattr(least, name), getattr(whole, name)

@@ -40,13 +40,7 @@ from tests.oracles.random_problems import SELECTIVE, small_model, small_problem,
 from tests.oracles.random_questions import PINNED, UNSURE, offers
 
 PROFILE = shipped_profile()
-SIZES = (
-    "_FIRST_CORES",
-    "_CORES",
-    "_FIRST_MESHES",
-    "_FIRST_PLACED",
-    "_PLACED",
-)  # of what is opened together at first
+SIZES = ("_FIRST_CORES", "_CORES", "_STEPS", "_FOUND")  # of what is done together
 
 
 @st.composite
@@ -241,7 +235,7 @@ def test_the_answer_does_not_hang_on_how_many_layouts_are_worked_on_together(
 ) -> None:
     problem, goal = NAMED["llama-3.1-405b"](), Goal(tolerance=0.03, top=5, both_sides=True)
     usual = search(Space(problem, Constraints()), PROFILE, goal)
-    for name in (*SIZES, "_MESHES"):
+    for name in SIZES:
         monkeypatch.setattr(search_module, name, size)
     other = search(Space(problem, Constraints()), PROFILE, goal)
     for answer in (usual, other):
@@ -387,7 +381,7 @@ def test_a_ranking_is_complete_as_far_as_it_goes() -> None:
     for degrees, time in ((1, 8.0), (2, 10.0), (3, 10.5), (2, 8.0), (4, 11.0)):
         layouts = replace(default_layouts(1), dp_shard=np.array([degrees]))
         held.add(layouts, np.array([time]), np.zeros(1, dtype=int))
-    assert held.last == 10.0
+    assert held.limits.last[0] == 10.0
 
 
 @pytest.mark.parametrize("after", [0, 3, 20, 40])

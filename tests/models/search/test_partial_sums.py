@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from models.columns import Array
-from models.cost.least_links import ANY_FILLING
+from models.cost.least_links import ANY_FILLING, UNPLACED
 from models.errors import Invalid, TooLarge
-from models.layouts.complexity import points_of_degrees
 from models.layouts.space import (
     MEMORY_POLICY_KNOBS,
     SCHEDULE_KNOBS,
@@ -20,7 +19,6 @@ from models.layouts.space import (
     Space,
     variant_row,
 )
-from models.search.mesh_policies import Meshes
 from models.search.tables import NoLegalLayout, SearchTables
 from models.spec import catalogue
 from models.spec.constraints import Constraints
@@ -80,6 +78,7 @@ class Members:
         """Them as the compiled functions read them."""
         rows = tables.set_schedule(tables.rows(self.layouts), self.chain, self.schedule)
         tables.set_variant(rows, self.variant)
+        rows["placement"] = self.layouts.placement
         rows["recompute_layers"] = self.layouts.recompute_layers
         rows["filling"] = filling_code(self.layouts.torus_axes, self.layouts.torus_block)
         return rows
@@ -106,20 +105,19 @@ def least_seconds(
     trunks["ep"] = trunks["etp"] = 1
     yield "trunk", tables.bound_trunks(trunks, members.chain)
     yield "core", tables.bound(undivided, members.chain)[0]
-    legal = tables.legal_variants[variant_row(layouts)]
     for filling in (ANY_FILLING, whole["filling"]):
-        meshes = Meshes(tables.rows(layouts), members.chain, legal, points_of_degrees(layouts))
+        meshes = tables.meshes(layouts, members.chain)
         meshes.rows["filling"] = filling
         yield "mesh", np.where(fits, tables.bound_meshes(meshes), 0.0)
         unplaced = whole.copy()
-        unplaced["filling"] = filling
+        unplaced["placement"], unplaced["filling"] = UNPLACED, filling
         yield "mesh with a policy", tables.bound(unplaced, members.chain)[0]
-        yield "layout over the least links", tables.evaluate(unplaced, placed=False)[0]
+        yield "layout over the least links", tables.evaluate(unplaced)[0]
     sharding = members.variant // len(tables.policies.memory_policies)
     placed = tables.set_sharding(tables.rows(layouts), sharding)
-    placed["filling"] = whole["filling"]
-    yield "placed mesh with a sharding", tables.bound(placed, members.chain, placed=True)[0]
-    yield "mean stage", tables.bound(whole, members.chain, placed=True)[0]
+    placed["placement"], placed["filling"] = whole["placement"], whole["filling"]
+    yield "placed mesh with a sharding", tables.bound(placed, members.chain)[0]
+    yield "mean stage", tables.bound(whole, members.chain)[0]
 
 
 def least_bytes(tables: SearchTables, members: Members) -> Iterator[tuple[str, Array]]:

@@ -1,0 +1,155 @@
+"""How long a layout may take to be in an answer, by what a search has found so far."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+from models.compilation.compiled import compiled, inlined
+from models.cost.rows import Row
+from models.layouts.complexity import MOST_POINTS
+from models.search.pareto import ROUNDED
+
+TOLD_APART = 1e-8
+"""Step times of a ranking that differ by less may be the same to nine digits."""
+_BELOW = 1 - 1e-15
+"""Times this much shorter are shorter."""
+_LONGEST = float(np.finfo(np.float64).max)
+"""Limits before anything is found: nothing that takes forever is within them."""
+
+
+class Limits(NamedTuple):
+    """What is asked for, what has been found of it, and what layouts may take for that."""
+
+    tolerance: float
+    faster_than: float
+    both_sides: bool
+    """These are as in Goal."""
+    top: int
+    """How many different times of meshes are asked for."""
+    is_fixed: bool
+    """Whether layouts may take as long as `fixed` says, whatever has been found."""
+    fixed: Array
+    """(2,): seconds without and with a pipeline."""
+    best: Array
+    """(1,): the least time."""
+    sides: Array
+    """(2,): the least without and with a pipeline."""
+    last: Array
+    """(1,): up to here the ranking is complete: the least that the last of as many different times
+    as are asked for ever was."""
+    ranked_count: Array
+    """(1,): how many meshes are ranked."""
+    ranked: Array
+    """Room for these, of Row: the fastest meshes, as many as make up the different times."""
+    times: Array
+    """The least time of each, ascending."""
+    front: Array
+    """(points,): the least time of layouts with so many points of complexity or fewer."""
+    longest: Array
+    """(2, points): what layouts without and with a pipeline, of so many points of complexity, may
+    take and still be in the answer."""
+
+
+@inlined
+def tolerated(limits: Limits) -> float:
+    """Layouts slower than this are no part of the ranking, nor simple enough to make up for it.
+    What is slower by a rounding error is not: bounds are summed in another order than the times
+    that they bound."""
+    return -np.inf if limits.is_fixed else limits.best[0] * (1 + limits.tolerance) * ROUNDED
+
+
+@inlined
+def fast_enough(limits: Limits, side: int) -> float:
+    """Layouts slower than this, without or with a pipeline, are not among the fastest."""
+    if limits.is_fixed:
+        return limits.fixed[side]
+    ranked_to = max(min(limits.last[0], tolerated(limits)), limits.best[0])
+    return max(ranked_to, limits.sides[side]) if limits.both_sides else ranked_to
+
+
+@compiled
+def set_longest(limits: Limits) -> None:
+    """Writes `longest`: layouts have to be as fast as the fastest, or faster than all that are as
+    simple."""
+    within, most = tolerated(limits), min(limits.faster_than * _BELOW, _LONGEST)
+    for side in range(2):
+        fast = fast_enough(limits, side)
+        for points in range(MOST_POINTS):
+            simple = min(limits.front[points], within) * _BELOW
+            limits.longest[side, points] = min(max(fast, simple), most)
+
+
+@compiled
+def hold(limits: Limits, row: Row, seconds: float, points: int) -> bool:
+    """Takes account of a layout; returns whether it may be in the answer."""
+    if seconds >= limits.faster_than:
+        return False
+    side, last = 1 if row.pp > 1 else 0, limits.last[0]
+    tightens = seconds < limits.sides[side]
+    limits.best[0] = min(limits.best[0], seconds)
+    limits.sides[side] = min(limits.sides[side], seconds)
+    holds = seconds <= max(fast_enough(limits, side), tolerated(limits))
+    if holds:
+        rank(limits, row, seconds)
+        tightens = tightens or limits.last[0] < last
+        for simpler in range(points, MOST_POINTS):
+            if seconds * ROUNDED >= limits.front[simpler]:
+                break
+            limits.front[simpler] = seconds
+            tightens = True
+    if tightens:
+        set_longest(limits)
+    return holds
+
+
+@compiled
+def rank(limits: Limits, row: Row, seconds: float) -> None:
+    """Puts a mesh in its place, and drops those that are beyond the last that is asked for."""
+    ranked, times, count = limits.ranked, limits.times, limits.ranked_count[0]
+    at = 0
+    while at < count and not same_degrees(ranked[at], row):
+        at += 1
+    if at == len(times):  # no room: in place of the slowest
+        at -= 1
+    if seconds >= times[at]:
+        return
+    count = max(count, at + 1)
+    while at > 0 and times[at - 1] > seconds:
+        ranked[at], times[at] = ranked[at - 1], times[at - 1]
+        at -= 1
+    ranked[at], times[at] = row, seconds
+    different, first = 1, times[0]
+    for i in range(1, count):
+        if times[i] > first * (1 + TOLD_APART):
+            first = times[i]
+            different += 1
+        if different > limits.top:
+            times[i:count] = np.inf
+            count = i
+            break
+    limits.ranked_count[0] = count
+    if different >= limits.top:
+        limits.last[0] = min(limits.last[0], times[count - 1])
+
+
+@inlined
+def same_degrees(one: Row, other: Row) -> bool:
+    return (
+        one.pp == other.pp
+        and one.dp_replicate == other.dp_replicate
+        and one.dp_shard == other.dp_shard
+        and one.cp == other.cp
+        and one.tp == other.tp
+        and one.ep == other.ep
+        and one.etp == other.etp
+    )
+
+
+@compiled
+def hold_all(limits: Limits, rows: Array, seconds: Array, points: Array, held: Array) -> None:
+    """Takes account of layouts (n,), and writes which may be in the answer."""
+    for i in range(len(rows)):
+        held[i] = hold(limits, rows[i], seconds[i], points[i])
