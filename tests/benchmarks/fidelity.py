@@ -182,10 +182,16 @@ def main() -> None:
 def accuracy_table(result: dict[str, Any]) -> str:
     """What docs/accuracy.md shows of a cross-validation: a line for every family."""
     heads = [
-        "family", "runs", "seen: median error", "unseen group: median", "90th percentile", "bias",
-        "in its 80% interval", "half-width", "unseen family: median", "repeats differ by",
+        "family", "runs", "seen: median error", "unseen group: median", "unseen family: median",
+        "unseen organisation: median", "90th percentile", "bias", "in its 80% interval",
+        "half-width", "repeats differ by",
     ]  # fmt: skip
-    parts = result, result["cross_validated"], result["family_left_out"]
+    parts = (
+        result,
+        result["cross_validated"],
+        result["family_left_out"],
+        result["organisation_left_out"],
+    )
     rows = [
         _accuracy_row(name, *(part["families"][name] for part in parts))
         for name in result["families"]
@@ -195,14 +201,19 @@ def accuracy_table(result: dict[str, Any]) -> str:
 
 
 def _accuracy_row(
-    name: str, seen: dict[str, Any], group: dict[str, Any], family: dict[str, Any]
+    name: str,
+    seen: dict[str, Any],
+    group: dict[str, Any],
+    family: dict[str, Any],
+    organisation: dict[str, Any],
 ) -> list[str]:
     noise = f"{seen['repeat_noise']:.1%}" if "repeat_noise" in seen else ""
     return [
         name, f"{seen['n']:,}", f"{seen['median_abs_error']:.1%}",
-        f"{group['median_abs_error']:.1%}", f"{group['p90_abs_error']:.1%}",
-        f"{group['bias']:+.1%}", f"{group['coverage80']:.0%}", f"{group['half_width80']:.1%}",
-        f"{family['median_abs_error']:.1%}", noise,
+        f"{group['median_abs_error']:.1%}", f"{family['median_abs_error']:.1%}",
+        f"{organisation['median_abs_error']:.1%}", f"{organisation['p90_abs_error']:.1%}",
+        f"{organisation['bias']:+.1%}", f"{organisation['coverage80']:.0%}",
+        f"{organisation['half_width80']:.1%}", noise,
     ]  # fmt: skip
 
 
