@@ -49,7 +49,9 @@ def test_axes_that_reach_beyond_a_node_together_are_named_with_the_cure() -> Non
     assert beyond.numbers["etp"] == 2
     assert "; etp 1 keeps it inside a domain" in beyond.message
     more = problem("qwen3-30b-a3b", ("h100", 64), "megatron", seq_len=4096, global_batch=64)
-    alone = warned(more, dp_shard=64, ep=16, zero_stage=1, recompute="full")["expert_across_domains"]
+    alone = warned(more, dp_shard=64, ep=16, zero_stage=1, recompute="full")[
+        "expert_across_domains"
+    ]
     assert alone.message.startswith("ep(16) reaches beyond")
     assert "; ep 8 keeps it inside a domain" in alone.message
 
