@@ -106,13 +106,12 @@ def test_constraints_are_not_blamed_where_nothing_is_legal(shared_client) -> Non
 
 
 def test_a_side_that_time_cut_short_is_named(shared_client) -> None:
+    """The first has so few layouts that a search is through with them before it looks at the
+    clock."""
     body = {**QUESTION, "first": {"constraints": {"tp": 2}}, "time_limit_s": 1e-6}
     found = shared_client.post("/v1/comparisons", json=body).json()
     assert not found["exact"]
-    assert (
-        found["reasons"][0]
-        == "the search was stopped: the first and the second may be slower than it need be"
-    )
+    assert found["reasons"][0] == "the search was stopped: the second may be slower than it need be"
 
 
 def launch(**document: object) -> dict:
