@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install develop serve test test-long test-launchers explore check fix docs profiles evidence lock
+.PHONY: help install develop serve test test-long test-faults test-launchers explore check fix docs profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -28,6 +28,9 @@ test: .venv/developed  ## the default test suite
 
 test-long: .venv/developed  ## the tests that the default suite has no time for
 	$(BIN)/python -m pytest -m long
+
+test-faults: .venv/developed  ## services and databases killed at random moments (FAULT_TRIALS=, FAULT_SEED=)
+	$(if $(FAULT_TRIALS),FAULT_TRIALS=$(FAULT_TRIALS)) $(if $(FAULT_SEED),FAULT_SEED=$(FAULT_SEED)) $(BIN)/python -m pytest -m faults -n 1
 
 test-launchers: .venv/developed .venv-launchers/installed  ## launch configurations, read by the real frameworks
 	$(BIN)/python -m pytest -m launchers -n 2 --dist loadgroup -rP
