@@ -124,7 +124,7 @@ def calibrate(
             ),
         )
     return Calibration(
-        profile=with_coverage(fitted, [_measured_run(o) for o in observations]),
+        profile=with_coverage(fitted, [measured_run(o) for o in observations]),
         posterior=_joint_posterior(time, time_estimate, known).joined(
             _joint_posterior(memory, memory_estimate, known)
         ),
@@ -157,7 +157,8 @@ def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Prof
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
 
-def _measured_run(o: Observation) -> MeasuredRun:
+def measured_run(o: Observation) -> MeasuredRun:
+    """An observation as coverage counts it."""
     return MeasuredRun(
         o.problem,
         o.layout,

@@ -105,12 +105,12 @@ class AnswerKeys:
 @cache
 def _sources_key() -> str:
     """The digest of the service's sources and data, of which a checkout has others under the same
-    version."""
+    version. Published runs have a release of their own in the key."""
     packages = [Path(package.__path__[0]) for package in (models, service)]
     sources = sorted(
         file
         for package in packages
-        for pattern in ("*.py", "*.json", "*.jsonl")
+        for pattern in ("*.py", "*.json")
         for file in package.rglob(pattern)
     )
     return digest(*(file.read_text("utf-8") for file in sources))

@@ -23,12 +23,8 @@ _ATTENTION_KERNELS = {
     "flash-2": "flash2",
 }
 """Other words, such as "flash", leave the version open, or name what the chip's best kernel is."""
-_GRAPHS: dict[Any, Changes] = {
-    "none": {"captures_experts": False},
-    "partial": {"captures_experts": True},
-    "full": {"captures_experts": True},
-    "on": {"captures_experts": True},
-}
+_GRAPHS = {"none": False, "partial": True, "full": True, "on": True}
+"""Whether steps are captured, by the extent that is stated."""
 
 
 def _flag(field: str) -> Callable[[Any], Changes]:
@@ -39,6 +35,11 @@ def _flag(field: str) -> Callable[[Any], Changes]:
 def _named(field: str, words: Mapping[Any, Any]) -> Callable[[Any], Changes]:
     """A switch whose words stand for values of a field; others change nothing."""
     return lambda value: {field: words[value]} if value in words else {}
+
+
+def _gathers_fp8(value: Any) -> Changes:
+    """Whether parameters are gathered in the format of GEMMs, which 0 bytes stand for."""
+    return {"gather_bytes": 0 if value else 2}
 
 
 _READERS: dict[str, Callable[[Any], Changes]] = {
@@ -55,9 +56,9 @@ _READERS: dict[str, Callable[[Any], Changes]] = {
     "fused_loss": lambda value: {"loss": "fused"} if value else {},
     "gradient_bytes": lambda value: {"gradient_bytes": float(value)},
     "reduce_dtype": _named("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
-    "fp8_param_gather": lambda value: {"gather_bytes": 0 if value else 2},
-    "fp8_all_gather": lambda value: {"gather_bytes": 0 if value else 2},
-    "cuda_graphs": _GRAPHS.__getitem__,
+    "fp8_param_gather": _gathers_fp8,
+    "fp8_all_gather": _gathers_fp8,
+    "cuda_graphs": _named("captures_experts", _GRAPHS),
 }
 """By name of a switch. Those that are not here are read elsewhere, or change nothing that the
 models tell apart."""

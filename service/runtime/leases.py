@@ -18,7 +18,8 @@ from service.store import Store
 
 log = logging.getLogger(__name__)
 
-_RENEWALS = 4  # in the time of a lease, so that one or two may fail
+RENEWALS = 4
+"""How often a lease is renewed in its time, so that one or two renewals may fail."""
 
 
 class Leases:
@@ -75,7 +76,7 @@ class Leases:
         threading.Thread(target=self._renew_all, name="renew leases", daemon=True).start()
 
     def _renew_all(self) -> None:
-        while not self._ended.wait(self.length.total_seconds() / _RENEWALS):
+        while not self._ended.wait(self.length.total_seconds() / RENEWALS):
             with self._lock:
                 held = [*self._held]
                 self._is_renewing = bool(held)

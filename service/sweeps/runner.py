@@ -18,6 +18,7 @@ from datetime import timedelta
 from service.errors import ServiceError, Stopping
 from service.identifiers import new_id
 from service.metrics import SWEEP_ITEMS
+from service.runtime.leases import RENEWALS
 from service.schemas.sweep import ItemProblem
 from service.store import Store
 from service.store.sweeps import LeasedItem
@@ -28,7 +29,6 @@ from service.sweeps.workers import Workers, WorkersGone
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5  # for a result, before looking whether to stop
-_RENEWALS = 4  # in the time of a lease, so that one or two may fail
 _LOOK_S = 1.0  # how often to look for items, unless a sweep is created in this process
 _PAUSE_S = 5.0  # before trying again what failed
 _MAX_ATTEMPTS = 4
@@ -105,7 +105,7 @@ class SweepRunner:
 
     @property
     def _beat_s(self) -> float:
-        return self._length.total_seconds() / _RENEWALS
+        return self._length.total_seconds() / RENEWALS
 
     def _fill(self) -> None:
         with self._store.reading() as rows:

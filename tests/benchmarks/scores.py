@@ -8,15 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.predictions import predict
-from models.prediction.prediction import log_spreads
+from models.prediction.prediction import describe, log_spreads
 from models.spec.constraints import SAFE_FIT_PROBABILITY
+from models.spec.hardware import GIB
 from models.spec.layout import Layout, Layouts
 from models.spec.profile import Z80, Profile
 from service.formats import published_runs
@@ -54,25 +53,24 @@ class Scored:
         problem = run.problem
         found = predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
         spreads = log_spreads(found, profile)
-        memory = {
-            "allocated": found.allocated_bytes,
-            "reserved": found.reserved_bytes,
-            "needed": found.needed_bytes,
+        prediction = describe(found, 0, spreads, profile)
+        memory_gib = {
+            "allocated": prediction.allocated_gib,
+            "reserved": prediction.reserved_gib,
+            "needed": prediction.needed_gib,
         }[run.memory_kind]
-        seconds = float(found.step_time_s[0])
+        seconds = prediction.step_time_s
         slower = run.step_time_s is not None and run.step_time_s > seconds
-        uncertainty = MemoryUncertainty.of(problem, profile)
-        left = uncertainty.deviations(found.memory, found.host_bytes, problem.cluster)
         return cls(
             row=row,
             run=run,
             layout=layout,
             step_time_s=seconds,
             spread=float((spreads.slower if slower else spreads.faster)[0]),
-            memory_bytes=float(memory[0]),
+            memory_bytes=memory_gib * GIB,
             memory_spread=float(spreads.reserved[0]),
-            fits=bool(found.fits()[0]),
-            fit_probability=NormalDist().cdf(float(left[0])),
+            fits=prediction.fits,
+            fit_probability=prediction.fit_probability,
         )
 
     @property

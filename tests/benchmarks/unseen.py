@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from models.calibration.between_sources import spread_of_sources
-from models.calibration.calibrate import apply_estimate
+from models.calibration.calibrate import apply_estimate, measured_run
 from models.calibration.cross_validation import with_published_spreads
 from models.calibration.map_fit import Estimate, Fit
 from models.calibration.observation import Observation
@@ -20,7 +20,7 @@ from models.calibration.posterior import Posterior
 from models.calibration.priors import priors
 from models.calibration.residual_spreads import residual_spreads
 from models.calibration.time_and_memory_fits import MEMORY_QUANTITIES, memory_fit, time_fit
-from models.prediction.coverage import MeasuredRun, with_ranges
+from models.prediction.coverage import with_ranges
 from models.spec.profile import Profile, shipped_profile
 from service.tools.fit_profile import group_key, observations, organisation
 from tests.benchmarks.scores import Scored
@@ -123,7 +123,9 @@ class Unseen:
             between_sources=time.between_sources(no_time, ("step_time",)),
             memory_between_sources=memory.between_sources(no_memory, MEMORY_QUANTITIES),
         )
-        return with_ranges(profile, (_run(o) for o in self.observations if o.key not in keys))
+        return with_ranges(
+            profile, (measured_run(o) for o in self.observations if o.key not in keys)
+        )
 
     def recalibrated(self, runs: int) -> dict[str, dict[str, float]]:
         """Median error of a left-out family after learning from so many of its runs: mean over
@@ -157,12 +159,3 @@ class Unseen:
         wanted[rest] = True
         logs = self.fit.log_predictions(theta, wanted)[wanted]
         return float(np.median(np.abs(np.exp(logs - self.fit.value[wanted]) - 1)))
-
-
-def _run(o: Observation) -> MeasuredRun:
-    return MeasuredRun(
-        o.problem,
-        o.layout,
-        has_step_time=o.step_time_s is not None,
-        has_memory=o.memory_bytes is not None,
-    )
