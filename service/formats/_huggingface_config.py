@@ -197,7 +197,9 @@ def shown(value: object) -> object:
 
 def _whole(where: str, value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Invalid(where, shown(value), "must be a whole number")
+        quoted = isinstance(value, str) and value.strip().isdecimal()
+        cure = ", without quotation marks" if quoted else ""
+        raise Invalid(where, shown(value), f"must be a whole number{cure}")
     if not least <= value <= most:
         raise Invalid(where, shown(value), f"must be from {least} to {most}")
     return value

@@ -47,6 +47,11 @@ def _gpt_neo_windows(cfg: Config) -> Callable[[int], str]:
     return lambda index: SLIDING if kinds[index] == "local" else FULL
 
 
+def _full_every_fourth_from_last(cfg: Config) -> Callable[[int], str]:
+    last = num_layers(cfg) - 1
+    return lambda index: SLIDING if (last - index) % 4 else FULL
+
+
 def _stablelm_norms(cfg: Config) -> Norms:
     return _BIASED_PARALLEL if cfg.flag("use_parallel_residual") else _BIASED
 
@@ -175,6 +180,7 @@ FAMILIES: Mapping[str, Family] = {
         attention=heads(bias="attention_bias"),
         kinds=full_every(4, "sliding_window_pattern"),
     ),
+    "cosmos3_edge_text": replace(_LLAMA, mlp=plain(bias="mlp_bias")),
     "cwm": Family(mlp=gated(bias="mlp_bias"), kinds=full_every_from_first(4)),
     "emu3_text_model": replace(_LLAMA, prepare=_assuming(attention_bias=False, mlp_bias=False)),
     "ernie4_5": _ERNIE,
@@ -248,6 +254,12 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "nemotron": Family(
         attention=heads(bias="attention_bias"), mlp=plain(bias="mlp_bias"), norms=_BIASED
+    ),
+    "muse_glimmer_text": Family(
+        refused=(Refused("attention_bias", "biases of attention beside a gate that has none"),),
+        attention=heads(output_gate=True),
+        kinds=_full_every_fourth_from_last,
+        norms=Norms(num=4),
     ),
     "nanochat": Family(
         attention=heads(bias="attention_bias"), mlp=plain(), norms=Norms(weight=False)

@@ -70,6 +70,8 @@ class Family:
     listed: Callable[[Config], Sequence[tuple[Attention | None, Mlp | Moe | None]]] | None = None
     """Reads layers that are listed one by one, in place of the five fields above."""
     norms: Norms | Callable[[Config], Norms] = Norms()
+    experts_normed: bool = False
+    """Layers with experts have one more norm, behind these."""
     lm_head_bias: Switch = False
     learned_positions: str | None = None
     """The key with the number of positions that have an embedding."""
@@ -106,7 +108,7 @@ class Family:
             Layer(
                 attention=attention,
                 feed_forward=feed_forward,
-                num_norms=norms.num if attention and feed_forward else 1,
+                num_norms=self._num_norms(norms, attention, feed_forward),
                 norm_weight=norms.weight,
                 norm_bias=norms.bias,
                 post_norms=norms.behind,
@@ -122,6 +124,12 @@ class Family:
             return self.listed(cfg)
         attentions = attention_layers(cfg, self.attention, self.kinds)
         return zip(attentions, self.networks(cfg), strict=True)
+
+    def _num_norms(
+        self, norms: Norms, attention: Attention | None, feed_forward: Mlp | Moe | None
+    ) -> int:
+        own = norms.num if attention and feed_forward else 1
+        return own + (self.experts_normed and isinstance(feed_forward, Moe))
 
     def networks(self, cfg: Config) -> list[Mlp | Moe]:
         """The feed-forward network of each layer."""

@@ -10,11 +10,12 @@ from models.errors import Unsupported
 from models.spec.attention import Attention
 from models.spec.feed_forward import Moe
 from models.spec.layer import Layer
-from service.formats._huggingface_config import Config, shown
+from service.formats._huggingface_config import Config
 from service.formats._huggingface_family import Family, Norms, Refused
 from service.formats._huggingface_mixers import (
     LayerPart,
     attends,
+    attends_within,
     chosen_blocks,
     chosen_keys,
     delta_net,
@@ -35,6 +36,7 @@ from service.formats._huggingface_patterns import (
     deepseek_sparse,
     num_layers,
     qwen_sparse,
+    undescribed_kind,
 )
 
 LINEAR, INDEXED, HYBRID = "linear_attention", "indexed_attention", "hybrid"
@@ -70,11 +72,11 @@ class Hybrid(Family):
 
     def _layer(self, cfg: Config, kind: str) -> Layer:
         if kind not in self.mixers:
-            raise Unsupported(cfg.where("layer_types"), shown(kind), "layers of this kind")
+            raise undescribed_kind(cfg, kind, self.mixers)
         return self.mixers[kind](cfg)
 
 
-def _stated_or(default: Kinds) -> Kinds:
+def stated_or(default: Kinds) -> Kinds:
     """The kinds of `layer_types` if the config has that key, or else those of the family."""
 
     def read(cfg: Config) -> Callable[[int], str]:
@@ -286,7 +288,7 @@ def _letters_of_indexers(cfg: Config) -> list[str]:
 
 def _glm_kinds(cfg: Config) -> Callable[[int], str]:
     """All layers attend to chosen keys; `layer_types`, if it is there, says that too."""
-    stated = _stated_or(_all_of(INDEXED))(cfg)
+    stated = stated_or(_all_of(INDEXED))(cfg)
     kind_of = _glm_index_kinds(cfg)
     return lambda index: kind_of(index) if stated(index) == INDEXED else stated(index)
 
@@ -359,6 +361,14 @@ def _minimax_m3_sparse(cfg: Config) -> Callable[[int], bool]:
     return switches.__getitem__ if switches else all_sparse(cfg)
 
 
+_LARA_MINI_KINDS = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)
+
+
+def _lara_mini_kinds(cfg: Config) -> Callable[[int], str]:
+    """Five kinds that repeat, as in the released model."""
+    return lambda index: _LARA_MINI_KINDS[index % len(_LARA_MINI_KINDS)]
+
+
 _QWEN = Hybrid(
     described=("linear_num_value_heads",),
     refused=(Refused("attn_output_gate", "attention of Qwen3.5 without a gate", False),),
@@ -366,7 +376,7 @@ _QWEN = Hybrid(
         LINEAR: recurs(delta_net),
         FULL: attends(heads(bias="attention_bias", qk_norm=True, output_gate=True)),
     },
-    kinds=_stated_or(_attention_every(4, "full_attention_interval")),
+    kinds=stated_or(_attention_every(4, "full_attention_interval")),
 )
 _QWEN_EXPERTS = experts(shared_width="shared_expert_intermediate_size", shared_gate=True)
 _MINIMAX = Hybrid(
@@ -375,14 +385,14 @@ _MINIMAX = Hybrid(
         LINEAR: recurs(lightning_attention(_minimax_heads)),
         FULL: attends(_minimax_heads),
     },
-    kinds=_stated_or(_minimax_kinds),
+    kinds=stated_or(_minimax_kinds),
     experts=experts(count="num_local_experts", width="intermediate_size"),
 )
 _CHOSEN = Hybrid(
     described=("index_topk",),
     refused=(Refused("mlp_bias", "biases of the dense layers alone"),),
     mixers={INDEXED: chosen_keys(), _SHARED_INDEX: chosen_keys(shared=True)},
-    kinds=_stated_or(_all_of(INDEXED)),
+    kinds=stated_or(_all_of(INDEXED)),
     experts=experts(shared="n_shared_experts", selection_bias=True),
     sparse=deepseek_sparse,
 )
@@ -397,7 +407,7 @@ _MINIMAX_M3 = Hybrid(
         FULL: attends(_MINIMAX_M3_HEADS),
         _CHOSEN_BLOCKS: chosen_blocks(_MINIMAX_M3_HEADS),
     },
-    kinds=_stated_or(_all_of(FULL)),
+    kinds=stated_or(_all_of(FULL)),
     mlp=gated(width="dense_intermediate_size"),
     experts=experts(
         count="num_local_experts",
@@ -415,7 +425,7 @@ FAMILIES: Mapping[str, Hybrid] = {
             LINEAR: recurs(kimi_delta_attention(full_rank_decay=True, full_rank_gate=True)),
             FULL: attends(_bailing_heads),
         },
-        kinds=_stated_or(_attention_every(6, "layer_group_size")),
+        kinds=stated_or(_attention_every(6, "layer_group_size")),
         experts=experts(shared="n_shared_experts", selection_bias=True),
         sparse=deepseek_sparse,
     ),
@@ -438,7 +448,7 @@ FAMILIES: Mapping[str, Hybrid] = {
             _SPARSELY_POOLED: pooled_keys("compress_rate_csa", indexed=True),
             _HEAVILY_POOLED: pooled_keys("compress_rate_hca"),
         },
-        kinds=_stated_or(_deepseek_v4_kinds),
+        kinds=stated_or(_deepseek_v4_kinds),
         experts=experts(shared=1, selection_bias=True),
     ),
     "falcon_h1": Hybrid(
@@ -461,7 +471,7 @@ FAMILIES: Mapping[str, Hybrid] = {
             LINEAR: recurs(mamba2(width=expanded)),
             FULL: attends(heads(bias="attention_bias")),
         },
-        kinds=_stated_or(_all_of(LINEAR)),
+        kinds=stated_or(_all_of(LINEAR)),
         mlp=gated(width="shared_intermediate_size"),
         experts=experts(
             count="num_local_experts",
@@ -483,9 +493,19 @@ FAMILIES: Mapping[str, Hybrid] = {
             ),
             FULL: _kimi_layer(attends(_kimi_heads)),
         },
-        kinds=_stated_or(_kimi_kinds),
+        kinds=stated_or(_kimi_kinds),
         experts=_kimi_experts,
         sparse=deepseek_sparse,
+    ),
+    "lara_mini": Hybrid(
+        described=("linear_num_value_heads",),
+        mixers={
+            LINEAR: recurs(delta_net),
+            FULL: attends(heads(bias="attention_bias", qk_norm=True)),
+            SLIDING: attends_within(heads(bias="attention_bias", qk_norm=True)),
+        },
+        kinds=stated_or(_lara_mini_kinds),
+        experts=experts(shared_width="shared_expert_intermediate_size"),
     ),
     "mamba2": Hybrid(
         keys={
@@ -529,7 +549,7 @@ FAMILIES: Mapping[str, Hybrid] = {
             "mlp": lambda cfg: Layer(feed_forward=plain(bias="mlp_bias")(cfg)),
             "moe": lambda cfg: Layer(feed_forward=_nemotron_h_experts(cfg)),
         },
-        kinds=_stated_or(_all_of(LINEAR)),
+        kinds=stated_or(_all_of(LINEAR)),
     ),
     "olmo_hybrid": Hybrid(
         described=("linear_num_value_heads",),
@@ -540,7 +560,7 @@ FAMILIES: Mapping[str, Hybrid] = {
                 norms_behind=True,
             ),
         },
-        kinds=_stated_or(_olmo_kinds),
+        kinds=stated_or(_olmo_kinds),
     ),
     "qwen3_5_moe_text": replace(_QWEN, experts=_QWEN_EXPERTS),
     "qwen3_5_text": _QWEN,

@@ -10,10 +10,16 @@ from typing import TypeAlias
 from models.errors import Unsupported
 from models.spec.attention import Attention, Compression, Indexer
 from models.spec.layer import Layer
-from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2, Recurrence
+from models.spec.recurrence import (
+    DeltaNet,
+    LightningAttention,
+    Mamba2,
+    Recurrence,
+    ShortConvolution,
+)
 from service.formats._huggingface_config import Config
 from service.formats._huggingface_parts import AttentionPart, Switch, is_on, latent
-from service.formats._huggingface_patterns import FULL
+from service.formats._huggingface_patterns import FULL, SLIDING
 
 LayerPart: TypeAlias = Callable[[Config], Layer]
 """Of one kind, and without its feed-forward network unless it is nothing but that."""
@@ -22,6 +28,15 @@ RecurrencePart: TypeAlias = Callable[[Config], Recurrence]
 
 def attends(part: AttentionPart, *, norms_behind: bool = False) -> LayerPart:
     return lambda cfg: Layer(attention=part(cfg, FULL), post_norms=norms_behind)
+
+
+def attends_within(part: AttentionPart) -> LayerPart:
+    """Attention to a sliding window."""
+
+    def read(cfg: Config) -> Layer:
+        return Layer(attention=replace(part(cfg, SLIDING), window=cfg.size("sliding_window")))
+
+    return read
 
 
 def recurs(part: RecurrencePart) -> LayerPart:
@@ -83,6 +98,13 @@ def lightning_attention(part: AttentionPart) -> RecurrencePart:
         )
 
     return read
+
+
+def short_convolution(cfg: Config) -> ShortConvolution:
+    """That of LFM2, which has a channel for each element of the stream."""
+    return ShortConvolution.of(
+        cfg.size("hidden_size"), cfg.size("conv_L_cache"), bias=cfg.flag("conv_bias")
+    )
 
 
 def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None) -> RecurrencePart:

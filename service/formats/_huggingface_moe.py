@@ -142,6 +142,37 @@ def _cohere2_sparse(cfg: Config) -> Callable[[int], bool]:
     return lambda index: index >= dense
 
 
+def _longcat_flash(cfg: Config) -> Config:
+    """A layer has attention and a dense MLP twice, and experts beside all but its first attention.
+    It is read as two layers: the experts stand beside the first MLP, like beside a shared expert.
+    """
+    return cfg.with_value("num_hidden_layers", 2 * cfg.size("num_layers", most=MAX_LAYERS // 2))
+
+
+def _longcat_flash_sparse(cfg: Config) -> Callable[[int], bool]:
+    return lambda index: index % 2 == 0
+
+
+def _longcat_flash_experts(cfg: Config) -> Moe:
+    """A token goes to as many experts that compute as it would where all are chosen equally often,
+    to which the model is balanced (arXiv 2509.01322 §2.1)."""
+    zero_experts = cfg.count("zero_expert_num")
+    part = experts(
+        count="n_routed_experts",
+        top_k="moe_topk",
+        width="expert_ffn_hidden_size",
+        shared_width="ffn_hidden_size",
+        selection_bias=True,
+    )
+    found = part(cfg)
+    computing = found.num_experts / (found.num_experts + zero_experts)
+    return replace(
+        found,
+        experts_per_token=max(round(found.experts_per_token * computing), 1),
+        zero_experts=zero_experts,
+    )
+
+
 _OF_INTERMEDIATE_SIZE = experts(width="intermediate_size")
 _SHARED = experts(shared="n_shared_experts")
 _BALANCED = experts(shared="n_shared_experts", selection_bias=True)
@@ -198,6 +229,11 @@ FAMILIES: Mapping[str, Family] = {
             width="intermediate_size",
             shared="moe_num_shared_experts",
         ),
+    ),
+    "axk1": replace(
+        _DEEPSEEK_V3,
+        prepare=lambda cfg: cfg.assuming(first_k_dense_replace=1),
+        experts_normed=True,
     ),
     "bailing_moe": _BAILING,
     "bailing_moe_v2": replace(
@@ -296,6 +332,13 @@ FAMILIES: Mapping[str, Family] = {
         mlp=gated(width="intermediate_size_mlp"),
         experts=experts(count="num_local_experts", width="intermediate_size", shared=1),
         sparse=_llama4_sparse,
+    ),
+    "longcat_flash": Family(
+        prepare=_longcat_flash,
+        attention=latent,
+        mlp=gated(width="ffn_hidden_size"),
+        experts=_longcat_flash_experts,
+        sparse=_longcat_flash_sparse,
     ),
     "mellum": replace(_QWEN3_MOE, kinds=all_full, sparse=all_sparse),
     "mistral4": replace(_DEEPSEEK_V3, experts=_SHARED),

@@ -29,7 +29,7 @@ def heads(
     qk_norm: Switch = False,
     qk_norm_all_heads: bool = False,
     sinks: Switch = False,
-    output_gate: bool = False,
+    output_gate: Switch = False,
     gate_per_head: bool = False,
 ) -> AttentionPart:
     """Multi-head or grouped-query attention. `bias` is that of queries, keys and values, and of the
@@ -48,7 +48,7 @@ def heads(
             qk_norm=is_on(cfg, qk_norm),
             qk_norm_all_heads=qk_norm_all_heads,
             sinks=is_on(cfg, sinks),
-            output_gate=output_gate,
+            output_gate=is_on(cfg, output_gate),
             gate_per_head=gate_per_head,
         )
 

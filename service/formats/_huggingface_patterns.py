@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -105,11 +105,17 @@ def attention_layers(cfg: Config, part: AttentionPart, kinds: Kinds) -> list[Att
 
 def _attention_of_kind(cfg: Config, part: AttentionPart, kind: str) -> Attention:
     if kind != FULL and kind not in _WINDOW_KEYS:
-        raise Unsupported(cfg.where("layer_types"), shown(kind), "layers of this kind")
+        raise undescribed_kind(cfg, kind, (FULL, *_WINDOW_KEYS))
     block = part(cfg, kind)
     if kind == FULL or not _has_windows(cfg):
         return block
     return replace(block, window=cfg.size(_WINDOW_KEYS[kind]), chunked=kind == CHUNKED)
+
+
+def undescribed_kind(cfg: Config, kind: str, known: Iterable[str]) -> Unsupported:
+    """The error for a layer of a kind that its family does not have."""
+    missing = f"layers of this kind; those of this family are {', '.join(known)}"
+    return Unsupported(cfg.where("layer_types"), shown(kind), missing)
 
 
 def sparse_from(key: str) -> Sparse:

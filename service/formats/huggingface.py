@@ -9,9 +9,9 @@ Of a multimodal model the text tower is read, and on demand its encoder of image
 
 To add a family, read its modelling code in transformers, then
 1. enter a row in FAMILIES of `_huggingface_dense`, `_huggingface_moe`, `_huggingface_per_kind`
-   (heads differ from layer to layer) or `_huggingface_hybrid` (recurrences, sparse attention), out
-   of the parts in `_huggingface_parts`, `_huggingface_mixers` and `_huggingface_patterns` (`qwen3`
-   is a short example);
+   (heads differ from layer to layer), `_huggingface_hybrid` (recurrences, sparse attention) or
+   `_huggingface_convolutions`, out of the parts in `_huggingface_parts`, `_huggingface_mixers` and
+   `_huggingface_patterns` (`qwen3` is a short example);
 2. name in `refused` every switch that adds what the cost model does not describe;
 3. run `python -m tests.launchers.model_code`, which carries the defaults of its class into
    `huggingface_classes.json`, and test that its configs have the parameters of the model code.
@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from models.errors import Invalid, UnknownName, Unsupported
 from models.spec.architecture import Architecture
 from service.formats import (
+    _huggingface_convolutions,
     _huggingface_dense,
     _huggingface_hybrid,
     _huggingface_moe,
@@ -43,22 +44,35 @@ FAMILIES = {
     **_huggingface_moe.FAMILIES,
     **_huggingface_per_kind.FAMILIES,
     **_huggingface_hybrid.FAMILIES,
+    **_huggingface_convolutions.FAMILIES,
 }
 _TEXT_TOWERS = ("text_config", "language_config", "llm_config", "thinker_config")
 
 _UNSUPPORTED_LAYERS = {
-    "state-space layers of Mamba-1 (Mamba-2 is described)": "mamba falcon_mamba jamba zamba",
+    "state-space layers of Mamba-1": "mamba falcon_mamba jamba zamba",
     "attention blocks whose weights layers share": "zamba2",
     "norms of Mamba's own inputs": "plamo2",
     "recurrent layers": "rwkv rwkv5 rwkv6 rwkv7 recurrent_gemma xlstm",
-    "short-convolution layers": "lfm2 lfm2_moe lfm2_vl",
     "per-layer embeddings and alternating updates": "gemma3n gemma3n_text",
     "keys and values shared by all heads, with queries from a latent (multi-matrix attention)": (
         "step3 step3_text step3_vl"
     ),
     "keys and values shared across layers": "hunyuan",
-    "two attention blocks a layer and experts that compute nothing": "longcat_flash",
     "a norm after the embedding": "bloom",
+    "norms between the projections of a block": "bitnet",
+    "norms with networks of their own": "axk2",
+    "a bias of the gate of attention": "beam",
+    "differences of attention maps": "diffllama",
+    "experts in attention": "jetmoe",
+    "layers that run several times": "dory hrm_text inkling2_loop_text",
+    "relative positions and convolutions in attention": "inkling_text inkling2_text",
+    "convolutions in attention, and routers that are networks": "zaya",
+    "gated latent attention with norms or sinks of its own": "dots3_note_text hy_v4",
+    "an indexer of pooled keys beside attention to all of them": "glm5_next_text",
+    "scales of the softmax of latent attention": "mistral_large4_text",
+    "gates of the residual stream": "muse_spark_text doge",
+}
+_NOT_DECODERS = {
     "cross-attention (an encoder-decoder)": (
         "t5 mt5 umt5 longt5 switch_transformers t5gemma t5gemma2 bart mbart marian pegasus m2m_100"
         " nllb-moe led prophetnet blenderbot whisper speech_to_text seamless_m4t seamless_m4t_v2"
@@ -77,10 +91,13 @@ _UNSUPPORTED_LAYERS = {
 }
 UNSUPPORTED = {
     model_type: missing
-    for missing, model_types in _UNSUPPORTED_LAYERS.items()
+    for missing, model_types in {**_UNSUPPORTED_LAYERS, **_NOT_DECODERS}.items()
     for model_type in model_types.split()
 }
 """What the cost model lacks for each family that it cannot describe, by model_type."""
+_CURE = (
+    "give the model's shape in explicit fields instead (num_layers, hidden_size, …), or its layers"
+)
 _EXPERT_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _UNSUPPORTED_KEYS = {
     "index_topk": "sparse attention chosen by an indexer",
@@ -219,9 +236,10 @@ def _model_type(config: Mapping[str, object], path: str) -> str:
     value = config.get("model_type")
     where = f"{path}model_type"
     if not isinstance(value, str):
-        raise Invalid(where, shown(value), "must be the name of a model family")
-    if value in UNSUPPORTED:
-        raise Unsupported(where, value, UNSUPPORTED[value])
+        raise Invalid(where, shown(value), "must be the name of a model family, such as llama")
+    if missing := UNSUPPORTED.get(value):
+        is_decoder = missing in _UNSUPPORTED_LAYERS
+        raise Unsupported(where, value, f"{missing}; {_CURE}" if is_decoder else missing)
     return value
 
 
@@ -234,8 +252,7 @@ def _unknown_family(model_type: str, path: str) -> UnknownName:
         str(shown(model_type)),
         known,
         cutoff=0.85,
-        otherwise="configs of this family are not read; give the model's shape in explicit fields"
-        " instead (num_layers, hidden_size, …), or its layers",
+        otherwise=f"configs of this family are not read; {_CURE}",
     )
 
 

@@ -31,7 +31,9 @@ def megatron(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
     }
 
 
-megatron_bridge = megatron
+def megatron_bridge(job: Job, configuration: LaunchConfiguration) -> dict[str, Any]:
+    lora = job.problem.workload.lora
+    return {**megatron(job, configuration), "rank_of_adapters": lora and lora.rank}
 
 
 def _megatron_layers(job: Job) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def _order(layout: Layout) -> list[str]:
     return list(dict.fromkeys("dp" if axis.startswith("dp_") else axis for axis in active))
 
 
-def _model(job: Job) -> dict[str, int]:
+def _model(job: Job) -> dict[str, Any]:
     model = job.problem.architecture
     attention = model.attentions[0]
     experts = {layer.moe.num_experts for layer in model.kinds if layer.moe} or {0}
@@ -79,8 +81,13 @@ def _model(job: Job) -> dict[str, int]:
         "num_heads": attention.num_heads,
         "num_kv_heads": attention.num_heads if attention.is_mla else attention.num_kv_heads,
         "num_experts": experts.pop(),
+        "capacity_factor": _capacity(job),
         "vocab_size": model.vocab_size,
     }
+
+
+def _capacity(job: Job) -> float | None:
+    return job.problem.workload.capacity_factor if job.problem.architecture.is_moe else None
 
 
 def _batch(job: Job) -> dict[str, int]:
@@ -196,6 +203,7 @@ def maxtext(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
         "recompute_modules": _named_recompute(job),
         "offload_activations": layout.offload_activations,
         "model": [model.num_layers, model.hidden_size, model.vocab_size],
+        "capacity_factor": _capacity(job),
         "shards_optimizer": layout.zero_stage == 1,
         "offload_optimizer": layout.offload_optimizer,
         "precision": workload.precision,

@@ -20,6 +20,7 @@ from tests.paths import ROOT
 
 _KEPT = 3
 """How many legal layouts of a problem become jobs."""
+_CAPACITIES = (None, None, 1.25)
 _HYBRIDS = ROOT / "tests/service/formats/hybrids.json"
 
 
@@ -32,6 +33,8 @@ def random_jobs(
     while True:
         try:
             problem = catalogue_problem(rng, catalogue.stack(pick(rng, stacks)))
+            workload = replace(problem.workload, capacity_factor=pick(rng, _CAPACITIES))
+            problem = replace(problem, workload=workload)
             if models:
                 problem = replace(problem, architecture=pick(rng, models))
         except Invalid:  # parts that do not go together, such as a chip and a precision

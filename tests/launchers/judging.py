@@ -141,6 +141,7 @@ def _maxtext_sizes(model: Architecture) -> dict[str, int]:
         sizes["num_experts_per_tok"] = experts[0].experts_per_token
         sizes["base_mlp_dim"] = experts[0].intermediate_size
         sizes["base_moe_mlp_dim"] = experts[0].intermediate_size
+        sizes["first_num_dense_layers"] = sum(layer.moe is None for layer in model.layers)
     return sizes
 
 

@@ -21,11 +21,14 @@ pytestmark = [
 CONFIGS_OF_A_FAMILY = 6
 _SMALL = {
     "attention_chunk_size": 16,
+    "block_multiple_of": 16,
+    "conv_L_cache": 3,
     "conv_kernel": 4,
     "d_model": 96,
     "decoder_sparse_step": 2,
     "dense_intermediate_size": 72,
     "expansion_ratio": 2,
+    "expert_ffn_hidden_size": 40,
     "ffn_dim": 72,
     "ffn_hidden_size": 72,
     "first_k_dense_replace": 2,
@@ -112,6 +115,7 @@ _SMALL = {
     "vocab_size": 130,
     "window_size": 16,
     "word_embed_proj_dim": 96,
+    "zero_expert_num": 0,  # transformers has up-projections of these, which nothing reads
 }
 """Sizes of a small model."""
 _NOT_DRAWN = {

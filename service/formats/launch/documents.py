@@ -10,7 +10,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -52,11 +52,18 @@ def read_yaml(text: str) -> Any:
         value = _yaml_value(text)
         json.dumps(value, default=str)  # which refuses numbers and names that JSON has not
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        problem = getattr(error, "problem", None) or type(error).__name__
+        problem = _problem(error)
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
         raise Invalid(PATH, shown, f"is neither JSON nor YAML: {problem}{place}") from None
     return value
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong with a text, in the words of the parser where it has some."""
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"character {error.position + 1} is none of a text: take it out"
+    return str(getattr(error, "problem", None) or error or type(error).__name__)
 
 
 def _json_value(text: str) -> Any:
@@ -65,7 +72,7 @@ def _json_value(text: str) -> Any:
     if len(text) > _MOST_CHARACTERS:
         return None
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_distinct)
     except (ValueError, RecursionError):
         return None
     level = [value]
@@ -76,6 +83,20 @@ def _json_value(text: str) -> Any:
     return value
 
 
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of some pairs. Raises Invalid where two have the same name."""
+    _require_distinct([name for name, _ in pairs])
+    return dict(pairs)
+
+
+def _require_distinct(names: Sequence[str]) -> None:
+    """Raise Invalid for a name that an object has twice. Frameworks stop at it, or take either."""
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        rule = "stands twice in one object of the document: write it once"
+        raise Invalid(PATH, twice[:_MOST_SHOWN], rule)
+
+
 def _items(value: Any) -> Collection[Any]:
     """What is in an object or a list."""
     if isinstance(value, dict):
@@ -84,9 +105,9 @@ def _items(value: Any) -> Collection[Any]:
 
 
 def _yaml_value(text: str) -> Any:
-    """The value of a YAML text. Raises Invalid where it has aliases, or nests deeper than a
-    document of settings does: its events come one by one, so that no text is too deep to find
-    out."""
+    """The value of a YAML text. Raises Invalid where it has aliases or a name twice, or nests
+    deeper than a document of settings does: its events come one by one, so that no text is too
+    deep to find out."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
@@ -96,6 +117,15 @@ def _yaml_value(text: str) -> Any:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             raise Invalid(PATH, text[:_MOST_SHOWN], f"nests deeper than {_DEEPEST} levels")
+    nodes = [yaml.compose(text, Loader=_Loader)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, yaml.MappingNode):
+            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            _require_distinct([key.value for key in keys])
+            nodes += [inner for _, inner in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from models.spec.adapters import Lora
 from models.spec.encoder import Encoder
 from models.spec.workload import Workload
+from service.formats.launch.accelerate.trl import flags_for
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 
 Write = Callable[[Job], LaunchConfiguration]
@@ -20,6 +21,9 @@ _WITHOUT_MASTERS = ("torchtitan", "maxtext", "deepspeed", "accelerate")
 """Formats that can train 16-bit parameters without an fp32 copy."""
 _WITH_IMAGES = ("megatron-bridge", *OF_SCRIPTS)
 """Formats whose programs train vision-language models."""
+_WITH_CAPACITY = ("megatron", "megatron-bridge", "maxtext")
+"""Formats with a setting for how many tokens an expert takes. AutoEP of DeepSpeed, torchtitan and
+the experts of transformers drop none."""
 
 
 def with_fine_tuning(name: str, write: Write) -> Write:
@@ -32,6 +36,10 @@ def with_fine_tuning(name: str, write: Write) -> Write:
             _require_adapters(name, job, workload.lora)
         if not workload.master_weights:
             _require(name, "workload.master_weights", False, _WITHOUT_MASTERS, "with true")
+        if workload.capacity_factor is not None and job.problem.architecture.is_moe:
+            factor = workload.capacity_factor
+            field = "workload.capacity_factor"
+            _require(name, field, factor, _WITH_CAPACITY, "without capacity_factor")
         if encoder:
             tokens = encoder.tokens_per_sequence
             field = "model.encoder.tokens_per_sequence"
@@ -79,7 +87,8 @@ def _notes(name: str, workload: Workload) -> Iterator[str]:
     if name in OF_SCRIPTS and (lora := workload.lora):
         yield (
             f"Give the model adapters of rank {lora.rank} on {', '.join(lora.targets)}, as"
-            f" peft.LoraConfig(r={lora.rank}, target_modules=…) does."
+            f" peft.LoraConfig(r={lora.rank}, target_modules=…) does (with TRL:"
+            f" {flags_for(lora)})."
         )
         if lora.base_bits < 16:
             yield _QUANTIZED[lora.base_bits]

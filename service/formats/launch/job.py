@@ -92,6 +92,14 @@ class Inexpressible(Invalid):
         self.format = format_
 
 
+class UnknownLayers(Inexpressible):
+    """A framework's program makes no such layers; `known` says which it makes."""
+
+    def __init__(self, format_: str, field: str, value: object, known: str) -> None:
+        cure = f"{known}; ask for deepspeed or fsdp, beside which a script makes the model"
+        super().__init__(format_, field, value, cure)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfiguration:
     """What to tell a framework so that it runs a layout.
@@ -110,8 +118,9 @@ class LaunchConfiguration:
     script_arguments: Mapping[str, Any] = field(default_factory=dict)
     """Beside a document of the launcher, what the training script itself must be told, by the names
     of transformers' TrainingArguments."""
-    program: tuple[str, ...] = ()
-    """The words that name the training program, where it is another than the format's usual one."""
+    script: str = ""
+    """What the caller has to name as the training program, in words; empty where the format knows
+    its name."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of every rank."""
     placeholders: Mapping[str, str] = field(default_factory=dict)

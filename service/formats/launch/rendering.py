@@ -183,8 +183,8 @@ def _requirements(
         yield _requirement(variables[name], unset, what)
     for name, other in defaults.items():
         yield f': "${{{variables[name]}=${variables[other]}}}"'
-    if not format_.program:
-        yield _requirement("SCRIPT", ":?", "the training script")
+    if _is_script_named(format_, configuration):
+        yield _requirement("SCRIPT", ":?", configuration.script or "the training script")
 
 
 def _requirement(variable: str, unset: str, what: str) -> str:
@@ -285,7 +285,14 @@ def _grouped(words: Sequence[str]) -> Iterator[str]:
 
 
 def _program(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
-    return [*(configuration.program or format_.program)] or ['"${SCRIPT}"']
+    if _is_script_named(format_, configuration):
+        return ['"${SCRIPT}"']
+    return [*format_.program]
+
+
+def _is_script_named(format_: LaunchFormat, configuration: LaunchConfiguration) -> bool:
+    """Whether the caller says what the training program is."""
+    return bool(configuration.script) or not format_.program
 
 
 def _meeting(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> Iterator[str]:

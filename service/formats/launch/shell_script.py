@@ -87,6 +87,7 @@ def read_script(
     script = Script(variables=dict(variables))
     reader = _Reader(script, takes_defaults)
     operators = ("\n",) if _ARGUMENT_LIST.match(text) else _OPERATORS
+    # Lines that end as on Windows do so between quotes too, where no setting has such an end.
     found = _statements(_tokens(text.replace("\r\n", "\n"), operators))
     try:
         for count, (joint, words) in enumerate(found):

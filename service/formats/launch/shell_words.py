@@ -25,6 +25,8 @@ _BEGINS_OVERRIDES = re.compile(
     r"(?:\s|#[^\n]*\n)*+(?:['\"]?[+~]{0,2}[A-Za-z_][\w.]*['\"]?=|\Z)", re.ASCII
 )
 _PROGRAM = re.compile(r"[^-\s]\S*\.(?:py|pyc|sh)|[^-\s]\.(?:py|sh)")
+_NAMED_PROGRAM = re.compile(r"\$\w*(?:SCRIPT|PROGRAM)\w*", re.ASCII | re.IGNORECASE)
+"""A variable that the text does not define, and whose name says that it is the program."""
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _SHELLS = {"sh", "bash", "zsh"}
 _STARTS_ANYTHING = {"mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux"}
@@ -153,7 +155,8 @@ def _found(script: Script) -> tuple[Statement, list[str]]:
         environment = found.environment
     else:
         # An argument list may stand on several lines.
-        listed = [each for each in statements if each.words[0].startswith("-")] or statements
+        listed = [each for each in statements if each.words[:1] and each.words[0][:1] == "-"]
+        listed = listed or statements
         words = [word for each in listed for word in each.words]
         environment = {key: value for each in listed for key, value in each.environment.items()}
     before = list(words[: _program_at(words) or 0])
@@ -190,17 +193,19 @@ def _base_name(path: str) -> str:
 
 
 def _program_at(words: Sequence[str]) -> int | None:
-    """The place of the program that a command starts: a file of Python, what follows `-m`, or a
-    script of the shell."""
+    """The place of the program that a command starts: a file of Python, what follows `-m`, a script
+    of the shell, or a variable that stands for one behind what starts it."""
     starts_module = False
+    is_started = False
     for at, word in enumerate(words):
         name = _base_name(word)
         if _PYTHON.fullmatch(name) or name in LAUNCHERS:
             starts_module = name not in _STARTS_ANYTHING
+            is_started = True
         elif word == "-m" and starts_module and at + 1 < len(words):
             if not words[at + 1].startswith(_LAUNCHER_MODULES):
                 return at + 1
-        elif _PROGRAM.fullmatch(word):
+        elif _PROGRAM.fullmatch(word) or (is_started and _NAMED_PROGRAM.fullmatch(word)):
             return at
     return None
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from models.errors import Invalid
 from models.spec.recompute import MODULES
+from models.spec.workload import MAX_CAPACITY
 from service.formats.logs.megatron_layers import chunks_of, pattern_of
 from service.formats.logs.megatron_models import num_layers, read_model
 from service.formats.logs.megatron_values import DUMP_PATH, Arguments
@@ -164,7 +165,19 @@ def read_workload(given: Arguments) -> dict[str, Any]:
         workload["optimizer"] = _optimizer(given)
     if given.flag("moe_router_force_load_balancing"):
         workload["routing"] = "balanced"
-    return workload
+    return workload | _capacity(given)
+
+
+def _capacity(given: Arguments) -> dict[str, float]:
+    """The tokens that an expert works on, over its even share of them; nothing where no token is
+    dropped, which a negative factor says too (core/transformer/transformer_config.py)."""
+    factor = given.number("moe_expert_capacity_factor")
+    if factor is None or factor < 0 or given.word("num_experts") is None:
+        return {}
+    if not 0 < factor <= MAX_CAPACITY:
+        rule = f"must be above 0 and at most {MAX_CAPACITY:g}, or negative to drop no token"
+        raise given.invalid("moe_expert_capacity_factor", rule)
+    return {"capacity_factor": factor}
 
 
 def _precision(given: Arguments) -> str:

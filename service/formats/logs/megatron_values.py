@@ -12,6 +12,7 @@ from service.formats.launch.job import Stopped
 DUMP_PATH = "log.arguments"
 _TYPED_PATH = "launch.arguments"
 WHOLE = re.compile(r"[-+]?\d{1,12}", re.ASCII)
+NUMBER = re.compile(r"[-+]?(\d{1,12}\.?\d{0,20}|\.\d{1,20})([eE][-+]?\d{1,2})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Arguments:
         if value is not None:
             return value
         if default is None:
-            raise self.invalid(name, "is required")
+            raise self.invalid(name, f"is required{'' if self.flags is None else ': write it too'}")
         return default
 
     def optional(self, name: str, least: int = 1) -> int | None:
@@ -50,6 +51,14 @@ class Arguments:
         if int(value) < least:
             raise self.stopped(name, rule, f"{self.called(name)} {least}")
         return int(value)
+
+    def number(self, name: str) -> float | None:
+        value = self.word(name)
+        if value is None:
+            return None
+        if not NUMBER.fullmatch(value):
+            raise self.invalid(name, "must be a number")
+        return float(value)
 
     def replaced(self, **values: str) -> Arguments:
         """The arguments with other values of some."""

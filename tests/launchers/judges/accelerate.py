@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 from argparse import Namespace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,12 +28,12 @@ ZERO_STAGES = {
     "NO_SHARD": 0,
 }
 OPTIMIZERS = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_bnb_8bit": "adamw_8bit"}
-PRECISIONS = {"no": "fp32"}
+PRECISIONS = {None: "fp32", "bfloat16": "bf16", "float16": "fp16"}
 LAUNCHES = {"NO": "eager", "INDUCTOR": "compiled", "CUDAGRAPHS": "graph"}
 
 
 def judge(configuration: dict[str, Any]) -> dict[str, Any]:
-    training = training_arguments(configuration["arguments"])
+    training, model = script_arguments(configuration["arguments"])
     args = launch_arguments(configuration["settings"])
     processes = configuration["devices"]
     require(args.num_processes == processes, f"{args.num_processes} of {processes} processes")
@@ -42,7 +43,7 @@ def judge(configuration: dict[str, Any]) -> dict[str, Any]:
         "micro_batch": training.per_device_train_batch_size,
         "num_micro_batches": training.gradient_accumulation_steps,
         "optimizer": optimizer(configuration["arguments"], training),
-        "precision": PRECISIONS.get(args.mixed_precision, args.mixed_precision),
+        "precision": precision(args.mixed_precision, model.dtype),
         "launch": LAUNCHES[TorchDynamoPlugin().backend.value],
     }
     if args.use_fsdp:
@@ -59,10 +60,21 @@ def judge(configuration: dict[str, Any]) -> dict[str, Any]:
     return {**knobs, "recompute": "full" if checkpoints else "none"}
 
 
-def training_arguments(words: list[str]) -> TrainingArguments:
-    parser = HfArgumentParser(TrainingArguments)
-    (found,) = parser.parse_args_into_dataclasses(["--output_dir", ".", "--use_cpu", *words])
-    return found
+@dataclass
+class ModelArguments:
+    """Of those that scripts of transformers and TRL have for the model."""
+
+    dtype: str | None = None
+
+
+def script_arguments(words: list[str]) -> tuple[TrainingArguments, ModelArguments]:
+    parser = HfArgumentParser((TrainingArguments, ModelArguments))
+    return parser.parse_args_into_dataclasses(["--output_dir", ".", "--use_cpu", *words])
+
+
+def precision(mixed: str, loaded: str | None) -> str:
+    """Mixed precision, or else that which the model is loaded in."""
+    return PRECISIONS[loaded] if mixed == "no" else mixed
 
 
 def launch_arguments(document: dict[str, Any]) -> Namespace:

@@ -35,6 +35,7 @@ KINDS = {
     "tpu-v5p": "TPU v5p",
     "tpu-v6e": "TPU v6 lite",
     "tpu-v7x": "TPU7x",
+    "tpu-v8t": "TPU8t",
 }
 PRECISIONS = {
     "": {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
@@ -80,6 +81,7 @@ def judge(configuration: dict[str, Any]) -> dict[str, Any]:
         **pipeline(config),
         **recompute(config),
         "model": [config.num_decoder_layers, config.emb_dim, config.vocab_size],
+        "capacity_factor": None if config.sparse_matmul else config.capacity_factor,
         "shards_optimizer": config.shard_optimizer_over_data,
         "offload_optimizer": config.optimizer_memory_host_offload,
         "precision": PRECISIONS[config.quantization or ""][config.dtype.name],

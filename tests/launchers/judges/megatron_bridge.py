@@ -1,5 +1,5 @@
 """Megatron-Bridge's own reading of overrides, and its checks, on the values that its recipes for
-pre-training share."""
+pre-training share, or those for adapters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ models = sys.modules["megatron.bridge.models"]
 models.GPTModelProvider = GPTModelProvider
 models.T5ModelProvider = T5ModelProvider
 
-from megatron.bridge.recipes.common import _pretrain_common
+from megatron.bridge.recipes.common import _peft_common, _pretrain_common
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.config import ConfigContainer, runtime_config_update
 from megatron.bridge.training.mixed_precision import bf16_mixed
@@ -58,12 +58,14 @@ def judge(configuration: dict[str, Any]) -> dict[str, Any]:
         "offload_optimizer": config.optimizer.optimizer_cpu_offload,
         "precision": megatron_core.precision(model),
         "optimizer": megatron_core.optimizer(config.optimizer),
+        "rank_of_adapters": config.peft.dim if config.peft else None,
     }
 
 
 def recipe(words: list[str]) -> ConfigContainer:
     """A recipe of a small model, of the kind that the overrides are for."""
-    config = _pretrain_common()
+    has_adapters = any(word.startswith("+peft.") for word in words)
+    config = _peft_common() if has_adapters else _pretrain_common()
     config.model = provider(words)(num_layers=1, hidden_size=128, num_attention_heads=1)
     config.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
     config.mixed_precision = bf16_mixed()

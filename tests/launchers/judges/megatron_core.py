@@ -73,6 +73,7 @@ def model(config: TransformerConfig, vocab_size: int, pattern: str | None = None
         "num_heads": config.num_attention_heads,
         "num_kv_heads": config.num_query_groups,
         "num_experts": config.num_moe_experts or 0,
+        "capacity_factor": config.moe_expert_capacity_factor,
         "vocab_size": vocab_size,
         "virtual_stages": virtual_stages,
         "layers_per_chunk": (

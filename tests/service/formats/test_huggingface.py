@@ -85,7 +85,7 @@ DEFAULTS_READ = [
     "stablelm",
     "starcoder2",
 ]
-DEFAULTS_REFUSED = ["bloom", "longcat_flash"]
+DEFAULTS_REFUSED = ["bloom"]
 DEFAULTS_LACKING = {"deepseek_v2": ("num_experts_per_tok", 6), "glm4_moe": ("head_dim", 42)}
 DEFAULTS_UNBUILT = ["dbrx", "hunyuan_v1_moe", "nemotron"]
 
@@ -217,6 +217,19 @@ def test_a_class_default_that_lacks_a_key_is_refused_until_it_is_written(model_t
     assert read(entry["config"] | {key: value}).parameters.total == entry["total"]
 
 
+def test_experts_that_compute_nothing_have_no_parameters() -> None:
+    """The class has up-projections of these, which nothing reads: published weights have none. A
+    layer of the config is two, with attention in each and experts in the first."""
+    model = read({"model_type": "wrapper", "text_config": {"model_type": "longcat_flash"}})
+    first, second = model.layers[:2]
+    assert first.moe
+    assert (first.moe.num_experts, first.moe.zero_experts) == (512, 256)
+    assert (first.moe.experts_per_token, second.moe) == (8, None)
+    never_read = 28 * 256 * 2 * 2048 * 6144
+    assert model.parameters.total == CLASS_DEFAULTS["longcat_flash"] - never_read
+    assert model.parameters.active == pytest.approx(27e9, rel=0.05)  # arXiv 2509.01322 §1
+
+
 @needs_folder
 def test_every_entry_of_the_collection_is_tested() -> None:
     names = [*FILES_READ, *FILES_WITHOUT_COUNT, *FILES_COUNTED_BY_HAND]
@@ -226,6 +239,7 @@ def test_every_entry_of_the_collection_is_tested() -> None:
         *DEFAULTS_REFUSED,
         *DEFAULTS_LACKING,
         *DEFAULTS_UNBUILT,
+        "longcat_flash",
     ]
     assert sorted(counts()["class_defaults"]) == sorted(defaults)
 
@@ -236,6 +250,29 @@ def test_an_undescribed_family_is_refused_with_what_is_missing(model_type: str) 
     assert isinstance(error, Unsupported)
     assert (error.field, error.value) == ("model_type", model_type)
     assert error.missing in str(error)
+
+
+@pytest.mark.parametrize(("model_type", "is_decoder"), [("jamba", True), ("bert", False)])
+def test_a_refused_decoder_may_be_given_in_other_forms(model_type: str, is_decoder: bool) -> None:
+    assert ("explicit fields" in refusal({"model_type": model_type}).rule) == is_decoder
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cure"),
+    [
+        ({"hidden_size": "4096"}, "without quotation marks"),
+        ({"hidden_size": 4096.5}, "must be a whole number"),
+        (
+            {"layer_types": ["conv"] * QWEN3["num_hidden_layers"]},
+            "full_attention, sliding_attention",
+        ),
+        ({"model_type": None}, "such as llama"),
+    ],
+)
+def test_a_refusal_says_what_would_do(wrong: dict[str, Any], cure: str) -> None:
+    error = refusal(QWEN3 | wrong)
+    assert error.field == next(iter(wrong))
+    assert cure in error.rule
 
 
 CLASS_DEFAULTS: dict[str, int] = json.loads(
@@ -261,7 +298,7 @@ def test_a_text_tower_has_the_sizes_of_its_class_where_it_writes_none(model_type
         assert refusal(config).field == f"text_config.{key}"
     elif model_type in ("exaone", "falcon", "mpt"):
         assert refusal(config).rule.startswith("is required")
-    else:
+    elif model_type != "longcat_flash":
         assert read(config).parameters.total == CLASS_DEFAULTS[model_type]
 
 

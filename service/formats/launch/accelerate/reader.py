@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from models.errors import Invalid
+from service.formats.launch.accelerate.trl import read_adapters, read_model_format
 from service.formats.launch.accelerate.writer import FRAMEWORK, NAME, OPTIMIZERS, RELEASE
 from service.formats.launch.documents import (
     Settings,
@@ -82,6 +83,8 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
     unwritten: dict[str, str] = {}
     workload = _precision(settings, unwritten)
     workload |= _optimizer(settings)
+    read_model_format(settings, workload, is_sharded=bool(layout["zero_stage"]))
+    workload |= read_adapters(settings)
     steps = _accumulation_steps(settings)
     workload |= _batch(settings, layout)
     if steps is None and "micro_batch" in layout:
@@ -151,6 +154,9 @@ def _settings_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     at += 1  # the script
     while at < len(words):
         flag, value, at = _flag(words, at, switches=())
+        while at < len(words) and not words[at].startswith("--"):  # of a list
+            require_arguments_defined(words[at])
+            value, at = f"{value} {words[at]}", at + 1
         yield flag.lstrip("-").replace("-", "_"), value
 
 

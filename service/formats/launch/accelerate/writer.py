@@ -26,6 +26,8 @@ RELEASE = "1.15.0"
 OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_bnb_8bit"}
 """TrainingArguments.optim (transformers 5.24.0, OptimizerNames) by our optimizers. Its sgd has no
 momentum, and its adafactor no first moment."""
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+"""What models are loaded in that have no fp32 copy."""
 _DATA_PARALLEL = {"intel": "MULTI_XPU", "huawei": "MULTI_NPU"}
 """What plain data parallelism is called on chips of a vendor; MULTI_GPU on others."""
 _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -195,6 +197,8 @@ def _training_arguments(job: Job) -> dict[str, Any]:
         arguments["gradient_checkpointing"] = True
     if workload.optimizer in OPTIMIZERS:
         arguments["optim"] = OPTIMIZERS[workload.optimizer]
+    if not workload.master_weights:
+        arguments["dtype"] = _DTYPES[workload.precision]
     return arguments
 
 
@@ -209,10 +213,10 @@ def _notes(job: Job) -> Iterator[str]:
         " TrainingArguments of transformers."
     )
     if not workload.master_weights:
-        dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(workload.precision)
         yield (
-            f"Load the model with dtype=torch.{dtype}: mixed_precision is no on purpose, since FSDP"
-            " keeps an fp32 copy of what it casts."
+            f"Load the model with dtype=torch.{_DTYPES[workload.precision]}, as --dtype does in"
+            " scripts of transformers and TRL: mixed_precision is no on purpose, since FSDP keeps"
+            " an fp32 copy of what it casts."
         )
     if layout.zero_stage == 2:
         yield (

@@ -123,7 +123,10 @@ def read_model(
     values: Mapping[str, Any], given: Mapping[str, Any], table: FieldTable
 ) -> tuple[dict[str, Any] | None, Architecture | None, list[str]]:
     """The model in the form of LaunchReading, the model itself where it is known, and settings of
-    it that are not understood."""
+    it that are not understood. Where no setting says the model it is left to be said beside them:
+    the one that MaxText then makes is a toy."""
+    if not given.keys() & {"model_name", "decoder_block", *_SIZES}:
+        return None, None, []
     name = values["model_name"].removesuffix("-Instruct")
     if name == "default":
         return _read_sizes(values)

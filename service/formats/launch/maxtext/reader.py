@@ -12,6 +12,7 @@ from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.spec.architecture import Architecture
 from models.spec.switches import Condition
+from models.spec.workload import MAX_CAPACITY
 from service.formats.launch.documents import read_document, read_yaml, sent_document
 from service.formats.launch.field_table import (
     FieldTable,
@@ -34,7 +35,7 @@ from service.formats.launch.job import (
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
-from service.formats.launch.maxtext.writer import FRAMEWORK, NAME, RELEASE, TABLE
+from service.formats.launch.maxtext.writer import DROPLESS, FRAMEWORK, NAME, RELEASE, TABLE
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import (
     Command,
@@ -482,6 +483,7 @@ class _Reader:
             )
         if values["use_random_routing"]:
             workload["routing"] = "balanced"
+        workload |= _capacity(values)
         if values["routed_bias"]:
             workload["load_balancing"] = "bias"
         elif values["load_balance_loss_weight"] > 0:
@@ -505,8 +507,9 @@ class _Reader:
         def may_hold(condition: Condition) -> bool:
             return condition != "ep" or layout["ep"] > 1
 
-        if not values["sparse_matmul"]:
-            self.unread.append("sparse_matmul=false (experts of a fixed capacity; read as true)")
+        if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
+            written = "sparse_matmul=false"
+            self.unread.append(f"{written} (every expert computes every token; read as true)")
         said = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in said:
             said["sparse_matmul"] = True
@@ -523,6 +526,17 @@ class _Reader:
         return stack
 
 
+def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
+    """The capacity of experts, which sparse products do not have (layers/moe.py)."""
+    factor = values["capacity_factor"]
+    if values["sparse_matmul"] or factor <= 0:
+        return {}
+    if factor > MAX_CAPACITY:
+        rule = f"must be at most {MAX_CAPACITY:g} times the even share of an expert"
+        raise Invalid(PATH, shown("capacity_factor", factor), rule)
+    return {"capacity_factor": factor}
+
+
 def _stops(values: Mapping[str, Any], layout: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
     """What MaxText refuses when it starts, beyond the rules of layouts (configs/types.py). `fsdp`
     is the degree of that axis, 0 where it is the rest."""
@@ -536,6 +550,10 @@ def _stops(values: Mapping[str, Any], layout: Mapping[str, Any], fsdp: int) -> I
     if values["opt_type"] == "muon" and not takes_muon(values):
         rule = "is not made for layers of this model: use adamw"
         yield Stop(setting="opt_type", value="muon", rule=rule)
+    factor = values["capacity_factor"]
+    if factor >= 0 and values["model_name"].startswith(DROPLESS):
+        rule = "is refused for this model, whose experts drop no tokens: use -1, or leave it out"
+        yield Stop(setting="capacity_factor", value=factor, rule=rule)
 
 
 def _stop_at(setting: str, value: object, rule: str, cure: str = "") -> None:

@@ -39,6 +39,8 @@ QUANTIZATIONS: Mapping[tuple[str, str], Mapping[str, Any]] = {
 """By precision and vendor (configs/base.yml, quantization)."""
 _DTYPES = {"fp32": "float32", "fp16": "float16"}
 OPTIMIZERS = {"adamw": "adamw", "muon": "muon"}
+DROPLESS = ("llama4", "gpt-oss")
+"""Beginnings of the names of models whose experts must not drop tokens (configs/types.py)."""
 
 
 def write(job: Job) -> LaunchConfiguration:
@@ -68,7 +70,7 @@ def write(job: Job) -> LaunchConfiguration:
         **remat_settings(NAME, job.layout, problem.architecture, _modules(job)),
         "optimizer_memory_host_offload": job.layout.offload_optimizer,
         **_recipe(job),
-        **launch_arguments(problem, job.layout),
+        **_switches(job),
     }
     is_tpu = problem.cluster.is_torus
     return LaunchConfiguration(
@@ -116,11 +118,32 @@ def _require_expressible(job: Job) -> None:
             " weight_dtype the parameters too"
         )
         raise Inexpressible(NAME, "workload.optimizer", workload.optimizer, cure)
+    _require_expressible_capacity(job)
     if layout.pp > 1:
         _require_expressible_pipeline(job)
     elif layout.schedule == "afab" and job.num_micro_batches > 1:
         cure = "accumulated micro-batches each run forward and backward; ask with 1f1b"
         raise Inexpressible(NAME, "layout.schedule", "afab", cure)
+
+
+def _require_expressible_capacity(job: Job) -> None:
+    """Raise Inexpressible where experts of a fixed capacity are refused, or run otherwise
+    (configs/types.py; layers/moe.py, dense_matmul)."""
+    factor = job.problem.workload.capacity_factor
+    if not _has_capacity(job):
+        return
+    if job.layout.ep > 1 and job.problem.stack.dispatcher == "allgather":
+        cure = "a ring of experts drops no tokens; ask with dispatcher alltoall"
+        raise Inexpressible(NAME, "stack.dispatcher", "allgather", cure)
+    model = model_settings(job.problem.architecture, field_table(TABLE)).get("model_name", "")
+    if model.startswith(DROPLESS):
+        cure = f"MaxText refuses it for {model}; ask without capacity_factor"
+        raise Inexpressible(NAME, "workload.capacity_factor", factor, cure)
+
+
+def _has_capacity(job: Job) -> bool:
+    problem = job.problem
+    return problem.architecture.is_moe and problem.workload.capacity_factor is not None
 
 
 def _require_expressible_pipeline(job: Job) -> None:
@@ -200,6 +223,8 @@ def _recipe(job: Job) -> dict[str, Any]:
     }
     if workload.routing == "balanced" and job.problem.architecture.is_moe:
         settings["use_random_routing"] = True
+    if _has_capacity(job):
+        settings["capacity_factor"] = workload.capacity_factor
     if workload.precision in ("bf16", *_DTYPES):
         return settings
     vendor = job.problem.cluster.chip.vendor
@@ -209,6 +234,16 @@ def _recipe(job: Job) -> dict[str, Any]:
         cure = f"on chips of {vendor} it has {', '.join(('bf16', *_DTYPES))}, {known or 'no other'}"
         raise Inexpressible(NAME, "workload.precision", workload.precision, cure)
     return {**settings, **quantization}
+
+
+def _switches(job: Job) -> dict[str, Any]:
+    """The switches of the stack. Kernels of sparse products have no capacity, so that experts of
+    one are products of dense tensors."""
+    switches = dict(launch_arguments(job.problem, job.layout))
+    if _has_capacity(job):
+        switches.pop("megablox", None)
+        switches["sparse_matmul"] = False
+    return switches
 
 
 def _placeholders(job: Job, *, has_model: bool) -> dict[str, str]:
@@ -239,6 +274,11 @@ def _notes(job: Job, *, has_model: bool) -> Iterator[str]:
         )
     if problem.workload.load_balancing != "none" and problem.architecture.is_moe:
         yield "Balancing of experts is part of the model: load_balance_loss_weight, or routed_bias."
+    if _has_capacity(job):
+        yield (
+            "capacity_factor needs sparse_matmul=false, whose products that dispatch and combine"
+            " tokens are not predicted."
+        )
     if problem.cluster.is_torus:
         yield _hosts_note(job)
     if problem.cluster.is_torus and not _is_placed_by_default(job, layout):

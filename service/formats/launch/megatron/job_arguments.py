@@ -9,7 +9,7 @@ from typing import Any
 from models.cost.pipeline import micro_batch_group
 from models.spec.layout import AXES, TORUS_AXES
 from models.spec.recompute import MODULES
-from models.spec.switches import applies, switches_of
+from models.spec.switches import applies, launch_arguments, switches_of
 from service.formats.launch.job import Inexpressible, Job
 from service.formats.launch.megatron.mixers import shared_indexers
 from service.formats.launch.megatron.model import has_biases
@@ -116,6 +116,20 @@ def _require_expressible_mixers(format_: str, job: Job) -> None:
     if layout.offload_activations and any(layer.recurrence for layer in model.kinds):
         cure = "it does not offload what state-space and linear-attention layers keep"
         raise Inexpressible(format_, "layout.offload_activations", True, cure)
+
+
+def switches(job: Job) -> dict[str, Any]:
+    """The switches of the stack. Of what sends a token to each node once, DeepEP does not pad
+    experts to a capacity, and HybridEP does (transformer_config.py)."""
+    found = dict(launch_arguments(job.problem, job.layout))
+    if _has_capacity(job):
+        return {name: {"deepep": "hybridep"}.get(value, value) for name, value in found.items()}
+    return found
+
+
+def _has_capacity(job: Job) -> bool:
+    problem = job.problem
+    return problem.architecture.is_moe and problem.workload.capacity_factor is not None
 
 
 def uses_fsdp(job: Job) -> bool:
@@ -269,6 +283,9 @@ def balancing_arguments(job: Job) -> dict[str, Any]:
         arguments["moe_router_pre_softmax"] = True  # a softmax over one has no gradient
     if workload.routing == "balanced":
         arguments["moe_router_force_load_balancing"] = True
+    if _has_capacity(job):
+        arguments["moe_expert_capacity_factor"] = workload.capacity_factor
+        arguments["moe_pad_expert_input_to_capacity"] = True
     return arguments
 
 
@@ -326,6 +343,8 @@ def notes(job: Job) -> Iterator[str]:
             "fp8 is scaled by tensor, from the values at hand; the recipe blockwise of Hopper takes"
             " as many bytes."
         )
+    if "hybridep" in switches(job).values() and _has_capacity(job):
+        yield "Tokens are dispatched by HybridEP: DeepEP does not pad experts to a capacity."
     if layout.cp > 1 and _context(job) != _CONTEXT[job.problem.stack.context]:
         yield "Context parallelism gathers keys: sparse attention has no other way."
     if any(layer.recurrence for layer in job.problem.architecture.kinds):

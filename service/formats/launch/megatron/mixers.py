@@ -9,7 +9,7 @@ from typing import Any
 from models.spec.architecture import Architecture
 from models.spec.attention import Attention, Indexer
 from models.spec.recurrence import DeltaNet, Mamba2
-from service.formats.launch.job import Inexpressible
+from service.formats.launch.job import UnknownLayers
 
 _CONVOLUTION_OF_MAMBA = 4
 """Tokens that it sees (megatron/core/ssm/mamba_mixer.py); no argument says another number."""
@@ -30,21 +30,21 @@ def mixer_arguments(format_: str, model: Architecture) -> dict[str, Any]:
 def common_attention(format_: str, model: Architecture) -> Attention:
     """The attention of every layer that has one, but for its window and whose indexer it reads."""
     if not model.attentions:
-        cure = "some layer has attention"
-        raise Inexpressible(format_, "model.layers", model.name, cure)
+        known = "some layer has attention"
+        raise UnknownLayers(format_, "model.layers", model.name, known)
     for rate in (each.compression.rate for each in model.attentions if each.compression):
-        cure = "queries see keys of single tokens, and not pooled ones"
-        raise Inexpressible(format_, "model.compression", rate, cure)
+        known = "in its releases queries see keys of single tokens, and not pooled ones"
+        raise UnknownLayers(format_, "model.compression", rate, known)
     if len({each.is_sparse for each in model.attentions}) > 1:
-        cure = "all attention has indexers, or none has"
-        raise Inexpressible(format_, "model.indexer", model.name, cure)
+        known = "all attention has indexers, or none has"
+        raise UnknownLayers(format_, "model.indexer", model.name, known)
     kinds = {
         replace(each, window=None, chunked=False, indexer=_own(each.indexer))
         for each in model.attentions
     }
     if len(kinds) != 1:
-        cure = "all attention is alike, but for its window"
-        raise Inexpressible(format_, "model", model.name, cure)
+        known = "all attention is alike, but for its window"
+        raise UnknownLayers(format_, "model", model.name, known)
     attention = kinds.pop()
     _require_usual(format_, model, attention)
     return attention
@@ -55,22 +55,22 @@ def _own(indexer: Indexer | None) -> Indexer | None:
 
 
 def _require_usual(format_: str, model: Architecture, attention: Attention) -> None:
-    """Raise Inexpressible for attention that Megatron-Core does not have."""
+    """Raise UnknownLayers for attention that Megatron-Core does not have."""
     if attention.values_are_keys or attention.output_lora_rank is not None:
-        cure = "values have a projection of their own, and outputs one without a latent"
-        raise Inexpressible(format_, "model", model.name, cure)
+        known = "values have a projection of their own, and outputs one without a latent"
+        raise UnknownLayers(format_, "model", model.name, known)
     if not attention.is_mla and attention.q_lora_rank is not None:
-        cure = "queries have a latent only where keys and values have one"
-        raise Inexpressible(format_, "model.q_lora_rank", attention.q_lora_rank, cure)
+        known = "queries have a latent only where keys and values have one"
+        raise UnknownLayers(format_, "model.q_lora_rank", attention.q_lora_rank, known)
     if not attention.is_mla and attention.v_head_dim != attention.head_dim:
-        cure = "values are as wide as keys, except in multi-head latent attention"
-        raise Inexpressible(format_, "model.v_head_dim", attention.v_head_dim, cure)
+        known = "values are as wide as keys, except in multi-head latent attention"
+        raise UnknownLayers(format_, "model.v_head_dim", attention.v_head_dim, known)
     if attention.output_gate and (attention.gate_per_head or attention.is_mla):
-        cure = "a gate of outputs has an element for each of theirs, outside latent attention"
-        raise Inexpressible(format_, "model.output_gate", model.name, cure)
+        known = "a gate of outputs has an element for each of theirs, outside latent attention"
+        raise UnknownLayers(format_, "model.output_gate", model.name, known)
     if attention.qk_norm_all_heads:
-        cure = "queries and keys are normalised with one weight that all heads share"
-        raise Inexpressible(format_, "model.qk_norm", True, cure)
+        known = "queries and keys are normalised with one weight that all heads share"
+        raise UnknownLayers(format_, "model.qk_norm", True, known)
 
 
 def _heads(attention: Attention) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[st
     (megatron/core/transformer/experimental_attention_variant/dsa.py)."""
     indexer = attention.indexer
     if indexer is None or not attention.is_mla or not indexer.weighs_heads:
-        cure = "an indexer adds up the scores of its heads, in multi-head latent attention"
-        raise Inexpressible(format_, "model.indexer", model.name, cure)
+        known = "an indexer adds up the scores of its heads, in multi-head latent attention"
+        raise UnknownLayers(format_, "model.indexer", model.name, known)
     arguments = {
         "experimental_attention_variant": "dsa",
         "dsa_indexer_n_heads": indexer.num_heads,
@@ -145,8 +145,8 @@ def _sharing(format_: str, model: Architecture, shared: Sequence[bool]) -> tuple
         for offset in range(1, len(shared) + 1):
             if all(is_shared(at, period, offset) == each for at, each in enumerate(shared)):
                 return period, offset
-    cure = "indexers are shared at regular distances"
-    raise Inexpressible(format_, "model.indexer.shared", model.name, cure)
+    known = "indexers are shared at regular distances"
+    raise UnknownLayers(format_, "model.indexer.shared", model.name, known)
 
 
 # -- recurrences
@@ -161,21 +161,21 @@ def _recurrences(format_: str, model: Architecture) -> dict[str, Any]:
         elif isinstance(recurrence, DeltaNet):
             arguments |= _delta_net(format_, recurrence)
         else:
-            cure = "its recurrences are Mamba-2 and gated delta nets"
-            raise Inexpressible(format_, "model.recurrence.kind", recurrence.kind, cure)
+            known = "the recurrences of its releases are Mamba-2 and gated delta nets"
+            raise UnknownLayers(format_, "model.recurrence.kind", recurrence.kind, known)
     if len({type(each) for each in kinds}) < len(kinds):
-        cure = "all recurrences of a kind are alike"
-        raise Inexpressible(format_, "model.recurrence", model.name, cure)
+        known = "all recurrences of a kind are alike"
+        raise UnknownLayers(format_, "model.recurrence", model.name, known)
     return arguments
 
 
 def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
     if mamba.conv_kernel != _CONVOLUTION_OF_MAMBA:
-        cure = f"Mamba-2 has a convolution over {_CONVOLUTION_OF_MAMBA} tokens"
-        raise Inexpressible(format_, "model.recurrence.conv_kernel", mamba.conv_kernel, cure)
+        known = f"Mamba-2 has a convolution over {_CONVOLUTION_OF_MAMBA} tokens"
+        raise UnknownLayers(format_, "model.recurrence.conv_kernel", mamba.conv_kernel, known)
     if mamba.bias or not mamba.conv_bias or not mamba.norm:
-        cure = "Mamba-2 has a norm, and a bias of its convolution alone"
-        raise Inexpressible(format_, "model.recurrence.kind", mamba.kind, cure)
+        known = "Mamba-2 has a norm, and a bias of its convolution alone"
+        raise UnknownLayers(format_, "model.recurrence.kind", mamba.kind, known)
     return {
         "mamba_state_dim": mamba.key_dim,
         "mamba_head_dim": mamba.value_dim,
@@ -186,8 +186,8 @@ def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
 
 def _delta_net(format_: str, net: DeltaNet) -> dict[str, Any]:
     if net.decay_per_element or net.decay_rank or net.gate_rank or not net.conv_kernel:
-        cure = "a delta net has one decay a head, a gate of full rank and a convolution"
-        raise Inexpressible(format_, "model.recurrence.kind", net.kind, cure)
+        known = "a delta net has one decay a head, a gate of full rank and a convolution"
+        raise UnknownLayers(format_, "model.recurrence.kind", net.kind, known)
     return {
         "linear_conv_kernel_dim": net.conv_kernel,
         "linear_key_head_dim": net.key_dim,

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.spec.architecture import Architecture
 from models.spec.feed_forward import Mlp, Moe
-from service.formats.launch.job import Inexpressible, Job
+from service.formats.launch.job import Job, UnknownLayers
 from service.formats.launch.megatron.mixers import mixer_arguments
 from service.formats.launch.megatron.patterns import has_pattern, pattern_arguments
 
@@ -89,20 +89,20 @@ def model_notes(model: Architecture, tp: int) -> Iterator[str]:
 
 
 def _require_plain_layers(format_: str, model: Architecture) -> None:
-    """Raise Inexpressible for layers that Megatron's arguments do not make."""
+    """Raise UnknownLayers for layers that Megatron's arguments do not make."""
     for layer in model.kinds:
         if len(layer.mixers) > 1:
-            cure = "a layer has attention or a recurrence, not both side by side"
-            raise Inexpressible(format_, "model.layers", model.name, cure)
+            known = "a layer has attention or a recurrence, not both side by side"
+            raise UnknownLayers(format_, "model.layers", model.name, known)
         if layer.residual_streams > 1 or layer.attention_residuals:
-            cure = "there is one residual stream"
-            raise Inexpressible(format_, "model.residual_streams", layer.residual_streams, cure)
+            known = "there is one residual stream"
+            raise UnknownLayers(format_, "model.residual_streams", layer.residual_streams, known)
         if layer.num_norms != layer.blocks or layer.post_norms:
-            cure = "a layer has a norm before its mixer and one before its network, and no others"
-            raise Inexpressible(format_, "model.num_norms", layer.num_norms, cure)
+            known = "a layer has a norm before its mixer and one before its network, and no others"
+            raise UnknownLayers(format_, "model.num_norms", layer.num_norms, known)
         if layer.parallel:
-            cure = "the MLP runs behind attention, not beside it"
-            raise Inexpressible(format_, "model.parallel_blocks", True, cure)
+            known = "the MLP runs behind attention, not beside it"
+            raise UnknownLayers(format_, "model.parallel_blocks", True, known)
 
 
 def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | None]:
@@ -112,8 +112,8 @@ def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | 
     sparse = [network for network in networks if isinstance(network, Moe)]
     gates = {each.gated for each in dense} | {each.gated for each in sparse}
     if len(dense) > 1 or len(sparse) > 1 or len(gates) > 1:
-        cure = "dense layers are alike, and sparse layers are, all gated or none"
-        raise Inexpressible(format_, "model", model.name, cure)
+        known = "dense layers are alike, and sparse layers are, all gated or none"
+        raise UnknownLayers(format_, "model", model.name, known)
     return next(iter(dense), None), next(iter(sparse), None)
 
 
@@ -142,12 +142,12 @@ def _window(format_: str, model: Architecture) -> dict[str, Any]:
     if not sizes:
         return {}
     if len(sizes) > 1 or any(each.chunked for each in model.attentions):
-        cure = "layers have one sliding window or none, and no chunks"
-        raise Inexpressible(format_, "model.sliding_window", model.name, cure)
+        known = "layers have one sliding window or none, and no chunks"
+        raise UnknownLayers(format_, "model.sliding_window", model.name, known)
     if has_pattern(model):
         if any(each.window is None for each in model.attentions):
-            cure = "beside layers of another kind, all attention has a window or none has"
-            raise Inexpressible(format_, "model.sliding_window", model.name, cure)
+            known = "beside layers of another kind, all attention has a window or none has"
+            raise UnknownLayers(format_, "model.sliding_window", model.name, known)
         return {"window_size": [max(size or 0 for size in sizes) - 1, 0]}
     found: dict[str, Any] = {"window_size": [max(size or 0 for size in windows) - 1, 0]}
     if None in windows:
@@ -165,8 +165,8 @@ def _vocabulary(model: Architecture, tp: int) -> dict[str, int]:
 
 def _experts(format_: str, model: Architecture, moe: Moe) -> dict[str, Any]:
     if moe.latent_norm or moe.router_scales:
-        cure = "experts read tokens, or a latent of them, without further norms or scales"
-        raise Inexpressible(format_, "model.moe", model.name, cure)
+        known = "experts read tokens, or a latent of them, without further norms or scales"
+        raise UnknownLayers(format_, "model.moe", model.name, known)
     arguments: dict[str, Any] = {
         "num_experts": moe.num_experts,
         "moe_router_topk": moe.experts_per_token,

@@ -13,7 +13,7 @@ from typing import Any
 from models.spec.architecture import Architecture
 from models.spec.layer import Layer
 from models.spec.recurrence import DeltaNet, Mamba2
-from service.formats.launch.job import Inexpressible
+from service.formats.launch.job import Inexpressible, UnknownLayers
 
 MAMBA, DELTA_NET, ATTENTION, LATENT, SPARSE, MLP, EXPERTS = "M", "G", "*", "+", "D", "-", "E"
 LETTERS = (MAMBA, DELTA_NET, ATTENTION, LATENT, SPARSE, MLP, EXPERTS)
@@ -55,8 +55,8 @@ def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
 
 def _letters(format_: str, model: Architecture, layer: Layer) -> str:
     if len(layer.mixers) > 1:
-        cure = "a layer has attention or a recurrence, not both side by side"
-        raise Inexpressible(format_, "model.layers", model.name, cure)
+        known = "a layer has attention or a recurrence, not both side by side"
+        raise UnknownLayers(format_, "model.layers", model.name, known)
     return _mixer(layer) + _network(layer)
 
 

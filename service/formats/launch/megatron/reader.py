@@ -554,7 +554,15 @@ def half_read(written: str, argument: str, given: Arguments) -> list[str]:
     of it."""
     if argument == "pipeline_model_parallel_layout" and has_early_prediction(given):
         return [f"{written} (multi-token prediction is read as on the last stage)"]
+    if argument == "moe_expert_capacity_factor" and _pads_no_experts(given):
+        return [f"{written} (an expert that gets fewer tokens is read as padded)"]
     return [written] if _is_half_read(argument, given) else []
+
+
+def _pads_no_experts(given: Arguments) -> bool:
+    """Whether tokens are dropped, and experts that get few not padded."""
+    factor = given.number("moe_expert_capacity_factor") or 0
+    return factor > 0 and not given.flag("moe_pad_expert_input_to_capacity")
 
 
 def _is_half_read(argument: str, given: Arguments) -> bool:

@@ -296,6 +296,34 @@ _MODEL_AND_FORMATS = (
         "of 1 needs --moe-router-pre-softmax",
     ),
     Refusal(
+        "moe_pad_expert_input_to_capacity",
+        lambda given: (
+            given.flag("moe_pad_expert_input_to_capacity")
+            and not _has(given, "moe_expert_capacity_factor")
+        ),
+        "needs --moe-expert-capacity-factor",
+    ),
+    Refusal(
+        "moe_pad_expert_input_to_capacity",
+        lambda given: (
+            given.flag("moe_pad_expert_input_to_capacity")
+            and given.word("moe_token_dispatcher_type") == "flex"
+            and given.word("moe_flex_dispatcher_backend") in (None, "deepep")
+        ),
+        "goes without DeepEP: use --moe-token-dispatcher-type alltoall",
+    ),
+    Refusal(
+        "moe_expert_capacity_factor",
+        lambda given: (
+            _has(given, "moe_expert_capacity_factor")
+            and any(
+                name in (given.word("moe_router_load_balancing_type") or "")
+                for name in ("sinkhorn", "quantile_balancing")
+            )
+        ),
+        "goes with an auxiliary loss or none: use --moe-router-load-balancing-type aux_loss",
+    ),
+    Refusal(
         "max_position_embeddings",
         lambda given: (
             _has(given, "max_position_embeddings")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from models.spec.switches import launch_arguments
+from models.spec.switches import switches_of
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
@@ -14,7 +14,12 @@ from service.formats.launch.megatron.fields import RELEASE, flag_of_argument, fl
 from service.formats.launch.megatron.patterns import has_pattern
 
 NAME = "megatron"
-_PROGRAM, _HYBRID_PROGRAM = "pretrain_gpt.py", "pretrain_hybrid.py"
+_PROGRAM = "pretrain_gpt.py"
+_HYBRID_SCRIPT = (
+    "the program of your checkout of Megatron-LM that trains hybrid models, such as"
+    " pretrain_hybrid.py, or pretrain_mamba.py"
+)
+"""The package megatron-core has no programs, and their names have changed."""
 FRAMEWORK = "Megatron-LM (megatron-core)"
 
 _FP8_GATHER, _FP4_GATHER = "--fp8-param-gather", "--fp4-param-gather"
@@ -57,16 +62,12 @@ def write(job: Job) -> LaunchConfiguration:
         "max_position_embeddings": model.learned_positions or job.problem.workload.seq_len,
         **_rotary(job),
     }
-    switches = dict(launch_arguments(job.problem, job.layout))
-    if job.problem.workload.precision == "nvfp4" and switches.pop(_FP8_GATHER, False):
-        switches[_FP4_GATHER] = True
-    _require_flags(job, switches)
     return LaunchConfiguration(
         format=NAME,
         framework=FRAMEWORK,
         version=RELEASE,
-        settings={**as_flags(arguments), **switches},
-        program=(_HYBRID_PROGRAM,) if has_pattern(model) else (),
+        settings={**as_flags(arguments), **_flags_of_switches(job)},
+        script=_HYBRID_SCRIPT if has_pattern(model) else "",
         environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
         list_placeholders=("--data-path",),
@@ -76,14 +77,21 @@ def write(job: Job) -> LaunchConfiguration:
     )
 
 
-def _require_flags(job: Job, switches: Mapping[str, Any]) -> None:
-    """Raise Inexpressible where the stack has a switch that is a key of a file of its own, as
-    Primus-Turbo does, and no flag of Megatron-LM."""
-    for name, value in switches.items():
-        if not name.startswith("--"):
-            stack = job.problem.stack.id
-            cure = f"it is a setting of {stack}, not of Megatron-LM; set it in the file of {stack}"
-            raise Inexpressible(NAME, name, value, cure)
+def _flags_of_switches(job: Job) -> dict[str, Any]:
+    """The switches as flags. Raises Inexpressible where the stack has one on that is a key of a
+    file of its own, as Primus-Turbo does; off it is as without that stack."""
+    stack = job.problem.stack
+    found: dict[str, Any] = {}
+    for name, value in job_arguments.switches(job).items():
+        if name.startswith("--"):
+            found[name] = value
+        elif value:
+            field = next(each.field for each in switches_of(stack) if name in each.arguments)
+            cure = f"{name} is a key of the file of {stack.id}; ask with false, or for megatron"
+            raise Inexpressible(NAME, f"stack.{field}", getattr(stack, field), cure)
+    if job.problem.workload.precision == "nvfp4" and found.pop(_FP8_GATHER, False):
+        found[_FP4_GATHER] = True
+    return found
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
@@ -144,7 +152,9 @@ def _placeholders(job: Job) -> dict[str, str]:
 
 
 def _notes(job: Job) -> Iterator[str]:
-    program = _HYBRID_PROGRAM if has_pattern(job.problem.architecture) else _PROGRAM
-    yield f"Arguments of {program} of Megatron-LM; placeholders are yours to fill in."
+    program = (
+        _HYBRID_SCRIPT if has_pattern(job.problem.architecture) else f"{_PROGRAM} of Megatron-LM"
+    )
+    yield f"Arguments of {program}; placeholders are yours to fill in."
     yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
     yield from job_arguments.notes(job)

@@ -32,6 +32,13 @@ from service.formats.launch.megatron.reader import (
     switch_names,
     without_refused,
 )
+from service.formats.launch.megatron_bridge.adapters import HARMLESS as HARMLESS_OF_ADAPTERS
+from service.formats.launch.megatron_bridge.adapters import READ as READ_OF_ADAPTERS
+from service.formats.launch.megatron_bridge.adapters import (
+    fields_of_scheme,
+    has_adapters,
+    read_adapters,
+)
 from service.formats.launch.megatron_bridge.fields import (
     PRECISIONS,
     argument_of_field,
@@ -88,6 +95,8 @@ _RECIPES = (
     "s",
     "model_size",
 )
+_SCHEMES = ("peft_scheme", "peft", "peft._target_")
+"""Options, and a key of YAML, that name what makes adapters."""
 _DTYPES = {
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",
@@ -120,7 +129,7 @@ _MOVED = (
 _HARMLESS = (
     "logger", "profiling", "tokenizer", "scheduler", "rng", "validation", "ft", "straggler",
     "nvrx_straggler", "tensor_inspect", "inprocess_restart", "rerun_state_machine", "checkpoint",
-    "dataset", "data", "log", "exp_manager", "resume", "optim", "trainer", "peft_scheme",
+    "dataset", "data", "log", "exp_manager", "resume", "optim", "trainer",
 )  # fmt: skip
 """Sections that change neither time nor memory, but for the fields that are read."""
 _BASE = {
@@ -140,6 +149,8 @@ _BASE_SWITCHES: Mapping[str, Any] = {
     "model.cross_entropy_loss_fusion": True,
     "model.moe_grouped_gemm": True,
 }
+_ENCODERS = ("model.freeze_vision", "model.freeze_audio")
+_OF_IMAGES = " (an encoder, which is not read: describe it as model.encoder beside the launch)"
 _MOST_HINTS = 8
 """Unknown fields for which a known one is looked up."""
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
@@ -186,7 +197,14 @@ def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES
         for stop in read_as_flags.stops
     ]
     typed = {name: _plain(text) for name, text in found.fields.items()}
-    return replace(read_as_flags, stops=tuple(in_fields), settings=typed)
+    told = replace(read_as_flags, stops=tuple(in_fields), settings=typed)
+    return _with_adapters(told, found) if has_adapters(found.fields) else told
+
+
+def _with_adapters(told: LaunchReading, found: _Overrides) -> LaunchReading:
+    is_moe = "load_balancing" in told.workload
+    lora, unread = read_adapters(found.fields, is_moe=is_moe)
+    return replace(told, workload={**told.workload, "lora": lora}, unread=(*told.unread, *unread))
 
 
 def _plain(text: str) -> bool | int | str | None:
@@ -231,7 +249,7 @@ def _overrides(text: str) -> _Overrides:
 def _without_object(name: str) -> str:
     """An assigned attribute without the variable of the configuration: cfg.model.x is model.x."""
     first, _, rest = name.partition(".")
-    known = {*sections(), "trainer", "data", "optim", "model", "env_vars"}
+    known = {*sections(), "trainer", "data", "optim", "model", "env_vars", "peft"}
     return rest if first not in known and rest.partition(".")[0] in known else name
 
 
@@ -279,6 +297,9 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> _Overrides:
         name = _field_of_option(written)
         if name.startswith("env_vars."):
             found.environment[name.removeprefix("env_vars.")] = value
+        elif name in _SCHEMES:
+            made = fields_of_scheme(value).items()
+            found.fields |= {field: _text(field, text) for field, text in made}
         elif name in _RECIPES:
             found.recipe = f"{found.recipe or ''} {name} {value}".strip()
         elif "." in name or name == "mixed_precision":
@@ -464,6 +485,7 @@ def _unread(given: Arguments, found: _Overrides) -> tuple[tuple[str, ...], tuple
             ignored.append(written)
         else:
             hint = "" if is_field(name) or len(unread) > _MOST_HINTS else _nearest(name)
+            hint = _OF_IMAGES if name.startswith(_ENCODERS) else hint
             unread.append(written + hint)
     return tuple(unread), tuple(ignored)
 
@@ -475,7 +497,7 @@ def _is_read(name: str, argument: str) -> bool:
         "mixed_precision.grad_reduce_in_fp32", "mixed_precision.fp4_param_gather",
         "optimizer.use_distributed_optimizer", "optimizer.bf16", "optimizer.fp16",
         "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
-        *(f"comm_overlap.{overlap}" for overlap in _OVERLAPS),
+        *(f"comm_overlap.{overlap}" for overlap in _OVERLAPS), *READ_OF_ADAPTERS,
     }  # fmt: skip
     formats = name.removeprefix("mixed_precision.") in ("bf16", "fp16", "fp8", "fp8_recipe", "fp4")
     is_old = name.startswith("model.activations_checkpoint_")
@@ -484,7 +506,13 @@ def _is_read(name: str, argument: str) -> bool:
 
 def _is_harmless(name: str, argument: str, value: str) -> bool:
     section, _, rest = name.partition(".")
-    if section in _HARMLESS:
+    if name.startswith(_ENCODERS):
+        return False
+    if name == "dataset.enable_offline_packing":
+        return value == "False"  # documents that attention does not cross
+    if section in _HARMLESS or name in HARMLESS_OF_ADAPTERS:
+        return True
+    if section == "peft" and value == "None":
         return True
     default = sections().get(section, {}).get(rest)
     if is_field(name) and str(default) == value:

@@ -9,15 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
 from models.spec.encoder import Encoder
-from models.spec.switches import launch_arguments
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
 from service.formats.launch.megatron import model as megatron_model
 from service.formats.launch.megatron.patterns import has_pattern
+from service.formats.launch.megatron_bridge.adapters import adapter_fields, adapters_in_python
 from service.formats.launch.megatron_bridge.fields import PRECISIONS, RELEASE, field_of_argument
 from service.formats.logs.layer_pattern import layer_switches
 
@@ -62,10 +61,10 @@ _GRAPHS = "model.cuda_graph_impl"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 _LISTS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 """Arguments that are expressions of lists on the command line, and lists here."""
-_OF_MLP = ("linear_fc1", "linear_fc2")
-_LATENT = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
-           "linear_kv_up_proj")  # fmt: skip
-"""The projections of latent attention: of queries one, or two with a latent of their own."""
+_UNSEEN = "peft."
+"""Fields of an object that is left out where a recipe becomes a document for Hydra, and kept all
+the same (training/utils/omegaconf_utils.py)."""
+_PACKS, _PACKING = "dataset.enable_offline_packing", "dataset.offline_packing_specs"
 _SINGLE = ("cp_comm_type", "moe_router_load_balancing_type")
 """Arguments that are lists of one on the command line, and a word here."""
 _DTYPES = {"bf16": "bfloat16"}
@@ -97,7 +96,7 @@ def write(job: Job) -> LaunchConfiguration:
     if has_pattern(job.problem.architecture) and job.layout.virtual_stages > 1:
         cure = "HybridModelProvider has no virtual stages; ask with schedule 1f1b, or for megatron"
         raise Inexpressible(NAME, "layout.virtual_stages", job.layout.virtual_stages, cure)
-    switches = launch_arguments(job.problem, job.layout)
+    switches = job_arguments.switches(job)
     arguments = {
         **job_arguments.layout_arguments(NAME, job),
         **job_arguments.recompute_arguments(NAME, job),
@@ -120,6 +119,7 @@ def write(job: Job) -> LaunchConfiguration:
             "dataset.seq_length": job.problem.workload.seq_len,
             **_precision(job, switches),
             **_model(job),
+            **_adapters(job, switches),
             **_switches(switches),
         },
         environment=job_arguments.environment(job),
@@ -131,8 +131,12 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as overrides of Hydra."""
-    return [f"{name}={_shown(value)}" for name, value in settings.items()]
+    """Settings as overrides of Hydra. What is added to fields that it does not see has a + in
+    front."""
+    return [
+        f"{'+' * name.startswith(_UNSEEN)}{name}={_shown(value)}"
+        for name, value in settings.items()
+    ]
 
 
 def _shown(value: Any) -> str:
@@ -195,32 +199,23 @@ def _frozen(encoder: Encoder) -> dict[str, bool]:
     }
 
 
-def _adapters(job: Job, lora: Lora) -> str:
-    """What makes adapters, of each expert by itself (peft/lora.py)."""
-    model = job.problem.architecture
-    shares = ", share_expert_adapters=False" if model.is_moe and "experts" in lora.targets else ""
-    return (
-        f"LoRA(dim={lora.rank}, alpha={2 * lora.rank}, target_modules={_adapted(model, lora)}"
-        f"{shares})"
-    )
-
-
-def _adapted(model: Architecture, lora: Lora) -> list[str]:
-    """The names of the modules that have adapters. Those of routed experts are called as those of
-    an MLP."""
-    names: list[str] = []
-    if "attention" in lora.targets:
-        is_latent = any(each.is_mla for each in model.attentions)
-        names += _LATENT if is_latent else ("linear_qkv",)
-        names += ("linear_proj",)
-        names += ("in_proj", "out_proj") if model.recurrences else ()
-    if {"mlp", "experts"} <= {*lora.targets} or ("mlp" in lora.targets and not model.is_moe):
-        return [*names, *_OF_MLP]
-    if "mlp" in lora.targets:
-        names += [f"*.{part}.{name}" for part in ("mlp", "shared_experts") for name in _OF_MLP]
-    if "experts" in lora.targets and model.is_moe:
-        names += [f"*.experts.{name}" for name in _OF_MLP]
-    return names
+def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes adapters, and what fine-tuning needs beside them (training/config.py)."""
+    workload = job.problem.workload
+    if workload.lora is None:
+        return {}
+    fields = adapter_fields(NAME, job.problem.architecture, workload.lora)
+    if job.layout.cp > 1:
+        fields |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
+    if workload.packing is None:
+        return {**fields, _PACKS: False, _PACKING: None}
+    if job.layout.micro_batch > 1:
+        cure = "packed sequences are trained one at a time; ask with micro_batch 1"
+        raise Inexpressible(NAME, "layout.micro_batch", job.layout.micro_batch, cure)
+    fields |= {_PACKS: True, f"{_PACKING}.packed_sequence_size": workload.seq_len}
+    if switches.get(_GRAPHS, "none") != "none":
+        fields[f"{_PACKING}.pad_cu_seqlens"] = True
+    return fields
 
 
 def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,8 +300,9 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
         )
     if lora := job.problem.workload.lora:
         yield (
-            f"Set cfg.peft = {_adapters(job, lora)} of megatron.bridge.peft.lora in Python: peft is"
-            " no field that overrides reach."
+            "Overrides with + change the LoRA that a recipe has; where it has none, set"
+            f" cfg.peft = {adapters_in_python(NAME, job.problem.architecture, lora)} of"
+            " megatron.bridge.peft.lora in Python."
         )
     if job.problem.architecture.is_moe and switches.get(_GRAPHS) == "full_iteration":
         yield (

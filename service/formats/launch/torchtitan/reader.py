@@ -305,6 +305,7 @@ class _Reader:
         module, name = self.given.get("module"), self.given.get("config")
         configs = self.table.facts["configs"].get(module, {})
         if name is None:
+            self.unread.append("--config (not given: what its function sets is not known here)")
             return {}
         if name not in configs:
             hint = suggestion(name, configs) if module in self.table.facts["modules"] else ""
@@ -414,11 +415,12 @@ class _Reader:
         optimizer = config.get("optimizer")
         if optimizer is None:
             optimizer = _IMPLEMENTATIONS.get(values["optimizer.implementation"], "adamw")
-        workload = {
-            "seq_len": values["training.seq_len"],
-            "precision": precision,
-            "optimizer": optimizer,
-        }
+        workload = {"seq_len": values["training.seq_len"]}
+        # A function that is not known may convert layers, and choose another optimizer.
+        if config or precision == "fp32":
+            workload["precision"] = precision
+        if config or "optimizer.implementation" in self.given:
+            workload["optimizer"] = optimizer
         if values["training.dtype"] == "bfloat16" and precision != "fp32":
             workload["master_weights"] = False
         elif values["training.dtype"] == "bfloat16":

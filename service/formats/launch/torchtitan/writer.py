@@ -8,6 +8,7 @@ from typing import Any
 
 from models.spec import catalogue
 from models.spec.adapters import Lora
+from models.spec.architecture import Architecture
 from models.spec.layout import AXES, Layout
 from models.spec.switches import launch_arguments
 from models.spec.workload import Workload
@@ -140,18 +141,22 @@ def _recipe(job: Job) -> tuple[str, str] | None:
     optimizer = "muon" if workload.optimizer == "muon" else "adamw"
     for module, configs in field_table(TABLE).facts["configs"].items():
         for name, config in configs.items():
-            if config["model"] is None:
-                continue
-            # No function trains multi-token prediction.
-            known = replace(catalogue.architecture(config["model"]), mtp_layers=0)
             if (
-                not config.get("is_variant")
+                config["model"] is not None
+                and not config.get("is_variant")
                 and config.get("precision", "bf16") == precision
                 and config.get("optimizer", "adamw") == optimizer
-                and catalogue.matching_name(job.problem.architecture, [known])
+                and _trains(config["model"], job.problem.architecture)
             ):
                 return module, name
     return None
+
+
+def _trains(name: str, architecture: Architecture) -> bool:
+    """Whether a config function for a model of the catalogue trains this one. No function trains
+    multi-token prediction."""
+    known = replace(catalogue.architecture(name), mtp_layers=0)
+    return catalogue.matching_name(architecture, [known]) is not None
 
 
 def _training(job: Job) -> dict[str, Any]:

@@ -325,3 +325,41 @@ def test_misspelt_keys_name_the_key_that_may_be_meant() -> None:
     config = {**FSDP2["fsdp_config"], "fsdp_reshard_after_foward": False}
     (listed,) = read({**FSDP2, "fsdp_config": config}).unread
     assert "did you mean fsdp_config.fsdp_reshard_after_forward?" in listed
+
+
+_SFT = "accelerate launch --num_processes 8 --use_fsdp --fsdp_version 2 sft.py"
+
+
+@pytest.mark.parametrize(
+    ("flags", "lora", "unread"),
+    [
+        ("--use_peft --lora_target_modules q_proj k_proj v_proj o_proj",
+         {"rank": 16, "targets": ["attention"], "base_bits": 16}, 0),
+        ("--use_peft --lora_r 8 --load_in_4bit --lora_target_modules all-linear --lora_alpha 16",
+         {"rank": 8, "targets": ["attention", "mlp", "experts"], "base_bits": 4}, 0),
+        ("--use_peft --lora_target_modules up_proj",
+         {"rank": 16, "targets": ["mlp", "experts"], "base_bits": 16}, 1),
+        ("--use_peft",
+         {"rank": 16, "targets": ["attention", "mlp", "experts"], "base_bits": 16}, 1),
+        ("--lora_r 8", None, 1),
+    ],
+)  # fmt: skip
+def test_adapters_of_trl(flags: str, lora: dict[str, Any] | None, unread: int) -> None:
+    reading = accelerate_reader.read(f"{_SFT} {flags}", None)
+    assert reading.workload.get("lora") == lora
+    assert len(reading.unread) == unread
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision", "masters"),
+    [
+        ("--dtype bfloat16", "bf16", False),
+        ("--dtype float32", "fp32", True),
+        ("--dtype bfloat16 --bf16", "bf16", True),
+    ],
+)
+def test_what_the_model_is_loaded_in(flags: str, precision: str, masters: bool) -> None:
+    workload = accelerate_reader.read(f"{_SFT} {flags}", None).workload
+    assert (workload["precision"], workload.get("master_weights", True)) == (precision, masters)
+    with pytest.raises(Invalid, match="dtype"):
+        accelerate_reader.read(f"{_SFT} --dtype int8", None)

@@ -155,3 +155,16 @@ def test_json_is_read_as_yaml_does() -> None:
     document = {"a": [1, 2.5, None, True, "no"], "b": {"c": "é\t\"'\U0001f600"}}
     assert read_document(json.dumps(document)) == document
     assert read_document(json.dumps(document, indent=2)) == document
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c': stands twice"),
+        ("a:\n  - b: 1\n    b: 1\n", "'b': stands twice"),
+        ("a: \x01", "character 4"),
+    ],
+)
+def test_a_document_says_each_setting_once(text: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        read_document(text)

@@ -592,3 +592,21 @@ def test_whatever_is_written_is_read_or_refused(pairs: list[tuple[str, str]]) ->
         reading = read(" ".join(f"{name}={value}" for name, value in [("steps", "1"), *pairs]))
         LayoutFields.model_validate(reading.layout)
         WorkloadFields.model_validate({"global_batch": 1, **reading.workload})
+
+
+def test_experts_of_a_capacity_are_dense_products() -> None:
+    dense = "model_name=mixtral-8x7b sparse_matmul=false capacity_factor=1.5"
+    assert read(dense).workload["capacity_factor"] == 1.5
+    assert read(dense).unread == ()
+    sparse = read("model_name=mixtral-8x7b capacity_factor=1.5")
+    assert "capacity_factor" not in sparse.workload
+    whole = read("model_name=mixtral-8x7b sparse_matmul=false")
+    assert "every expert" in whole.unread[0]
+    with pytest.raises(Invalid, match="capacity_factor=1000"):
+        read("model_name=mixtral-8x7b sparse_matmul=false capacity_factor=1000")
+    (stop,) = read("model_name=gpt-oss-20b sparse_matmul=false capacity_factor=1").stops
+    assert stop.setting == "capacity_factor"
+
+
+def test_a_model_that_nobody_names_is_left_open() -> None:
+    assert read("per_device_batch_size=2 ici_fsdp_parallelism=8").model is None

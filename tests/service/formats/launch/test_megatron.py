@@ -713,3 +713,39 @@ def test_any_arguments_are_read_or_refused(words: list[str]) -> None:
         megatron_reader.read(" ".join(words))
     with suppress(Invalid):
         megatron_bridge_reader.read(" ".join(words))
+
+
+_EXPERTS = "--micro-batch-size 1 --num-experts 8 --moe-expert-capacity-factor"
+
+
+@pytest.mark.parametrize(
+    ("text", "factor", "unread", "stops"),
+    [
+        (f"{_EXPERTS} 1.5 --moe-pad-expert-input-to-capacity", 1.5, 0, 0),
+        (f"{_EXPERTS} 1.5", 1.5, 1, 0),
+        (f"{_EXPERTS} -1", None, 0, 0),
+        ("--micro-batch-size 1 --num-experts 8 --moe-pad-expert-input-to-capacity", None, 0, 1),
+        (f"{_EXPERTS} 1.5 --moe-pad-expert-input-to-capacity --moe-token-dispatcher-type flex",
+         1.5, 0, 1),
+        (f"{_EXPERTS} 1 --moe-pad-expert-input-to-capacity"
+         " --moe-router-load-balancing-type sinkhorn", 1, 0, 1),
+    ],
+)  # fmt: skip
+def test_the_capacity_of_experts(text: str, factor: float | None, unread: int, stops: int) -> None:
+    reading = megatron_reader.read(text)
+    assert reading.workload.get("capacity_factor") == factor
+    assert (len(reading.unread), len(reading.stops)) == (unread, stops)
+
+
+def test_a_capacity_is_a_factor() -> None:
+    for wrong in ("0", "1000"):
+        with pytest.raises(Invalid, match="--moe-expert-capacity-factor"):
+            megatron_reader.read(f"{_EXPERTS} {wrong}")
+
+
+def test_tokens_of_experts_with_a_capacity_are_dispatched_by_what_pads_them() -> None:
+    problem = problem_of("megatron", "mixtral-8x7b", capacity_factor=1.0)
+    problem = replace(problem, stack=replace(problem.stack, dispatcher="deduplicated"))
+    written_ = megatron_writer.write(job_of(problem, dp_shard=16, ep=8, zero_stage=1))
+    assert written_.settings["--moe-flex-dispatcher-backend"] == "hybridep"
+    assert any("HybridEP" in note for note in written_.notes)

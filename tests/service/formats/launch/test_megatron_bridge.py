@@ -108,3 +108,38 @@ def test_stops_are_told_in_fields() -> None:
     stops = megatron_bridge_reader.read(text).stops
     assert [stop.setting for stop in stops] == ["model.recompute_granularity"]
     assert "model.recompute_num_layers" in stops[0].rule
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "targets", "unread"),
+    [
+        ("run.py --peft_scheme lora -mb 1", 32, ["attention", "mlp", "experts"], ()),
+        ("run.py --peft_scheme dora -mb 1", 32, ["attention", "mlp", "experts"], ("dora",)),
+        ("+peft.dim=8 +peft.target_modules=[linear_fc1,linear_fc2] train.micro_batch_size=1",
+         8, ["mlp", "experts"], ()),
+        ("cfg.peft = LoRA(dim=8, alpha=16, target_modules=['linear_qkv'])\n"
+         "cfg.train.micro_batch_size = 1", 8, ["attention"], ("target_modules",)),
+        ("peft:\n  _target_: megatron.bridge.peft.lora.LoRA\n  dim: 8\n  lora_dtype: null\n"
+         "train:\n  micro_batch_size: 1\n", 8, ["attention", "mlp", "experts"], ()),
+    ],
+)  # fmt: skip
+def test_adapters_have_many_forms(text: str, rank: int, targets: list[str], unread) -> None:
+    reading = megatron_bridge_reader.read(text)
+    assert reading.workload["lora"] == {"rank": rank, "targets": targets}
+    listed = [each for each in reading.unread if each != "run.py"]
+    assert len(listed) == len(unread)
+    assert all(word in each for word, each in zip(unread, listed, strict=True))
+
+
+def test_what_makes_no_adapters_is_refused() -> None:
+    for wrong in ("peft.dim=many", "peft.target_modules=[lm_head]"):
+        with pytest.raises(Invalid, match=wrong.partition("=")[0]):
+            megatron_bridge_reader.read(f"train.micro_batch_size=1 +{wrong}")
+    assert "lora" not in megatron_bridge_reader.read("peft=none train.micro_batch_size=1").workload
+
+
+def test_parts_of_a_model_that_are_not_read_are_listed() -> None:
+    text = "train.micro_batch_size=1 model.freeze_vision_model=false"
+    assert "model.encoder" in megatron_bridge_reader.read(text).unread[0]
+    packed = megatron_bridge_reader.read("-mb 1 dataset.enable_offline_packing=true")
+    assert packed.unread == ("dataset.enable_offline_packing=True",)

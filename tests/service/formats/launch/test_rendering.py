@@ -297,6 +297,15 @@ def test_variables_have_the_short_names_of_settings_that_no_two_share() -> None:
     assert wanted == ["OPTIMIZER_LR", "SCHEDULER_LR", "VALUE_PATH", "Y_Z", "SCRIPT"]
 
 
+def test_a_program_that_has_no_settled_name_is_a_variable() -> None:
+    made = replace(configuration("megatron"), script="the program of your checkout")
+    script = as_shell(made)
+    assert '"${SCRIPT:?the program of your checkout}"' in script
+    reading = FORMATS["megatron"].read(script, None)
+    assert (reading.unread, reading.num_devices) == ((), 16)
+    assert "SCRIPT" not in as_shell(configuration("megatron"))
+
+
 @pytest.mark.parametrize("stack", sorted({one.id for one in catalogue.stacks().values()}))
 def test_a_stack_has_one_format_or_none(stack: str) -> None:
     own = [format_ for format_ in FORMATS.values() if stack in format_.stacks]

@@ -280,3 +280,13 @@ def test_arguments_that_the_text_does_not_define_are_refused_by_name(
 )
 def test_what_a_branch_may_change_is_unread(format_: str, text: str, listed: str) -> None:
     assert listed in FORMATS[format_].read(text, None).unread
+
+
+def test_a_program_may_be_a_variable() -> None:
+    found = split_command('torchrun --nproc-per-node 8 "$TRAIN_SCRIPT" --tp 4')
+    assert (found.program, found.words, found.num_ranks) == ("$TRAIN_SCRIPT", ("--tp", "4"), 8)
+    assert split_command("torchrun $ARGS train.py --tp 4").program == "train.py"
+
+
+def test_a_statement_of_variables_alone_is_no_list_of_arguments() -> None:
+    assert split_command('"$@" \\\n--tp 4').words == ("--tp", "4")

@@ -629,3 +629,11 @@ def test_whatever_is_written_is_read_or_refused(flags: list[tuple[str, str]]) ->
         reading = read(f"--module llama3 --config llama3_8b {written_}")
         LayoutFields.model_validate(reading.layout)
         WorkloadFields.model_validate({"global_batch": 1, **reading.workload})
+
+
+def test_what_an_unknown_function_may_set_is_left_open() -> None:
+    reading = read("--training.seq_len 4096")
+    assert not reading.workload.keys() & {"precision", "optimizer"}
+    assert "--config" in reading.unread[0]
+    whole = read("--training.mixed_precision_param float32 --optimizer.implementation fused")
+    assert (whole.workload["precision"], whole.workload["optimizer"]) == ("fp32", "adamw")

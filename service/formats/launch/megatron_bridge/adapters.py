@@ -1,0 +1,142 @@
+"""Adapters in the fields of Megatron-Bridge: the LoRA that `cfg.peft` of a recipe is
+(megatron/bridge/peft/lora.py)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from models.errors import Invalid
+from models.spec.adapters import MAX_RANK, Lora
+from models.spec.architecture import Architecture
+from service.formats.launch.job import Inexpressible
+from service.formats.launch.shell_script import PATH
+
+SCHEME = "peft.scheme"
+"""What the field is called here that the options peft and peft_scheme set."""
+READ = (SCHEME, "peft.dim", "peft.target_modules", "peft.share_expert_adapters")
+HARMLESS = (
+    "peft.alpha", "peft.dropout", "peft.dropout_position", "peft.lora_A_init_method",
+    "peft.lora_B_init_method",
+)  # fmt: skip
+_SECTION = "peft."
+_NETWORK = ("linear_fc1", "linear_fc2")
+_LATENT = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
+           "linear_kv_up_proj")  # fmt: skip
+"""The projections of latent attention: of queries one, or two with a latent of their own."""
+_MIXERS = ("linear_qkv", *_LATENT, "linear_proj", "in_proj", "out_proj")
+_RANK = re.compile(r"[1-9]\d{0,3}", re.ASCII)
+_USUAL_RANK = 32
+_USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
+"""Those of the LoRA that recipes make."""
+
+
+# -- writing
+
+
+def adapter_fields(format_: str, model: Architecture, lora: Lora) -> dict[str, Any]:
+    """The fields that make adapters, of each expert by itself. Raises Inexpressible where the model
+    has no layer that they would adapt."""
+    modules = _adapted(model, lora)
+    if not modules:
+        cure = f"{model.name} has none of these layers; ask with attention, mlp or both"
+        raise Inexpressible(format_, "workload.lora.targets", [*lora.targets], cure)
+    fields: dict[str, Any] = {
+        "peft.dim": lora.rank,
+        "peft.alpha": 2 * lora.rank,
+        "peft.target_modules": modules,
+    }
+    if model.is_moe and "experts" in lora.targets:
+        fields["peft.share_expert_adapters"] = False
+    return fields
+
+
+def adapters_in_python(format_: str, model: Architecture, lora: Lora) -> str:
+    """The same as an object."""
+    fields = adapter_fields(format_, model, lora)
+    arguments = (f"{name.removeprefix(_SECTION)}={value}" for name, value in fields.items())
+    return f"LoRA({', '.join(arguments)})"
+
+
+def _adapted(model: Architecture, lora: Lora) -> list[str]:
+    """The names of the modules that have adapters. Those of routed experts are called as those of
+    an MLP."""
+    names: list[str] = []
+    if "attention" in lora.targets:
+        is_latent = any(each.is_mla for each in model.attentions)
+        names += _LATENT if is_latent else ("linear_qkv",)
+        names += ("linear_proj",)
+        names += ("in_proj", "out_proj") if model.recurrences else ()
+    if {"mlp", "experts"} <= {*lora.targets} or ("mlp" in lora.targets and not model.is_moe):
+        return [*names, *_NETWORK]
+    if "mlp" in lora.targets:
+        names += [f"*.{part}.{name}" for part in ("mlp", "shared_experts") for name in _NETWORK]
+    if "experts" in lora.targets and model.is_moe:
+        names += [f"*.experts.{name}" for name in _NETWORK]
+    return names
+
+
+# -- reading
+
+
+def fields_of_scheme(written: str) -> dict[str, str]:
+    """The fields that a scheme sets, which is a name, or LoRA(dim=8) in Python."""
+    try:
+        made = ast.parse(written.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {SCHEME: written}
+    if not isinstance(made, ast.Call):
+        return {SCHEME: written.rpartition(".")[2]}
+    given = {f"{_SECTION}{each.arg}": ast.unparse(each.value) for each in made.keywords if each.arg}
+    return {SCHEME: ast.unparse(made.func).rpartition(".")[2], **given}
+
+
+def has_adapters(fields: Mapping[str, str]) -> bool:
+    """Whether fields, or the option for a scheme, speak of adapters."""
+    scheme = fields.get(SCHEME, "").lower()
+    return scheme != "none" and any(name.startswith(_SECTION) for name in fields)
+
+
+def read_adapters(fields: Mapping[str, str], *, is_moe: bool) -> tuple[dict[str, Any], list[str]]:
+    """Adapters in the wire form, and what is understood in part of the fields that make them.
+    Raises Invalid for a rank that is none."""
+    rank = fields.get("peft.dim", str(_USUAL_RANK))
+    if not _RANK.fullmatch(rank):
+        raise Invalid(PATH, f"peft.dim={rank}", f"must be a whole number from 1 to {MAX_RANK}")
+    written = fields.get("peft.target_modules")
+    modules = _USUAL_MODULES if written is None else re.findall(r"[\w.*]{1,200}", written, re.ASCII)
+    targets = list(dict.fromkeys(target for name in modules for target in _targets(name)))
+    if not targets:
+        rule = f"names no module of {', '.join(_USUAL_MODULES)}: write which have adapters"
+        raise Invalid(PATH, f"peft.target_modules={written}", rule)
+    unread = []
+    if written is not None and not _are_whole(modules):
+        unread.append(f"peft.target_modules={written} (read as adapters of {', '.join(targets)})")
+    scheme = fields.get(SCHEME, "lora")
+    if scheme.lower() != "lora":
+        unread.append(f"peft_scheme={scheme} (read as lora)")
+    is_shared = fields.get("peft.share_expert_adapters") != "False"
+    if is_moe and "experts" in targets and is_shared:
+        unread.append("peft.share_expert_adapters=true (read as adapters of each expert by itself)")
+    return {"rank": int(rank), "targets": targets}, unread
+
+
+def _targets(module: str) -> tuple[str, ...]:
+    """What the modules of a name are, in the words of requests."""
+    parts = module.split(".")
+    if parts[-1] not in _NETWORK:
+        return ("attention",) if parts[-1] in _MIXERS else ()
+    if "experts" in parts:
+        return ("experts",)
+    return ("mlp",) if {"mlp", "shared_experts"} & {*parts} else ("mlp", "experts")
+
+
+def _are_whole(modules: Collection[str]) -> bool:
+    """Whether all modules are known, and each network and each mixer is adapted as a whole."""
+    last = {name.rpartition(".")[2] for name in modules}
+    has_network = {*_NETWORK} <= last or not last & {*_NETWORK}
+    has_inputs = bool(last & {"linear_qkv", "linear_kv_up_proj"})
+    has_mixers = has_inputs == ("linear_proj" in last)
+    return has_network and has_mixers and last <= {*_NETWORK, *_MIXERS}
