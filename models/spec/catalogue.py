@@ -140,9 +140,9 @@ def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | No
     """The name of the first of other models that is the same as this one; it may differ in its name
     and in the padding of its vocabulary. None where no other is the same."""
     for known in others:
-        padding = own.vocab_size - known.vocab_size
-        unpadded = replace(own, name=known.name, vocab_size=known.vocab_size)
-        if 0 <= padding < _MOST_PADDING and unpadded == known:
+        if not 0 <= own.vocab_size - known.vocab_size < _MOST_PADDING:
+            continue
+        if replace(own, name=known.name, vocab_size=known.vocab_size) == known:
             return known.name
     return None
 

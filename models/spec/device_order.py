@@ -60,7 +60,7 @@ class DeviceOrders:
 
     @property
     def has_choice(self) -> bool:
-        return len(self.distinct_fillings) > 1
+        return len(self.fillings) > 1 and len(self.distinct_fillings) > 1
 
     @classmethod
     def of(cls, domains: Sequence[int], rings: Mapping[str, tuple[int, bool]]) -> DeviceOrders:

@@ -60,6 +60,9 @@ class Moe:
     (latent experts, arXiv 2601.18089); None where experts read the stream itself."""
     latent_norm: bool = False
     """What experts put out is normalised before it is projected back."""
+    zero_experts: int = 0
+    """The router chooses among this many more experts, which compute nothing (LongCat-Flash, arXiv
+    2509.01322 §2.1). `experts_per_token` counts those that compute."""
 
     @property
     def expert(self) -> Mlp:
@@ -82,7 +85,7 @@ class Moe:
         """Parameters of what every tensor-parallel rank has whole: the router, and the projections
         to the latent and back."""
         latent = self.latent_size or 0
-        return hidden_size * (self.num_experts + 2 * latent)
+        return hidden_size * (self.num_experts + self.zero_experts + 2 * latent)
 
     def parameters(self, hidden_size: int) -> int:
         total = self.expert_parameters(hidden_size) + self.replicated_parameters(hidden_size)

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from models.spec.attention import Attention
 from models.spec.feed_forward import Mlp, Moe
+from models.spec.identity import cached_by_identity
 from models.spec.projection import Projection
 from models.spec.recurrence import Recurrence
+
+_KEPT = 1024  # sizes of layers, of which a problem asks dozens of times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ class Layer:
         """The matrices of the mixers."""
         return [each for mixer in self.mixers for each in mixer.projections(hidden_size)]
 
+    @cached_by_identity(_KEPT)
     def parameters(self, hidden_size: int) -> int:
         blocks = sum(mixer.parameters(hidden_size) for mixer in self.mixers)
         blocks += self.feed_forward.parameters(hidden_size) if self.feed_forward else 0
@@ -85,6 +89,7 @@ class Layer:
         whole += sum(mixer.replicated_parameters(hidden_size) for mixer in self.mixers)
         return whole + (self.moe.replicated_parameters(hidden_size) if self.moe else 0)
 
+    @cached_by_identity(_KEPT)
     def orthogonalisation_flops(self, hidden_size: int) -> tuple[float, float]:
         """FLOPs of Muon's orthogonalisation, for each parameter outside and for each inside routed
         experts: five Newton-Schulz steps (arXiv 2502.16982 §2.2).

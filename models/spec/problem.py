@@ -17,11 +17,14 @@ from models.spec.flops import (
     model_flops,
 )
 from models.spec.hardware import Chip, Cluster
+from models.spec.identity import cached_by_identity
 from models.spec.layer import Layer
 from models.spec.profile import FLEET
 from models.spec.recompute import STACK_SELECTIVE, Recomputed, policy_code, recomputed
 from models.spec.stack import VENDORS, Stack
 from models.spec.workload import Workload
+
+_KEPT_MODULES = 1024  # of all models together
 
 
 def _other_vendors(stack: Stack, chip: Chip) -> str:
@@ -236,10 +239,7 @@ class Problem:
 
     def has_module(self, name: str) -> bool:
         """Whether some layer has a module of models.spec.recompute.MODULES."""
-        return any(
-            recomputed(policy_code("selective", [name]), kind).pieces
-            for kind in self.architecture.kinds
-        )
+        return _has_module(self.architecture, name)
 
     def effective_modules(self, modules: tuple[str, ...]) -> tuple[str, ...]:
         """Those of some modules that a layer has; all of them where no layer has any."""
@@ -322,6 +322,12 @@ class Problem:
             "stack": f"{FLEET}:stack:{stack}",
             "pair": f"{FLEET}:{chip}/{stack}",
         }
+
+
+@cached_by_identity(_KEPT_MODULES)
+def _has_module(architecture: Architecture, name: str) -> bool:
+    number = policy_code("selective", [name])
+    return any(recomputed(number, kind).pieces for kind in architecture.kinds)
 
 
 def number_by_problem(problems: Iterable[Problem]) -> list[int]:

@@ -1,4 +1,5 @@
-"""Linear attention and state-space models: mixers whose state has the same size after every token.
+"""Linear attention, state-space models and short convolutions: mixers whose state has the same size
+after every token.
 
 In training they run over chunks of a sequence, as products of matrices within a chunk and from one
 chunk's state to the next (Mamba-2, arXiv 2405.21060 §6; gated delta rule, arXiv 2412.06464 §3.3).
@@ -226,6 +227,71 @@ class LightningAttention(Recurrence):
     def _state_flops(self) -> float:
         """The update of the state and the query's product with it (arXiv 2501.08313 §2.2.2)."""
         return 4 * self.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortConvolution(Recurrence):
+    """A convolution over the last few tokens between two gates (LFM2). What it remembers are these
+    tokens. Its channels are the heads, of one element each.
+
+    Parameters are those of Lfm2ShortConv of transformers.
+    """
+
+    bias: bool = False
+    """Of the convolution and of both projections."""
+    kind = "short_convolution"
+
+    @classmethod
+    def of(cls, channels: int, conv_kernel: int, *, bias: bool = False) -> ShortConvolution:
+        return cls(
+            num_heads=channels,
+            num_key_heads=channels,
+            key_dim=1,
+            value_dim=1,
+            conv_kernel=conv_kernel,
+            bias=bias,
+        )
+
+    @property
+    def conv_channels(self) -> int:
+        """What is convolved is already gated."""
+        return self.values
+
+    def projections(self, hidden_size: int) -> list[Projection]:
+        return [
+            Projection("in", hidden_size, self.streams, "columns", fused=True),
+            Projection("out", self.values, hidden_size, "rows"),
+        ]
+
+    def parameters(self, hidden_size: int) -> int:
+        own = super().parameters(hidden_size)
+        if not self.bias:
+            return own
+        return own + self.conv_channels + self.streams + hidden_size
+
+    @property
+    def _vectors(self) -> int:
+        return 0
+
+    @property
+    def _state_flops(self) -> float:
+        """Its gates multiply twice."""
+        return 2 * self.values
+
+    @property
+    def light_traffic(self) -> float:
+        """Each gate reads two streams and writes one, and the convolution reads and writes one."""
+        return 8 * self.values
+
+    @property
+    def traffic(self) -> float:
+        """There are no states."""
+        return 0.0
+
+    @property
+    def kept(self) -> float:
+        """What the convolution reads and puts out, and that behind its gate."""
+        return 3 * self.values
 
 
 def _through(rank: int | None, name: str, n_in: int, n_out: int) -> list[Projection]:

@@ -15,7 +15,7 @@ from models.spec.attention import Attention
 from models.spec.encoder import Encoder
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
-from models.spec.recurrence import DeltaNet, Mamba2, Recurrence
+from models.spec.recurrence import DeltaNet, Mamba2, Recurrence, ShortConvolution
 from service.schemas.encoder import EncoderFields
 from service.schemas.layer import LayerFields
 from service.schemas.layer_list import LayerListFields
@@ -27,6 +27,7 @@ from service.schemas.mixers import (
     LightningFields,
     Mamba2Fields,
     MlaFields,
+    ShortConvolutionFields,
 )
 from service.schemas.networks import LayerMoeFields, MlpFields
 from service.schemas.repetition import repetitions
@@ -217,6 +218,14 @@ def _recurrence(recurrence: Recurrence) -> Words:
             bias=recurrence.bias,
             norm=recurrence.norm,
         )
+    if isinstance(recurrence, ShortConvolution):
+        return _said(
+            ShortConvolutionFields,
+            kind=recurrence.kind,
+            num_channels=recurrence.values,
+            conv_kernel=recurrence.conv_kernel,
+            bias=recurrence.bias,
+        )
     heads = {
         "num_heads": recurrence.num_heads,
         "num_key_heads": recurrence.num_key_heads,
@@ -254,4 +263,5 @@ def _moe(moe: Moe) -> Words:
         router_scales=moe.router_scales,
         latent_size=moe.latent_size,
         latent_norm=moe.latent_norm,
+        zero_experts=moe.zero_experts,
     )

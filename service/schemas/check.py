@@ -18,6 +18,7 @@ from service.schemas.comparison import SearchTime
 from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts, request_tag
 from service.schemas.layout import ConstraintFields, LayoutFields
+from service.schemas.micro_batch import ConstraintForm, LayoutForm
 from service.schemas.prediction import ByConvention, Grounds, MemoryTerms, TimeTerms
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document
@@ -33,8 +34,8 @@ framework will refuse to start it."""
 
 
 class CheckRequest(PinnedQuestion):
-    layout: LayoutFields
-    constraints: ConstraintFields = ConstraintFields()
+    layout: LayoutForm
+    constraints: ConstraintForm = ConstraintFields()
     """What the layouts may be that the job is held against, and how surely it has to fit."""
     time_limit_s: SearchTime = CHECK_TIME_S
     """How long to search for the best layout at most."""
@@ -42,7 +43,7 @@ class CheckRequest(PinnedQuestion):
 
 class LaunchedCheckRequest(QuestionParts):
     launch: LaunchForm
-    constraints: ConstraintFields = ConstraintFields()
+    constraints: ConstraintForm = ConstraintFields()
     """What the layouts may be that the job is held against, and how surely it has to fit."""
     time_limit_s: SearchTime = CHECK_TIME_S
     """How long to search for the best layout at most."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from models.advice.comparison import Comparison
 from models.spec.hardware import Cluster
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import ConstraintFields, LayoutFields
+from service.schemas.micro_batch import in_sequences
 from service.schemas.prediction import Grounds, MemoryTerms, TimeTerms
 from service.schemas.question import PinnedQuestion
 from service.schemas.recommendation import CandidateAnswer
@@ -31,12 +32,26 @@ class Side(Wire):
         return self
 
 
+AnySide = TypeVar("AnySide", bound=Side)
+
+
+def _in_sequences(side: AnySide, info: ValidationInfo) -> AnySide:
+    """The side with its micro-batches in sequences, which it may give in tokens."""
+    parts = {
+        name: in_sequences(part, info, f"{info.field_name}.{name}")
+        for name in ("layout", "constraints")
+        if (part := getattr(side, name)) is not None
+    }
+    return side.model_copy(update=parts)
+
+
+SideForm = Annotated[AnySide, AfterValidator(_in_sequences)]
 SearchTime = Annotated[float, Field(gt=0, le=60)]
 
 
 class ComparisonRequest(PinnedQuestion):
-    first: Side
-    second: Side = Side()
+    first: SideForm[Side]
+    second: SideForm[Side] = Side()
     """What to hold the first against."""
     time_limit_s: SearchTime = 20.0
     """How long to search at most."""

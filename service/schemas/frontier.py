@@ -13,6 +13,7 @@ from models.advice.frontier import Crossing
 from models.advice.pipelining import Need, gap_interval
 from models.advice.sweep import Point
 from service.schemas.layout import ConstraintFields, LayoutFields
+from service.schemas.micro_batch import ConstraintForm
 from service.schemas.prediction import Grounds
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document, Wire
@@ -62,7 +63,7 @@ class GridFields(Wire):
 
 class FrontierRequest(PinnedQuestion):
     grid: GridFields
-    constraints: ConstraintFields = ConstraintFields()
+    constraints: ConstraintForm = ConstraintFields()
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
     """A pipeline that is worth no more than this is not needed."""
     time_limit_s: Annotated[float, Field(gt=0, le=120)] = 60.0

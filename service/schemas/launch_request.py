@@ -17,7 +17,7 @@ from service.schemas.architecture import (
     is_named_with_encoder,
 )
 from service.schemas.cluster import ClusterForm
-from service.schemas.comparison import ComparisonRequest, SearchTime, Side
+from service.schemas.comparison import ComparisonRequest, SearchTime, Side, SideForm
 from service.schemas.launch_form import LaunchForm
 from service.schemas.layer_list import LayerListFields, is_layer_list
 from service.schemas.prediction import PredictionRequest
@@ -103,8 +103,8 @@ class LaunchedSide(Side):
 class LaunchedComparisonRequest(QuestionParts):
     """Give `launch` on one side or on both."""
 
-    first: LaunchedSide
-    second: LaunchedSide = LaunchedSide()
+    first: SideForm[LaunchedSide]
+    second: SideForm[LaunchedSide] = LaunchedSide()
     """What to hold the first against. A side without a launch runs the stack of the other, unless
     the request names a stack."""
     time_limit_s: SearchTime = 20.0

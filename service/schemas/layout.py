@@ -39,6 +39,7 @@ Module = Literal[
 ]
 Modules = Annotated[list[Module], Field(max_length=9)]
 ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(reject_boolean)]
+MicroBatchTokens = Annotated[int, Field(ge=1, le=10**9)]
 LayersPerChunk = Annotated[
     list[Annotated[int, Field(ge=0, le=MAX_LAYERS)]], Field(max_length=MAX_CHUNKS)
 ]
@@ -50,6 +51,11 @@ TorusAxes = Annotated[list[Literal["x", "y", "z"]], Field(min_length=3, max_leng
 
 def _is_empty(value: list[int]) -> bool:
     return not value
+
+
+def _always(value: object) -> bool:
+    """Leaves a field out of answers, which have the same schema as requests."""
+    return True
 
 
 class LayoutFields(Wire):
@@ -92,6 +98,9 @@ class LayoutFields(Wire):
     (`allow_split_physical_axes`), or devices put in order by hand. Left out: 1."""
     micro_batch: Degree = 1
     """Sequences a data-parallel rank runs at a time."""
+    micro_batch_tokens: MicroBatchTokens | None = Field(default=None, exclude_if=_always)
+    """Instead of `micro_batch`: the same in tokens, a multiple of `seq_len`. Answers have it in
+    sequences."""
     schedule: Schedule | None = None
     """Left out: 1f1b where the stack and the recipe have it, else the first of the stack's that the
     recipe allows. Without a pipeline only afab means something: all forward passes of a step before
@@ -129,6 +138,11 @@ class LayoutFields(Wire):
     def given(self) -> set[str]:
         """The knobs that were set: neither left out nor null."""
         return {name for name in self.model_fields_set if getattr(self, name) is not None}
+
+    def field_of(self, knob: str) -> str:
+        """The field in which a knob was given."""
+        in_tokens = knob == "micro_batch" and self.micro_batch_tokens is not None
+        return "micro_batch_tokens" if in_tokens else knob
 
     def build(self) -> Layout:
         """The layout, with the defaults of `Layout` for knobs that are null."""
@@ -185,6 +199,9 @@ class ConstraintFields(Wire):
     ep: OneOrMany[Degree] | None = None
     etp: OneOrMany[Degree] | None = None
     micro_batch: OneOrMany[Degree] | None = None
+    micro_batch_tokens: OneOrMany[MicroBatchTokens] | None = None
+    """Instead of `micro_batch`: the same in tokens, multiples of `seq_len`. Answers have
+    `micro_batch` beside it."""
     virtual_stages: OneOrMany[Degree] | None = None
     schedule: OneOrMany[Schedule] | None = None
     balanced: OneOrMany[bool] | None = None

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from models.errors import Invalid
 from models.spec.attention import Attention, Compression, Indexer
-from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2
+from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2, ShortConvolution
 from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import Size, Wire
 
@@ -271,10 +271,32 @@ class LightningFields(LinearHeadFields):
         return LightningAttention(**self.heads(), conv_kernel=self.conv_kernel)
 
 
+class ShortConvolutionFields(Wire):
+    """A convolution over the last few tokens between two gates (LFM2)."""
+
+    kind: Literal["short_convolution"]
+    """`short_convolution`."""
+    num_channels: Size
+    """As many as the hidden size in all published models."""
+    conv_kernel: Annotated[int, Field(ge=1, le=1024)] = 3
+    """Tokens that it sees."""
+    bias: bool = False
+    """Of the convolution and of its projections."""
+
+    def build(self) -> ShortConvolution:
+        return ShortConvolution.of(self.num_channels, self.conv_kernel, bias=self.bias)
+
+
 class _AnyRecurrence(BaseModel):
     """What tells the kinds apart, so that an unknown one is an error of this field alone."""
 
-    kind: Literal["mamba2", "gated_delta_net", "kimi_delta_attention", "lightning_attention"]
+    kind: Literal[
+        "mamba2",
+        "gated_delta_net",
+        "kimi_delta_attention",
+        "lightning_attention",
+        "short_convolution",
+    ]
 
 
 def _require_kind(value: object) -> object:
@@ -285,14 +307,19 @@ def _require_kind(value: object) -> object:
 
 def _recurrence_tag(value: object) -> str:
     kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
-    tags = {"mamba2": "mamba2", "lightning_attention": "lightning"}
+    tags = {
+        "mamba2": "mamba2",
+        "lightning_attention": "lightning",
+        "short_convolution": "convolution",
+    }
     return f"{TAG_PREFIX}{tags.get(str(kind), 'delta')}"
 
 
 RecurrenceForm = Annotated[
     Annotated[Mamba2Fields, Tag(f"{TAG_PREFIX}mamba2")]
     | Annotated[DeltaNetFields, Tag(f"{TAG_PREFIX}delta")]
-    | Annotated[LightningFields, Tag(f"{TAG_PREFIX}lightning")],
+    | Annotated[LightningFields, Tag(f"{TAG_PREFIX}lightning")]
+    | Annotated[ShortConvolutionFields, Tag(f"{TAG_PREFIX}convolution")],
     Discriminator(_recurrence_tag),
     BeforeValidator(_require_kind),
 ]

@@ -89,6 +89,9 @@ class LayerMoeFields(ExpertFields):
     """Elements of a token as experts read it, where it is projected to a latent before."""
     latent_norm: bool = False
     """What experts put out is normalised before it is projected back."""
+    zero_experts: Annotated[int, Field(ge=0, le=65536)] = 0
+    """Experts beside these that compute nothing, among which the router chooses too
+    (LongCat-Flash). `experts_per_token` counts those that compute."""
 
     def build(self) -> Moe:
         """Raises Invalid where fields contradict each other."""
@@ -111,6 +114,7 @@ class LayerMoeFields(ExpertFields):
             groups_per_token=groups if self.groups_per_token is None else self.groups_per_token,
             latent_size=self.latent_size,
             latent_norm=self.latent_norm,
+            zero_experts=self.zero_experts,
         )
 
     @property

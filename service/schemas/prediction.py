@@ -3,10 +3,9 @@ too."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, WithJsonSchema, model_validator
 
 from models.cost.predictions import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.errors import Invalid
@@ -16,6 +15,7 @@ from models.spec.hardware import Cluster
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
+from service.schemas.micro_batch import LayoutForm, layouts_in_sequences
 from service.schemas.question import PinnedQuestion
 from service.schemas.switches import SwitchAnswer
 from service.schemas.wire import Document
@@ -26,10 +26,15 @@ MAX_LAYOUTS = 1000
 class PredictionRequest(PinnedQuestion):
     """Give `layout` or `layouts`."""
 
-    layout: LayoutFields | None = None
-    layouts: Annotated[list[LayoutFields], Field(min_length=1, max_length=MAX_LAYOUTS)] | None = (
-        None
-    )
+    layout: LayoutForm | None = None
+    layouts: (
+        Annotated[
+            list[LayoutFields],
+            Field(min_length=1, max_length=MAX_LAYOUTS),
+            AfterValidator(layouts_in_sequences),
+        ]
+        | None
+    ) = None
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -141,14 +146,8 @@ class PredictedLayout(Document):
     @classmethod
     def of(cls, prediction: Prediction, cluster: Cluster) -> Self:
         members = {name: getattr(prediction, name) for name in prediction.__dataclass_fields__}
-        return cls.model_validate(
-            {
-                **members,
-                "provenance": asdict(prediction.provenance),
-                "layout": LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus),
-                "layers_per_chunk": list(prediction.layers_per_chunk),
-            }
-        )
+        members["layout"] = LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus)
+        return cls.model_validate(members, from_attributes=True)
 
 
 class ProfileUsed(Document):

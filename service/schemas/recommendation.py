@@ -21,6 +21,7 @@ from service.schemas.allocation import AllocationAnswer, AllocationFields
 from service.schemas.evidence import EvidenceShown
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.layout import ConstraintFields
+from service.schemas.micro_batch import ConstraintForm
 from service.schemas.objective import AlternativeFields, ChoiceAnswer, ObjectiveFields
 from service.schemas.prediction import Basis, OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
@@ -28,7 +29,7 @@ from service.schemas.wire import Document
 
 
 class RecommendationRequest(PinnedQuestion):
-    constraints: ConstraintFields = ConstraintFields()
+    constraints: ConstraintForm = ConstraintFields()
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
     """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
     top: Annotated[int, Field(ge=1, le=100)] = 5

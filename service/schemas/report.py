@@ -22,7 +22,7 @@ from service.formats.logs import Framework, Unit
 from service.json_pointers import TAG_PREFIX
 from service.schemas.architecture import Model
 from service.schemas.cluster import ClusterForm, Dtype, Tflops
-from service.schemas.layout import LayoutFields
+from service.schemas.micro_batch import LayoutForm
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import Question
 from service.schemas.stack import StackForm
@@ -186,7 +186,7 @@ class RunSubject(Wire):
     cluster: ClusterForm | None = None
     workload: WorkloadFields | None = None
     stack: StackForm | None = None
-    layout: LayoutFields | None = None
+    layout: LayoutForm | None = None
     measured_at: Instant | None = None
     """When it ran; without it, now, or what a training log says. Where the stack is described here
     and has no `age_years`, its software is as old as this."""

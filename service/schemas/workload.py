@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from models.errors import Invalid
 from models.spec.adapters import MAX_RANK, Lora, Target
 from models.spec.workload import (
     MAX_BATCH,
@@ -26,6 +33,19 @@ from service.schemas.wire import Wire
 
 def _lower(name: object) -> object:
     return name.lower() if isinstance(name, str) else name
+
+
+def sequences_in(tokens: int, seq_len: int) -> int:
+    """How many sequences some tokens are. Raises ValueError where they are not a whole number of
+    them, with the nearest tokens that are."""
+    sequences, rest = divmod(tokens, seq_len)
+    if not rest:
+        return sequences
+    near = [count * seq_len for count in (sequences, sequences + 1) if count]
+    raise ValueError(
+        f"must be a multiple of seq_len = {seq_len} (with packing, the packed length): the nearest"
+        f" {'are' if len(near) > 1 else 'is'} {' and '.join(map(str, near))}"
+    )
 
 
 class PackingFields(Wire):
@@ -91,24 +111,36 @@ class WorkloadFields(Wire):
     @classmethod
     def _batch_in_sequences(cls, given: Any) -> Any:
         """Sets `global_batch` where the batch is given in tokens."""
-        if not isinstance(given, Mapping):
+        if not isinstance(given, Mapping) or given.get("global_batch") is not None:
             return given
-        tokens = given.get("global_batch_tokens")
-        seq_len = given.get("seq_len")
-        if type(tokens) is not int or type(seq_len) is not int or tokens < 1 or seq_len < 1:
-            return given  # for the rules of the fields to refuse, if anything is wrong
-        sequences, rest = divmod(tokens, seq_len)
-        if rest or not sequences:
-            near = max(round(tokens / seq_len), 1) * seq_len
-            rule = f"must be a multiple of seq_len = {seq_len}, such as {near}"
-            raise Invalid("workload.global_batch_tokens", tokens, rule)
-        if given.get("global_batch") not in (None, sequences):
-            rule = (
-                f"is {sequences} sequences of seq_len = {seq_len}, and global_batch ="
-                f" {given['global_batch']}: give one of the two"
+        tokens, seq_len = given.get("global_batch_tokens"), given.get("seq_len")
+        if tokens is None:
+            return {**given, "global_batch": None}
+        is_whole = type(tokens) is int and type(seq_len) is int and tokens >= seq_len > 0
+        # What is not, is refused as global_batch_tokens or as seq_len.
+        return {**given, "global_batch": tokens // seq_len if is_whole else 1}
+
+    @field_validator("global_batch", mode="before")
+    @classmethod
+    def _batch_is_given(cls, batch: Any) -> Any:
+        if batch is None:
+            rule = "is required: give it in sequences, or global_batch_tokens in its place"
+            raise PydanticCustomError("missing_batch", rule)
+        return batch
+
+    @field_validator("global_batch_tokens")
+    @classmethod
+    def _tokens_are_the_batch(cls, tokens: int | None, info: ValidationInfo) -> int | None:
+        if tokens is None or not {"seq_len", "global_batch"} <= info.data.keys():
+            return tokens
+        seq_len, batch = info.data["seq_len"], info.data["global_batch"]
+        sequences = sequences_in(tokens, seq_len)
+        if batch != sequences:
+            raise ValueError(
+                f"is {sequences} sequences of seq_len = {seq_len}, and global_batch = {batch}: give"
+                " one of the two"
             )
-            raise Invalid("workload.global_batch_tokens", tokens, rule)
-        return {**given, "global_batch": sequences}
+        return tokens
 
     @property
     def batch_field(self) -> str:

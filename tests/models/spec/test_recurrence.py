@@ -10,7 +10,13 @@ import pytest
 from models.spec.architecture import Architecture
 from models.spec.flops import model_flops
 from models.spec.layer import Layer
-from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2, Recurrence
+from models.spec.recurrence import (
+    DeltaNet,
+    LightningAttention,
+    Mamba2,
+    Recurrence,
+    ShortConvolution,
+)
 from models.spec.workload import Workload
 from service.formats import huggingface
 from tests.paths import SHARED
@@ -18,6 +24,7 @@ from tests.paths import SHARED
 MAMBA = Mamba2(num_heads=64, num_key_heads=8, key_dim=128, value_dim=64, conv_kernel=4)
 DELTA = DeltaNet(num_heads=32, num_key_heads=16, key_dim=128, value_dim=128, conv_kernel=4)
 LIGHTNING = LightningAttention(num_heads=64, num_key_heads=64, key_dim=128, value_dim=128)
+CONVOLUTION = ShortConvolution.of(2048, 3)
 
 
 def test_mamba_2_has_one_projection_in_and_one_out() -> None:
@@ -51,7 +58,16 @@ def test_lightning_attention_has_queries_keys_values_and_a_gate() -> None:
     assert LIGHTNING.parameters(hidden) == 5 * hidden * inner + inner
 
 
-@pytest.mark.parametrize("recurrence", [MAMBA, DELTA, LIGHTNING])
+def test_a_short_convolution_has_two_gates_beside_what_it_sees() -> None:
+    """LFM2: three streams of the hidden size come in, one goes out, three tokens are seen."""
+    hidden = 2048
+    assert CONVOLUTION.parameters(hidden) == 4 * hidden * hidden + 3 * hidden
+    biased = ShortConvolution.of(hidden, 3, bias=True)
+    assert biased.parameters(hidden) - CONVOLUTION.parameters(hidden) == 5 * hidden
+    assert CONVOLUTION.flops == 2 * 3 * hidden + 2 * hidden
+
+
+@pytest.mark.parametrize("recurrence", [MAMBA, DELTA, LIGHTNING, CONVOLUTION])
 def test_a_recurrence_takes_as_many_flops_in_any_sequence(recurrence: Recurrence) -> None:
     layer = Layer(recurrence=recurrence, num_norms=1)
     model = Architecture(name="one", hidden_size=1024, vocab_size=1000, layers=(layer,))

@@ -16,7 +16,7 @@ from models.spec.attention import Attention, Compression, Indexer
 from models.spec.encoder import Encoder, Projector
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
-from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2
+from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2, ShortConvolution
 from service.formats import huggingface
 from service.resolve.explicit_models import explicit_fields
 from service.schemas.layer_list import LayerListFields
@@ -160,6 +160,7 @@ LAYERS = [
             every_field(DeltaNet, **HEADS, decay_per_element=True, decay_rank=64, gate_rank=32),
             DeltaNet(**HEADS, decay_rank=64),
             every_field(LightningAttention, **HEADS),
+            ShortConvolution.of(512, 5, bias=True),
         )
     ],
     every_field(
@@ -195,6 +196,7 @@ LAYERS = [
             groups_per_token=2,
             latent_size=128,
             latent_norm=True,
+            zero_experts=64,
         ),
         num_norms=0,
     ),

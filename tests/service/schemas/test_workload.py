@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.asking import PREDICTION, assert_problem, changed
+from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
 
 TOKENS = {"seq_len": 8192, "global_batch_tokens": 8192 * 128}
 
@@ -31,7 +31,8 @@ def test_both_may_be_said_where_they_agree(shared_client) -> None:
     ("workload", "said"),
     [
         ({**TOKENS, "global_batch_tokens": 10**6}, "must be a multiple of seq_len = 8192"),
-        ({**TOKENS, "global_batch_tokens": 100}, "such as 8192"),
+        ({**TOKENS, "global_batch_tokens": 10**6}, "the nearest are 999424 and 1007616"),
+        ({**TOKENS, "global_batch_tokens": 100}, "the nearest is 8192"),
         ({**TOKENS, "global_batch": 64}, "is 128 sequences of seq_len = 8192"),
     ],
 )
@@ -39,6 +40,20 @@ def test_a_batch_in_tokens_that_cannot_be_is_refused(shared_client, workload, sa
     response = shared_client.post("/v1/predictions", json=asked(workload))
     problem = assert_problem(response, "invalid", "/workload/global_batch_tokens")
     assert said in str(problem["errors"])
+
+
+@pytest.mark.parametrize("batch", [{}, {"global_batch": None}, {"global_batch_tokens": None}])
+def test_without_a_batch_both_ways_to_say_it_are_named(shared_client, batch) -> None:
+    response = shared_client.post("/v1/predictions", json=asked({"seq_len": 8192, **batch}))
+    problem = assert_problem(response, "invalid", "/workload/global_batch")
+    assert "global_batch_tokens" in problem["detail"]
+
+
+def test_a_batch_in_a_list_is_named_there(shared_client) -> None:
+    workloads = [TOKENS, {**TOKENS, "global_batch_tokens": 10}]
+    lists = {f"{name}s": [QUESTION[name]] for name in ("model", "cluster", "stack")}
+    response = shared_client.post("/v1/sweeps", json={**lists, "workloads": workloads})
+    assert_problem(response, "invalid", "/workloads/1/global_batch_tokens")
 
 
 @pytest.mark.parametrize("value", ["1M", 0, True, 1.5])

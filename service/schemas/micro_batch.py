@@ -1,0 +1,61 @@
+"""Micro-batches that a request gives in tokens: its layouts and constraints have them in sequences
+as soon as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, ValidationInfo
+
+from models.errors import Invalid
+from service.schemas.layout import ConstraintFields, LayoutFields
+from service.schemas.workload import WorkloadFields, sequences_in
+
+Part = TypeVar("Part", LayoutFields, ConstraintFields)
+
+
+def in_sequences(part: Part, info: ValidationInfo, place: str) -> Part:
+    """A layout or constraints with the micro-batch in sequences. They stand at `place` in the
+    request whose fields are being read."""
+    tokens = part.micro_batch_tokens
+    if tokens is None or "workload" not in info.data:  # a workload that is wrong is refused as that
+        return part
+    field = f"{place}.micro_batch_tokens"
+    seq_len = _seq_len(info.data["workload"])
+    if seq_len is None:
+        raise Invalid(field, tokens, "needs workload.seq_len in the request: it is a multiple")
+    try:
+        each = [sequences_in(one, seq_len) for one in _listed(tokens)]
+    except ValueError as error:
+        raise Invalid(field, tokens, str(error)) from None
+    found = each if isinstance(tokens, list) else each[0]
+    given = part.micro_batch if "micro_batch" in part.model_fields_set else None
+    if given is not None and _listed(given) != _listed(found):
+        rule = f"is {found} of seq_len = {seq_len}, and micro_batch = {given}: give one of the two"
+        raise Invalid(field, tokens, rule)
+    return part.model_copy(update={"micro_batch": found})
+
+
+def _listed(value: int | list[int]) -> list[int]:
+    return value if isinstance(value, list) else [value]
+
+
+def _seq_len(workload: WorkloadFields | Mapping[str, Any] | None) -> int | None:
+    """Of a whole workload, or of the fields that a launch leaves open."""
+    if isinstance(workload, WorkloadFields):
+        return workload.seq_len
+    value = workload.get("seq_len") if workload else None
+    return value if type(value) is int and value > 0 else None
+
+
+def _at_its_field(part: Part, info: ValidationInfo) -> Part:
+    return in_sequences(part, info, str(info.field_name))
+
+
+def layouts_in_sequences(layouts: list[LayoutFields], info: ValidationInfo) -> list[LayoutFields]:
+    return [in_sequences(each, info, f"{info.field_name}[{i}]") for i, each in enumerate(layouts)]
+
+
+LayoutForm = Annotated[LayoutFields, AfterValidator(_at_its_field)]
+ConstraintForm = Annotated[ConstraintFields, AfterValidator(_at_its_field)]
