@@ -1,7 +1,8 @@
-"""Drops old answers, some at a time, so that nobody waits long for a lock."""
+"""Drops old answers and sweeps, some at a time, so that nobody waits long for a lock."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +10,14 @@ from sqlalchemy import delete, exists, select, text
 from sqlalchemy.orm import Session
 
 from service.store.answers import AnswerKind
-from service.store.tables import AnswerTextRow, PredictionRow, RecommendationRow, ReportRow
+from service.store.tables import (
+    AnswerTextRow,
+    PredictionRow,
+    RecommendationRow,
+    ReportRow,
+    SweepItemRow,
+    SweepRow,
+)
 
 _REFERENCES: dict[AnswerKind, Any] = {
     "predictions": ReportRow.prediction_id,
@@ -35,6 +43,20 @@ class Retention:
         self._session.execute(delete(row).where(row.id.in_([one.id for one in found])))
         self._drop_texts([one.text_key for one in found if one.text_key is not None])
         return len(found)
+
+    def ended_sweeps(self, before: datetime) -> Sequence[str]:
+        """The ids of the sweeps that ended before this moment, finished or cancelled."""
+        return self._session.scalars(select(SweepRow.id).where(SweepRow.finished_at < before)).all()
+
+    def drop_sweep(self, id_: str, before: datetime) -> bool:
+        """Delete a sweep with its items, unless it is gone or somebody has tried it again
+        meanwhile; returns whether it did."""
+        ended = select(SweepRow.id).where(SweepRow.id == id_, SweepRow.finished_at < before)
+        if self._session.scalars(ended.with_for_update()).first() is None:
+            return False
+        self._session.execute(delete(SweepItemRow).where(SweepItemRow.sweep_id == id_))
+        self._session.execute(delete(SweepRow).where(SweepRow.id == id_))
+        return True
 
     def _drop_texts(self, keys: list[str]) -> None:
         if self._session.get_bind().dialect.name == "postgresql":

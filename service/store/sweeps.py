@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
+from service.store.quota import require_room
 from service.store.tables import SweepItemRow, SweepRow
 
 _WAITS = SweepItemRow.outcome.is_(None)
@@ -47,6 +48,7 @@ class Sweeps:
 
     def add(self, sweep: SweepRow) -> None:
         """Store a sweep, all of whose items wait."""
+        require_room(self._session, sweep.total)
         self._session.add(sweep)
         self._session.flush()
         items = [

@@ -90,18 +90,23 @@ class SweepRunner:
                 self._stopping.wait(_PAUSE_S)
 
     def _turn(self) -> None:
-        """Lease what there is room for, wait until something happens, and store what is done."""
+        """Store what is done, lease what there is room for, and wait until something happens.
+
+        What could not be stored is stored first, once the database has room again. Leases that ran
+        out meanwhile are renewed before others are made, or else this runner would lease its own
+        items once more.
+        """
         self._woken.clear()
-        self._fill()
-        if self._running:
-            wait(self._running, timeout=_WAIT_S, return_when=FIRST_COMPLETED)
-        else:
-            self._woken.wait(_LOOK_S)
         for future in [future for future in self._running if future.done()]:
             self._store_result(future, self._running[future])
             del self._running[future]
         if self._running and time.monotonic() - self._renewed >= self._beat_s:
             self._renew()
+        self._fill()
+        if self._running:
+            wait(self._running, timeout=_WAIT_S, return_when=FIRST_COMPLETED)
+        else:
+            self._woken.wait(_LOOK_S)
 
     @property
     def _beat_s(self) -> float:

@@ -1,4 +1,5 @@
-"""Drop old answers: predictions and recommendations that no report refers to.
+"""Drop old answers: predictions and recommendations that no report refers to, and sweeps that have
+ended.
 
 `python -m service.tools.retention --older-than 90d [--compact]`
 
@@ -35,12 +36,14 @@ class Dropped:
 
     recommendations: int
     predictions: int
+    sweeps: int
     freed_bytes: int
 
     def __str__(self) -> str:
         return (
-            f"dropped {self.recommendations} recommendations and {self.predictions} predictions,"
-            f" and gave {self.freed_bytes / 2**20:.1f} MiB back to the file system"
+            f"dropped {self.recommendations} recommendations, {self.predictions} predictions and"
+            f" {self.sweeps} sweeps, and gave {self.freed_bytes / 2**20:.1f} MiB back to the file"
+            " system"
         )
 
 
@@ -55,9 +58,10 @@ def drop_old_answers(store: Store, age: timedelta) -> Dropped:
     dropped = Dropped(
         recommendations=_drop(store, "recommendations", before),
         predictions=_drop(store, "predictions", before),
+        sweeps=_drop_sweeps(store, before),
         freed_bytes=store.give_space_back(),
     )
-    if dropped.recommendations or dropped.predictions:
+    if dropped.recommendations or dropped.predictions or dropped.sweeps:
         with store.writing() as rows:
             rows.audit.add("answers.dropped", f"before {before:%Y-%m-%d %H:%M}", **asdict(dropped))
     return dropped
@@ -74,6 +78,18 @@ def _drop(store: Store, kind: AnswerKind, before: datetime) -> int:
         if dropped < _BATCH:
             return total
         time.sleep(_PAUSE_S)
+
+
+def _drop_sweeps(store: Store, before: datetime) -> int:
+    """Each in a transaction of its own, since it may have thousands of items."""
+    with store.reading() as rows:
+        ended = rows.retention.ended_sweeps(before)
+    total = 0
+    for id_ in ended:
+        with store.writing() as rows:
+            total += rows.retention.drop_sweep(id_, before)
+        time.sleep(_PAUSE_S)
+    return total
 
 
 class UnattendedRetention:

@@ -100,7 +100,7 @@ class Ledger:
     def require_each_once(self, url: str) -> None:
         """Everything was acknowledged in the end, and is stored once."""
         assert self.refusals == [], self.service.errors()
-        assert self._open == [], "some were not acknowledged"
+        assert self._open == [], f"some were not acknowledged: {self.service.errors()}"
         engine = database.connect(url)
         with Store(engine).reading() as rows:
             stored = [row.source for row in rows.reports.newest(ReportFilter(), _EVERY_REPORT)]

@@ -13,6 +13,8 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +30,8 @@ from tests.conftest import PostgresDatabases, SqliteFiles, own_server
 from tests.service.asking import PREDICTION, REPORT, changed
 from tests.service.faults.ledger import Ledger
 from tests.service.processes import Service, serving, starting
+from tests.service.sweeps.conftest import wait_for
+from tests.service.sweeps.progress import LONG_S, assert_whole, begun, finished_items
 
 pytestmark = pytest.mark.faults
 
@@ -94,7 +98,7 @@ def require_recovery(service: Service) -> None:
                 return
             said = stored.text + ready.text
         time.sleep(0.1)
-    raise AssertionError(f"not back within {RECOVERY_S:g} s: {said}")
+    raise AssertionError(f"not back within {RECOVERY_S:g} s: {said}\n{service.errors()}")
 
 
 def require_whole_versions(url: str) -> None:
@@ -262,27 +266,41 @@ def fill(folder: Path) -> Path:
     return filler
 
 
-@trials
-def test_the_disk_of_sqlite_is_full(
-    sqlite_files: SqliteFiles, tmp_path: Path, randomness: random.Random
-) -> None:
-    with small_disk(tmp_path, 256) as disk:
-        url = f"sqlite:///{disk / 'x.db'}"
-        shutil.copy(make_url(sqlite_files.template).database or "", disk / "x.db")
-        with serving(url) as service:
-            ledger = Ledger(service, randomness)
-            with ledger.reporting():
-                pause(randomness, 2)
-                filler = fill(disk)
-                require_no_room(service)
-                filler.unlink()
-                require_recovery(service)
-            ledger.require_each_once(url)
-        require_whole_versions(url)
+@dataclass
+class SmallDatabase:
+    """A database that has a small disk for itself."""
+
+    url: str
+    disk: Path
+    server: postgresql.Server | None = None
+
+    @contextmanager
+    def full(self, service: Service) -> Iterator[None]:
+        """There is no room while the block runs."""
+        filler = fill(self.disk)
+        require_no_room(service)
+        yield
+        filler.unlink()
+        if self.server is not None and not self.server.is_running():
+            self.server.start()
 
 
-@trials
-def test_the_disk_of_postgresql_is_full(randomness: random.Random) -> None:
+@pytest.fixture
+def small_database(engine: str, sqlite_files: SqliteFiles) -> Iterator[SmallDatabase]:
+    open_small = small_postgresql() if engine == "postgresql" else small_sqlite(sqlite_files)
+    with open_small as found:
+        yield found
+
+
+@contextmanager
+def small_sqlite(files: SqliteFiles) -> Iterator[SmallDatabase]:
+    with tempfile.TemporaryDirectory() as folder, small_disk(Path(folder), 256) as disk:
+        shutil.copy(make_url(files.template).database or "", disk / "x.db")
+        yield SmallDatabase(f"sqlite:///{disk / 'x.db'}", disk)
+
+
+@contextmanager
+def small_postgresql() -> Iterator[SmallDatabase]:
     programs = postgresql.binaries()
     if programs is None:
         pytest.skip("NO POSTGRESQL that can be stopped and started")
@@ -291,21 +309,50 @@ def test_the_disk_of_postgresql_is_full(randomness: random.Random) -> None:
         server = postgresql.Server(programs, disk)
         server.start()
         try:
-            url = PostgresDatabases(server.url).prepared()
-            with serving(url) as service:
-                ledger = Ledger(service, randomness)
-                with ledger.reporting():
-                    pause(randomness, 2)
-                    filler = fill(disk)
-                    require_no_room(service)
-                    filler.unlink()
-                    if not server.is_running():
-                        server.start()
-                    require_recovery(service)
-                ledger.require_each_once(url)
+            yield SmallDatabase(PostgresDatabases(server.url).prepared(), disk, server)
         finally:
             server.stop()
     folder.rmdir()
+
+
+@trials
+@on_both
+def test_the_disk_is_full_while_reports_come(
+    small_database: SmallDatabase, randomness: random.Random
+) -> None:
+    with serving(small_database.url) as service:
+        ledger = Ledger(service, randomness)
+        with ledger.reporting():
+            pause(randomness, 2)
+            with small_database.full(service):
+                pass
+            require_recovery(service)
+        ledger.require_each_once(small_database.url)
+    require_whole_versions(small_database.url)
+
+
+@trials
+@on_both
+def test_the_disk_is_full_while_a_sweep_runs(
+    small_database: SmallDatabase, randomness: random.Random
+) -> None:
+    """Its leases run out meanwhile, and it goes on by itself."""
+    store = Store(database.connect(small_database.url))
+    with serving(small_database.url, sweep_lease_s=1) as service:
+        id_ = begun(service, store, randomness.randrange(1, 6))
+        before = finished_items(store, id_)
+        with small_database.full(service):
+            pause(randomness, 5)
+            still_full = datetime.now(UTC)
+        wait_for(lambda: len(finished_items(store, id_)) == 24, LONG_S)
+    after = finished_items(store, id_)
+    assert {position: after[position] for position in before} == before
+    assert_whole(store, id_)
+    with store.reading() as rows:
+        ended = rows.sweeps.get(id_).finished_at
+    assert ended is not None
+    assert ended > still_full
+    store.close()
 
 
 def require_no_room(service: Service) -> None:

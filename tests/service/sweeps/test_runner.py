@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from service.schemas.sweep import SweepRequest
 from service.store import Store
 from service.store.sweeps import LeasedItem
+from service.sweeps import runner
 from service.sweeps.answering import ItemAnswer
 from service.sweeps.sweeps import Sweeps
 from tests.service.asking import ON_BOTH
@@ -159,6 +162,31 @@ def test_a_runner_that_stops_gives_its_items_back(store: Store, run: Run) -> Non
     given_back = lease(store, "other", 8)
     assert len(given_back) == 8
     assert {item.attempts for item in given_back} == {1}
+
+
+def test_results_wait_until_the_disk_has_room(store: Store, run: Run, monkeypatch, caplog) -> None:
+    """Leases still find room, but results do not. Nothing is computed twice for that."""
+    monkeypatch.setattr(runner, "_PAUSE_S", 0.05)
+    id_ = created(store)
+    has_room = threading.Event()
+
+    def limit_size(connection: Any, *_: object) -> None:
+        pages = 2**30 if has_room.is_set() else 1  # fewer than there are: the file cannot grow
+        connection.execute(f"pragma max_page_count = {pages}")
+
+    event.listen(store._engine, "checkout", limit_size)
+    asked: list[dict[str, Any]] = []
+
+    def answer(question: dict[str, Any]) -> ItemAnswer:
+        asked.append(question)
+        return ItemAnswer("infeasible", {**OK.result, "detail": "x" * 10**5})
+
+    run(Answers(answer, slots=9), lease_s=0.05)
+    wait_for(lambda: caplog.text.count("database has no room left") >= 4)
+    assert outcomes(store, id_) == {"waiting": 8}
+    has_room.set()
+    wait_for(lambda: outcomes(store, id_) == {"infeasible": 8})
+    assert len(asked) == 8
 
 
 @pytest.mark.long

@@ -13,16 +13,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url, update
+from sqlalchemy import func, make_url, select, update
 from starlette.testclient import TestClient
 
 from service.errors import NotFound
 from service.store import Store, database
-from service.store.tables import PredictionRow, RecommendationRow
+from service.store.tables import PredictionRow, RecommendationRow, SweepItemRow, SweepRow
 from service.tools import retention
 from service.tools.retention import Dropped, drop_old_answers
 from tests.paths import ROOT
 from tests.service.asking import ON_BOTH, PREDICTION, QUESTION, REPORT, assert_problem, changed
+from tests.service.sweeps.conftest import SWEEP
 
 AGE = timedelta(days=90)
 
@@ -105,6 +106,42 @@ def test_a_text_is_kept_as_long_as_any_answer_has_it(make_client) -> None:
         )
 
 
+def ended_sweep(client: TestClient, days_ago: int | None) -> str:
+    """The id of a sweep, created long ago, that was cancelled so many days ago, if at all."""
+    sweep = client.post("/v1/sweeps", json=SWEEP).raise_for_status().json()
+    now = datetime.now(UTC)
+    times: dict[str, datetime] = {"created_at": now - timedelta(days=400)}
+    if days_ago is not None:
+        client.post(f"{sweep['location']}/cancel").raise_for_status()
+        times["finished_at"] = now - timedelta(days=days_ago)
+    store: Store = client.app.state.services.store
+    with store.writing() as rows:
+        rows._session.execute(update(SweepRow).where(SweepRow.id == sweep["id"]).values(**times))
+    return str(sweep["id"])
+
+
+@ON_BOTH
+def test_sweeps_that_ended_long_ago_are_dropped_with_their_items(make_client) -> None:
+    client = make_client(sweep_processes=0)
+    old, young, running, again = (ended_sweep(client, days) for days in (91, 89, None, 91))
+    store: Store = client.app.state.services.store
+    before = datetime.now(UTC) - AGE
+    with store.reading() as rows:
+        assert {*rows.retention.ended_sweeps(before)} == {old, again}
+    client.post(f"/v1/sweeps/{again}/retry").raise_for_status()
+    with store.writing() as rows:  # as where it is tried again while others are dropped
+        assert not rows.retention.drop_sweep(again, before)
+    assert drop_old_answers(store, AGE).sweeps == 1
+    assert_problem(client.get(f"/v1/sweeps/{old}"), "not-found")
+    left = [sweep["id"] for sweep in client.get("/v1/sweeps").json()["items"]]
+    assert left == [again, running, young]
+    with store.reading() as rows:
+        items = select(SweepItemRow.sweep_id, func.count()).group_by(SweepItemRow.sweep_id)
+        assert dict(rows._session.execute(items).all()) == dict.fromkeys(left, 8)
+    newest = client.get("/v1/audit").json()["items"][0]
+    assert (newest["action"], newest["details"]["sweeps"]) == ("answers.dropped", 1)
+
+
 def test_a_retry_of_what_was_dropped_is_a_new_request(client: TestClient) -> None:
     headers = {"Idempotency-Key": "k"}
     first = asked(client, "predictions", 64, 91, **headers)
@@ -168,7 +205,7 @@ def test_a_file_of_sqlite_becomes_smaller(database_url: str) -> None:
     store.give_space_back()  # of the write-ahead log
     before = os.path.getsize(file)
     dropped = drop_old_answers(store, AGE)
-    assert dropped == Dropped(0, 20, dropped.freed_bytes)
+    assert dropped == Dropped(0, 20, 0, dropped.freed_bytes)
     assert dropped.freed_bytes > 350_000
     assert os.path.getsize(file) == before - dropped.freed_bytes
 
@@ -195,7 +232,9 @@ def test_the_command_says_what_it_dropped_and_compacts_files_of_earlier_releases
         )
 
     said = run("--older-than", "90d").stdout
-    assert re.match(r"dropped 1 recommendations and 1 predictions, and gave 0\.0 MiB back", said)
+    assert re.match(
+        r"dropped 1 recommendations, 1 predictions and 0 sweeps, and gave 0\.0 MiB back", said
+    )
     assert "keeps its size until it is compacted" in said
     assert all(missing(client, location) for location in locations)
     assert "the file is compact" in run("--older-than", "90d", "--compact").stdout
