@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install develop serve test test-long test-faults test-launchers explore check fix docs profiles evidence lock
+.PHONY: help install develop serve test test-long test-faults test-launchers soak explore check fix docs profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -42,6 +42,9 @@ test-launchers: .venv/developed .venv-launchers/installed  ## launch configurati
 	.venv-launchers/bin/python -m pip install -q --disable-pip-version-check -r tests/launchers/requirements.txt
 	.venv-launchers/bin/python -m pip install -q --disable-pip-version-check --no-deps -r tests/launchers/requirements-no-deps.txt
 	@touch $@
+
+soak: .venv/developed  ## half an hour of mixed load: whether a service grows (MINUTES=)
+	$(BIN)/python -m tests.benchmarks.soak $(if $(MINUTES),--minutes $(MINUTES))
 
 explore: .venv/developed  ## the properties on examples that no run has drawn before
 	$(BIN)/python -m pytest --hypothesis-profile=new -m hypothesis

@@ -37,13 +37,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from models.errors import Invalid
 from service.json_pointers import pointer_of
 
 
 class ServiceError(Exception):
-    """Base of all errors the service raises on purpose."""
+    """Base of all errors the service raises on purpose. One that a worker process raises is the
+    same in the process that asked."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Exception would call the class with the message, where it wants what the message says."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class NotFound(ServiceError):
@@ -93,10 +99,10 @@ class StillRunning(Conflict):
 class StorageFull(Conflict):
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"A tenant may store {limit} predictions, recommendations, reports and benchmarks"
-            " together, and this request would store more. Ask the operator to drop old answers"
-            " (python -m service.tools.retention), or to raise"
-            " SHARDWRIGHT_MAX_STORED_PER_TENANT."
+            f"A tenant may store {limit} predictions, recommendations, reports, benchmarks and"
+            " items of sweeps together, and this request would store more. Remove sweeps that are"
+            " no longer needed (DELETE /v1/sweeps/{id}), or ask the operator to drop old answers"
+            " (python -m service.tools.retention) or to raise SHARDWRIGHT_MAX_STORED_PER_TENANT."
         )
 
 

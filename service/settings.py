@@ -96,8 +96,8 @@ class Settings(BaseSettings):
     beyond that the answer is 429. Each process counts for itself. Unset, there is no limit."""
 
     max_stored_per_tenant: Annotated[int, Field(ge=1)] | None = None
-    """How many predictions, recommendations, reports and benchmarks together a tenant may store;
-    beyond that the answer is 409. Unset, there is no limit."""
+    """How many predictions, recommendations, reports, benchmarks and items of sweeps together a
+    tenant may store; beyond that the answer is 409. Unset, there is no limit."""
 
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
     """Searches and calibrations that compute at the same time; cheaper requests never wait behind
@@ -135,7 +135,7 @@ class Settings(BaseSettings):
 
     retention_days: Annotated[int, Field(ge=1, le=36500)] | None = None
     """Once an hour, drop predictions and recommendations that are older than this and that no
-    report refers to. Unset, they are kept for good."""
+    report refers to, and sweeps that ended before. Unset, they are kept for good."""
 
     unattended_look_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
     """How often to look whether a profile's policy asks for a calibration."""

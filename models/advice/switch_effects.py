@@ -7,15 +7,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.cost.predictions import Predictions, predict
+from models.cost.predictions import Predictions
 from models.errors import Invalid
+from models.prediction.prediction import predictions_of
 from models.spec.hardware import GIB
-from models.spec.layout import Layout, Layouts
+from models.spec.identity import cached_by_identity
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.stack import Stack
 from models.spec.switches import Dated, Switch, applies, changed, switches_of
 
+_CHANGED_STACKS = 256  # that are kept
 _WORTH_NAMING = 0.02  # of the step time, or of the memory needed
 
 
@@ -48,7 +51,7 @@ class _Cost:
 def switch_effects(problem: Problem, profile: Profile, layout: Layout) -> list[SwitchEffect]:
     """The switches that mean something for a layout and move its step time or memory by more than
     2%, those that move it most first."""
-    base = predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
+    base = predictions_of(problem, profile, layout)
 
     def cost(stack: Stack) -> _Cost:
         asked = replace(problem, stack=stack)
@@ -78,7 +81,7 @@ def _effect(
     value = getattr(stack, switch.field)
     for otherwise in _others(switch, value, default, taken):
         with suppress(Invalid):  # a kernel that is not written for the chip
-            then = cost(changed(stack, {switch.field: otherwise}))
+            then = cost(_with_switch(stack, switch.field, otherwise))
             step_time_s = then.step_time_s - now.step_time_s
             needed_gib = then.needed_gib - now.needed_gib
             return SwitchEffect(
@@ -92,6 +95,11 @@ def _effect(
                 share=max(abs(step_time_s) / now.step_time_s, abs(needed_gib) / now.needed_gib),
             )
     return None
+
+
+@cached_by_identity(_CHANGED_STACKS)
+def _with_switch(stack: Stack, field: str, value: Any) -> Stack:
+    return changed(stack, {field: value})
 
 
 def _others(switch: Switch, value: Any, default: Dated, taken: Dated) -> Iterator[Any]:

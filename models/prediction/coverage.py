@@ -38,6 +38,7 @@ _FROM_STRONGEST: tuple[EvidenceLevel, ...] = ("measured", "inherited", "data_she
 _EVERYWHERE = "all"  # the scope of the ranges of all runs
 
 _ANY = (-math.inf, math.inf)  # the range of a quantity of which there are no runs
+_CACHED_SCOPES = 256  # of chip, generation and stack, with a profile
 _CACHED_PROBLEMS = 64  # with a profile, of which is kept what its runs say of them
 
 _RangeKey = tuple[str, str]  # a quantity and a scope
@@ -94,7 +95,12 @@ def provenance(
 ) -> Provenance:
     """Return what a prediction with these terms of time and memory rests on. Terms that are zero
     are left out."""
-    evidence = _evidence_of_terms(profile, problem)
+    evidence = _evidence_of_terms(
+        profile,
+        _chip_and_stack_scope(problem),
+        None if problem.cluster.chip.is_data_sheet_only else _generation_scope(problem),
+        _stack_scope(problem),
+    )
     terms = {name: evidence[name] for name, value in {**time, **memory}.items() if value > 0}
     step_time_s = sum(time.values())
     decisive = [
@@ -109,22 +115,27 @@ def provenance(
     )
 
 
-@cached_by_identity(_CACHED_PROBLEMS, objects=2)
-def _evidence_of_terms(profile: Profile, problem: Problem) -> dict[str, TermEvidence]:
-    """Return what each term of time and memory rests on, whatever the layout."""
-    names = [*TIME_TERMS, *map(in_gib, MEMORY_TERMS)]
-    return {name: _term_evidence(name, problem, profile) for name in names}
+@cached_by_identity(_CACHED_SCOPES)
+def _evidence_of_terms(
+    profile: Profile, chip_and_stack: str, generation: str | None, stack: str
+) -> dict[str, TermEvidence]:
+    """Return what each term of time and memory rests on, in these scopes. The generation is None
+    where its runs say nothing of the chip."""
+    terms = [*TIME_TERMS, *map(in_gib, MEMORY_TERMS)]
+    return {
+        term: _term_evidence(term, profile, chip_and_stack, generation, stack) for term in terms
+    }
 
 
-def _term_evidence(term: str, problem: Problem, profile: Profile) -> TermEvidence:
+def _term_evidence(
+    term: str, profile: Profile, chip_and_stack: str, generation: str | None, stack: str
+) -> TermEvidence:
     coverage = profile.coverage_of
-    if seen := coverage.get((term, _chip_and_stack_scope(problem))):
+    if seen := coverage.get((term, chip_and_stack)):
         return TermEvidence.of("measured", seen)
-    relatives = list[str]()
-    if not problem.cluster.chip.is_data_sheet_only:
-        relatives.append(_generation_scope(problem))
+    relatives = [] if generation is None else [generation]
     if term not in _COMPUTE_TERMS:
-        relatives.append(_stack_scope(problem))
+        relatives.append(stack)
     related = [seen for scope in relatives if (seen := coverage.get((term, scope)))]
     if related:
         return TermEvidence.of("inherited", max(related, key=lambda seen: seen.runs))

@@ -34,6 +34,7 @@ from models.spec.profile import Z80, Neighbourhood, Profile
 _DRAWS = 48  # of the unknown terms, for each layout
 _LAYOUTS_TOGETHER = 128  # each with its draws: a limit of memory
 _MEMORY_TERMS_GIB = tuple(map(in_gib, MEMORY_TERMS))
+_CACHED_LAYOUTS = 64  # that were predicted alone
 _CACHED_SPREADS = 64  # of so many pairs of a profile and a problem, or its scopes
 
 
@@ -91,10 +92,19 @@ def predict_layouts(
 ) -> list[Prediction]:
     """Return a prediction with its intervals for each layout. The layouts must be legal
     (models.layouts.rules.require_legal)."""
-    rows = Layouts.of(layouts)
-    predictions = predict(problem, rows, profile.coefficients(problem.scopes))
+    if len(layouts) == 1:
+        predictions = predictions_of(problem, profile, layouts[0])
+    else:
+        coefficients = profile.coefficients(problem.scopes)
+        predictions = predict(problem, Layouts.of(layouts), coefficients)
     spreads = log_spreads(predictions, profile)
-    return [describe(predictions, row, spreads, profile) for row in range(len(rows))]
+    return [describe(predictions, row, spreads, profile) for row in range(len(layouts))]
+
+
+@cached_by_identity(_CACHED_LAYOUTS, objects=2)
+def predictions_of(problem: Problem, profile: Profile, layout: Layout) -> Predictions:
+    """Return the prediction of one layout as a row, which an answer is made of and explained by."""
+    return predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
 
 
 def describe(

@@ -9,7 +9,7 @@ out of memory that the asker's own reports tell of.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import Any
 
 import models
 import service
+from models.spec.profile import Profile
 from service.ask.oom_history import RunsAlike, out_of_memory_runs_alike
 from service.identifiers import digest
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion
 from service.schemas.launch_request import LaunchedPredictionRequest
-from service.schemas.prediction import PredictionRequest
+from service.schemas.prediction import OutOfMemoryRun, PredictionRequest
 from service.schemas.recommendation import RecommendationRequest
 from service.store import Rows, Store
 from service.store.answers import AnswerKind
@@ -74,13 +75,25 @@ class Meaning:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerKey:
+    """The key of an answer, and what of it was read for that."""
+
+    digest: str
+    profile: Profile
+    out_of_memory: Mapping[RunsAlike, list[OutOfMemoryRun]]
+    """The runs that the answer is cautious of (service.ask.oom_history), where there are any."""
+
+
 class AnswerKeys:
     """The keys of answers to what the tenant of a store asks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def key(self, kind: AnswerKind, request: Request, resolve: Callable[[Rows], Meaning]) -> str:
+    def key(
+        self, kind: AnswerKind, request: Request, resolve: Callable[[Rows], Meaning]
+    ) -> AnswerKey:
         """The key of the answer to a question now. `resolve` finds what the question means, unless
         that is known."""
         question = question_key(kind, request)
@@ -93,13 +106,11 @@ class AnswerKeys:
                 for alike in sorted(meaning.alike)
                 if rows.reports.any_out_of_memory(**asdict(alike))
             ]
-        runs = [
-            run.model_dump_json()
-            for alike in failed
-            for run in out_of_memory_runs_alike(self._store, alike, profile)
-        ]
+        runs = {alike: out_of_memory_runs_alike(self._store, alike, profile) for alike in failed}
+        texts = [run.model_dump_json() for alike in failed for run in runs[alike]]
         release = service.__version__, _sources_key()
-        return digest(question, meaning.catalog_key, *used, *release, *runs)
+        key = digest(question, meaning.catalog_key, *used, *release, *texts)
+        return AnswerKey(key, profile, runs)
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from service.ask.answer_keys import AnswerKey
 from service.ask.answer_pages import answer_brief
 from service.identifiers import new_id
 from service.metrics import count_lookup
@@ -23,8 +24,7 @@ ANSWERED_BEFORE = 200
 class LookedUp:
     """What looking for an answer found."""
 
-    key: str
-    """Of the answer."""
+    key: AnswerKey
     known: Prepared | None
     """The answer, where there is one."""
 
@@ -41,29 +41,30 @@ class KeptAnswers:
         with self._store.reading() as rows:
             return rows.answers.get(self._kind, id_).text
 
-    def look_up(self, key: str) -> LookedUp:
+    def look_up(self, key: AnswerKey) -> LookedUp:
         """The answer under a key: as it is where the tenant has been given it before, else as an
         answer of its own with the same text."""
-        found = self._look_up(key)
-        if found.known is not None:
+        known = self._known(key.digest)
+        if known is not None:
             count_lookup("answers", is_hit=True)
-        return found
+        return LookedUp(key, known)
 
-    def _look_up(self, key: str) -> LookedUp:
+    def _known(self, key: str) -> Prepared | None:
         memory = self._store.memory
         place = self._kind, key, self._store.tenant
         mine: Answer | None = memory.get(place)
         if mine is None or not mine.is_given_again:
             with self._store.reading() as rows:
+                if not rows.answers.has_text(key):
+                    return None
                 mine = rows.answers.mine(self._kind, key)
                 others = rows.answers.of_anyone(self._kind, key) if mine is None else None
             if others is not None:
-                return LookedUp(key, lambda rows: _save_reference(rows, others, key))
+                return lambda rows: _save_reference(rows, others, key)
             if mine is None:
-                return LookedUp(key, None)
+                return None
             memory.keep(place, mine, mine.text.size)
-        again = CreatedResource(mine.location, None, text=mine.text, status=ANSWERED_BEFORE)
-        return LookedUp(key, again)
+        return CreatedResource(mine.location, None, text=mine.text, status=ANSWERED_BEFORE)
 
     def save(
         self, rows: Rows, answer: PredictionAnswer | RecommendationAnswer, key: str

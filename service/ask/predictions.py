@@ -16,20 +16,24 @@ from models.spec.profile import Profile
 from service.ask.answer_keys import AnswerKeys, Meaning
 from service.ask.answer_pages import answer_page
 from service.ask.kept_answers import KeptAnswers, LookedUp
-from service.ask.oom_history import oom_warnings, out_of_memory_runs
+from service.ask.oom_history import RunsAlike, oom_warnings
 from service.errors import Refused
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
 from service.resolve.launch_jobs import AnswerLaunched, launch_block
 from service.resolve.launched_question import LaunchedQuestion, launched_question
-from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.runtime.idempotency import Prepared
 from service.schemas.catalog import CatalogQuery
 from service.schemas.launch_form import LaunchRead
 from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.layout import LayoutFields
-from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
+from service.schemas.prediction import (
+    OutOfMemoryRun,
+    PredictedLayout,
+    PredictionAnswer,
+    PredictionRequest,
+)
 from service.schemas.question import PinnedQuestion
 from service.schemas.workload import WorkloadFields
 from service.store import Rows, Store
@@ -46,6 +50,8 @@ class _ResolvedRequest:
     given: dict[str, LayoutFields]
     completed: dict[str, LayoutFields]
     """The given layouts with what they leave open as the stack has it."""
+    layouts: dict[str, Layout]
+    """These as values."""
     launch_read: LaunchRead | None = None
 
 
@@ -69,15 +75,17 @@ class Predictions:
         self, request: PredictionRequest | LaunchedPredictionRequest, looked_up: LookedUp
     ) -> Prepared:
         """A new answer to a question that was looked up."""
-        resolved = self._resolve(request)
-        predicted = _predict(resolved)
-        answer = self._explain(resolved, predicted)
-        return lambda rows: self._kept.save(rows, answer, looked_up.key)
+        key = looked_up.key
+        resolved = self._resolve(request, key.profile)
+        failed = key.out_of_memory.get(RunsAlike.of(resolved.question.problem), [])
+        answer = _explain(resolved, _predict(resolved), failed)
+        return lambda rows: self._kept.save(rows, answer, key.digest)
 
-    def _resolve(self, request: PredictionRequest | LaunchedPredictionRequest) -> _ResolvedRequest:
+    def _resolve(
+        self, request: PredictionRequest | LaunchedPredictionRequest, profile: Profile
+    ) -> _ResolvedRequest:
         with self._store.reading() as rows:
             resolver = Resolver(rows)
-            profile = requested_profile(rows, request.profile)
             if isinstance(request, PredictionRequest):
                 question = resolver.resolve(request)
             else:
@@ -91,38 +99,6 @@ class Predictions:
             profile,
             {launched.layout_field: launched.layout},
             launched,
-        )
-
-    def _explain(
-        self,
-        resolved: _ResolvedRequest,
-        predicted: dict[str, PredictedLayout],
-    ) -> PredictionAnswer:
-        """The answer document: the predictions with warnings and assumptions."""
-        problem = resolved.question.problem
-        failed = out_of_memory_runs(self._store, problem, resolved.profile)
-        fastest_s = min(prediction.step_time_s for prediction in predicted.values())
-        first = next(iter(resolved.completed.values())).build()
-        grounds = basis(resolved.asked, resolved.question, resolved.profile, first)
-        for name, completed in resolved.completed.items():
-            given = resolved.given[name]
-            grounds["assumptions"] += layout_assumptions(name, given, completed, problem)
-            grounds["assumptions"] += empty_chunk_assumptions(name, predicted[name])
-        grounds["request"]["layouts"] = [
-            completed.model_dump(mode="json") for completed in resolved.completed.values()
-        ]
-        return PredictionAnswer(
-            layouts=[*predicted.values()],
-            out_of_memory=failed,
-            warnings=[*slips(problem, fastest_s), *oom_warnings(predicted, failed)],
-            launch=launch_block(
-                problem,
-                first,
-                resolved.asked,
-                AnswerLaunched(kind="prediction", id=grounds["id"], rank=1),
-            ),
-            launch_read=resolved.launch_read,
-            **grounds,
         )
 
     def get(self, id_: str) -> AnswerText:
@@ -154,15 +130,48 @@ def _with_stack_defaults(
     settings = None if launched is None else launched.settings
     require_all_legal(question.problem, layouts, given, asked.workload, settings)
     read = None if launched is None else launched.read
-    return _ResolvedRequest(asked, question, profile, given, completed, read)
+    return _ResolvedRequest(asked, question, profile, given, completed, layouts, read)
 
 
 def _predict(resolved: _ResolvedRequest) -> dict[str, PredictedLayout]:
-    layouts = [fields.build() for fields in resolved.completed.values()]
+    layouts = [*resolved.layouts.values()]
     predictions = predict_layouts(resolved.question.problem, layouts, resolved.profile)
     cluster = resolved.question.problem.cluster
     answers = [PredictedLayout.of(prediction, cluster) for prediction in predictions]
-    return dict(zip(resolved.completed, answers, strict=True))
+    return dict(zip(resolved.layouts, answers, strict=True))
+
+
+def _explain(
+    resolved: _ResolvedRequest,
+    predicted: dict[str, PredictedLayout],
+    failed: list[OutOfMemoryRun],
+) -> PredictionAnswer:
+    """The answer document: the predictions with warnings and assumptions. `failed` are the runs of
+    the same model, chip and stack that ran out of memory."""
+    problem = resolved.question.problem
+    fastest_s = min(prediction.step_time_s for prediction in predicted.values())
+    first = next(iter(resolved.layouts.values()))
+    grounds = basis(resolved.asked, resolved.question, resolved.profile, first)
+    for name, completed in resolved.completed.items():
+        given = resolved.given[name]
+        grounds["assumptions"] += layout_assumptions(name, given, completed, problem)
+        grounds["assumptions"] += empty_chunk_assumptions(name, predicted[name])
+    grounds["request"]["layouts"] = [
+        completed.model_dump(mode="json") for completed in resolved.completed.values()
+    ]
+    return PredictionAnswer(
+        layouts=[*predicted.values()],
+        out_of_memory=failed,
+        warnings=[*slips(problem, fastest_s), *oom_warnings(predicted, failed)],
+        launch=launch_block(
+            problem,
+            first,
+            resolved.asked,
+            AnswerLaunched(kind="prediction", id=grounds["id"], rank=1),
+        ),
+        launch_read=resolved.launch_read,
+        **grounds,
+    )
 
 
 def require_all_legal(
@@ -208,8 +217,8 @@ def _broken_rule(
     other = _OTHER_CULPRIT.get(knob)
     if knob not in given.given and other in given.given:
         knob = other
-    field = f"{name}.{settings.get(knob, knob)}" if knob else name
-    value = getattr(given, knob) if knob in given.given else None
+    field = f"{name}.{settings.get(knob, given.field_of(knob))}" if knob else name
+    value = getattr(given, given.field_of(knob)) if knob in given.given else None
     return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
 
 

@@ -26,7 +26,7 @@ from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_keys import AnswerKeys, Meaning
+from service.ask.answer_keys import AnswerKey, AnswerKeys, Meaning
 from service.ask.answer_pages import answer_page
 from service.ask.evidence import Evidence
 from service.ask.kept_answers import KeptAnswers, LookedUp
@@ -129,9 +129,10 @@ class Recommendations:
         resolved = self._resolve(request, require_client)
         solution = self._solve(resolved)
         answer = self._explain(resolved, solution)
+        key = looked_up.key.digest
         # What was found by the end of the time is no answer to who asks again.
-        is_final = not resolved.deadline.ran_out and self._key(request) == looked_up.key
-        key = looked_up.key if is_final else answer.id
+        if resolved.deadline.ran_out or self._key(request).digest != key:
+            key = answer.id
         return lambda rows: self._kept.save(rows, answer, key)
 
     def find(self, request: RecommendationRequest) -> Recommendation:
@@ -144,7 +145,7 @@ class Recommendations:
     def page(self, query: CatalogQuery) -> dict[str, Any]:
         return answer_page(self._store, "recommendations", query)
 
-    def _key(self, request: RecommendationRequest) -> str:
+    def _key(self, request: RecommendationRequest) -> AnswerKey:
         return self._keys.key("recommendations", request, lambda rows: _meaning(rows, request))
 
     def _resolve(

@@ -6,10 +6,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import fields
 
 from models.advice.allocation import Allocation, Node
 from models.cost.compute import OLDEST_YEARS
 from models.spec.hardware import Chip, Torus
+from models.spec.identity import cached_by_identity
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.stack import Stack
@@ -33,6 +36,7 @@ _SOLD_IN_PARTS = {
 }
 """What num_chips counts where it is not what the vendor sells as one."""
 
+_CACHED_GENERATIONS = 64  # of chips, with a profile
 _NOTICEABLE_S = 0.01  # of a step: a shorter wait for a slow node is not worth a line
 
 _SAID_ELSEWHERE = ("token_budget", "global_batch_tokens", "packing", "master_weights", "lora")
@@ -80,12 +84,17 @@ def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:
             f"figures of {chip.id} are data sheet only: it is announced, and nothing has been"
             " measured on it"
         )
-    own = [term for term in profile.terms if term.scope == f"generation:{chip.generation}"]
-    if not any(term.runs or term.mean for term in own):
+    if not _is_calibrated(profile, chip.generation):
         lines.append(
             f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"
         )
     return lines
+
+
+@cached_by_identity(_CACHED_GENERATIONS)
+def _is_calibrated(profile: Profile, generation: str) -> bool:
+    own = [term for term in profile.terms if term.scope == f"generation:{generation}"]
+    return any(term.runs or term.mean for term in own)
 
 
 def layout_assumptions(
@@ -97,7 +106,7 @@ def layout_assumptions(
     """
     lines = list[str]()
     asked, settled = given.build(), completed.build()
-    for knob in LayoutFields.model_fields:
+    for knob in (field.name for field in fields(Layout)):
         if getattr(asked, knob) != getattr(settled, knob):
             lines.append(f"{name}.{knob} is {getattr(completed, knob)}: the stack's own")
     if completed.pp > 1 and "balanced" not in given.given and not completed.balanced:

@@ -480,7 +480,7 @@ class _Joining:
         self, part: str, form: type[BaseModel], given: Mapping[str, Any], item: Any
     ) -> Invalid:
         violation = violation_of_pydantic(item, form, item["loc"], root=[part], in_body=True)
-        if item["type"] == "missing":
+        if item["type"].startswith("missing"):
             return self._missing(violation.field)
         if item["loc"] and item["loc"][0] in given:
             return Invalid(violation.field, violation.value, violation.rule)

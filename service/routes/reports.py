@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from service.learning.report_table import COLUMNS
 from service.learning.report_texts import parse_batch
@@ -29,6 +30,16 @@ from service.schemas.summary import ReportSummary
 from service.web import responses
 from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import LARGE, JsonRoute
+
+
+class _ReportId(StringConvertor):
+    """The last part of a path under /v1/reports, unless it names another address there: a method
+    that this one does not have is answered with 405, and not as that of a report."""
+
+    regex = "(?!(?:logs|summary)$)[^/]+"
+
+
+register_url_convertor("report_id", _ReportId())
 
 _IF_MATCH = responses.if_match(
     "The ETag of the report as you saw it, if it matters.", required=False
@@ -126,7 +137,7 @@ def summarise_reports(
 
 
 @router.get(
-    "/{id}",
+    "/{id:report_id}",
     operation_id="getReport",
     response_model=StoredReport,
     responses=responses.CONDITIONAL_GET,
@@ -138,7 +149,7 @@ def get_report(id_: ResourceId, request: Request, services: ServicesDep) -> Resp
 
 
 @router.delete(
-    "/{id}",
+    "/{id:report_id}",
     operation_id="withdrawReport",
     response_model=ReportAnswer,
     responses=responses.IF_MATCH,

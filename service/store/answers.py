@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from service.errors import Conflict, NotFound
 from service.store.answer_text import AnswerText
+from service.store.prepared import execute, first_row
 from service.store.quota import require_room
 from service.store.tables import (
     TENANT,
@@ -100,7 +101,7 @@ class Answers:
 
     def _add_text(self, values: dict[str, Any]) -> None:
         dialect = self._session.get_bind().dialect.name
-        self._session.execute(_INSERT_TEXT[dialect], values)
+        execute(self._session, _INSERT_TEXT[dialect], values)
 
     def _add_row(self, answer: Answer, key: str) -> None:
         require_room(self._session, 1)
@@ -112,7 +113,7 @@ class Answers:
             "tenant": self._session.info.get(TENANT),
             "text_key": key,
         }
-        self._session.execute(_INSERT[answer.kind], values)
+        execute(self._session, _INSERT[answer.kind], values)
 
     def get(self, kind: AnswerKind, id_: str) -> Answer:
         """The answer of this id; raises NotFound where there is none."""
@@ -132,6 +133,10 @@ class Answers:
     def recommendation(self, id_: str) -> Answer:
         return self.get("recommendations", id_)
 
+    def has_text(self, key: str) -> bool:
+        """Whether anybody has been given an answer with this text."""
+        return first_row(self._session, _TEXT_OF, {"key": key}) is not None
+
     def mine(self, kind: AnswerKind, key: str) -> Answer | None:
         """The first answer with this text that the session's tenant has been given lately."""
         asked = {
@@ -139,7 +144,7 @@ class Answers:
             "tenant": self._session.info.get(TENANT),
             "since": datetime.now(UTC) - GIVEN_AGAIN_FOR,
         }
-        found = self._session.execute(_MINE[kind], asked).first()
+        found = first_row(self._session, _MINE[kind], asked)
         return None if found is None else _answer(kind, found)
 
     def of_anyone(self, kind: AnswerKind, key: str) -> Answer | None:
@@ -219,6 +224,7 @@ _INSERT_TEXT = {
     "postgresql": postgresql.insert(_TABLES["answer_texts"]).on_conflict_do_nothing(),
 }
 _INSERT = {kind: insert(_TABLES[kind]) for kind in _ROWS}
+_TEXT_OF = select(AnswerTextRow.key).where(AnswerTextRow.key == bindparam("key"))
 _MINE = {
     kind: _answers(kind)
     .where(

@@ -13,10 +13,9 @@ from typing import Any
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, event, false, make_url, select, text
+from sqlalchemy import Connection, Engine, event, false, inspect, make_url, select, text
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from service.errors import Unavailable
@@ -107,7 +106,7 @@ def downgrade(engine: Engine, revision: str) -> None:
 
 
 def at_head(connection: Connection) -> bool:
-    return {*MigrationContext.configure(connection).get_current_heads()} == _heads()
+    return _applied(connection) == _heads()
 
 
 @cache
@@ -116,9 +115,17 @@ def _heads() -> set[str]:
     return {*ScriptDirectory(str(MIGRATIONS)).get_heads()}
 
 
+def _applied(connection: Connection) -> set[str]:
+    """The last migration that was applied, or nothing. Alembic's own reader would log two lines
+    each time, and probes of readiness ask every few seconds."""
+    if not inspect(connection).has_table("alembic_version"):
+        return set()
+    return {*connection.scalars(text("select version_num from alembic_version"))}
+
+
 def revision(connection: Connection) -> str:
     """The last migration that was applied, or an empty text where there was none."""
-    return MigrationContext.configure(connection).get_current_revision() or ""
+    return max(_applied(connection), default="")
 
 
 def first_incomplete_table(connection: Connection) -> str | None:
@@ -209,7 +216,8 @@ def _enable_wal(connection: Any, wait_s: float) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > until:
+            is_busy = error.sqlite_errorname.startswith("SQLITE_BUSY")  # or ..._BUSY_RECOVERY
+            if not is_busy or time.monotonic() > until:
                 raise
             time.sleep(0.02)
 

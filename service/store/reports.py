@@ -16,6 +16,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    or_,
     select,
 )
 from sqlalchemy.orm import Session, undefer
@@ -24,7 +25,8 @@ from service.errors import NotFound
 from service.identifiers import digest
 from service.metrics import count_report
 from service.store.arrivals import Arrivals, RowValues
-from service.store.tables import TENANT, ReportRow
+from service.store.prepared import execute, first_row
+from service.store.tables import SEEN, TENANT, ReportRow, Table
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _INFORMATIVE = _MEASURED | (ReportRow.outcome == "out_of_memory")
@@ -33,6 +35,8 @@ _EXACT = (
     "chip", "stack", "architecture", "outcome", "profile_id", "profile_version", "tenant"
 )  # fmt: skip
 """The fields of a filter that are columns, which are to have its value."""
+_SEEN = bindparam("seen", type_=String())
+"""The tenant whose reports a query sees; None where it sees all."""
 _FAILED_ALIKE = (
     select(ReportRow.id)
     .where(
@@ -41,6 +45,7 @@ _FAILED_ALIKE = (
         ReportRow.architecture == bindparam("architecture"),
         ReportRow.outcome == "out_of_memory",
         ReportRow.withdrawn_at.is_(None),
+        or_(_SEEN.is_(None), ReportRow.tenant == _SEEN),
     )
     .limit(1)
 )
@@ -54,6 +59,7 @@ _IN_SAME_WORDS = (
     .order_by(ReportRow.id)
     .limit(1)
 )
+_INSERT = insert(Table.metadata.tables[ReportRow.__tablename__])
 _IDS_PER_QUERY = 10_000  # databases bind no more than 32,766 to 65,535 parameters
 _ROWS_PER_FETCH = 1000
 
@@ -143,7 +149,7 @@ class Reports:
         stored = Arrivals(self._session).stamped(reports)
         for report in stored:
             report["words_hash"] = _words_hash(report)
-        self._session.execute(insert(ReportRow), stored)
+        execute(self._session, _INSERT, stored)
         for report in stored:
             count_report(report["outcome"], report["profile_id"], report["residual"])
         return stored
@@ -168,7 +174,8 @@ class Reports:
         """The id of the first report of the same run that this tenant sent in the same words and
         has not withdrawn."""
         asked = {"words_hash": _words_hash(report), "tenant": self._session.info.get(TENANT)}
-        return self._session.scalars(_IN_SAME_WORDS, asked).first()
+        found = first_row(self._session, _IN_SAME_WORDS, asked)
+        return None if found is None else found.id
 
     def _my_valid(self) -> list[ColumnElement[bool]]:
         mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
@@ -214,7 +221,8 @@ class Reports:
     def any_out_of_memory(self, chip: str, stack: str, architecture: str) -> bool:
         """Whether any run of this model, chip and stack was reported out of memory."""
         names = {"chip": chip, "stack": stack, "architecture": architecture}
-        return self._session.execute(_FAILED_ALIKE, names).first() is not None
+        asked = {**names, "seen": self._session.info.get(SEEN)}
+        return first_row(self._session, _FAILED_ALIKE, asked) is not None
 
     def by_ids(self, ids: Sequence[str]) -> Sequence[ReportRow]:
         """The reports with these ids, which must fit one query (_IDS_PER_QUERY). An id of no report

@@ -80,8 +80,8 @@ def _listed(table: str) -> Index:
 
 
 def _by_text(table: str) -> Index:
-    """An index that finds the answer of a tenant by its text."""
-    return Index(f"ix_{table}_text", "text_key", "tenant")
+    """An index that finds the first answer of a tenant by its text."""
+    return Index(f"ix_{table}_text", "text_key", "tenant", "id")
 
 
 class ProfileRow(Table):
@@ -176,6 +176,7 @@ class ReportRow(Owned, Table):
         _made_under(),
         _listed(__tablename__),
         Index("ix_reports_profile", "profile_id", "profile_version"),
+        Index("ix_reports_words_hash", "words_hash", "tenant", "id"),
         Index(
             "ix_reports_alike",
             "chip",
@@ -210,7 +211,7 @@ class ReportRow(Owned, Table):
     withdrawn_at: Mapped[datetime | None]
     log_hash: Mapped[str | None] = mapped_column(index=True)
     run_hash: Mapped[str] = mapped_column(server_default="")
-    words_hash: Mapped[str | None] = mapped_column(String(64), index=True)
+    words_hash: Mapped[str | None] = mapped_column(String(64))
     submission: Mapped[str] = mapped_column(Text, deferred=True)
     document: Mapped[dict[str, Any]]
 

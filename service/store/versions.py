@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
+from service.store.prepared import first_row
 from service.store.tables import CatalogRow, EvidenceRow, ProfileRow, ProfileVersionRow
 
 DEFAULT_PROFILE = "default"
@@ -47,7 +48,7 @@ _CURRENT = (
 
 
 def current_versions(session: Session) -> Versions:
-    found = session.execute(_CURRENT).first()
+    found = first_row(session, _CURRENT)
     if found is None:
         raise NotFound("profile", DEFAULT_PROFILE)
     return Versions(*found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
@@ -124,7 +123,7 @@ TYPES: dict[str, ProblemType] = {
     "storage-full": ProblemType(
         "The tenant may store no more",
         409,
-        "`detail` names the limit, and what the operator can do. Nothing was stored.",
+        "`detail` names the limit, and what you and the operator can do. Nothing was stored.",
     ),
     "nothing-to-learn": ProblemType(
         "Nothing to learn",
@@ -294,7 +293,7 @@ async def _handle_http_error(request: Request, error: Exception) -> JSONResponse
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if status == 405:
-        headers["Allow"] = ", ".join(await run_in_threadpool(_allowed_methods, request))
+        headers["Allow"] = ", ".join(_allowed_methods(request))
     name = _NAME_OF_STATUS.get(status, "bad-request" if status < 500 else "internal")
     if name == "not-found":
         detail = _nothing_at(request)
@@ -314,14 +313,12 @@ def _shown_path(request: Request) -> str:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """The methods of all routes at this address (RFC 9110 §10.2.1). Where a route has this very
-    path, those that would take its last part for an id do not count."""
-    own: Container[str] | None = request.app.openapi()["paths"].get(request.url.path)
+    """The methods of all routes at this address (RFC 9110 §10.2.1)."""
+    routes = request.app.routes
     allowed = [
         method
         for method in _METHODS
-        if any(_has_method(route, request.scope, method) for route in request.app.routes)
-        and (own is None or method.lower() in own)
+        if any(_has_method(route, request.scope, method) for route in routes)
     ]
     return sorted([*allowed, "HEAD"] if "GET" in allowed else allowed)
 

@@ -71,7 +71,7 @@ class Telemetry:
 
 def _record(scope: Scope, status: int, seconds: float) -> None:
     method = scope["method"] if scope["method"] in _METHODS else "other"
-    route = getattr(scope.get("route"), "path", _NO_ROUTE)
+    route = getattr(scope.get("route"), "path_format", _NO_ROUTE)
     REQUEST_SECONDS.labels(method, route, str(status)).observe(seconds)
     outcome = {
         "method": scope["method"],

@@ -1,10 +1,12 @@
 """How fast the service learns a cluster that it has never seen: error by the number of reports.
 
-    python -m tests.benchmarks.learning --runs FILE [--seeds 20] [--json] [--write]
+    python -m tests.benchmarks.learning --runs FILE [--seeds 20] [--of-organisations]
+        [--json] [--write]
 
 For each family of published runs: a profile that saw none of them, then 1, 3 and 10 of them posted
 to POST /v1/reports and learnt by POST /v1/profiles/default/calibrations, and the median error of
-the rest of the family under what that made. The same ten runs are kept out of the score whatever
+the rest of the family under what that made. With `--of-organisations` the profile saw no run of
+whoever ran the family either. The same ten runs are kept out of the score whatever
 number of them is reported. Means over seeds, with their standard error. Every seed begins with a
 database of its own. `--write` puts the table into docs/accuracy.md.
 """
@@ -93,18 +95,26 @@ class Family:
         return profile
 
 
-def families(rows: list[dict[str, Any]]) -> list[Family]:
+def families(rows: list[dict[str, Any]], *, of_organisations: bool = False) -> list[Family]:
+    """The families of these rows, each with a profile that saw none of its runs, or none of its
+    organisation's."""
     prior = priors()
     timed = [o for o in observations(rows, shipped_profile()) if o.step_time_s is not None]
     fit = time_fit(prior, timed, Posterior.independent())
     estimate = fit.solve()
     sizes = Counter(o.source for o in timed)
     reported = {body["id"]: body for body in published_run_documents(rows, shipped_profile())}
-    return [
-        _family(name, fit, estimate, [o for o in timed if o.source == name], reported)
-        for name in sorted(sizes)
-        if sizes[name] >= ENOUGH
-    ]
+    organisation_of = {o.key: o.organisation for o in timed}
+    organisations = np.array([organisation_of[target.key] for target in fit.targets])
+    sources = np.array([target.source for target in fit.targets])
+    found = []
+    for name in sorted(name for name, size in sizes.items() if size >= ENOUGH):
+        unseen = sources == name
+        if of_organisations:
+            unseen = np.isin(organisations, organisations[unseen])
+        runs = [o for o in timed if o.source == name]
+        found.append(_family(name, fit, fit.without(unseen, estimate), runs, reported))
+    return found
 
 
 def _family(
@@ -114,8 +124,8 @@ def _family(
     runs: list[Observation],
     reported: dict[str, dict[str, Any]],
 ) -> Family:
-    mine = np.array([target.source == name for target in fit.targets])
-    profile, posterior = apply_estimate(fit.profile, fit, fit.without(mine, estimate))
+    """The family with the profile of an estimate."""
+    profile, posterior = apply_estimate(fit.profile, fit, estimate)
     shipped = shipped_profile()
     everywhere = (shipped.neighbourhood(("all",)),)
     profile = replace(
@@ -143,6 +153,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--of-organisations", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
@@ -151,7 +162,8 @@ def main() -> None:
         engine = database.connect(f"sqlite:///{folder / 'template.db'}")
         database.migrate(engine)
         engine.dispose()
-        result = _measured(families(fidelity.load(asked.runs)), asked.seeds, folder)
+        found = families(fidelity.load(asked.runs), of_organisations=asked.of_organisations)
+        result = _measured(found, asked.seeds, folder)
     if asked.json:
         print(json.dumps(result))
     if asked.write:

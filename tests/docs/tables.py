@@ -18,7 +18,7 @@ from models.spec.hardware import Fabric
 from models.spec.switches import NOTHING, Switch, setting_of, switches_of
 from service import metrics as service_metrics
 from service.app import create_app
-from service.formats import _huggingface_hybrid, huggingface
+from service.formats import _huggingface_convolutions, _huggingface_hybrid, huggingface
 from service.formats.launch.formats import FORMATS
 from service.schemas.layer import LayerGroup
 from service.schemas.layer_list import LayerListFields, LayerRepetition
@@ -30,6 +30,7 @@ from service.schemas.mixers import (
     LightningFields,
     Mamba2Fields,
     MlaFields,
+    ShortConvolutionFields,
 )
 from service.schemas.networks import LayerMoeFields, MlpFields
 from service.settings import PREFIX, Settings
@@ -157,12 +158,12 @@ def switches() -> str:
 def model_families() -> str:
     """By what their layers are; the last rows have what is refused."""
     families = huggingface.FAMILIES
-    hybrids = _huggingface_hybrid.FAMILIES
+    hybrids = {**_huggingface_hybrid.FAMILIES, **_huggingface_convolutions.FAMILIES}
     alike = {name: one for name, one in families.items() if name not in hybrids}
     rows = [
         ("dense", [name for name, one in alike.items() if one.experts is None]),
         ("with experts", [name for name, one in alike.items() if one.experts is not None]),
-        ("with recurrences, or attention to chosen or pooled keys", [*hybrids]),
+        ("with recurrences or convolutions, or attention to chosen or pooled keys", [*hybrids]),
         ("multimodal, around a text tower of these", [*huggingface.text_towers()]),
     ]
     for missing in dict.fromkeys(huggingface.UNSUPPORTED.values()):
@@ -237,6 +238,7 @@ _LAYER_FORMS: dict[str, type[BaseModel]] = {
     "`recurrence`: Mamba-2": Mamba2Fields,
     "`recurrence`: delta rule": DeltaNetFields,
     "`recurrence`: lightning": LightningFields,
+    "`recurrence`: short convolution": ShortConvolutionFields,
     "`mlp`": MlpFields,
     "`moe`": LayerMoeFields,
 }

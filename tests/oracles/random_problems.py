@@ -28,7 +28,13 @@ from models.spec.layer import Layer
 from models.spec.layout import AXES, SCHEDULES
 from models.spec.problem import Problem
 from models.spec.recompute import MODULES
-from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2, Recurrence
+from models.spec.recurrence import (
+    DeltaNet,
+    LightningAttention,
+    Mamba2,
+    Recurrence,
+    ShortConvolution,
+)
 from models.spec.stack import KERNELS, Stack
 from models.spec.switches import changed, switches_of
 from models.spec.workload import LoadBalancing, Packing, Precision, Routing, Workload
@@ -574,7 +580,8 @@ def _recurrence(rng: np.random.Generator) -> Recurrence:
     heads = pick(rng, (8, 16, 32, 64))
     shape = {"num_heads": heads, "num_key_heads": heads // pick(rng, (1, 2, 4)), "value_dim": 64}
     if chance(rng, 0.3):
-        return LightningAttention(**shape, key_dim=64)
+        lightning = LightningAttention(**shape, key_dim=64)
+        return pick(rng, (lightning, ShortConvolution.of(heads * 64, conv_kernel=3)))
     if chance(rng, 0.5):
         return Mamba2(**shape, key_dim=pick(rng, (16, 128)), conv_kernel=4)
     rank = pick(rng, (None, 128))

@@ -27,6 +27,22 @@ SHAPE: dict[str, Any] = {
     "num_attention_heads": 32,
     "vocab_size": 128256,
 }
+LARGEST: dict[str, Any] = {
+    "model": {
+        "name": "huge",
+        **SHAPE,
+        "num_layers": 96,
+        "num_key_value_heads": 8,
+        "moe": {"num_experts": 240, "experts_per_token": 2, "moe_intermediate_size": 14336},
+    },
+    "cluster": {"preset": "h100", "num_chips": 60_480},
+    "workload": {"seq_len": 4096, "global_batch": 4 * 60_480},
+    "stack": "generic",
+    "top": 100,
+    "tolerance": 1,
+    "time_limit_s": 10,
+}
+"""A question whose search takes as much time and memory as any."""
 CHIP: dict[str, Any] = {
     "generation": "hopper",
     "peak_tflops": {"bf16": 800.0},

@@ -17,7 +17,7 @@ from service import api_keys
 from service.errors import ClientGone, QueueFull
 from service.runtime import admission
 from service.runtime.admission import AdmissionControl, Turn
-from tests.service.asking import QUESTION, SHAPE, changed
+from tests.service.asking import LARGEST, QUESTION, changed
 
 
 async def listening() -> bool:
@@ -226,21 +226,10 @@ def test_a_plain_question_is_answered_beside_the_longest_searches_of_another_ten
         {"Authorization": f"Bearer {api_keys.create(store, tenant, ['recommend'])}"}
         for tenant in ("flood", "plain")
     )
-    shape = {**SHAPE, "num_layers": 96, "num_key_value_heads": 8}
-    experts = {"num_experts": 240, "experts_per_token": 2, "moe_intermediate_size": 14336}
-    chips = 60_480
-    longest = {
-        "model": {"name": "huge", **shape, "moe": experts},
-        "cluster": {"preset": "h100", "num_chips": chips},
-        "stack": "generic",
-        "top": 100,
-        "tolerance": 1,
-        "time_limit_s": 10,
-    }
 
     def search(times: int) -> int:
-        workload = {"seq_len": 4096, "global_batch": chips * times}
-        body = {**longest, "workload": workload}
+        chips = LARGEST["cluster"]["num_chips"]
+        body = changed(LARGEST, "workload.global_batch", chips * times)
         return client.post("/v1/recommendations", json=body, headers=flood).status_code
 
     with ThreadPoolExecutor(4) as pool:

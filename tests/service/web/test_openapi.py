@@ -236,6 +236,19 @@ def test_what_takes_a_name_says_how_to_pin_its_version(document) -> None:
         assert "name@2" in schemas[schema]["properties"][name]["description"]
 
 
+def test_an_address_is_not_taken_for_an_id(shared_client, document) -> None:
+    """It has none of the methods that only an address with an id in this place has."""
+    paths = document["paths"]
+    before_ids = {path.rpartition("/")[0] for path in paths if path.endswith("}")}
+    own = [path for path in paths if "{" not in path and path.rpartition("/")[0] in before_ids]
+    assert "/v1/reports/summary" in own
+    for path in own:
+        named = shared_client.options(path).headers["allow"].split(", ")
+        for method in ("DELETE", "GET", "PATCH", "POST", "PUT"):
+            is_refused = shared_client.request(method, path).status_code == 405
+            assert is_refused == (method not in named), (method, path)
+
+
 def test_the_docs_are_served(shared_client) -> None:
     page = shared_client.get("/docs")
     assert "swagger" in page.text.lower()

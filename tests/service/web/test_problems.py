@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 
 import pytest
 
@@ -29,6 +30,23 @@ def test_every_error_of_the_service_is_in_the_tree_and_has_a_problem_type() -> N
         assert kind is errors.ServiceError or kind in problems._NAME_OF_EXCEPTION
 
 
+@pytest.mark.parametrize(
+    "raised",
+    [
+        errors.Unavailable("is busy"),
+        errors.NotFound("profile", "fleet"),
+        errors.QueueFull(2, 16),
+        errors.Stopping(),
+        errors.BodyTooSlow(3.0),
+    ],
+    ids=repr,
+)
+def test_an_error_of_another_process_is_the_same_here(raised: errors.ServiceError) -> None:
+    received = pickle.loads(pickle.dumps(raised))
+    assert type(received) is type(raised)
+    assert (str(received), vars(received)) == (str(raised), vars(raised))
+
+
 def test_what_is_not_there(client) -> None:
     assert_problem(client.get("/nowhere"), "not-found")
     assert_problem(client.get("/problems/nonsense"), "not-found")
@@ -50,11 +68,13 @@ def test_a_wrong_method_names_the_right_ones(client) -> None:
     assert answer.headers["allow"] == "POST"
     assert client.delete("/livez").headers["allow"] == "GET, HEAD"
     for path, methods in (
-        ("summary", "GET, HEAD"),
-        ("logs", "POST"),
-        ("some-id", "DELETE, GET, HEAD"),
+        ("reports/summary", "GET, HEAD"),
+        ("reports/logs", "POST"),
+        ("reports/summary-of-mine", "DELETE, GET, HEAD"),
+        ("catalog/chips", "GET, HEAD, POST"),
+        ("catalog/stacks", "GET, HEAD"),
     ):
-        assert client.options(f"/v1/reports/{path}").headers["allow"] == methods
+        assert client.options(f"/v1/{path}").headers["allow"] == methods
     answer = client.delete("/v1/reports")
     assert answer.headers["allow"] == "GET, HEAD, POST"
     assert "GET, HEAD, POST" in assert_problem(answer, "method-not-allowed")["detail"]
