@@ -23,6 +23,7 @@ from service.errors import Conflict, NotFound, Unauthenticated, Unavailable
 from service.identifiers import digest
 from service.settings import Misconfigured, from_environment
 from service.store import Store, database
+from service.store.api_keys import PresentedKey
 from service.store.tables import ApiKeyRow
 
 SCOPES = {
@@ -68,16 +69,16 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
     id_, secret = _parse_key(authorization)
     since = store.memory.changes.count()
     with store.reading() as rows:
-        row = rows.api_keys.find(id_) if id_.isalnum() and id_.isascii() else None
-    if row is None:
+        key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
+    if key is None:
         raise Unauthenticated(_NOT_KNOWN)
-    store.memory.put_at_hand(("key", id_), since, row)
+    store.memory.put_at_hand(("key", id_), since, key)
     now = datetime.now(UTC)
-    caller = _checked(row, secret, now)
-    if _use_is_to_be_noted(row, now):
+    caller = _checked(key, secret, now)
+    if _use_is_to_be_noted(key, now):
         # Whoever asks is answered even where the database takes no writes just now.
         with suppress(Unavailable), store.writing() as rows:
-            rows.api_keys.set_used(row.id, now)
+            rows.api_keys.set_used(key.id, now)
     return caller
 
 
@@ -85,11 +86,11 @@ def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
     """The same without asking the database, or None where that has to be asked. Raises
     Unauthenticated."""
     id_, secret = _parse_key(authorization)
-    row: ApiKeyRow | None = store.memory.at_hand(("key", id_))
+    key: PresentedKey | None = store.memory.at_hand(("key", id_))
     now = datetime.now(UTC)
-    if row is None or _use_is_to_be_noted(row, now):
+    if key is None or _use_is_to_be_noted(key, now):
         return None
-    return _checked(row, secret, now)
+    return _checked(key, secret, now)
 
 
 def _parse_key(authorization: Sequence[str]) -> tuple[str, str]:
@@ -105,18 +106,18 @@ def _parse_key(authorization: Sequence[str]) -> tuple[str, str]:
     return parts[1], parts[2]
 
 
-def _checked(row: ApiKeyRow, secret: str, now: datetime) -> Caller:
+def _checked(key: PresentedKey, secret: str, now: datetime) -> Caller:
     # compare_digest takes the same time wherever the hashes differ, so that none can be guessed.
-    is_known = hmac.compare_digest(row.secret_hash, digest(secret))
-    if not is_known or row.revoked_at is not None:
+    is_known = hmac.compare_digest(key.secret_hash, digest(secret))
+    if not is_known or key.revoked_at is not None:
         raise Unauthenticated(_NOT_KNOWN)
-    if row.expires_at is not None and row.expires_at <= now:
-        raise Unauthenticated(f"The key expired on {row.expires_at:%Y-%m-%d}; ask for a new one.")
-    return Caller(row.tenant, frozenset(row.scopes), row.id)
+    if key.expires_at is not None and key.expires_at <= now:
+        raise Unauthenticated(f"The key expired on {key.expires_at:%Y-%m-%d}; ask for a new one.")
+    return Caller(key.tenant, frozenset(key.scopes), key.id)
 
 
-def _use_is_to_be_noted(row: ApiKeyRow, now: datetime) -> bool:
-    return row.last_used_at is None or row.last_used_at <= now - _USE_NOTED_EACH
+def _use_is_to_be_noted(key: PresentedKey, now: datetime) -> bool:
+    return key.last_used_at is None or key.last_used_at <= now - _USE_NOTED_EACH
 
 
 def create(

@@ -1,4 +1,4 @@
-"""The benchmark of load runs, and its client counts what it sends."""
+"""The benchmarks of load run, and their client counts what it sends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import soak
 from tests.benchmarks.http_load import Request
 from tests.benchmarks.load import bare, measured
 
@@ -33,3 +34,14 @@ def test_a_loaded_service_answers_or_says_that_it_is_too_busy(tmp_path: Path) ->
     assert found["overload"]["statuses"].keys() <= {"201", "429", "503"}
     assert "201" in found["overload"]["statuses"]
     assert found["overload"]["recovery_s"] < 10
+
+
+@pytest.mark.long
+def test_a_soaked_service_refuses_only_what_is_wrong(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(soak, "_PAUSE_S", 1.0)
+    moments = [*soak.soaked(f"sqlite:///{tmp_path / 'soak.db'}", tmp_path, 0.4)]
+    statuses = {status for _, load, _ in moments for status in load.statuses}
+    assert statuses == {200, 201, 202, 422}
+    first, last = moments[0][2], moments[-1][2]
+    assert last.processes <= first.processes + 3  # of sweeps, of batches, and their tracker
+    assert last.resident_mib > 100

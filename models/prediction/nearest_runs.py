@@ -10,7 +10,7 @@ explain next to nothing of the residuals and count only because people compare b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -78,12 +78,11 @@ class RunTraits:
 
     def differences_from(self, other: RunTraits) -> dict[str, tuple[Any, Any]]:
         """Return by name the traits that are stated here and differ there, as (here, there)."""
-        theirs = asdict(other)
-        return {
-            name: (value, theirs[name])
-            for name, value in asdict(self).items()
-            if value not in (None, theirs[name])
+        pairs = {
+            field.name: (getattr(self, field.name), getattr(other, field.name))
+            for field in fields(self)
         }
+        return {name: pair for name, pair in pairs.items() if pair[0] not in (None, pair[1])}
 
 
 class RunIndex:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from threading import Lock
 from typing import Any
 
@@ -83,10 +84,11 @@ class _RunIndex:
             library=RunIndex([run.traits() for run in runs]),
         )
 
-    def by_distance(self, wanted: RunTraits) -> list[tuple[int, float]]:
+    def by_distance(self, wanted: RunTraits) -> Iterator[tuple[int, float]]:
         """The index of every run and its distance, the nearest first."""
         distances = self.library.distances(wanted)
-        return [(int(i), float(distances[i])) for i in np.argsort(distances, kind="stable")]
+        for i in np.argsort(distances, kind="stable"):
+            yield int(i), float(distances[i])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Evidence:
             index = _run_index(rows)
             nearest = [
                 _NearRun.of(resolver, index.runs[i], distance, profile)
-                for i, distance in index.by_distance(wanted)[: query.limit]
+                for i, distance in islice(index.by_distance(wanted), query.limit)
             ]
         items = [_evidence_answer(near, profile, wanted) for near in nearest]
         used = ProfileUsed(id=profile.id, version=profile.version)

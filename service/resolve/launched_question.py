@@ -308,8 +308,12 @@ class _Joining:
         steps = self.reading.num_micro_batches
         if "global_batch" not in said and steps and "micro_batch" in layout:
             said["global_batch"] = layout["micro_batch"] * steps * _data_parallel(layout)
-        asked = self._validated("workload", WorkloadFields, given, said)
-        self._require_same("workload", said, asked.model_dump(include={*given}))
+        # A batch that the request has in tokens is compared with that of the launch in sequences.
+        in_tokens = given.get("global_batch_tokens") is not None
+        batch = {"global_batch"} if in_tokens else set[str]()
+        others = {name: value for name, value in said.items() if name not in batch}
+        asked = self._validated("workload", WorkloadFields, given, others)
+        self._require_same("workload", said, asked.model_dump(include={*given} | batch))
         return asked
 
     def _micro_batch(self, layout: Mapping[str, Any], global_batch: int) -> dict[str, int]:

@@ -24,14 +24,15 @@ def in_sequences(part: Part, info: ValidationInfo, place: str) -> Part:
     field = f"{place}.micro_batch_tokens"
     seq_len = _seq_len(info.data["workload"])
     if seq_len is None:
-        raise Invalid(field, tokens, "needs workload.seq_len in the request: it is a multiple")
+        rule = "needs workload.seq_len in the request, of which it must be a multiple"
+        raise Invalid(field, tokens, rule)
     try:
         each = [sequences_in(one, seq_len) for one in _listed(tokens)]
     except ValueError as error:
         raise Invalid(field, tokens, str(error)) from None
     found = each if isinstance(tokens, list) else each[0]
     given = part.micro_batch if "micro_batch" in part.model_fields_set else None
-    if given is not None and _listed(given) != _listed(found):
+    if given is not None and sorted(_listed(given)) != sorted(each):
         rule = f"is {found} of seq_len = {seq_len}, and micro_batch = {given}: give one of the two"
         raise Invalid(field, tokens, rule)
     return part.model_copy(update={"micro_batch": found})

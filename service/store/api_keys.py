@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
+from service.store.prepared import first_row
 from service.store.tables import ApiKeyRow
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedKey:
+    """What decides whether a key is let in, and as whom."""
+
+    id: str
+    tenant: str
+    scopes: Sequence[str]
+    secret_hash: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+_COLUMNS = [getattr(ApiKeyRow, field.name) for field in fields(PresentedKey)]
+_PRESENTED = select(*_COLUMNS).where(ApiKeyRow.id == bindparam("id"))
 
 
 class ApiKeys:
@@ -19,8 +38,10 @@ class ApiKeys:
     def add(self, row: ApiKeyRow) -> None:
         self._session.add(row)
 
-    def find(self, id_: str) -> ApiKeyRow | None:
-        return self._session.get(ApiKeyRow, id_)
+    def presented(self, id_: str) -> PresentedKey | None:
+        """The key that a request brings, if there is one of this id."""
+        found = first_row(self._session, _PRESENTED, {"id": id_})
+        return None if found is None else PresentedKey(**found._mapping)
 
     def all(self) -> Sequence[ApiKeyRow]:
         """All keys, revoked ones too, oldest first."""
@@ -29,7 +50,7 @@ class ApiKeys:
         ).all()
 
     def get(self, id_: str) -> ApiKeyRow:
-        row = self.find(id_)
+        row = self._session.get(ApiKeyRow, id_)
         if row is None:
             raise NotFound("key", id_)
         return row

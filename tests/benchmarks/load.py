@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,9 @@ MANY = 8
 _TURNS = 5
 _PACE_PER_S = 50.0
 """Predictions and reports a second whose latency is measured."""
+_SEARCHES = 30
+"""New recommendations of which is measured what they take besides the search."""
+_SEARCH_SECONDS = "shardwright_search_duration_seconds_sum"
 _CROWD = 40
 """Connections that ask for more than the service computes."""
 _RECOVERED_MS = 50.0
@@ -179,6 +183,7 @@ def measured(url: str, folder: Path, seconds: float) -> Figures:
             **{name: _figures(load) for name, load in repeated.items()},
             "predictions": _paced(server, traffic.predictions(), seconds),
             "reports": _paced(server, traffic.reports(), seconds),
+            "recommendation_beyond_search_ms": _beyond_search_ms(server, traffic.searches()),
             "mixed": _figures(server.closed_loop(traffic.mixed(), MANY, seconds)),
             "overload": _overload(server, traffic, seconds),
         }
@@ -223,6 +228,30 @@ def _paced(server: Server, requests: Iterator[Request], seconds: float) -> Figur
         "per_cpu_s": most.per_cpu_s,
         "errors": most.errors + paced.errors,
     }
+
+
+def _beyond_search_ms(server: Server, searches: Iterator[Request]) -> float:
+    """The median of what new recommendations take besides their searches, which the server times
+    itself."""
+    connection = Connection(server.port)
+    scrape = Request.of("GET", "/metrics")
+    beyond_s = list[float]()
+    searched_s = _searched_s(connection.send(scrape)[1])
+    for request in itertools.islice(searches, _SEARCHES):
+        began = time.perf_counter()
+        status, body = connection.send(request)
+        took_s = time.perf_counter() - began
+        assert status == 201, body
+        before_s, searched_s = searched_s, _searched_s(connection.send(scrape)[1])
+        beyond_s.append(took_s - (searched_s - before_s))
+    connection.close()
+    return 1000 * statistics.median(beyond_s)
+
+
+def _searched_s(metrics: bytes) -> float:
+    """The seconds of all searches so far."""
+    lines = metrics.decode().splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(_SEARCH_SECONDS))
 
 
 def _overload(server: Server, traffic: Traffic, seconds: float) -> Figures:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from models.errors import Invalid
+from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
 from models.spec.layout import Layout
+from models.spec.workload import Packing
 from service.formats.launch.documents import flat, nested
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import Job
@@ -78,6 +80,15 @@ _KNOWN: Mapping[str, Mapping[str, Callable[[], Case]]] = {
     "megatron-bridge": {
         "dense": partial(_case, "megatron-bridge", _DENSE),
         "sparse": partial(_case, "megatron-bridge", _SPARSE, **_MIXTRAL),
+        "adapters": partial(_case, "megatron-bridge", _DENSE, lora=Lora(rank=8)),
+        "adapters of experts": partial(
+            _case,
+            "megatron-bridge",
+            {"tp": 2, "cp": 2, "dp_shard": 64, "ep": 8, "zero_stage": 1, "sequence_parallel": True},
+            lora=Lora(rank=8, targets=("experts",)),
+            packing=Packing(mean_length=1024),
+            **_MIXTRAL,
+        ),
     },
     "torchtitan": {
         "dense": partial(_case, "torchtitan", {**_DENSE, "schedule": "1f1b", "zero_stage": 3}),
@@ -99,6 +110,7 @@ _KNOWN: Mapping[str, Mapping[str, Callable[[], Case]]] = {
     "accelerate": {
         "sharded": partial(_case, "fsdp", _FULLY_SHARDED),
         "hybrid": partial(_case, "fsdp", {**_FULLY_SHARDED, "dp_shard": 16, "dp_replicate": 16}),
+        "narrow": partial(_case, "fsdp", _FULLY_SHARDED, master_weights=False),
     },
 }
 """Layouts of models that people train, by the format and a name."""
@@ -117,6 +129,9 @@ _SPOILED: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
         ("dense", {"train.global_batch_size": 1025}),
         ("dense", {"model.recompute_granularity": "some"}),
         ("sparse", {"model.expert_model_parallel_size": 3}),
+        ("sparse", {"model.moe_pad_expert_input_to_capacity": True}),
+        ("adapters", {"checkpoint.pretrained_checkpoint": None}),
+        ("adapters of experts", {"model.calculate_per_token_loss": False}),
     ),
     "torchtitan": (
         ("dense", {"parallelism.tensor_parallel_size": 8}),

@@ -157,6 +157,10 @@ def test_all_that_neither_says_is_named_at_once(asked) -> None:
     [
         ({"workload": {"seq_len": 8192}}, "workload.seq_len = 8192 of the request"),
         ({"workload": {"global_batch": 64}}, "workload.global_batch = 64 of the request"),
+        (
+            {"workload": {"global_batch_tokens": 64 * 4096}},
+            "workload.global_batch = 64 of the request",
+        ),
         ({"workload": {"precision": "FP8"}}, "workload.precision = fp8 of the request"),
         ({"model": "llama-3-70b"}, "model.num_layers = 80 of the request"),
         ({"model": {"hidden_size": 8192}}, "model.hidden_size = 8192 of the request"),

@@ -14,7 +14,7 @@ IN_SEQUENCES = {**LAYOUT, "micro_batch": 2}
 ASKED: list[tuple[str, str, dict[str, Any]]] = [
     ("/v1/predictions", "layout", QUESTION),
     ("/v1/predictions", "layouts", QUESTION),
-    ("/v1/checks", "layout", QUESTION),
+    ("/v1/checks", "layout", {**QUESTION, "time_limit_s": 20}),
     ("/v1/reports", "layout", REPORT),
     ("/v1/comparisons", "first.layout", {**QUESTION, "first": {}, "second": {"layout": LAYOUT}}),
 ]
@@ -40,7 +40,8 @@ def test_a_micro_batch_in_tokens_is_the_same_in_sequences(shared_client, path, p
 
 @pytest.mark.parametrize("tokens", [2 * 8192, [8192, 2 * 8192]])
 def test_constraints_may_be_in_tokens(shared_client, tokens) -> None:
-    body = {**QUESTION, "constraints": {"pp": 1, "tp": 1, "cp": 1, "micro_batch_tokens": tokens}}
+    constraints = {"pp": 1, "tp": 1, "cp": 1, "micro_batch_tokens": tokens}
+    body = {**changed(QUESTION, "cluster.num_chips", 8), "constraints": constraints}
     found = answer(shared_client, "/v1/recommendations", body)
     sequences = [2] if isinstance(tokens, int) else [1, 2]
     layouts = [one["prediction"]["layout"] for one in found["layouts"]]

@@ -186,6 +186,30 @@ def test_a_tenant_sees_and_makes_its_own_rows_only(store: Store) -> None:
         assert rows.reports.get(of_mine).tenant == "mine"
 
 
+def test_runs_out_of_memory_are_told_to_who_reported_them_and_to_who_sees_all(store: Store) -> None:
+    mine, yours = (store.of(name, sees_all=False) for name in ("mine", "yours"))
+    stored(mine, report(outcome="out_of_memory"))
+    alike = {"chip": "h100", "stack": "megatron", "architecture": "llama-3.1-8b"}
+    told = []
+    for each in (mine, yours, store):
+        with each.reading() as rows:
+            told.append(rows.reports.any_out_of_memory(**alike))
+            assert not rows.reports.any_out_of_memory(**{**alike, "chip": "b200"})
+    assert told == [True, False, True]
+
+
+def test_what_is_written_is_found_in_the_same_transaction(store: Store) -> None:
+    tenant = store.of("mine", sees_all=False)
+    with tenant.writing() as rows:
+        words = report()
+        assert rows.reports.first_in_same_words(words) is None
+        (first,) = rows.reports.add([words])
+        rows.reports.add([words])
+        assert rows.reports.first_in_same_words(words) == first["id"]
+    with store.of("yours", sees_all=False).writing() as rows:
+        assert rows.reports.first_in_same_words(words) is None
+
+
 def test_answers_are_kept_and_listed_in_brief(store: Store) -> None:
     ids = sorted(new_id() for _ in range(3))
     with store.writing() as rows:
@@ -289,8 +313,7 @@ def test_a_revoked_key_stays_revoked_at_its_first_time(store: Store) -> None:
         with store.writing() as rows:
             rows.api_keys.revoke("k", at)
     with store.reading() as rows:
-        row = rows.api_keys.find("k")
-    assert row is not None
+        row = rows.api_keys.get("k")
     assert (row.scopes, row.revoked_at) == (scopes, NOON)
 
 

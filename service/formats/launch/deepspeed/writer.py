@@ -75,7 +75,7 @@ def _require_expressible(job: Job) -> None:
     require_order(NAME, layout, AXES)
     precision = job.problem.workload.precision
     if precision not in ("bf16", "fp16", "fp32"):
-        cure = "it has bf16, fp16 and fp32; other formats are layers of the model's own code"
+        cure = "other formats are layers of the model's own code; ask with bf16, fp16 or fp32"
         raise Inexpressible(NAME, "workload.precision", precision, cure)
     if not job.problem.workload.master_weights:
         _require_expressible_narrow_states(job)

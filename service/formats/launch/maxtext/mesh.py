@@ -87,12 +87,14 @@ def _split_over_slices(format_: str, layout: Layout, cluster: Cluster) -> Degree
         inside = math.gcd(stride * degree, size) // stride if stride < size else 1
         is_nested = size % stride == 0 or stride % size == 0
         if not is_nested or inside == 0 or degree % inside:
-            cure = f"{axis} must divide a slice of {size} devices, or cover it"
+            cure = (
+                f"ask with a degree of {axis} that divides a slice of {size} devices, or covers it"
+            )
             raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
         split[axis] = (inside, degree // inside)
         stride *= degree
     if math.prod(inside for inside, _ in split.values()) != size:
-        cure = f"axes must fill slices of {size} devices"
+        cure = f"ask with axes that fill slices of {size} devices"
         raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
     _require_order(format_, layout, cluster, split)
     return split
@@ -104,7 +106,7 @@ def _require_order(format_: str, layout: Layout, cluster: Cluster, split: Degree
         return
     outside = [axis for axis in layout.placement if split[axis][1] > 1]
     if outside != [axis for axis in ACROSS if axis in outside]:
-        cure = f"across slices the order is {', '.join(ACROSS)}, innermost first"
+        cure = f"ask with the order {', '.join(ACROSS)} across slices, innermost first"
         raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
 
 

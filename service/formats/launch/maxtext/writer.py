@@ -114,8 +114,8 @@ def _require_expressible(job: Job) -> None:
         raise Inexpressible(NAME, "layout.sequence_parallel", False, cure)
     if workload.optimizer not in OPTIMIZERS:
         cure = (
-            f"it has {', '.join(OPTIMIZERS)}; mu_dtype narrows the first moment only, and"
-            " weight_dtype the parameters too"
+            "mu_dtype narrows the first moment only, and weight_dtype the parameters too; ask with"
+            f" {' or '.join(OPTIMIZERS)}"
         )
         raise Inexpressible(NAME, "workload.optimizer", workload.optimizer, cure)
     _require_expressible_capacity(job)
@@ -230,8 +230,8 @@ def _recipe(job: Job) -> dict[str, Any]:
     vendor = job.problem.cluster.chip.vendor
     quantization = QUANTIZATIONS.get((workload.precision, vendor))
     if quantization is None:
-        known = ", ".join(precision for precision, maker in QUANTIZATIONS if maker == vendor)
-        cure = f"on chips of {vendor} it has {', '.join(('bf16', *_DTYPES))}, {known or 'no other'}"
+        known = [precision for precision, maker in QUANTIZATIONS if maker == vendor]
+        cure = f"on chips of {vendor} ask with one of {', '.join(('bf16', *_DTYPES, *known))}"
         raise Inexpressible(NAME, "workload.precision", workload.precision, cure)
     return {**settings, **quantization}
 

@@ -66,10 +66,10 @@ def require_expressible(format_: str, job: Job) -> None:
         cure = "it numbers devices as they come; leave torus_axes and torus_block out"
         raise Inexpressible(format_, "layout.torus_axes", list(layout.torus_axes), cure)
     if workload.precision not in PRECISIONS:
-        cure = f"it has {', '.join(PRECISIONS)}"
+        cure = f"ask with one of {', '.join(PRECISIONS)}"
         raise Inexpressible(format_, "workload.precision", workload.precision, cure)
     if workload.optimizer not in OPTIMIZERS:
-        cure = f"it has {', '.join(OPTIMIZERS)}"
+        cure = f"ask with one of {', '.join(OPTIMIZERS)}"
         raise Inexpressible(format_, "workload.optimizer", workload.optimizer, cure)
     if workload.optimizer == "adamw_bf16_moments" and not layout.zero_stage:
         cure = "its moments are narrower in a distributed optimizer only; ask with zero_stage 1"
@@ -99,7 +99,7 @@ def require_expressible(format_: str, job: Job) -> None:
         cure = "all-to-alls of experts run beside compute in 16 bits only; ask with false"
         raise Inexpressible(format_, "stack.overlap_expert", True, cure)
     if job.problem.stack.context not in _CONTEXT:
-        cure = f"it has {', '.join(_CONTEXT)}"
+        cure = f"ask with one of {', '.join(_CONTEXT)}"
         raise Inexpressible(format_, "stack.context", job.problem.stack.context, cure)
 
 

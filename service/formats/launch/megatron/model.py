@@ -92,7 +92,7 @@ def _require_plain_layers(format_: str, model: Architecture) -> None:
     """Raise UnknownLayers for layers that Megatron's arguments do not make."""
     for layer in model.kinds:
         if len(layer.mixers) > 1:
-            known = "a layer has attention or a recurrence, not both side by side"
+            known = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
             raise UnknownLayers(format_, "model.layers", model.name, known)
         if layer.residual_streams > 1 or layer.attention_residuals:
             known = "there is one residual stream"

@@ -55,7 +55,7 @@ def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
 
 def _letters(format_: str, model: Architecture, layer: Layer) -> str:
     if len(layer.mixers) > 1:
-        known = "a layer has attention or a recurrence, not both side by side"
+        known = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
         raise UnknownLayers(format_, "model.layers", model.name, known)
     return _mixer(layer) + _network(layer)
 

@@ -27,6 +27,12 @@ NAMES = "parallelism.module_fqns_per_model_part"
 _LAYER = re.compile(r"layers\.\d+", re.ASCII)
 
 
+def named_split(layers_per_chunk: Sequence[int]) -> dict[str, Any]:
+    """The setting that gives each chunk these layers by the names of all modules, whatever the
+    number of layers is."""
+    return {NAMES: _module_names(layers_per_chunk)}
+
+
 def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict[str, Any]:
     """The settings that give each chunk these layers: two weights where they do, else the names of
     all modules. `has_chunks` is for schedules with several chunks a rank."""
@@ -43,7 +49,7 @@ def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict
                 continue
             settings[PER_STAGE] = per_stage
         return settings
-    return {NAMES: _module_names(layers_per_chunk)}
+    return named_split(layers_per_chunk)
 
 
 def _weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:

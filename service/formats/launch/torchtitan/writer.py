@@ -16,7 +16,7 @@ from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
 from service.formats.launch.machines import slurm_options
-from service.formats.launch.torchtitan.pipeline import SCHEDULES, split_settings
+from service.formats.launch.torchtitan.pipeline import SCHEDULES, named_split, split_settings
 
 NAME = "torchtitan"
 FRAMEWORK = "torchtitan"
@@ -55,7 +55,7 @@ def write(job: Job) -> LaunchConfiguration:
         **({"module": recipe[0], "config": recipe[1]} if recipe else {}),
         **_training(job),
         **_degrees(job.layout),
-        **_pipeline(job),
+        **_pipeline(job, has_recipe=recipe is not None),
         **_software(job),
         "checkpoint.enable": True,
         RECOMPUTE: job.layout.recompute,
@@ -114,7 +114,7 @@ def _require_expressible(job: Job) -> None:
         cure = "its selective policy is one set of operations; leave recompute_modules out"
         raise Inexpressible(NAME, "layout.recompute_modules", list(layout.recompute_modules), cure)
     if workload.precision not in _PRECISIONS:
-        cure = f"it has {', '.join(_PRECISIONS)}"
+        cure = f"ask with one of {', '.join(_PRECISIONS)}"
         raise Inexpressible(NAME, "workload.precision", workload.precision, cure)
     if workload.optimizer not in (*IMPLEMENTATIONS, "muon"):
         cure = "its optimizers are Adam, AdamW and DistMuon; ask with adamw, or muon"
@@ -204,14 +204,18 @@ def _degrees(layout: Layout) -> dict[str, Any]:
     return settings
 
 
-def _pipeline(job: Job) -> dict[str, Any]:
+def _pipeline(job: Job, *, has_recipe: bool) -> dict[str, Any]:
+    """The pipeline. Where no config function is named, whose layers are known, each is named."""
     layout = job.layout
     if layout.pp == 1:
         return {}
+    has_chunks = layout.schedule == "interleaved"
+    chunks = job.layers_per_chunk
+    split = split_settings(chunks, has_chunks=has_chunks) if has_recipe else named_split(chunks)
     return {
         "parallelism.pipeline_parallel_schedule": SCHEDULES[layout.schedule],
         "parallelism.pipeline_parallel_microbatch_size": layout.micro_batch,
-        **split_settings(job.layers_per_chunk, has_chunks=layout.schedule == "interleaved"),
+        **split,
     }
 
 
