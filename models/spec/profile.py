@@ -494,16 +494,14 @@ def _prior_terms() -> tuple[Term, ...]:
 def _unknown_offsets(scope: str) -> Iterator[Term]:
     """The offsets of a scope before any run, whose spreads are shares of those of the coefficients
     themselves."""
-    kind = _prior_data()["offsets"].get(scope.partition(":")[0])
-    if kind is None:
-        return
+    shares = _prior_data()["offsets"].get(scope.partition(":")[0], {})
     spreads = {term.coefficient: term.spread for term in _prior_terms() if term.scope == "all"}
-    for coefficient in kind["coefficients"]:
+    for coefficient, share in shares.items():
         yield Term(
             coefficient=coefficient,
             scope=scope,
             mean=0.0,
-            spread=kind["share"] * spreads[coefficient],
+            spread=share * spreads[coefficient],
             source="no own figure",
         )
 

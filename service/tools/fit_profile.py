@@ -211,7 +211,7 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     newest = newest_software(rows, observed, prior.software_year)
     fitted = replace(fitted, profile=replace(fitted.profile, newest=newest))
     sys.stderr.write(
-        f"{fitted.observations} runs, {len(fitted.moved)} of {len(prior.terms)} terms identified,"
+        f"{fitted.observations} runs, {len(fitted.profile.terms)} terms, {len(fitted.moved)} moved,"
         f" median error {fitted.error_before:.1%} -> {fitted.error_after:.1%},"
         f" {len(fitted.outliers)} outliers\n"
     )
