@@ -14,20 +14,23 @@ import numpy as np
 
 from models.calibration.map_fit import Estimate, Fit
 from models.columns import Array
-from models.spec.profile import Z80
 
 # Runs of one organisation and stack whose median says where the source lies.
 _MIN_RUNS = 3
 # Sources that have to be there to say how far they lie from each other.
 _MIN_SOURCES = 5
+# The standard deviation of a normal distribution over its median absolute deviation.
+_SPREAD_OVER_MEDIAN = 1.4826
 
 
 def between_sources(
     fit: Fit, estimate: Estimate, organisations: Mapping[str, str], quantities: tuple[str, ...]
 ) -> float:
     """The standard deviation of what the runs of a source have in common, of the log of one of
-    these quantities: that of a normal distribution with the same central 80% as the medians of the
-    sources' residuals by fits that saw no run of their organisation.
+    these quantities: 1.48 times the median size of the medians of the sources' residuals, by fits
+    that saw no run of their organisation. Few sources lie farther away than a normal distribution
+    has it; they have chips or software that those fits have no run of, for which the terms without
+    runs account.
 
     A source is an organisation with one stack. `organisations` names that of each key. A stack that
     no other organisation ran is left out: it is new to such a fit, which the terms without runs
@@ -59,4 +62,4 @@ def spread_of_sources(
     ]
     if len(medians) < _MIN_SOURCES:
         return 0.0
-    return round(float(np.quantile(medians, 0.8)) / Z80, 4)
+    return round(_SPREAD_OVER_MEDIAN * float(np.median(medians)), 4)

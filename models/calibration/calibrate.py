@@ -99,16 +99,18 @@ def calibrate(
     memory_estimate = memory.solve()
 
     changed = {**_fitted_terms(time, time_estimate), **_fitted_terms(memory, memory_estimate)}
+    before = {**time.profile.by_key, **memory.profile.by_key}
     changes = [
-        _term_change(profile.by_key[key], term)
+        _term_change(before[key], term)
         for key, term in changed.items()
-        if _is_visible(profile.by_key[key], term)
+        if _is_visible(before[key], term)
     ]
     in_scope = {term.key for fit in (time, memory) for term in fit.terms_in_scope}
-    unidentified = [key for key in in_scope if not is_identified(profile.by_key[key], changed[key])]
+    unidentified = [key for key in in_scope if not is_identified(before[key], changed[key])]
     odd = [*contradicted, *outliers(time, time_estimate), *outliers(memory, memory_estimate)]
 
-    fitted = profile.with_terms(changed, residual_spread=time_estimate.spread, made_by=made_by)
+    told = {key: term for key, term in changed.items() if _is_told(profile, before[key], term)}
+    fitted = profile.with_terms(told, residual_spread=time_estimate.spread, made_by=made_by)
     groups = {o.key: o.group or o.key for o in observations}
     fitted, held_out = cross_validate_time(profile, fitted, time, time_estimate, groups)
     fitted, held_out_memory = cross_validate_memory(
@@ -147,13 +149,19 @@ def with_published_terms(profile: Profile, observations: Sequence[Observation]) 
     known = Posterior.independent()
     time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
     memory = memory_fit(profile, observations, known)
-    terms = {**_fitted_terms(time, time_estimate), **_fitted_terms(memory, memory.solve())}
-    return profile.with_terms(terms)
+    fitted, _ = apply_estimate(profile, memory, memory.solve())
+    return apply_estimate(fitted, time, time_estimate)[0]
 
 
 def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Profile, Posterior]:
     """The profile with the terms of an estimate, and their joint posterior."""
-    fitted = profile.with_terms(_fitted_terms(fit, estimate), residual_spread=estimate.spread)
+    before = fit.profile.by_key
+    told = {
+        key: term
+        for key, term in _fitted_terms(fit, estimate).items()
+        if _is_told(profile, before[key], term)
+    }
+    fitted = profile.with_terms(told, residual_spread=estimate.spread)
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
 
@@ -199,6 +207,12 @@ def _runs_in_scope(fit: Fit) -> Array:
             if term.key in fit.column:
                 counts[fit.column[term.key]] += len(batch.targets)
     return counts
+
+
+def _is_told(profile: Profile, before: Term, after: Term) -> bool:
+    """Whether a profile holds a term: an offset of which the runs say nothing follows from its
+    scope (Profile.with_offsets)."""
+    return before.key in profile.by_key or _is_visible(before, after)
 
 
 def _is_visible(before: Term, after: Term) -> bool:

@@ -50,6 +50,8 @@ _DIFFERENCE = 1e-3
 # Each source's noise is pooled with the common one as if that had been seen in so many runs more.
 _NOISE_POOLING_RUNS = 10
 _LEAST_NOISE = 0.01
+# What runs of several in-house stacks have in common is what all stacks have.
+_STACK_LIKE_ALL = "stack:generic"
 # The standard deviation of a normal distribution over its median absolute deviation.
 _SPREAD_OVER_MEDIAN = 1.4826
 
@@ -151,17 +153,18 @@ class Fit:
         self.is_new_fleet = new_fleet_noise is not None
         self.prior_noise = profile.residual_spread if new_fleet_noise is None else new_fleet_noise
         self.noise_inflation = noise_inflation
-        self.profile = profile
+        scopes = {scope for target in targets for scope in target.problem.scopes}
+        self.profile = profile = profile.with_offsets(scopes - {_STACK_LIKE_ALL})
         self.targets = targets
         self.quantities = quantities
 
         # Terms that no target depends on move too if the prior knows them together with one of
         # those that do.
-        scopes = {scope for target in targets for scope in ("all", *target.problem.scopes)}
         joint = {*posterior.keys}
         candidates = [term for term in profile.terms if term.coefficient in coefficients]
-        self.terms = [t for t in candidates if t.scope in scopes or t.key in joint]
-        self.terms_in_scope = [t for t in candidates if t.scope in scopes]
+        in_scope = scopes | {"all"}
+        self.terms = [t for t in candidates if t.scope in in_scope or t.key in joint]
+        self.terms_in_scope = [t for t in candidates if t.scope in in_scope]
         self.column = {term.key: i for i, term in enumerate(self.terms)}
         self.prior_mean = np.array([term.mean for term in self.terms])
         self.prior_spread = np.array([term.spread for term in self.terms])

@@ -107,7 +107,7 @@ class TermDraws:
     @classmethod
     def of(cls, problem: Problem, layout: Layout, profile: Profile) -> TermDraws:
         generator = np.random.default_rng(0)
-        known = profile.with_unmet_scopes(problem.scopes)
+        known = profile.with_offsets(problem.scopes)
         draws = {
             term.key: term.spread * generator.standard_normal(_DRAWS)
             for term in known.terms_in(problem.scopes)

@@ -53,7 +53,7 @@ class MemoryUncertainty:
         cls, problem: Problem, profile: Profile, probability: float = EVEN_CHANCE
     ) -> MemoryUncertainty:
         variances = dict.fromkeys(_SCALES, 0.0)
-        for term in profile.with_unmet_scopes(problem.scopes).terms_in(problem.scopes):
+        for term in profile.with_offsets(problem.scopes).terms_in(problem.scopes):
             if term.coefficient in variances and term.is_unknown:
                 variances[term.coefficient] += term.spread**2
         known = profile.memory_neighbourhood(problem.neighbourhood_scopes)

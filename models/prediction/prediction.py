@@ -224,7 +224,7 @@ class _KnownSpreads(NamedTuple):
     """What a profile knows of how far off predictions of a problem may be, whatever the layout."""
 
     profile: Profile
-    """The profile, with an offset of unknown size for all that it has never met."""
+    """The profile, with an offset of unknown size where no run has told one."""
     neighbourhood: Neighbourhood
     draws: Array
     """Records of coefficients under draws of the terms without runs; shape (draws,)."""
@@ -233,7 +233,7 @@ class _KnownSpreads(NamedTuple):
 
 @cached_by_identity(_CACHED_SPREADS, objects=2)
 def _known_spreads(profile: Profile, problem: Problem) -> _KnownSpreads:
-    widened = profile.with_unmet_scopes(problem.scopes)
+    widened = profile.with_offsets(problem.scopes)
     return _KnownSpreads(
         profile=widened,
         neighbourhood=profile.neighbourhood(problem.neighbourhood_scopes),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
@@ -30,8 +30,6 @@ FLEET = "fleet"
 """The kind of the scopes of one deployment's machines (models.calibration.fleet_effects)."""
 Z80 = 1.2815515655446004
 """Half of the central 80% interval of a normal distribution, in standard deviations."""
-_MET_KINDS = ("chip", "generation", "stack")
-"""The kinds of scopes that a profile may not have met."""
 _CACHED_SCOPES = 64
 """Of how many pairs of a profile and scopes is kept what follows from them."""
 
@@ -386,31 +384,16 @@ class Profile:
         places = [self._places_by_scope.get(scope, []) for scope in scopes | {"all"}]
         return tuple(self.terms[place] for place in sorted(chain.from_iterable(places)))
 
-    def with_unmet_scopes(self, scopes: Iterable[str]) -> Profile:
-        """The profile with a term for every chip, generation or stack of `scopes` that it has never
-        met: an offset of unknown size, as wide as those of known ones without runs."""
-        unmet = [
-            scope
-            for scope in scopes
-            if scope not in self._places_by_scope and scope.partition(":")[0] in _MET_KINDS
-        ]
-        return self._with_unknown_offsets(frozenset(unmet)) if unmet else self
+    def with_offsets(self, scopes: Iterable[str]) -> Profile:
+        """The profile with an offset of mean zero and unknown size for every coefficient that may
+        differ in one of these scopes, where no run has told by how much."""
+        return self._with_offsets(frozenset(scopes))
 
     @cached_by_identity(_CACHED_SCOPES)
-    def _with_unknown_offsets(self, scopes: frozenset[str]) -> Profile:
-        added = {}
-        for scope in scopes:
-            kind = scope.partition(":")[0]
-            alike = [term for term in self.terms if term.scope.startswith(f"{kind}:")]
-            for name in {term.coefficient for term in alike}:
-                of_coefficient = [term for term in alike if term.coefficient == name]
-                without_runs = [term for term in of_coefficient if not term.runs]
-                spread = max(term.spread for term in without_runs or of_coefficient)
-                term = Term(
-                    coefficient=name, scope=scope, mean=0.0, spread=spread, source="never met"
-                )
-                added[term.key] = term
-        return self.with_terms(dict(sorted(added.items()))) if added else self
+    def _with_offsets(self, scopes: frozenset[str]) -> Profile:
+        offsets = (term for scope in sorted(scopes) for term in _unknown_offsets(scope))
+        added = {term.key: term for term in offsets if term.key not in self.by_key}
+        return self.with_terms(added) if added else self
 
     def coefficients(
         self, scopes: Sequence[str], offsets: Mapping[TermKey, Array] | None = None
@@ -418,16 +401,14 @@ class Profile:
         """The coefficients of a problem with these scopes. `offsets` are added to single terms, for
         draws."""
         if offsets:
-            return self._with_offsets(scopes, offsets)
+            return self._moved_by(scopes, offsets)
         return self._mean_coefficients(frozenset(scopes))
 
     @cached_by_identity(_CACHED_SCOPES)
     def _mean_coefficients(self, scopes: frozenset[str]) -> Coefficients:
-        return self._with_offsets(scopes, {})
+        return self._moved_by(scopes, {})
 
-    def _with_offsets(
-        self, scopes: Collection[str], offsets: Mapping[TermKey, Array]
-    ) -> Coefficients:
+    def _moved_by(self, scopes: Collection[str], offsets: Mapping[TermKey, Array]) -> Coefficients:
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.terms_in(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
@@ -498,10 +479,38 @@ def _without_between(neighbourhood: Neighbourhood) -> dict[str, Any]:
 
 
 @cache
+def _prior_data() -> dict[str, Any]:
+    """What measurements of single parts suggest, and where coefficients may differ from it
+    (data/priors.json)."""
+    data: dict[str, Any] = json.loads((files("models") / "data/priors.json").read_text())
+    return data
+
+
+@cache
 def _prior_terms() -> tuple[Term, ...]:
-    """The terms that measurements of single parts suggest (data/priors.json)."""
-    terms = json.loads((files("models") / "data/priors.json").read_text())["terms"]
-    return tuple(Term(**term) for term in terms)
+    return tuple(Term(**term) for term in _prior_data()["terms"])
+
+
+def _unknown_offsets(scope: str) -> Iterator[Term]:
+    """The offsets of a scope before any run, whose spreads are shares of those of the coefficients
+    themselves."""
+    shares = _prior_data()["offsets"].get(scope.partition(":")[0], {})
+    spreads = {term.coefficient: term.spread for term in _prior_terms() if term.scope == "all"}
+    for coefficient, share in shares.items():
+        yield Term(
+            coefficient=coefficient,
+            scope=scope,
+            mean=0.0,
+            spread=share * spreads[coefficient],
+            source="no own figure",
+        )
+
+
+@cache
+def priors() -> Profile:
+    """What is known of hardware before any training run: measurements of its parts, with their
+    sources (data/priors.json)."""
+    return Profile.from_json(_prior_data())
 
 
 @cache

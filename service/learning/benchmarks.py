@@ -25,12 +25,11 @@ from models.calibration.microbenchmarks import (
     remaining_slowdown,
 )
 from models.calibration.observation import Observation
-from models.calibration.priors import priors
 from models.columns import Array
 from models.errors import Invalid
 from models.spec.layout import Layout
 from models.spec.problem import Problem
-from models.spec.profile import Coefficients, Profile
+from models.spec.profile import Coefficients, Profile, priors
 from models.spec.workload import Precision
 from service.formats import nccl_tests
 from service.identifiers import new_id

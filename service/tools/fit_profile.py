@@ -24,13 +24,12 @@ from threadpoolctl import threadpool_limits
 
 from models.calibration.calibrate import Calibration, calibrate, with_published_terms
 from models.calibration.observation import Observation
-from models.calibration.priors import priors
 from models.cost.predictions import predict
 from models.errors import DomainError, Invalid
 from models.layouts.rules import RULES, first_broken
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
-from models.spec.profile import NewestSoftware, Profile
+from models.spec.profile import NewestSoftware, Profile, priors
 from service.formats import published_runs
 
 # No family counts for more runs than this.
@@ -212,7 +211,7 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     newest = newest_software(rows, observed, prior.software_year)
     fitted = replace(fitted, profile=replace(fitted.profile, newest=newest))
     sys.stderr.write(
-        f"{fitted.observations} runs, {len(fitted.moved)} of {len(prior.terms)} terms identified,"
+        f"{fitted.observations} runs, {len(fitted.profile.terms)} terms, {len(fitted.moved)} moved,"
         f" median error {fitted.error_before:.1%} -> {fitted.error_after:.1%},"
         f" {len(fitted.outliers)} outliers\n"
     )

@@ -30,9 +30,8 @@ from models.calibration.calibrate import apply_estimate
 from models.calibration.map_fit import Estimate, Fit
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
-from models.calibration.priors import priors
 from models.calibration.time_and_memory_fits import time_fit
-from models.spec.profile import Profile, shipped_profile
+from models.spec.profile import Profile, priors, shipped_profile
 from service.app import create_app
 from service.resolve.calibration_targets import log_residuals
 from service.resolve.profiles import install_profile, profile_version

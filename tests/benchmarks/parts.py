@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration.priors import priors
 from models.cost import kernels
 from models.cost.collectives import time
 from models.cost.facts import coefficient_records, question
@@ -30,7 +29,7 @@ from models.spec import catalogue
 from models.spec.attention import Attention
 from models.spec.hardware import Chip
 from models.spec.problem import Problem
-from models.spec.profile import Coefficients, Profile, shipped_profile
+from models.spec.profile import Coefficients, Profile, priors, shipped_profile
 from models.spec.recompute import NONE
 from models.spec.workload import Workload
 

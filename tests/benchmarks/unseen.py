@@ -17,11 +17,10 @@ from models.calibration.cross_validation import with_published_spreads
 from models.calibration.map_fit import Estimate, Fit
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
-from models.calibration.priors import priors
 from models.calibration.residual_spreads import residual_spreads
 from models.calibration.time_and_memory_fits import MEMORY_QUANTITIES, memory_fit, time_fit
 from models.prediction.coverage import with_ranges
-from models.spec.profile import Profile, shipped_profile
+from models.spec.profile import Profile, priors, shipped_profile
 from service.tools.fit_profile import group_key, observations, organisation
 from tests.benchmarks.scores import Scored
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.calibration.priors import priors
 from models.columns import Array
 from models.cost.collectives import Cost, all_to_all, domains_in_reach, gather, links_of, reduce
 from models.cost.collectives import time as time_of
@@ -22,7 +21,7 @@ from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
-from models.spec.profile import Coefficients, shipped_profile
+from models.spec.profile import Coefficients, priors, shipped_profile
 from models.spec.recompute import NONE
 from models.spec.workload import Workload
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from models.calibration.priors import priors
 from models.prediction.coverage import MeasuredRun, with_coverage
 from models.prediction.nearest_runs import (
     DISTANCE_PER_DOUBLING,
@@ -20,7 +19,7 @@ from models.prediction.prediction import Prediction, predict_layouts
 from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
-from models.spec.profile import Profile, shipped_profile
+from models.spec.profile import Profile, priors, shipped_profile
 from models.spec.workload import Workload
 
 BARE = replace(shipped_profile(), seen=(), spans=())
