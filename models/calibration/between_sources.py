@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from statistics import NormalDist
 
 import numpy as np
 
@@ -19,18 +20,19 @@ from models.columns import Array
 _MIN_RUNS = 3
 # Sources that have to be there to say how far they lie from each other.
 _MIN_SOURCES = 5
-# The standard deviation of a normal distribution over its median absolute deviation.
-_SPREAD_OVER_MEDIAN = 1.4826
+# The share of sources whose distance the spread is made to match. Of step times it is half of them:
+# sources farther away than a normal distribution has it have chips or software of which the fit has
+# no run, for which the terms without runs account. Memory has hardly any such terms.
+_SHARE_OF_TIME = 0.5
+_SHARE_OF_MEMORY = 0.8
 
 
 def between_sources(
     fit: Fit, estimate: Estimate, organisations: Mapping[str, str], quantities: tuple[str, ...]
 ) -> float:
     """The standard deviation of what the runs of a source have in common, of the log of one of
-    these quantities: 1.48 times the median size of the medians of the sources' residuals, by fits
-    that saw no run of their organisation. Few sources lie farther away than a normal distribution
-    has it; they have chips or software that those fits have no run of, for which the terms without
-    runs account.
+    these quantities: that of a normal distribution with the same central half, or 80%, as the
+    medians of the sources' residuals by fits that saw no run of their organisation.
 
     A source is an organisation with one stack. `organisations` names that of each key. A stack that
     no other organisation ran is left out: it is new to such a fit, which the terms without runs
@@ -62,4 +64,6 @@ def spread_of_sources(
     ]
     if len(medians) < _MIN_SOURCES:
         return 0.0
-    return round(_SPREAD_OVER_MEDIAN * float(np.median(medians)), 4)
+    share = _SHARE_OF_TIME if "step_time" in quantities else _SHARE_OF_MEMORY
+    deviations = NormalDist().inv_cdf((1 + share) / 2)
+    return round(float(np.quantile(medians, share)) / deviations, 4)

@@ -37,6 +37,14 @@ def test_it_is_that_of_the_medians_of_sources_and_not_of_their_runs() -> None:
     assert spread(a_fit(["one"] * 18), residuals, names) == pytest.approx(1.4826 * 0.05, abs=1e-4)
 
 
+def test_of_memory_it_holds_four_sources_of_five() -> None:
+    residuals = np.repeat([0.0, 0.02, -0.04, 0.06, -0.2, 0.3], 3)
+    names = np.array([name for name in "abcdef" for _ in range(3)])
+    fit = a_fit(["one"] * 18, "reserved")
+    found = spread_of_sources(fit, residuals, names, ("allocated", "reserved"))
+    assert found == pytest.approx(0.2 / 1.2816, abs=1e-4)
+
+
 def test_drawn_sources_are_told_as_far_apart_as_they_were_drawn() -> None:
     draw = np.random.default_rng(0)
     names = [f"{i}" for i in range(400) for _ in range(9)]
