@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from service.ask.answer_keys import AnswerKey
 from service.ask.answer_pages import answer_brief
 from service.identifiers import new_id
 from service.metrics import count_lookup
-from service.runtime.idempotency import CreatedResource, Prepared
+from service.runtime.idempotency import CreatedResource, Prepared, SaveRows
 from service.schemas.prediction import PredictionAnswer
 from service.schemas.recommendation import RecommendationAnswer
 from service.store import Rows, Store
@@ -66,21 +67,25 @@ class KeptAnswers:
             memory.keep(place, mine, mine.text.size)
         return CreatedResource(mine.location, None, text=mine.text, status=ANSWERED_BEFORE)
 
-    def save(
-        self, rows: Rows, answer: PredictionAnswer | RecommendationAnswer, key: str
-    ) -> CreatedResource:
-        """Stores an answer as it is sent, and its text under `key`."""
-        count_lookup("answers", is_hit=False)  # once, however often it was looked up before
+    def prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:
+        """What stores an answer as it is sent, and its text under `key`. The text is made here, so
+        that no other writer waits for that."""
         stored = Answer(
             kind=self._kind,
             id=answer.id,
             created_at=answer.created_at,
             profile_id=answer.profile.id,
             profile_version=answer.profile.version,
-            text=AnswerText(plain=answer.model_dump_json().encode()),
+            text=AnswerText.of(answer.model_dump_json().encode()),
         )
-        rows.answers.add(stored, key, answer_brief(answer))
-        return CreatedResource(stored.location, None, text=stored.text)
+        brief = answer_brief(answer)
+        return lambda rows: _save(rows, stored, key, brief)
+
+
+def _save(rows: Rows, answer: Answer, key: str, brief: dict[str, Any]) -> CreatedResource:
+    count_lookup("answers", is_hit=False)  # once, however often it was looked up before
+    rows.answers.add(answer, key, brief)
+    return CreatedResource(answer.location, None, text=answer.text)
 
 
 def _save_reference(rows: Rows, others: Answer, key: str) -> CreatedResource:

@@ -79,7 +79,7 @@ class Predictions:
         resolved = self._resolve(request, key.profile)
         failed = key.out_of_memory.get(RunsAlike.of(resolved.question.problem), [])
         answer = _explain(resolved, _predict(resolved), failed)
-        return lambda rows: self._kept.save(rows, answer, key.digest)
+        return self._kept.prepare(answer, key.digest)
 
     def _resolve(
         self, request: PredictionRequest | LaunchedPredictionRequest, profile: Profile

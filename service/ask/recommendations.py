@@ -133,7 +133,7 @@ class Recommendations:
         # What was found by the end of the time is no answer to who asks again.
         if resolved.deadline.ran_out or self._key(request).digest != key:
             key = answer.id
-        return lambda rows: self._kept.save(rows, answer, key)
+        return self._kept.prepare(answer, key)
 
     def find(self, request: RecommendationRequest) -> Recommendation:
         """What a request is recommended, without the words of an answer. Stores nothing."""

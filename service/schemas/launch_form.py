@@ -74,7 +74,8 @@ class LaunchForm(Wire):
     framework: str | None = None
     """Of an answer; `format` says it. The members from here on are ignored."""
     placeholders: dict[str, Any] | None = None
-    """Of an answer: they change neither time nor memory."""
+    """Of an answer: settings that are yours to fill in. Where they name the model, give `model`
+    beside the launch."""
     slurm: dict[str, Any] | None = None
     """Of an answer; `cluster` says how many chips there are."""
     notes: list[Any] | None = None

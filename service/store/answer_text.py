@@ -19,6 +19,11 @@ class AnswerText:
         self._plain = plain
         self._compressed = compressed
 
+    @classmethod
+    def of(cls, plain: bytes) -> AnswerText:
+        """The text in both forms."""
+        return cls(plain=plain, compressed=_compress(plain))
+
     @cached_property
     def plain(self) -> bytes:
         if self._plain is not None:
@@ -27,10 +32,10 @@ class AnswerText:
 
     @cached_property
     def compressed(self) -> bytes:
-        """In the format of gzip. Without a time, so that equal texts are equal bytes."""
+        """In the format of gzip."""
         if self._compressed is not None:
             return self._compressed
-        return gzip.compress(self.plain, _LEVEL, mtime=0)
+        return _compress(self.plain)
 
     @property
     def size(self) -> int:
@@ -57,3 +62,8 @@ def _created_at(at: datetime) -> bytes:
     """The member that says when an answer was made, as pydantic writes it."""
     shown = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return f'"created_at":"{shown}"'.encode()
+
+
+def _compress(plain: bytes) -> bytes:
+    """Without a time, so that equal texts are equal bytes."""
+    return gzip.compress(plain, _LEVEL, mtime=0)

@@ -10,6 +10,7 @@ from functools import cache
 
 from models.spec import catalogue
 from models.spec.switches import switches_of
+from service.formats.launch.accelerate.axolotl import KEYS as AXOLOTL_KEYS
 from service.formats.launch.documents import flat
 from service.formats.launch.facts import facts
 from service.formats.launch.field_table import field_table
@@ -29,7 +30,7 @@ _ACCELERATE = re.compile(r"\baccelerate(?:-launch|[\w.]{0,40}launch|\s+launch)\b
 _MAIN_KEYS = {
     "accelerate": (
         "distributed_type", "mixed_precision", "num_processes", "num_machines", "fsdp_version",
-        "use_fsdp", "use_deepspeed", "bf16", "fp16",
+        "use_fsdp", "use_deepspeed", "bf16", "fp16", *AXOLOTL_KEYS,
     ),
     "deepspeed": ("train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "enabled"),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from models.errors import Invalid
+from service.formats.launch.accelerate.axolotl import in_names_of_accelerate
 from service.formats.launch.accelerate.trl import read_adapters, read_model_format
 from service.formats.launch.accelerate.writer import FRAMEWORK, NAME, OPTIMIZERS, RELEASE
 from service.formats.launch.documents import (
@@ -72,7 +73,8 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
     the length of sequences are not in it."""
     is_command = _COMMAND.search(text) is not None
     document = _of_command(text) if is_command else read_document(text)
-    said = with_changes(dict(flat(_with_prefixes(document))), changes)
+    named = in_names_of_accelerate(dict(flat(_with_prefixes(document))))
+    said = with_changes(named, changes)
     settings = Settings(said)
     if is_command:
         settings.unread += [f"{each} (set in a branch)" for each in _script(text).in_branches]

@@ -14,6 +14,7 @@ from models.errors import Invalid
 from service.formats.launch.accelerate import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.job import Inexpressible
+from service.formats.launch.recognition import other_format
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 
 PROBLEM = problem_of("fsdp")
@@ -363,3 +364,43 @@ def test_what_the_model_is_loaded_in(flags: str, precision: str, masters: bool) 
     assert (workload["precision"], workload.get("master_weights", True)) == (precision, masters)
     with pytest.raises(Invalid, match="dtype"):
         accelerate_reader.read(f"{_SFT} --dtype int8", None)
+
+
+_AXOLOTL = """
+base_model: meta-llama/Llama-3.1-70B
+adapter: qlora
+load_in_4bit: true
+lora_r: 32
+lora_target_linear: true
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+bf16: auto
+optimizer: adamw_torch
+fsdp_version: 2
+fsdp_config:
+  offload_params: true
+  reshard_after_forward: false
+dp_shard_size: 8
+tensor_parallel_size: 2
+gradient_checkpointing: true
+sample_packing: true
+"""
+
+
+def test_a_file_of_axolotl_is_read() -> None:
+    reading = accelerate_reader.read(_AXOLOTL, None)
+    assert reading.workload == {
+        "precision": "bf16",
+        "optimizer": "adamw",
+        "seq_len": 4096,
+        "lora": {"rank": 32, "targets": ["attention", "mlp", "experts"], "base_bits": 4},
+    }
+    assert reading.layout | {"tp": 2, "dp_shard": 8, "zero_stage": 3, "reshard": False} == (
+        reading.layout
+    )
+    assert (reading.layout["recompute"], reading.layout["offload_optimizer"]) == ("full", True)
+    assert (reading.layout["micro_batch"], reading.num_micro_batches) == (2, 4)
+    assert reading.unread == ("sample_packing = true",)
+    short = "base_model: x\nadapter: lora\nlora_r: 8\nmicro_batch_size: 2\nsequence_len: 2048\n"
+    assert other_format("accelerate", short) is None
