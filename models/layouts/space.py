@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 
 import numpy as np
@@ -259,10 +259,11 @@ class Space:
         refused: Counter[str] = Counter()
         every = self.policies
         rest = len(every.shardings) * int(every.counts.sum())
-        schedules = self._keep_allowed(every.schedules, SCHEDULE_KNOBS, refused, rest)
+        schedules = self._keep(every.schedules, refused, rest, knobs=SCHEDULE_KNOBS)
         rest = len(schedules) * int(every.counts.sum())
-        shardings = self._keep_allowed(every.shardings, SHARDING_KNOBS, refused, rest)
-        shardings = self._keep_legal(shardings, _SHARDING_RULES, refused, rest)
+        shardings = self._keep(
+            every.shardings, refused, rest, knobs=SHARDING_KNOBS, rules=_SHARDING_RULES
+        )
         rest = len(schedules) * len(shardings)
         kept, counts = np.arange(len(every.memory_policies)), every.counts
         for name, left in self._counts_left(every.memory_policies):
@@ -379,7 +380,7 @@ class Space:
         usable = some[chains]
         meshes = np.bincount(chains, self.splits(rows), len(first)).astype(np.int64)[~some]
         refused = Counter[str]()
-        self._keep_allowed(self.policies.schedules, SCHEDULE_KNOBS, refused, int(meshes.sum()))
+        self._keep(self.policies.schedules, refused, int(meshes.sum()), knobs=SCHEDULE_KNOBS)
         refused += first_refusals(breaks[~some], meshes)
         rejected += Counter(
             {name: count * (below // c["schedule"]) for name, count in refused.items()}
@@ -390,9 +391,15 @@ class Space:
 
     def splits(self, rows: Layouts) -> Array:
         """In how many ways the dp of each row can be divided into dp_replicate and dp_shard."""
-        degrees, code = np.unique(rows.dp, return_inverse=True)
-        counts = np.array([len(divisors(int(degree))) for degree in degrees], dtype=np.int64)
-        return np.asarray(counts[code.ravel()])
+        degrees, divisors_of_each = self._divided
+        counts = np.array([len(each) for each in divisors_of_each])
+        return np.asarray(counts[np.searchsorted(degrees, rows.dp)])
+
+    @cached_property
+    def _divided(self) -> tuple[Array, list[Array]]:
+        """The degrees that divide the number of devices, and the divisors of each."""
+        degrees = divisors(self.problem.cluster.num_devices)
+        return np.array(degrees), [np.array(divisors(degree)) for degree in degrees]
 
     def _legal_degrees(self, rejected: Counter[str], below: int) -> Layouts:
         """The legal degrees of the axes, with and without sequence parallelism. What is refused
@@ -407,15 +414,8 @@ class Space:
             **columns, sequence_parallel=np.tile(np.array([False, True]), len(table))
         )
         weights = self.splits(rows) * below
-        left = np.ones(len(rows), dtype=bool)
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
-        tests = [(f"constraints.{knob}", self._is_allowed(rows, knob)) for knob in knobs]
-        tests += [(name, self._obeys(name, rows)) for name in _DEGREE_RULES]
-        for name, ok in tests:
-            ok = np.asarray(ok, dtype=bool)
-            rejected[name] += int(weights[left & ~ok].sum())
-            left &= ok
-        return rows.take(left)
+        return self._keep(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
         """The trunks that legal degrees become with every micro-batch that divides the batch.
@@ -457,8 +457,7 @@ class Space:
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
         rows = default_layouts(len(pairs)).with_columns(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
-        rows = self._keep_allowed(rows, ("ep", "etp"), refused, 1)
-        return self._keep_legal(rows, _EXPERT_RULES, refused, 1), refused
+        return self._keep(rows, refused, 1, knobs=("ep", "etp"), rules=_EXPERT_RULES), refused
 
     @cached_property
     def _expert_degrees(self) -> list[int]:
@@ -481,13 +480,13 @@ class Space:
     def split(self, cores: Layouts) -> tuple[Layouts, Array]:
         """The meshes that cores become when dp is divided into dp_replicate and dp_shard in every
         legal way, and the core of each."""
-        dp, code = np.unique(cores.dp, return_inverse=True)
-        tables = [np.array(divisors(int(d))) for d in dp]
-        counts = np.array([len(table) for table in tables])
+        degrees, divisors_of_each = self._divided
+        counts = np.array([len(each) for each in divisors_of_each])
         start = np.cumsum(counts) - counts
-        parent, row = expand_ranges(start[code.ravel()], counts[code.ravel()])
+        dp = np.searchsorted(degrees, cores.dp)
+        parent, row = expand_ranges(start[dp], counts[dp])
         rows = cores.take(parent)
-        shard = np.concatenate(tables)[row]
+        shard = np.concatenate(divisors_of_each)[row]
         rows = rows.with_columns(dp_shard=shard, dp_replicate=rows.dp // shard)
         ok = self._obeys("experts_fold_over_dense_axes", rows)
         ok &= self._with_legal_variants[variant_row(rows)]
@@ -535,27 +534,25 @@ class Space:
             allowed = tuple(SCHEDULES.index(name) for name in allowed)
         return np.isin(getattr(rows, knob), allowed)
 
-    def _keep_allowed(
-        self, rows: Layouts, knobs: Sequence[str], refused: Counter[str], weight: int
+    def _keep(
+        self,
+        rows: Layouts,
+        refused: Counter[str],
+        weight: Array | int,
+        *,
+        knobs: Sequence[str] = (),
+        rules: Sequence[str] = (),
     ) -> Layouts:
-        """The layouts whose knobs have allowed values. Each other is counted in `refused` as so
-        many layouts (`weight`)."""
-        for knob in knobs:
-            ok = self._is_allowed(rows, knob)
+        """The layouts whose knobs have allowed values and that obey the rules. Each other is
+        counted in `refused` as so many layouts (`weight`), by the first that refuses it."""
+        weights = np.broadcast_to(weight, len(rows))
+        tests = {f"constraints.{knob}": partial(self._is_allowed, knob=knob) for knob in knobs}
+        tests |= {name: partial(self._obeys, name) for name in rules}
+        for name, test in tests.items():
+            ok = test(rows)
             if not ok.all():
-                refused[f"constraints.{knob}"] += int((~ok).sum()) * weight
-                rows = rows.take(ok)
-        return rows
-
-    def _keep_legal(
-        self, rows: Layouts, names: Sequence[str], refused: Counter[str], weight: int
-    ) -> Layouts:
-        """The same with rules of these names in place of constraints."""
-        for name in names:
-            ok = self._obeys(name, rows)
-            if not ok.all():
-                refused[name] += int((~ok).sum()) * weight
-                rows = rows.take(ok)
+                refused[name] += int(weights[~ok].sum())
+                rows, weights = rows.take(ok), weights[ok]
         return rows
 
     def has_legal(self, *, piped: bool | None = None) -> bool:
