@@ -439,13 +439,15 @@ class Space:
         """The first of SCHEDULE_RULES that each chain breaks under each offered schedule, or -1;
         (chains, schedules)."""
         schedules = self.offered[0].schedules
-        # Columns of shape (chains, 1) meet those of shape (schedules,).
-        rows = chains.take(np.arange(len(chains))[:, None]).with_columns(
-            **{name: getattr(schedules, name) for name in SCHEDULE_KNOBS}
-        )
-        breaks = np.full((len(chains), len(schedules)), -1)
+        column = chains.take(np.arange(len(chains))[:, None])
+        breaks, left = np.full((len(chains), len(schedules)), -1), np.arange(len(schedules))
         for i, name in enumerate(SCHEDULE_RULES):
-            breaks[(breaks < 0) & ~self._obeys(name, rows)] = i
+            # Columns of shape (chains, 1) meet those of shape (schedules,).
+            knobs = {knob: getattr(schedules, knob)[left] for knob in SCHEDULE_KNOBS}
+            found = breaks[:, left]
+            found[(found < 0) & ~self._obeys(name, column.with_columns(**knobs))] = i
+            breaks[:, left] = found
+            left = left[(found < 0).any(axis=0)]
         return breaks
 
     # -- cores

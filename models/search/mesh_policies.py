@@ -30,19 +30,18 @@ from models.search.partial_sums import least_memory, least_step
 
 
 @compiled
-def bound_meshes(t: CompiledTables, meshes: Meshes, seconds: Array) -> None:
-    """Writes the least step time of meshes, (n,), under any variant that may fit; infinite where
-    none may."""
+def bound_meshes(t: CompiledTables, meshes: Meshes) -> None:
+    """Writes the bounds of meshes."""
     forget(t.room)
     wanted = wanted_pieces(t.question.policies)
     for mesh in range(len(meshes.rows)):
-        seconds[mesh] = bound_mesh(t, meshes, mesh, wanted)
+        meshes.bound[mesh] = bound_mesh(t, meshes, mesh, wanted)
 
 
 @inlined
 def bound_mesh(t: CompiledTables, meshes: Meshes, mesh: int, wanted: int) -> float:
-    """The same of one mesh. Where the first memory policy of a sharding may fit, which keeps
-    everything on the device, no other takes less: they only add work."""
+    """The least step time of one mesh. Where the first memory policy of a sharding may fit, which
+    keeps everything on the device, no other takes less: they only add work."""
     row, policies = meshes.rows[mesh], t.policies
     set_mesh(t.question, row, t.coefficients[0], wanted, t.least, t.room)
     seconds, keeps_all = np.inf, False

@@ -22,15 +22,14 @@ from models.search.placements import closes_rings, is_among, points_of_place, se
 def open_meshes(
     t: CompiledTables,
     meshes: Meshes,
-    bound: Array,
     limits: Limits,
     most_steps: int,
     tally: Array,
     found: Found,
 ) -> int:
-    """Writes the layouts of meshes (n,) of these bounds that fit and may be in the answer, and
-    returns how many meshes it came to: fewer than all after about so many steps, or where there
-    was no more room for what was found, and the last of them has to be looked at again."""
+    """Writes the layouts of meshes that fit and may be in the answer, and returns how many meshes
+    it came to: fewer than all after about so many steps, or where there was no more room for what
+    was found, and the last of them has to be looked at again."""
     forget(t.room)
     wanted, until = wanted_pieces(t.question.policies), tally[0].steps + most_steps
     for mesh in range(len(meshes.rows)):
@@ -38,8 +37,8 @@ def open_meshes(
             return mesh
         tally[0].steps += 1
         piped = 1 if meshes.rows[mesh].pp > 1 else 0
-        if bound[mesh] > limits.longest[piped, meshes.points[mesh]]:
-            tally[0].closing_bound = min(tally[0].closing_bound, bound[mesh])
+        if meshes.bound[mesh] > limits.longest[piped, meshes.points[mesh]]:
+            tally[0].closing_bound = min(tally[0].closing_bound, meshes.bound[mesh])
             continue
         over_memory, dominated = tally[0].over_memory, tally[0].dominated
         evaluated = tally[0].evaluated

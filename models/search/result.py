@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.columns import Array
+from models.search.compiled_tables import Meshes
 from models.search.tables import SearchTables
 from models.spec.layout import Layouts
 
@@ -65,7 +66,8 @@ class Answer:
     meshes, each with its best policy and placement, the simplest of those that take equally long;
     `front`: the fastest of each complexity that is within the tolerance and faster than any simpler
     one, the `simplest` first; and the best `without` and `with_pp`. All as positions. `tables`:
-    what the search looked up; `opened`: the cores that it did not rule out."""
+    what the search looked up; `opened`: the meshes that it did not rule out, nor would where
+    layouts have to fit with an even chance only."""
 
     layouts: Layouts
     times: Array
@@ -76,7 +78,7 @@ class Answer:
     with_pp: int | None
     certificate: Certificate
     tables: SearchTables
-    opened: Sequence[Cores]
+    opened: Sequence[Meshes]
 
     @property
     def simplest(self) -> int:
