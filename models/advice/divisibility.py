@@ -84,6 +84,7 @@ def _batch_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
 
 
 def _batches_nearby(batch: int, devices: int) -> list[int]:
+    """Return the batches to try, of each share of the devices the nearest first."""
     values: dict[int, None] = {}
     for share in _SHARES:
         unit = max(devices // share, 1)

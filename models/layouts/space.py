@@ -28,7 +28,7 @@ import numpy as np
 from models.columns import Array, distinct, expand_ranges, growing_slices
 from models.errors import Invalid, TooLarge
 from models.layouts.factors import divisors, factorisations, ordered_factorisations
-from models.layouts.placement import Groups, groups_of_meshes
+from models.layouts.placement import groups_of_meshes
 from models.layouts.rules import RULES_BY_NAME, equal_data_parallel, fits_torus
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
@@ -81,6 +81,7 @@ _VARIANT_RULES = (
     "offload_in_pipeline",
     "offload_needs_sharding",
 )
+_ON_ANY_CLUSTER = ("policies", "offered", "experts", "legal_variants")
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,11 @@ class Space:
         return other
 
     def on_cluster(self, cluster: Cluster) -> Space:
-        """The space for another number of chips, which the policies do not depend on."""
+        """The space for another number of chips, on which neither policies nor the degrees of
+        experts depend."""
         other = Space(replace(self.problem, cluster=cluster), self.constraints)
-        other.__dict__.update(policies=self.policies, offered=self.offered)
+        known = vars(self)
+        vars(other).update({name: known[name] for name in _ON_ANY_CLUSTER if name in known})
         return other
 
     @cached_property
@@ -189,11 +192,6 @@ class Space:
         return self.problem.cluster.device_orders.fillings_with_blocks(
             self.constraints.allowed.get("torus_block", TORUS_BLOCKS)
         )
-
-    @property
-    def has_torus_choice(self) -> bool:
-        """Whether a torus may be filled in other ways than the default one."""
-        return not (len(self.fillings) == 1 and self.fillings[0].tolist() == [0, 1])
 
     @property
     def placements(self) -> int:
@@ -344,9 +342,11 @@ class Space:
         rows = range(len(memory_policies))
         return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
 
-    def legal_variants(self, policies: Policies) -> Array:
-        """Which variants are legal on meshes of each class; (32, shardings·memory policies)."""
-        variants = policies.variants
+    @cached_property
+    def legal_variants(self) -> Array:
+        """Which variants of the offered policies are legal on meshes of each class; (32,
+        shardings·memory policies)."""
+        variants = self.offered[0].variants
         kind, variant = np.indices((32, len(variants))).reshape(2, -1)
         degrees = {
             "pp": 1 + kind // 4 % 2,
@@ -357,10 +357,6 @@ class Space:
         rows = variants.take(variant).with_columns(**degrees)
         legal = np.all([self._obeys(name, rows) for name in _VARIANT_RULES], axis=0)
         return np.asarray(legal.reshape(32, -1))
-
-    @cached_property
-    def _with_legal_variants(self) -> Array:
-        return np.asarray(self.legal_variants(self.offered[0]).any(axis=1))
 
     # -- trunks
 
@@ -374,7 +370,8 @@ class Space:
         rows = self._legal_degrees(rejected, below * c["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
-        first, chains = distinct(rows.pp, m)
+        stages = np.searchsorted(self._divided[0], rows.pp)
+        first, chains = distinct(stages, np.searchsorted(self._micro_batches, m))
         breaks = self._broken_by_schedules(rows.take(first))
         some = np.asarray((breaks < 0).any(axis=1))
         usable = some[chains]
@@ -421,8 +418,9 @@ class Space:
         """The trunks that legal degrees become with every micro-batch that divides the batch.
         `rejected` and `below` are as in `_legal_degrees`."""
         sizes = np.array(self._micro_batches)
-        share, code = np.unique(self.problem.workload.global_batch // rows.dp, return_inverse=True)
-        fits = (share[:, None] % sizes == 0)[code.ravel()]
+        degrees, _ = self._divided
+        share = self.problem.workload.global_batch // degrees
+        fits = (share[:, None] % sizes == 0)[np.searchsorted(degrees, rows.dp)]
         if fits.sum() > MAX_TRUNKS:
             chips = self.problem.cluster.num_chips
             trunks = int(fits.sum())
@@ -491,15 +489,15 @@ class Space:
         shard = np.concatenate(divisors_of_each)[row]
         rows = rows.with_columns(dp_shard=shard, dp_replicate=rows.dp // shard)
         ok = self._obeys("experts_fold_over_dense_axes", rows)
-        ok &= self._with_legal_variants[variant_row(rows)]
+        ok &= np.asarray(self.legal_variants.any(axis=1))[variant_row(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             ok &= self._is_allowed(rows, knob)
         return rows.take(ok), parent[ok]
 
-    def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Groups]:
-        """Meshes under every legal placement that the stack offers, with the mesh and the groups of
-        each. Of placements that put every axis on the same links the first stands for all. The
-        filling of a torus stays as the meshes have it."""
+    def placed(self, meshes: Layouts) -> Layouts:
+        """Meshes under every legal placement that the stack offers. Of placements that put every
+        axis on the same links the first stands for all. The filling of a torus stays as the meshes
+        have it."""
         pattern = active_axes(meshes)
         start, count, orders = _placements_of_axes(self.problem.stack.placements)
         parent, row = expand_ranges(start[pattern], count[pattern])
@@ -515,8 +513,7 @@ class Space:
             for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)
         ]
         first, _ = distinct(parent[backwards], *codes)
-        kept = np.sort(backwards[first])
-        return rows.take(kept), parent[kept], g.take(kept)
+        return rows.take(np.sort(backwards[first]))
 
     # -- refusals
 

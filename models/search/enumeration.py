@@ -30,7 +30,6 @@ from models.search.opening import open_meshes
 from models.search.result import (
     Answer,
     Certificate,
-    Cores,
     Goal,
     NothingFaster,
     ShouldContinue,
@@ -171,7 +170,7 @@ class _Search:
         for block in (order[:first], order[first:]):
             wanted = self._wanted(bound[block], trunks.pp[block] > 1, points[block])
             if len(wanted):
-                self._open_cores(self._bounded_cores(*self._crossed(block[wanted])))
+                self._open_cores(*self._crossed(block[wanted]))
 
     def _crossed(self, trunks: Array) -> tuple[Array, Array]:
         """Trunks with every pair of expert degrees that may fold over their stages."""
@@ -182,8 +181,9 @@ class _Search:
         self.rejected["experts_fold_over_dense_axes"] += (every - folding) * len(tables.policies)
         return trunk, pair
 
-    def _bounded_cores(self, trunk: Array, pair: Array) -> Cores:
-        """Trunks with pairs of expert degrees; bounded in an order in which shards repeat."""
+    def _open_cores(self, trunk: Array, pair: Array) -> None:
+        """Open trunks with pairs of expert degrees, bounded in an order in which shards repeat:
+        those that promise most on each side of pp = 1 first."""
         tables = self.tables
         cores = tables.cores(trunk, pair)
         order = np.lexsort(
@@ -192,12 +192,7 @@ class _Search:
         )  # fmt: skip
         cores, chain = cores.take(order), tables.trunks.chains[trunk[order]]
         bound, _ = tables.bound(tables.undivided_rows(cores), chain)
-        return Cores(cores, chain, bound)
-
-    def _open_cores(self, cores: Cores) -> None:
-        """Open cores, those that promise most on each side of pp = 1 first."""
-        layouts, chain, bound = cores
-        points, piped = points_of_degrees(layouts), layouts.pp > 1
+        points, piped = points_of_degrees(cores), cores.pp > 1
         wanted = self._wanted(bound, piped, points)
         order = wanted[_alternating(bound[wanted], piped[wanted])]
         for some, rest in growing_slices(order, _FIRST_CORES, _CORES):
@@ -205,7 +200,7 @@ class _Search:
                 return
             wanted = some[self._wanted(bound[some], piped[some], points[some])]
             if len(wanted):
-                meshes = self._bounded_meshes(layouts.take(wanted), chain[wanted])
+                meshes = self._bounded_meshes(cores.take(wanted), chain[wanted])
                 self.opened.append(meshes)
                 self._open_meshes(meshes)
 

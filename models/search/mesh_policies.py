@@ -159,17 +159,24 @@ def give_policies(
 
 
 @inlined
-def bound_left(t: CompiledTables, meshes: Meshes, mesh: int, points: int, limits: Limits) -> float:
-    """The least step time of a mesh under any variant that may be in the answer."""
+def has_promise(
+    t: CompiledTables, meshes: Meshes, mesh: int, points: int, limits: Limits, tally: Tally
+) -> bool:
+    """Whether a mesh of so many `points` of complexity may be in the answer under any of the
+    policies that are left."""
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
-    longest, seconds = limits.longest[1 if row.pp > 1 else 0], np.inf
+    longest = limits.longest[1 if row.pp > 1 else 0]
     for variant in range(len(t.policies.variants)):
         own = points + t.policies.points[variant]
-        if t.scratch.quickest[variant] <= longest[own]:
-            set_variant(t.policies, row, variant)
-            row.recompute_layers = t.scratch.fewest[variant]
-            seconds = min(seconds, bound_schedules(t, chain, row))
-    return seconds
+        if t.scratch.quickest[variant] > longest[own]:
+            continue
+        set_variant(t.policies, row, variant)
+        row.recompute_layers = t.scratch.fewest[variant]
+        seconds = bound_schedules(t, chain, row)
+        if seconds <= longest[own]:
+            return True
+        tally.closing_bound = min(tally.closing_bound, seconds)
+    return False
 
 
 @inlined

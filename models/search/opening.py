@@ -10,9 +10,9 @@ from models.cost.step import forget, set_mesh, wanted_pieces
 from models.search.compiled_tables import CompiledTables, Found, Meshes, Tally
 from models.search.limits import Limits
 from models.search.mesh_policies import (
-    bound_left,
     evaluate_policies,
     give_policies,
+    has_promise,
     set_decided,
 )
 from models.search.placements import closes_rings, is_among, points_of_place, set_links
@@ -101,14 +101,8 @@ def is_promising(
     limits: Limits,
     tally: Tally,
 ) -> bool:
-    """Whether a mesh in its place, or in its filling of a torus, may be in the answer under the
-    policies that are left."""
-    row = meshes.rows[mesh]
-    set_mesh(t.question, row, t.coefficients[0], wanted, t.least, t.room)
+    """Whether a mesh in its place, or in its filling of a torus, may be in the answer."""
+    set_mesh(t.question, meshes.rows[mesh], t.coefficients[0], wanted, t.least, t.room)
     set_decided(t, False)
-    seconds = bound_left(t, meshes, mesh, points, limits)
     tally.steps += 1
-    if seconds <= limits.longest[1 if row.pp > 1 else 0, points]:
-        return True
-    tally.closing_bound = min(tally.closing_bound, seconds)
-    return False
+    return has_promise(t, meshes, mesh, points, limits, tally)

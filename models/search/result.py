@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -49,15 +48,6 @@ class Certificate:
     closing_bound_s: float | None
     exact: bool
     gap: float
-
-
-class Cores(NamedTuple):
-    """Cores of a space (models.layouts.space): as layouts, the chain of each (n,), and the least
-    step time of any layout on each (n,)."""
-
-    layouts: Layouts
-    chain: Array
-    bound: Array
 
 
 @dataclass(frozen=True, slots=True)

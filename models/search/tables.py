@@ -67,12 +67,8 @@ from models.spec.profile import Coefficients, Profile
 from models.spec.recompute import NONE
 
 MOST_CORES = 30_000_000  # looked at in one search
-_OF_LINKS = (
-    "question",
-    "least",
-    "compiled",
-    "at_even_chance",
-)  # which are worked out anew for others
+# Which are worked out anew for others:
+_OF_LINKS = ("question", "least", "compiled", "at_even_chance")
 _OF_MESH = (
     "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "micro_batch", "sequence_parallel"
 )  # fmt: skip
@@ -126,6 +122,7 @@ class SearchTables:
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
+        self.legal_variants = space.legal_variants
         self.legal_schedules = self._drop_schedules()
         self._drop_offload()
         self._list_policies()
@@ -207,6 +204,7 @@ class SearchTables:
         self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
         if not (self.hosts_too_small and kept.any()):
             return
+        self.legal_variants = self.legal_variants[:, np.tile(kept, len(self.policies.shardings))]
         left = self.policies.with_memory_policies(kept)
         self.pruned_by_memory += (
             int(self.splits.sum()) * len(self.experts) * (len(self.policies) - len(left))
@@ -227,7 +225,6 @@ class SearchTables:
     def _list_policies(self) -> None:
         """Variants: every sharding with every memory policy."""
         z, r = len(self.policies.shardings), len(self.policies.memory_policies)
-        self.legal_variants: Array = self.space.legal_variants(self.policies)
         self.sharding = np.repeat(np.arange(z), r)
         self.memory_policy = np.tile(np.arange(r), z)
         self._policy_numbers = policy_numbers(self.policies.memory_policies.recompute)

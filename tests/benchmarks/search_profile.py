@@ -45,7 +45,6 @@ _LEVELS: dict[Callable[..., Any], str] = {
     SearchTables.__init__: "tables",
     Space.trunks.func: "tables",
     _Search._open_cores: "cores",
-    _Search._bounded_cores: "cores",
     _Search._bounded_meshes: "meshes",
     _Search._open_meshes: "layouts",
 }
