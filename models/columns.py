@@ -141,17 +141,6 @@ def _consecutive(code: Array, count: int) -> tuple[Array, int]:
     return position.take(code), int(position[-1]) + 1
 
 
-def all_distinct(rows: int) -> tuple[Array, Array]:
-    """What :func:`distinct` gives where no row is like another."""
-    return np.arange(rows), np.arange(rows)
-
-
-def take_at(values: Array, row: Array, column: Array) -> Array:
-    """values[..., row, column], in a third of the time that numpy's indexing takes."""
-    *rest, _, width = values.shape
-    return values.reshape(*rest, -1).take(row * width + column, axis=-1)
-
-
 def expand_ranges(start: Array, count: Array) -> tuple[Array, Array]:
     """The positions of ranges that begin at `start` and are `count` long, one range after the
     other: (the range that each position is of, the positions)."""

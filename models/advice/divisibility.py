@@ -3,22 +3,25 @@ divide a batch of 128 by 32 only. A number of chips or a batch nearby shows it."
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.advice.fewer_chips import clusters_with_devices, factorizations_by_devices
-from models.errors import Infeasible, Invalid, TooLarge
+from models.errors import Invalid, TooLarge
 from models.layouts.space import Space
 from models.search.enumeration import search
-from models.search.result import Goal, ShouldContinue
+from models.search.result import Goal, NothingFaster, ShouldContinue
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 _NEAR = 1 / 8  # of the chips or the batch: a neighbour is no farther away
+_LONGEST_S = sys.float_info.max  # whatever fits takes less
 _SHARES = (1, 2, 4, 8)  # of the devices: multiples of these parts are tried as batches
 
 
@@ -36,6 +39,8 @@ def lifts(
     """Return the nearest number of chips and the nearest global batch, within an eighth of what
     they are, that divide in more ways without a pipeline and need none; where there are such, and
     there was time to find them."""
+    if 1 not in space.constraints.allowed.get("pp", (1,)):
+        return ()
     ways = _ways_without_pipeline(space.problem, space.constraints)
     here = ways.get(space.problem.cluster.num_devices, 0)
     found = []
@@ -71,22 +76,29 @@ def _batch_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
     problem = space.problem
     devices = problem.cluster.num_devices
     batch = problem.workload.global_batch
+    for value in _batches_nearby(batch, devices):
+        other = replace(problem, workload=replace(problem.workload, global_batch=value))
+        if _ways_without_pipeline(other, space.constraints).get(devices, 0) > here:
+            lift = Lift(field="workload.global_batch", value=value)
+            yield lift, Space(other, space.constraints)
+
+
+def _batches_nearby(batch: int, devices: int) -> list[int]:
+    """Return the batches to try, of each share of the devices the nearest first."""
+    values: dict[int, None] = {}
     for share in _SHARES:
         unit = max(devices // share, 1)
         lower = batch // unit * unit
-        for value in sorted((lower, lower + unit), key=lambda value: abs(value - batch)):
-            if value == 0 or abs(value - batch) > batch * _NEAR:
-                continue
-            workload = replace(problem.workload, global_batch=value)
-            other = replace(problem, workload=workload)
-            if _ways_without_pipeline(other, space.constraints).get(devices, 0) > here:
-                lift = Lift(field="workload.global_batch", value=value)
-                yield lift, Space(other, space.constraints)
+        values |= dict.fromkeys(sorted((lower, lower + unit), key=lambda value: abs(value - batch)))
+    return [value for value in values if value > 0 and abs(value - batch) <= batch * _NEAR]
 
 
 def _ways_without_pipeline(problem: Problem, constraints: Constraints) -> Mapping[int, int]:
-    allowed = {**constraints.allowed, "pp": (1,)}
-    return factorizations_by_devices(problem, replace(constraints, allowed=allowed))
+    return factorizations_by_devices(problem, _without_pipeline(constraints))
+
+
+def _without_pipeline(constraints: Constraints) -> Constraints:
+    return replace(constraints, allowed={**constraints.allowed, "pp": (1,)})
 
 
 def _needs_no_pipeline(
@@ -94,12 +106,23 @@ def _needs_no_pipeline(
 ) -> bool:
     """Say whether the best layout without a pipeline is within the tolerance of the best with
     one."""
-    goal = Goal(both_sides=True)
+    unpiped = Space(space.problem, _without_pipeline(space.constraints))
     try:
-        answer = search(space, profile, goal, should_continue)
-    except (NoLegalLayout, Infeasible, Invalid, TooLarge):
+        without_s = _fastest_s(unpiped, profile, _LONGEST_S, should_continue)
+        if math.isinf(without_s):
+            return False
+        faster_s = _fastest_s(space, profile, without_s / (1 + tolerance), should_continue)
+    except (Invalid, TooLarge):
         return False
-    if answer.without is None or not answer.certificate.exact:
-        return False
-    without_s = float(answer.times[answer.without])
-    return without_s <= float(answer.times[0]) * (1 + tolerance)
+    return math.isinf(faster_s) and should_continue()
+
+
+def _fastest_s(
+    space: Space, profile: Profile, limit_s: float, should_continue: ShouldContinue
+) -> float:
+    """Return the least step time below a limit; infinite where no layout takes so little."""
+    try:
+        answer = search(space, profile, Goal(faster_than=limit_s), should_continue)
+    except (NoLegalLayout, NothingFaster):
+        return math.inf
+    return float(answer.times[0])

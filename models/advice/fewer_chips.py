@@ -379,8 +379,9 @@ def factorizations_by_devices(problem: Problem, constraints: Constraints) -> dic
         products = np.multiply.outer(counts, degrees)
         fits = products <= most
         ways_of_products = np.broadcast_to(ways[:, None], fits.shape)[fits]
-        counts, code = np.unique(products[fits], return_inverse=True)
-        ways = np.bincount(code, ways_of_products, len(counts)).astype(np.int64)
+        ways_of_each = np.bincount(products[fits], ways_of_products).astype(np.int64)
+        counts = np.flatnonzero(ways_of_each)
+        ways = ways_of_each[counts]
     return dict(zip(counts.tolist(), ways.tolist(), strict=True))
 
 

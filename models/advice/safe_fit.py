@@ -34,7 +34,7 @@ def fastest_bolder_layout(answer: Answer, should_continue: ShouldContinue) -> La
     if answer.tables.memory_uncertainty.probability <= EVEN_CHANCE:
         return none
     limit_s = float(answer.times[0]) / (1 + LEAST_BOLDER_GAIN)
-    tables = answer.tables.at_fit_probability(EVEN_CHANCE)
+    tables = answer.tables.at_even_chance
     among = answer.opened if answer.certificate.exact else None
     with suppress(NothingFaster):
         found = search_on(tables, Goal(faster_than=limit_s), should_continue, among=among)

@@ -33,7 +33,6 @@ CONTEXT = ("ring", "allgather", "ulysses")
 RING, CONTEXT_ALLGATHER, ULYSSES = range(len(CONTEXT))
 DISPATCHERS = ("alltoall", "deduplicated", "allgather")
 ALLTOALL, DEDUPLICATED, ALLGATHER = range(len(DISPATCHERS))
-LOSSES = ("fused", "compiled", "pytorch", "stepwise")
 ALL_PIECES = (*PIECES, LAST)
 _CACHED_QUESTIONS = 64
 """So many questions are kept, for whoever asks of another layout of a problem."""
@@ -437,15 +436,14 @@ def _layer_records(problem: Problem) -> Array:
 
 def _images(problem: Problem, policies: tuple[int, ...]) -> Images:
     encoder = problem.architecture.encoder
-    facts = _facts(problem)
     if encoder is None:
         nothing = np.zeros(1, record_type(EncoderFacts))
         return Images(
-            records(Facts, [facts]), nothing, records(LayerFacts, []),
+            _fact_records(problem), nothing, records(LayerFacts, []),
             _policies(problem, policies, ()), np.zeros((0, 2)),
         )  # fmt: skip
     image = float(encoder.patches_per_image)
-    facts = facts._replace(
+    facts = _facts(problem)._replace(
         seq_len=image,
         attended_length=image,
         hidden_size=encoder.hidden_size,

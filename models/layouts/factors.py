@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from models.columns import Array
+
+_CACHED = 64  # of numbers of devices and their factorisations, which questions have in common
 
 
 def divisors(n: int) -> list[int]:
@@ -40,8 +44,10 @@ def ordered_factorisations(n: int, parts: int) -> int:
     return count
 
 
+@lru_cache(_CACHED)
 def factorisations(n: int, parts: int) -> Array:
-    """Every ordered product of `parts` factors that is n; shape (ways, parts)."""
+    """Every ordered product of `parts` factors that is n; shape (ways, parts). It is shared by all
+    who ask: nobody writes to it."""
     factors = np.array(divisors(n))
     found = np.array([[n]])
     for _ in range(parts - 1):

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 
 import numpy as np
@@ -28,7 +28,7 @@ import numpy as np
 from models.columns import Array, distinct, expand_ranges, growing_slices
 from models.errors import Invalid, TooLarge
 from models.layouts.factors import divisors, factorisations, ordered_factorisations
-from models.layouts.placement import Groups, groups_of_meshes
+from models.layouts.placement import groups_of_meshes
 from models.layouts.rules import RULES_BY_NAME, equal_data_parallel, fits_torus
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
@@ -81,6 +81,7 @@ _VARIANT_RULES = (
     "offload_in_pipeline",
     "offload_needs_sharding",
 )
+_ON_ANY_CLUSTER = ("policies", "offered", "experts", "legal_variants")
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,11 @@ class Space:
         return other
 
     def on_cluster(self, cluster: Cluster) -> Space:
-        """The space for another number of chips, which the policies do not depend on."""
+        """The space for another number of chips, on which neither policies nor the degrees of
+        experts depend."""
         other = Space(replace(self.problem, cluster=cluster), self.constraints)
-        other.__dict__.update(policies=self.policies, offered=self.offered)
+        known = vars(self)
+        vars(other).update({name: known[name] for name in _ON_ANY_CLUSTER if name in known})
         return other
 
     @cached_property
@@ -189,11 +192,6 @@ class Space:
         return self.problem.cluster.device_orders.fillings_with_blocks(
             self.constraints.allowed.get("torus_block", TORUS_BLOCKS)
         )
-
-    @property
-    def has_torus_choice(self) -> bool:
-        """Whether a torus may be filled in other ways than the default one."""
-        return not (len(self.fillings) == 1 and self.fillings[0].tolist() == [0, 1])
 
     @property
     def placements(self) -> int:
@@ -259,10 +257,11 @@ class Space:
         refused: Counter[str] = Counter()
         every = self.policies
         rest = len(every.shardings) * int(every.counts.sum())
-        schedules = self._keep_allowed(every.schedules, SCHEDULE_KNOBS, refused, rest)
+        schedules = self._keep(every.schedules, refused, rest, knobs=SCHEDULE_KNOBS)
         rest = len(schedules) * int(every.counts.sum())
-        shardings = self._keep_allowed(every.shardings, SHARDING_KNOBS, refused, rest)
-        shardings = self._keep_legal(shardings, _SHARDING_RULES, refused, rest)
+        shardings = self._keep(
+            every.shardings, refused, rest, knobs=SHARDING_KNOBS, rules=_SHARDING_RULES
+        )
         rest = len(schedules) * len(shardings)
         kept, counts = np.arange(len(every.memory_policies)), every.counts
         for name, left in self._counts_left(every.memory_policies):
@@ -343,9 +342,11 @@ class Space:
         rows = range(len(memory_policies))
         return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
 
-    def legal_variants(self, policies: Policies) -> Array:
-        """Which variants are legal on meshes of each class; (32, shardings·memory policies)."""
-        variants = policies.variants
+    @cached_property
+    def legal_variants(self) -> Array:
+        """Which variants of the offered policies are legal on meshes of each class; (32,
+        shardings·memory policies)."""
+        variants = self.offered[0].variants
         kind, variant = np.indices((32, len(variants))).reshape(2, -1)
         degrees = {
             "pp": 1 + kind // 4 % 2,
@@ -356,10 +357,6 @@ class Space:
         rows = variants.take(variant).with_columns(**degrees)
         legal = np.all([self._obeys(name, rows) for name in _VARIANT_RULES], axis=0)
         return np.asarray(legal.reshape(32, -1))
-
-    @cached_property
-    def _with_legal_variants(self) -> Array:
-        return np.asarray(self.legal_variants(self.offered[0]).any(axis=1))
 
     # -- trunks
 
@@ -373,13 +370,14 @@ class Space:
         rows = self._legal_degrees(rejected, below * c["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
-        first, chains = distinct(rows.pp, m)
+        stages = np.searchsorted(self._divided[0], rows.pp)
+        first, chains = distinct(stages, np.searchsorted(self._micro_batches, m))
         breaks = self._broken_by_schedules(rows.take(first))
         some = np.asarray((breaks < 0).any(axis=1))
         usable = some[chains]
         meshes = np.bincount(chains, self.splits(rows), len(first)).astype(np.int64)[~some]
         refused = Counter[str]()
-        self._keep_allowed(self.policies.schedules, SCHEDULE_KNOBS, refused, int(meshes.sum()))
+        self._keep(self.policies.schedules, refused, int(meshes.sum()), knobs=SCHEDULE_KNOBS)
         refused += first_refusals(breaks[~some], meshes)
         rejected += Counter(
             {name: count * (below // c["schedule"]) for name, count in refused.items()}
@@ -390,9 +388,15 @@ class Space:
 
     def splits(self, rows: Layouts) -> Array:
         """In how many ways the dp of each row can be divided into dp_replicate and dp_shard."""
-        degrees, code = np.unique(rows.dp, return_inverse=True)
-        counts = np.array([len(divisors(int(degree))) for degree in degrees], dtype=np.int64)
-        return np.asarray(counts[code.ravel()])
+        degrees, divisors_of_each = self._divided
+        counts = np.array([len(each) for each in divisors_of_each])
+        return np.asarray(counts[np.searchsorted(degrees, rows.dp)])
+
+    @cached_property
+    def _divided(self) -> tuple[Array, list[Array]]:
+        """The degrees that divide the number of devices, and the divisors of each."""
+        degrees = divisors(self.problem.cluster.num_devices)
+        return np.array(degrees), [np.array(divisors(degree)) for degree in degrees]
 
     def _legal_degrees(self, rejected: Counter[str], below: int) -> Layouts:
         """The legal degrees of the axes, with and without sequence parallelism. What is refused
@@ -407,22 +411,16 @@ class Space:
             **columns, sequence_parallel=np.tile(np.array([False, True]), len(table))
         )
         weights = self.splits(rows) * below
-        left = np.ones(len(rows), dtype=bool)
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
-        tests = [(f"constraints.{knob}", self._is_allowed(rows, knob)) for knob in knobs]
-        tests += [(name, self._obeys(name, rows)) for name in _DEGREE_RULES]
-        for name, ok in tests:
-            ok = np.asarray(ok, dtype=bool)
-            rejected[name] += int(weights[left & ~ok].sum())
-            left &= ok
-        return rows.take(left)
+        return self._keep(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
         """The trunks that legal degrees become with every micro-batch that divides the batch.
         `rejected` and `below` are as in `_legal_degrees`."""
         sizes = np.array(self._micro_batches)
-        share, code = np.unique(self.problem.workload.global_batch // rows.dp, return_inverse=True)
-        fits = (share[:, None] % sizes == 0)[code.ravel()]
+        degrees, _ = self._divided
+        share = self.problem.workload.global_batch // degrees
+        fits = (share[:, None] % sizes == 0)[np.searchsorted(degrees, rows.dp)]
         if fits.sum() > MAX_TRUNKS:
             chips = self.problem.cluster.num_chips
             trunks = int(fits.sum())
@@ -439,13 +437,15 @@ class Space:
         """The first of SCHEDULE_RULES that each chain breaks under each offered schedule, or -1;
         (chains, schedules)."""
         schedules = self.offered[0].schedules
-        # Columns of shape (chains, 1) meet those of shape (schedules,).
-        rows = chains.take(np.arange(len(chains))[:, None]).with_columns(
-            **{name: getattr(schedules, name) for name in SCHEDULE_KNOBS}
-        )
-        breaks = np.full((len(chains), len(schedules)), -1)
+        column = chains.take(np.arange(len(chains))[:, None])
+        breaks, left = np.full((len(chains), len(schedules)), -1), np.arange(len(schedules))
         for i, name in enumerate(SCHEDULE_RULES):
-            breaks[(breaks < 0) & ~self._obeys(name, rows)] = i
+            # Columns of shape (chains, 1) meet those of shape (schedules,).
+            knobs = {knob: getattr(schedules, knob)[left] for knob in SCHEDULE_KNOBS}
+            found = breaks[:, left]
+            found[(found < 0) & ~self._obeys(name, column.with_columns(**knobs))] = i
+            breaks[:, left] = found
+            left = left[(found < 0).any(axis=0)]
         return breaks
 
     # -- cores
@@ -457,8 +457,7 @@ class Space:
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
         rows = default_layouts(len(pairs)).with_columns(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
-        rows = self._keep_allowed(rows, ("ep", "etp"), refused, 1)
-        return self._keep_legal(rows, _EXPERT_RULES, refused, 1), refused
+        return self._keep(rows, refused, 1, knobs=("ep", "etp"), rules=_EXPERT_RULES), refused
 
     @cached_property
     def _expert_degrees(self) -> list[int]:
@@ -481,24 +480,24 @@ class Space:
     def split(self, cores: Layouts) -> tuple[Layouts, Array]:
         """The meshes that cores become when dp is divided into dp_replicate and dp_shard in every
         legal way, and the core of each."""
-        dp, code = np.unique(cores.dp, return_inverse=True)
-        tables = [np.array(divisors(int(d))) for d in dp]
-        counts = np.array([len(table) for table in tables])
+        degrees, divisors_of_each = self._divided
+        counts = np.array([len(each) for each in divisors_of_each])
         start = np.cumsum(counts) - counts
-        parent, row = expand_ranges(start[code.ravel()], counts[code.ravel()])
+        dp = np.searchsorted(degrees, cores.dp)
+        parent, row = expand_ranges(start[dp], counts[dp])
         rows = cores.take(parent)
-        shard = np.concatenate(tables)[row]
+        shard = np.concatenate(divisors_of_each)[row]
         rows = rows.with_columns(dp_shard=shard, dp_replicate=rows.dp // shard)
         ok = self._obeys("experts_fold_over_dense_axes", rows)
-        ok &= self._with_legal_variants[variant_row(rows)]
+        ok &= np.asarray(self.legal_variants.any(axis=1))[variant_row(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             ok &= self._is_allowed(rows, knob)
         return rows.take(ok), parent[ok]
 
-    def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Groups]:
-        """Meshes under every legal placement that the stack offers, with the mesh and the groups of
-        each. Of placements that put every axis on the same links the first stands for all. The
-        filling of a torus stays as the meshes have it."""
+    def placed(self, meshes: Layouts) -> Layouts:
+        """Meshes under every legal placement that the stack offers. Of placements that put every
+        axis on the same links the first stands for all. The filling of a torus stays as the meshes
+        have it."""
         pattern = active_axes(meshes)
         start, count, orders = _placements_of_axes(self.problem.stack.placements)
         parent, row = expand_ranges(start[pattern], count[pattern])
@@ -514,8 +513,7 @@ class Space:
             for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)
         ]
         first, _ = distinct(parent[backwards], *codes)
-        kept = np.sort(backwards[first])
-        return rows.take(kept), parent[kept], g.take(kept)
+        return rows.take(np.sort(backwards[first]))
 
     # -- refusals
 
@@ -535,27 +533,25 @@ class Space:
             allowed = tuple(SCHEDULES.index(name) for name in allowed)
         return np.isin(getattr(rows, knob), allowed)
 
-    def _keep_allowed(
-        self, rows: Layouts, knobs: Sequence[str], refused: Counter[str], weight: int
+    def _keep(
+        self,
+        rows: Layouts,
+        refused: Counter[str],
+        weight: Array | int,
+        *,
+        knobs: Sequence[str] = (),
+        rules: Sequence[str] = (),
     ) -> Layouts:
-        """The layouts whose knobs have allowed values. Each other is counted in `refused` as so
-        many layouts (`weight`)."""
-        for knob in knobs:
-            ok = self._is_allowed(rows, knob)
+        """The layouts whose knobs have allowed values and that obey the rules. Each other is
+        counted in `refused` as so many layouts (`weight`), by the first that refuses it."""
+        weights = np.broadcast_to(weight, len(rows))
+        tests = {f"constraints.{knob}": partial(self._is_allowed, knob=knob) for knob in knobs}
+        tests |= {name: partial(self._obeys, name) for name in rules}
+        for name, test in tests.items():
+            ok = test(rows)
             if not ok.all():
-                refused[f"constraints.{knob}"] += int((~ok).sum()) * weight
-                rows = rows.take(ok)
-        return rows
-
-    def _keep_legal(
-        self, rows: Layouts, names: Sequence[str], refused: Counter[str], weight: int
-    ) -> Layouts:
-        """The same with rules of these names in place of constraints."""
-        for name in names:
-            ok = self._obeys(name, rows)
-            if not ok.all():
-                refused[name] += int((~ok).sum()) * weight
-                rows = rows.take(ok)
+                refused[name] += int(weights[~ok].sum())
+                rows, weights = rows.take(ok), weights[ok]
         return rows
 
     def has_legal(self, *, piped: bool | None = None) -> bool:

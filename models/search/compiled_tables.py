@@ -91,6 +91,8 @@ class Meshes(NamedTuple):
     """(n,): which pipeline each has."""
     legal: Array
     """(n, v): which variants it may have."""
+    bound: Array
+    """(n,): the least step time under any policy that may fit; infinite where none may."""
     points: Array
     """(n,): points of complexity."""
     first_order: Array

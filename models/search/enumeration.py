@@ -22,13 +22,14 @@ from models.columns import Array, growing_slices
 from models.errors import OutOfTime
 from models.layouts.complexity import complexity, points_of_degrees
 from models.layouts.space import Space
-from models.search.compiled_tables import TALLY, room_for_found, taken
+from models.search.compiled_tables import TALLY, Meshes, room_for_found, taken
 from models.search.incumbent import Incumbent
+from models.search.mesh_policies import bound_meshes
 from models.search.minimum_memory import MinimumMemory
+from models.search.opening import open_meshes
 from models.search.result import (
     Answer,
     Certificate,
-    Cores,
     Goal,
     NothingFaster,
     ShouldContinue,
@@ -68,9 +69,9 @@ def search_on(
     goal: Goal,
     should_continue: ShouldContinue,
     known: Layouts | None = None,
-    among: Sequence[Cores] | None = None,
+    among: Sequence[Meshes] | None = None,
 ) -> Answer:
-    """The same on what is known of a space; and `among` some cores of it, if they are given: those
+    """The same on what is known of a space; and `among` some meshes of it, if they are given: those
     that an exact answer did not rule out have all that are faster than the fastest of it."""
     incumbent = Incumbent(goal)
     if known is not None:
@@ -139,15 +140,15 @@ class _Search:
         self.tally["closing_bound"] = np.inf
         self.exact = True
         self.found = room_for_found(_FOUND)
-        self.opened: list[Cores] = []
+        self.opened: list[Meshes] = []
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
-    def run(self, among: Sequence[Cores] | None = None) -> Answer:
+    def run(self, among: Sequence[Meshes] | None = None) -> Answer:
         if among is None:
             self.open_all()
         else:
-            for cores in among:
-                self._open_cores(cores)
+            for meshes in among:
+                self._open_meshes(meshes)
         if not self.incumbent.layouts:
             raise self._nothing()
         return self.incumbent.answer(self._certificate(), self.tables, self.opened)
@@ -169,7 +170,7 @@ class _Search:
         for block in (order[:first], order[first:]):
             wanted = self._wanted(bound[block], trunks.pp[block] > 1, points[block])
             if len(wanted):
-                self._open_cores(self._bounded_cores(*self._crossed(block[wanted])))
+                self._open_cores(*self._crossed(block[wanted]))
 
     def _crossed(self, trunks: Array) -> tuple[Array, Array]:
         """Trunks with every pair of expert degrees that may fold over their stages."""
@@ -180,8 +181,9 @@ class _Search:
         self.rejected["experts_fold_over_dense_axes"] += (every - folding) * len(tables.policies)
         return trunk, pair
 
-    def _bounded_cores(self, trunk: Array, pair: Array) -> Cores:
-        """Trunks with pairs of expert degrees; bounded in an order in which shards repeat."""
+    def _open_cores(self, trunk: Array, pair: Array) -> None:
+        """Open trunks with pairs of expert degrees, bounded in an order in which shards repeat:
+        those that promise most on each side of pp = 1 first."""
         tables = self.tables
         cores = tables.cores(trunk, pair)
         order = np.lexsort(
@@ -190,43 +192,40 @@ class _Search:
         )  # fmt: skip
         cores, chain = cores.take(order), tables.trunks.chains[trunk[order]]
         bound, _ = tables.bound(tables.undivided_rows(cores), chain)
-        return Cores(cores, chain, bound)
-
-    def _open_cores(self, cores: Cores) -> None:
-        """Open cores, those that promise most on each side of pp = 1 first."""
-        layouts, chain, bound = cores
-        points, piped = points_of_degrees(layouts), layouts.pp > 1
-        order = _alternating(bound, piped)
+        points, piped = points_of_degrees(cores), cores.pp > 1
+        wanted = self._wanted(bound, piped, points)
+        order = wanted[_alternating(bound[wanted], piped[wanted])]
         for some, rest in growing_slices(order, _FIRST_CORES, _CORES):
             if not self._may_go_on(float(bound[rest].min())):
                 return
             wanted = some[self._wanted(bound[some], piped[some], points[some])]
             if len(wanted):
-                opened = Cores(layouts.take(wanted).materialised(), chain[wanted], bound[wanted])
-                self.opened.append(opened)
-                self._open_meshes(opened.layouts, opened.chain)
+                meshes = self._bounded_meshes(cores.take(wanted), chain[wanted])
+                self.opened.append(meshes)
+                self._open_meshes(meshes)
 
     # -- meshes
 
-    def _open_meshes(self, cores: Layouts, chain: Array) -> None:
-        """Open the meshes of some cores, bounded under the best policy that may fit."""
+    def _bounded_meshes(self, cores: Layouts, chain: Array) -> Meshes:
+        """The meshes of some cores that may be in the answer, those that promise most on each side
+        of pp = 1 first, bounded under the best policy that may fit with an even chance."""
         tables = self.tables
         layouts, parent = tables.space.split(cores)
-        if not len(layouts):
-            return
         meshes = tables.meshes(layouts, chain[parent])
-        bound = tables.bound_meshes(meshes)
-        order = _alternating(bound, layouts.pp > 1)
-        order = order[np.isfinite(bound[order])]
-        meshes, bound = taken(meshes, order), bound[order]
-        while len(bound):
-            if not self._may_go_on(float(bound.min())):
-                return
-            opened = tables.open_meshes(
-                meshes, bound, self.incumbent.limits, _STEPS, self.tally, self.found
+        bound_meshes(tables.at_even_chance.compiled, meshes)
+        piped = layouts.pp > 1
+        wanted = self._wanted(meshes.bound, piped, meshes.points)
+        return taken(meshes, wanted[_alternating(meshes.bound[wanted], piped[wanted])])
+
+    def _open_meshes(self, meshes: Meshes) -> None:
+        """Open meshes, in every place and under every policy."""
+        while len(meshes.rows) and self._may_go_on(float(meshes.bound.min())):
+            limits = self.incumbent.limits
+            opened = open_meshes(
+                self.tables.compiled, meshes, limits, _STEPS, self.tally, self.found
             )
             self._keep_found(opened)
-            meshes, bound = taken(meshes, slice(opened, None)), bound[opened:]
+            meshes = taken(meshes, slice(opened, None))
 
     def _keep_found(self, opened: int) -> None:
         """Hold what was found on so many meshes, and make room for more."""
@@ -297,8 +296,5 @@ def _alternating(bound: Array, piped: Array) -> Array:
     """Positions in order of the bound among those with and among those without a pipeline, in
     turns."""
     order = np.argsort(bound, kind="stable")
-    turn = np.empty(len(order), dtype=np.int64)
-    for side in (False, True):
-        mine = order[piped[order] == side]
-        turn[mine] = np.arange(len(mine))
-    return np.lexsort((bound, turn))
+    turn = np.where(piped[order], np.cumsum(piped[order]), np.cumsum(~piped[order]))
+    return order[np.argsort(turn, kind="stable")]

@@ -9,9 +9,10 @@ import numpy as np
 from models.columns import Array, distinct
 from models.cost.rows import ROW
 from models.layouts.complexity import MOST_POINTS
+from models.search.compiled_tables import Meshes
 from models.search.limits import Limits, hold_all, set_longest, tolerated
 from models.search.pareto import staircase
-from models.search.result import Answer, Certificate, Cores, Goal
+from models.search.result import Answer, Certificate, Goal
 from models.search.tables import SearchTables
 from models.spec.layout import DEGREES, Layouts
 
@@ -115,7 +116,7 @@ class Incumbent:
         return np.asarray(bound <= self.limits.longest[piped.astype(np.int64), points])
 
     def answer(
-        self, certificate: Certificate, tables: SearchTables, opened: Sequence[Cores]
+        self, certificate: Certificate, tables: SearchTables, opened: Sequence[Meshes]
     ) -> Answer:
         """Of what is held, with how the search went."""
         layouts = Layouts.concatenate(self.layouts)

@@ -30,19 +30,18 @@ from models.search.partial_sums import least_memory, least_step
 
 
 @compiled
-def bound_meshes(t: CompiledTables, meshes: Meshes, seconds: Array) -> None:
-    """Writes the least step time of meshes, (n,), under any variant that may fit; infinite where
-    none may."""
+def bound_meshes(t: CompiledTables, meshes: Meshes) -> None:
+    """Writes the bounds of meshes."""
     forget(t.room)
     wanted = wanted_pieces(t.question.policies)
     for mesh in range(len(meshes.rows)):
-        seconds[mesh] = bound_mesh(t, meshes, mesh, wanted)
+        meshes.bound[mesh] = bound_mesh(t, meshes, mesh, wanted)
 
 
 @inlined
 def bound_mesh(t: CompiledTables, meshes: Meshes, mesh: int, wanted: int) -> float:
-    """The same of one mesh. Where the first memory policy of a sharding may fit, which keeps
-    everything on the device, no other takes less: they only add work."""
+    """The least step time of one mesh. Where the first memory policy of a sharding may fit, which
+    keeps everything on the device, no other takes less: they only add work."""
     row, policies = meshes.rows[mesh], t.policies
     set_mesh(t.question, row, t.coefficients[0], wanted, t.least, t.room)
     seconds, keeps_all = np.inf, False
@@ -160,17 +159,24 @@ def give_policies(
 
 
 @inlined
-def bound_left(t: CompiledTables, meshes: Meshes, mesh: int, points: int, limits: Limits) -> float:
-    """The least step time of a mesh under any variant that may be in the answer."""
+def has_promise(
+    t: CompiledTables, meshes: Meshes, mesh: int, points: int, limits: Limits, tally: Tally
+) -> bool:
+    """Whether a mesh of so many `points` of complexity may be in the answer under any of the
+    policies that are left."""
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
-    longest, seconds = limits.longest[1 if row.pp > 1 else 0], np.inf
+    longest = limits.longest[1 if row.pp > 1 else 0]
     for variant in range(len(t.policies.variants)):
         own = points + t.policies.points[variant]
-        if t.scratch.quickest[variant] <= longest[own]:
-            set_variant(t.policies, row, variant)
-            row.recompute_layers = t.scratch.fewest[variant]
-            seconds = min(seconds, bound_schedules(t, chain, row))
-    return seconds
+        if t.scratch.quickest[variant] > longest[own]:
+            continue
+        set_variant(t.policies, row, variant)
+        row.recompute_layers = t.scratch.fewest[variant]
+        seconds = bound_schedules(t, chain, row)
+        if seconds <= longest[own]:
+            return True
+        tally.closing_bound = min(tally.closing_bound, seconds)
+    return False
 
 
 @inlined

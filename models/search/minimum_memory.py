@@ -225,7 +225,7 @@ def _placed(tables: SearchTables, layout: Layout) -> Layout:
     space = tables.space
     axes, block = space.fillings.T
     filled = Layouts.of([layout] * len(axes)).with_columns(torus_axes=axes, torus_block=block)
-    placed, *_ = space.placed(filled)
+    placed = space.placed(filled)
     return placed[0] if len(placed) else layout
 
 

@@ -10,9 +10,9 @@ from models.cost.step import forget, set_mesh, wanted_pieces
 from models.search.compiled_tables import CompiledTables, Found, Meshes, Tally
 from models.search.limits import Limits
 from models.search.mesh_policies import (
-    bound_left,
     evaluate_policies,
     give_policies,
+    has_promise,
     set_decided,
 )
 from models.search.placements import closes_rings, is_among, points_of_place, set_links
@@ -22,15 +22,14 @@ from models.search.placements import closes_rings, is_among, points_of_place, se
 def open_meshes(
     t: CompiledTables,
     meshes: Meshes,
-    bound: Array,
     limits: Limits,
     most_steps: int,
     tally: Array,
     found: Found,
 ) -> int:
-    """Writes the layouts of meshes (n,) of these bounds that fit and may be in the answer, and
-    returns how many meshes it came to: fewer than all after about so many steps, or where there
-    was no more room for what was found, and the last of them has to be looked at again."""
+    """Writes the layouts of meshes that fit and may be in the answer, and returns how many meshes
+    it came to: fewer than all after about so many steps, or where there was no more room for what
+    was found, and the last of them has to be looked at again."""
     forget(t.room)
     wanted, until = wanted_pieces(t.question.policies), tally[0].steps + most_steps
     for mesh in range(len(meshes.rows)):
@@ -38,8 +37,8 @@ def open_meshes(
             return mesh
         tally[0].steps += 1
         piped = 1 if meshes.rows[mesh].pp > 1 else 0
-        if bound[mesh] > limits.longest[piped, meshes.points[mesh]]:
-            tally[0].closing_bound = min(tally[0].closing_bound, bound[mesh])
+        if meshes.bound[mesh] > limits.longest[piped, meshes.points[mesh]]:
+            tally[0].closing_bound = min(tally[0].closing_bound, meshes.bound[mesh])
             continue
         over_memory, dominated = tally[0].over_memory, tally[0].dominated
         evaluated = tally[0].evaluated
@@ -102,14 +101,8 @@ def is_promising(
     limits: Limits,
     tally: Tally,
 ) -> bool:
-    """Whether a mesh in its place, or in its filling of a torus, may be in the answer under the
-    policies that are left."""
-    row = meshes.rows[mesh]
-    set_mesh(t.question, row, t.coefficients[0], wanted, t.least, t.room)
+    """Whether a mesh in its place, or in its filling of a torus, may be in the answer."""
+    set_mesh(t.question, meshes.rows[mesh], t.coefficients[0], wanted, t.least, t.room)
     set_decided(t, False)
-    seconds = bound_left(t, meshes, mesh, points, limits)
     tally.steps += 1
-    if seconds <= limits.longest[1 if row.pp > 1 else 0, points]:
-        return True
-    tally.closing_bound = min(tally.closing_bound, seconds)
-    return False
+    return has_promise(t, meshes, mesh, points, limits, tally)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from models.columns import Array
+from models.search.compiled_tables import Meshes
 from models.search.tables import SearchTables
 from models.spec.layout import Layouts
 
@@ -50,22 +50,14 @@ class Certificate:
     gap: float
 
 
-class Cores(NamedTuple):
-    """Cores of a space (models.layouts.space): as layouts, the chain of each (n,), and the least
-    step time of any layout on each (n,)."""
-
-    layouts: Layouts
-    chain: Array
-    bound: Array
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Layouts in order of (step time, complexity), and how the search went: the `ranked` fastest
     meshes, each with its best policy and placement, the simplest of those that take equally long;
     `front`: the fastest of each complexity that is within the tolerance and faster than any simpler
     one, the `simplest` first; and the best `without` and `with_pp`. All as positions. `tables`:
-    what the search looked up; `opened`: the cores that it did not rule out."""
+    what the search looked up; `opened`: the meshes that it did not rule out, nor would where
+    layouts have to fit with an even chance only."""
 
     layouts: Layouts
     times: Array
@@ -76,7 +68,7 @@ class Answer:
     with_pp: int | None
     certificate: Certificate
     tables: SearchTables
-    opened: Sequence[Cores]
+    opened: Sequence[Meshes]
 
     @property
     def simplest(self) -> int:

@@ -39,18 +39,15 @@ from models.layouts.space import (
 )
 from models.search.compiled_tables import (
     CompiledTables,
-    Found,
     Meshes,
     PolicyTables,
     Scratch,
 )
 from models.search.fit import Margin
 from models.search.least_passes import Chains, LeastPasses, least_passes
-from models.search.limits import Limits
-from models.search.mesh_policies import bound_meshes
-from models.search.opening import open_meshes
 from models.search.partial_sums import bound_rows
 from models.search.placements import Places
+from models.spec.constraints import EVEN_CHANCE
 from models.spec.device_order import filling_code, filling_of
 from models.spec.hardware import GIB
 from models.spec.layout import (
@@ -70,8 +67,8 @@ from models.spec.profile import Coefficients, Profile
 from models.spec.recompute import NONE
 
 MOST_CORES = 30_000_000  # looked at in one search
-_OF_LINKS = ("question", "least", "compiled")  # which are worked out anew for others
-_OF_FIT = ("margin", "compiled")  # where layouts have to be as sure to fit as others ask
+# Which are worked out anew for others:
+_OF_LINKS = ("question", "least", "compiled", "at_even_chance")
 _OF_MESH = (
     "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "micro_batch", "sequence_parallel"
 )  # fmt: skip
@@ -125,6 +122,7 @@ class SearchTables:
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
+        self.legal_variants = space.legal_variants
         self.legal_schedules = self._drop_schedules()
         self._drop_offload()
         self._list_policies()
@@ -133,12 +131,16 @@ class SearchTables:
     def at_fit_probability(self, probability: float) -> SearchTables:
         """The same where layouts have to fit with that probability, which is nothing to what is
         legal and costs."""
+        compiled = self.compiled
         other = copy(self)
         other.memory_uncertainty = replace(self.memory_uncertainty, probability=probability)
         other._keep_free()
-        for name in _OF_FIT:
-            vars(other).pop(name, None)
+        other.compiled = compiled._replace(margin=other.margin)
         return other
+
+    @cached_property
+    def at_even_chance(self) -> SearchTables:
+        return self.at_fit_probability(EVEN_CHANCE)
 
     def linked(self, problem: Problem) -> SearchTables | None:
         """The same for a problem whose chips are joined by other links, which is nothing to what is
@@ -202,6 +204,7 @@ class SearchTables:
         self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
         if not (self.hosts_too_small and kept.any()):
             return
+        self.legal_variants = self.legal_variants[:, np.tile(kept, len(self.policies.shardings))]
         left = self.policies.with_memory_policies(kept)
         self.pruned_by_memory += (
             int(self.splits.sum()) * len(self.experts) * (len(self.policies) - len(left))
@@ -222,7 +225,6 @@ class SearchTables:
     def _list_policies(self) -> None:
         """Variants: every sharding with every memory policy."""
         z, r = len(self.policies.shardings), len(self.policies.memory_policies)
-        self.legal_variants: Array = self.space.legal_variants(self.policies)
         self.sharding = np.repeat(np.arange(z), r)
         self.memory_policy = np.tile(np.arange(r), z)
         self._policy_numbers = policy_numbers(self.policies.memory_policies.recompute)
@@ -432,7 +434,7 @@ class SearchTables:
             hides_most=self.hides_most,
         )
 
-    @cached_property
+    @property
     def margin(self) -> Margin:
         uncertainty, cluster = self.memory_uncertainty, self.problem.cluster
         variances = uncertainty.variances
@@ -500,28 +502,11 @@ class SearchTables:
             self.rows(layouts),
             chain,
             self.legal_variants[variant_row(layouts)],
+            np.empty(len(layouts)),
             points_of_degrees(layouts),
             first_order[orders],
             order_count[orders],
         )
-
-    def bound_meshes(self, meshes: Meshes) -> Array:
-        """The least step time of meshes under any policy that may fit, (n,); infinite where none
-        may."""
-        seconds = np.empty(len(meshes.rows))
-        bound_meshes(self.compiled, meshes, seconds)
-        return seconds
-
-    def open_meshes(
-        self,
-        meshes: Meshes,
-        bound: Array,
-        limits: Limits,
-        most_steps: int,
-        tally: Array,
-        found: Found,
-    ) -> int:
-        return open_meshes(self.compiled, meshes, bound, limits, most_steps, tally, found)
 
     def bound(self, rows: Array, chain: Array) -> tuple[Array, Array]:
         """The least step time and memory of rows of these chains, whatever is not decided yet, each

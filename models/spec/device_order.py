@@ -7,9 +7,9 @@ and the length of the blocks are a *filling* of the torus.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
 
 Step = tuple[int, int, int]
 """The dim that a step goes along, how many devices it joins, and how far apart they are."""
+
+
+_CACHED = 64  # clusters
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,46 +65,48 @@ class DeviceOrders:
     def has_choice(self) -> bool:
         return len(self.fillings) > 1 and len(self.distinct_fillings) > 1
 
-    @classmethod
-    def of(cls, domains: Sequence[int], rings: Mapping[str, tuple[int, bool]]) -> DeviceOrders:
-        """The orders of a cluster.
 
-        `domains` are the devices that each dim joins with those inside it. `rings` says of the dims
-        of a torus, by name, where they stand among the dims and whether they close.
-        """
-        lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
-        closes = dict(rings.values())
-        steps = list[list[Step]]()
-        fillings = list[tuple[int, int]]()
-        kinds = list[tuple[tuple[int, int, bool], ...]]()
-        for code, order in enumerate(TORUS_AXES):
-            along = [rings[name][0] for name in order if name in rings]
-            for block in TORUS_BLOCKS:
-                taken = list(_steps(lengths, along, block))
-                steps.append(taken)
-                divides = all(lengths[dim] <= block or lengths[dim] % block == 0 for dim in along)
-                if divides and (rings or not fillings):
-                    fillings.append((code, block))
-                    # Fillings are alike where their steps join as many devices along dims of the
-                    # same length that both close, or both do not.
-                    kinds.append(
-                        tuple(
-                            (lengths[dim], number, closes.get(dim, False))
-                            for dim, number, _ in taken
-                            if number > 1
-                        )
+@lru_cache(_CACHED)
+def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]) -> DeviceOrders:
+    """The orders of a cluster.
+
+    `domains` are the devices that each dim joins with those inside it. `rings` says of the dims
+    of a torus what each is called, where it stands among the dims and whether it closes.
+    """
+    places = {name: at for name, at, _ in rings}
+    closes = {at: wraps for _, at, wraps in rings}
+    lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
+    steps = list[list[Step]]()
+    fillings = list[tuple[int, int]]()
+    kinds = list[tuple[tuple[int, int, bool], ...]]()
+    for code, order in enumerate(TORUS_AXES):
+        along = [places[name] for name in order if name in places]
+        for block in TORUS_BLOCKS:
+            taken = list(_steps(lengths, along, block))
+            steps.append(taken)
+            divides = all(lengths[dim] <= block or lengths[dim] % block == 0 for dim in along)
+            if divides and (rings or not fillings):
+                fillings.append((code, block))
+                # Fillings are alike where their steps join as many devices along dims of the
+                # same length that both close, or both do not.
+                kinds.append(
+                    tuple(
+                        (lengths[dim], number, closes.get(dim, False))
+                        for dim, number, _ in taken
+                        if number > 1
                     )
-        dims, numbers, strides = np.moveaxis(np.array(steps, dtype=np.int64), 2, 0)
-        number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-        return cls(
-            domains=np.cumprod(numbers, axis=1),
-            dims=dims,
-            strides=strides,
-            fillings=np.array(fillings),
-            kinds=np.array([number_of[kind] for kind in kinds]),
-            default_domains=np.array(domains, dtype=np.int64),
-            lengths=np.array(lengths),
-        )
+                )
+    dims, numbers, strides = np.moveaxis(np.array(steps, dtype=np.int64), 2, 0)
+    number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    return DeviceOrders(
+        domains=np.cumprod(numbers, axis=1),
+        dims=dims,
+        strides=strides,
+        fillings=np.array(fillings),
+        kinds=np.array([number_of[kind] for kind in kinds]),
+        default_domains=np.array(domains, dtype=np.int64),
+        lengths=np.array(lengths),
+    )
 
 
 def _steps(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterator[Step]:

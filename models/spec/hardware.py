@@ -18,7 +18,7 @@ import numpy as np
 
 from models.columns import Array
 from models.errors import Invalid
-from models.spec.device_order import DeviceOrders
+from models.spec.device_order import DeviceOrders, orders_of
 
 GIB = 2**30
 MAX_CHIPS = 10**6
@@ -422,10 +422,10 @@ class Cluster:
     @cached_property
     def device_orders(self) -> DeviceOrders:
         """The order of the devices under every filling of the torus, if there is one."""
-        rings = {
-            dim.name: (at, dim.wraps) for at, dim in enumerate(self.dims) if dim.kind == "ring"
-        }
-        return DeviceOrders.of([dim.domain for dim in self.dims] or [1], rings)
+        rings = (
+            (dim.name, at, dim.wraps) for at, dim in enumerate(self.dims) if dim.kind == "ring"
+        )
+        return orders_of(tuple(dim.domain for dim in self.dims) or (1,), tuple(rings))
 
     @property
     def scale_out_mask(self) -> Array:

@@ -45,9 +45,8 @@ _LEVELS: dict[Callable[..., Any], str] = {
     SearchTables.__init__: "tables",
     Space.trunks.func: "tables",
     _Search._open_cores: "cores",
-    _Search._bounded_cores: "cores",
-    _Search._open_meshes: "meshes",
-    SearchTables.open_meshes: "layouts",
+    _Search._bounded_meshes: "meshes",
+    _Search._open_meshes: "layouts",
 }
 """Levels of the search, by the innermost."""
 _COLUMNS = (*dict.fromkeys(_LEVELS.values()), *dict.fromkeys(_BESIDES.values()), "rest")

@@ -19,6 +19,7 @@ from models.layouts.space import (
     Space,
     variant_row,
 )
+from models.search.mesh_policies import bound_meshes
 from models.search.tables import NoLegalLayout, SearchTables
 from models.spec import catalogue
 from models.spec.constraints import Constraints
@@ -108,7 +109,8 @@ def least_seconds(
     for filling in (ANY_FILLING, whole["filling"]):
         meshes = tables.meshes(layouts, members.chain)
         meshes.rows["filling"] = filling
-        yield "mesh", np.where(fits, tables.bound_meshes(meshes), 0.0)
+        bound_meshes(tables.compiled, meshes)
+        yield "mesh", np.where(fits, meshes.bound, 0.0)
         unplaced = whole.copy()
         unplaced["placement"], unplaced["filling"] = UNPLACED, filling
         yield "mesh with a policy", tables.bound(unplaced, members.chain)[0]
