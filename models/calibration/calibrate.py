@@ -212,7 +212,8 @@ def _runs_in_scope(fit: Fit) -> Array:
 def _is_told(profile: Profile, before: Term, after: Term) -> bool:
     """Whether a profile holds a term: an offset of which the runs say nothing follows from its
     scope (Profile.with_offsets)."""
-    return before.key in profile.by_key or _is_visible(before, after)
+    is_informed = after.spread < _INFORMED_SHARE * before.spread
+    return before.key in profile.by_key or is_informed or _is_visible(before, after)
 
 
 def _is_visible(before: Term, after: Term) -> bool:

@@ -84,10 +84,10 @@ class Fleet:
 
     @classmethod
     def shipped(cls) -> Fleet:
-        return cls(
-            with_fleet_offsets(shipped_profile(), {problem for problem, _ in questions()}),
-            shipped_posterior(),
-        )
+        problems = {problem for problem, _ in questions()}
+        scopes = {scope for problem in problems for scope in problem.scopes}
+        profile = shipped_profile().with_offsets(scopes)
+        return cls(with_fleet_offsets(profile, problems), shipped_posterior())
 
     def truth(self, generator: np.random.Generator) -> Profile:
         """A draw from the prior."""

@@ -146,7 +146,7 @@ def test_of_racks_that_experts_divide_badly_part_is_looked_at() -> None:
         ("gb200-nvl72", 1152),
         "megatron",
         seq_len=4096,
-        global_batch=4608,
+        global_batch=2304,
         precision="mxfp8",
     )
     found = recommend(asked, PROFILE)

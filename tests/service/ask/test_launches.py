@@ -136,7 +136,7 @@ def test_what_a_framework_cannot_say_is_named_and_the_answer_stands(client) -> N
     question = {**ACCELERATE, "workload": {**QUESTION["workload"], "optimizer": "adamw_8bit"}}
     made = predicted(client, {**question, "stack": "megatron"}, {"dp_shard": 64})
     assert made["launch"]["format"] == "megatron"
-    assert "it has adamw" in made["launch"]["error"]
+    assert "ask with one of adamw" in made["launch"]["error"]
     found = launched(client, made["id"], "megatron")
     problem = assert_wrong(found, "invalid", "workload.optimizer")
     (error,) = problem["errors"]
