@@ -20,7 +20,7 @@ from models.spec.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profi
 # by fits that had not seen them, spread by 0.07 (middle half) to 0.16 (middle 80%).
 _RANDOM_EFFECT_SPREAD = 0.12
 # What was published counts as so many runs of a new fleet, where it tells how far runs scatter.
-_NOISE_PRIOR_RUNS = 3.0
+_NOISE_PRIOR_RUNS = 1.0
 # Measured parts of a step contradict its step time where they move the fitted one away from it by
 # more than this share of the noise of unseen runs.
 _CONTRADICTION = 0.25

@@ -177,6 +177,8 @@ def main() -> None:
     if arguments.write:
         command = "python -m tests.benchmarks.fidelity --runs FILE --cross-validate --write"
         pages.write_between_markers("accuracy.md", "accuracy", accuracy_table(result), command)
+        unseen = result["organisation_left_out"]
+        pages.write_between_markers("accuracy.md", "stacks and chips", trust_table(unseen), command)
 
 
 def accuracy_table(result: dict[str, Any]) -> str:
@@ -197,6 +199,22 @@ def accuracy_table(result: dict[str, Any]) -> str:
         for name in result["families"]
     ]
     rows.append(_accuracy_row("**macro** (means)", *(part["overall"] for part in parts)))
+    return pages.table(heads, rows)
+
+
+def trust_table(unseen: dict[str, Any]) -> str:
+    """How far to trust an answer for a stack and a chip: what fits that saw no run of an
+    organisation said of its runs."""
+    rows = [
+        [
+            name, kind, f"{one['n']:,}", f"{one['median_abs_error']:.1%}",
+            f"{one['p90_abs_error']:.1%}", f"{one['coverage80']:.0%}", f"{one['half_width80']:.1%}",
+        ]
+        for kind in ("stack", "chip")
+        for name, one in sorted(unseen[f"{kind}s"].items(), key=lambda item: -item[1]["n"])
+        if one["n"] >= scores.SMALL_FAMILY
+    ]  # fmt: skip
+    heads = ["name", "", "runs", "median error", "90th percentile", "in its interval", "half-width"]
     return pages.table(heads, rows)
 
 

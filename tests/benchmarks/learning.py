@@ -166,8 +166,11 @@ def main() -> None:
     if asked.json:
         print(json.dumps(result))
     if asked.write:
-        command = f"python -m tests.benchmarks.learning --runs FILE --seeds {asked.seeds} --write"
-        pages.write_between_markers("accuracy.md", "learning", learning_table(result), command)
+        left_out = " --of-organisations" if asked.of_organisations else ""
+        command = f"python -m tests.benchmarks.learning --runs FILE{left_out} --seeds {asked.seeds}"
+        pages.write_between_markers(
+            "accuracy.md", "learning", learning_table(result), f"{command} --write"
+        )
 
 
 def learning_table(result: dict[str, Any]) -> str:
