@@ -235,13 +235,13 @@ def _accuracy_row(
     ]  # fmt: skip
 
 
-def _fold_of_group(row: dict[str, Any]) -> str:
+def fold_of_group(row: dict[str, Any]) -> str:
     """The groups of a model, chip and stack, dealt out to folds."""
     return str(zlib.crc32(group_key(row).encode()) % _GROUP_FOLDS)
 
 
 _LEFT_OUT: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
-    ("cross_validated", "same model, chip and stack", _fold_of_group),
+    ("cross_validated", "same model, chip and stack", fold_of_group),
     ("family_left_out", "family", lambda row: str(row["family"])),
     ("organisation_left_out", "organisation", organisation),
     ("stack_left_out", "stack", lambda row: str(row["stack"])),

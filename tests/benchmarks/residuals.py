@@ -164,7 +164,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     rows = fidelity.load(parser.parse_args().runs)
     scored, _ = fidelity.score(rows, shipped_profile())
-    print(page([s for s in Unseen(rows).without_group(scored) if not s.failed]), end="")
+    print(
+        page([s for s in Unseen(rows).left_out(scored, fidelity.fold_of_group) if not s.failed]),
+        end="",
+    )
 
 
 if __name__ == "__main__":
