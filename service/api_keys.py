@@ -221,6 +221,7 @@ def main() -> int:
         parser.error(str(error))
     except database.DatabaseUnusable as error:
         parser.error(f"the database cannot be used: {error}")
+    sys.stderr.write(f"in the database {engine.url}\n")  # which hides its password
     try:
         lines = _run(arguments, Store(engine))
     except (Conflict, NotFound) as error:

@@ -1,4 +1,4 @@
-"""Spans of time as operators write them: 90d, 12h or 30m."""
+"""Spans of time as operators write them: 90d, 36h or 90m."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def parse_duration(text: str) -> timedelta:
     most."""
     match = _DURATION.fullmatch(text)
     if match is None or (span := int(match[1]) * _UNITS[match[2]]) > _LONGEST:
-        raise ValueError("must be a number of days, hours or minutes, such as 90d, 12h or 30m")
+        raise ValueError("must be a number of days, hours or minutes, such as 90d, 36h or 90m")
     return span

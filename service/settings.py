@@ -54,7 +54,8 @@ class Settings(BaseSettings):
     database_url: Annotated[str, AfterValidator(_normalize_database_url)] = (
         "sqlite:///shardwright.db"
     )
-    """SQLite file or PostgreSQL."""
+    """SQLite file (an absolute path has four slashes: `sqlite:////var/lib/shardwright.db`) or
+    PostgreSQL."""
 
     database_wait_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
     """How long a statement may take, and how long one waits for a lock or a free connection. The
