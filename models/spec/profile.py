@@ -385,8 +385,8 @@ class Profile:
         return tuple(self.terms[place] for place in sorted(chain.from_iterable(places)))
 
     def with_offsets(self, scopes: Iterable[str]) -> Profile:
-        """The profile with an offset of mean zero and unknown size for every coefficient that may
-        differ in one of these scopes, where no run has told by how much."""
+        """The profile with an offset of mean zero for every coefficient that differs between such
+        scopes, where no run has told by how much. How wide these are is in data/priors.json."""
         return self._with_offsets(frozenset(scopes))
 
     @cached_by_identity(_CACHED_SCOPES)

@@ -90,9 +90,17 @@ def reason(error: DomainError) -> str:
 
 
 def report(scored: list[Scored]) -> dict[str, Any]:
+    """Figures by family, chip and stack, and means over families. What is said of memory with
+    confidence is a share of all runs."""
     by_family = scores.families(scored)
+    failed, ran = ([s for s in scored if s.failed is wanted] for wanted in (True, False))
+    sure = {
+        "oom_called_sure": scores.called_sure(failed),
+        "ran_called_sure": scores.called_sure(ran),
+    }
+    known = {name: share for name, share in sure.items() if share is not None}
     return {
-        "overall": scores.overall(by_family),
+        "overall": scores.overall(by_family) | known,
         "families": by_family,
         "chips": scores.by(scored, lambda s: s.row["cluster"]["chip"]),
         "stacks": scores.by(scored, lambda s: s.row["stack"]),
@@ -171,7 +179,10 @@ def main() -> None:
     show("with the shipped profile", result)
     if arguments.cross_validate or arguments.calibrate:
         result |= _unseen(rows, scored, arguments.cross_validate, arguments.calibrate)
-    print("macro: means over families, families of fewer than 5 runs as one")
+    print(
+        "macro: means over families, families of fewer than 5 runs as one; oom-sure and ran-sure"
+        " are shares of all runs"
+    )
     if arguments.json:
         print(json.dumps(result))
     if arguments.write:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.spec.profile import Neighbourhood, Profile
+from models.spec.profile import Neighbourhood, Profile, priors
 from tests.models.cost.examples import PROFILE
 
 
@@ -41,3 +41,19 @@ def test_published_runs_never_tell_where_an_unseen_source_lies() -> None:
 def test_a_stored_profile_keeps_how_far_sources_lie_apart() -> None:
     made = replace(PROFILE, between_sources=0.21, memory_between_sources=0.17)
     assert Profile.from_json(made.to_json()) == made
+
+
+def test_an_offset_that_no_run_has_told_is_as_wide_for_a_known_chip_as_for_a_new_one() -> None:
+    scopes = ("chip:h100-sxm-80gb", "chip:never-heard-of")
+    prior = priors().with_offsets(scopes)
+    for coefficient in ("gemm_16", "attention", "memory"):
+        known, unknown = (prior.by_key[coefficient, scope] for scope in scopes)
+        assert (known.mean, known.spread) == (unknown.mean, unknown.spread)
+        assert known.is_unknown
+    assert not {key for key in prior.by_key if key[1] in scopes and key[0] == "send_s"}
+
+
+def test_what_runs_have_told_stays_where_offsets_are_added() -> None:
+    told = PROFILE.with_offsets(("stack:megatron", "generation:hopper"))
+    assert told.by_key.items() >= PROFILE.by_key.items()
+    assert PROFILE.with_offsets(()) is PROFILE
