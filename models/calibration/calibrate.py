@@ -3,7 +3,7 @@ predicts runs that it did not see."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,7 +109,7 @@ def calibrate(
     unidentified = [key for key in in_scope if not is_identified(before[key], changed[key])]
     odd = [*contradicted, *outliers(time, time_estimate), *outliers(memory, memory_estimate)]
 
-    told = {key: term for key, term in changed.items() if _is_told(profile, before[key], term)}
+    told = _told_terms(profile, before, changed)
     fitted = profile.with_terms(told, residual_spread=time_estimate.spread, made_by=made_by)
     groups = {o.key: o.group or o.key for o in observations}
     fitted, held_out = cross_validate_time(profile, fitted, time, time_estimate, groups)
@@ -155,12 +155,7 @@ def with_published_terms(profile: Profile, observations: Sequence[Observation]) 
 
 def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Profile, Posterior]:
     """The profile with the terms of an estimate, and their joint posterior."""
-    before = fit.profile.by_key
-    told = {
-        key: term
-        for key, term in _fitted_terms(fit, estimate).items()
-        if _is_told(profile, before[key], term)
-    }
+    told = _told_terms(profile, fit.profile.by_key, _fitted_terms(fit, estimate))
     fitted = profile.with_terms(told, residual_spread=estimate.spread)
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
@@ -209,11 +204,18 @@ def _runs_in_scope(fit: Fit) -> Array:
     return counts
 
 
-def _is_told(profile: Profile, before: Term, after: Term) -> bool:
-    """Whether a profile holds a term: an offset of which the runs say nothing follows from its
-    scope (Profile.with_offsets)."""
-    is_informed = after.spread < _INFORMED_SHARE * before.spread
-    return before.key in profile.by_key or is_informed or _is_visible(before, after)
+def _told_terms(
+    profile: Profile, before: Mapping[TermKey, Term], fitted: Mapping[TermKey, Term]
+) -> dict[TermKey, Term]:
+    """The fitted terms that belong into the profile: those that it has, and offsets of which the
+    runs say something. Other offsets follow from their scopes (Profile.with_offsets)."""
+    return {
+        key: term
+        for key, term in fitted.items()
+        if key in profile.by_key
+        or term.spread < _INFORMED_SHARE * before[key].spread
+        or _is_visible(before[key], term)
+    }
 
 
 def _is_visible(before: Term, after: Term) -> bool:
