@@ -117,6 +117,7 @@ class Services:
             comparisons=Comparisons(store),
             drift=Drift(store),
             explanations=Explanations(store),
+            frontiers=Frontiers(store),
             launches=Launches(store),
             predictions=Predictions(store),
             profiles=Profiles(store),
