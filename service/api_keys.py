@@ -28,7 +28,10 @@ from service.store.tables import ApiKeyRow
 
 SCOPES = {
     "recommend": "ask questions, and read their answers",
-    "report": "report what was measured, and read one's own reports, summaries and drift",
+    "report": (
+        "report what was measured, read one's own reports, summaries and drift, and make and use"
+        " one's own versions of the profile"
+    ),
     "calibrate": (
         "change what all share: calibrations, activations, policies, catalogue entries; replay"
         " answers"

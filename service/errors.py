@@ -99,8 +99,9 @@ class StillRunning(Conflict):
 class StorageFull(Conflict):
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"A tenant may store {limit} predictions, recommendations, reports, benchmarks and"
-            " items of sweeps together, and this request would store more. Remove sweeps that are"
+            f"A tenant may store {limit} predictions, recommendations, reports, benchmarks, items"
+            " of sweeps and versions of its own profile together, and this request would store"
+            " more. Remove sweeps that are"
             " no longer needed (DELETE /v1/sweeps/{id}), or ask the operator to drop old answers"
             " (python -m service.tools.retention) or to raise SHARDWRIGHT_MAX_STORED_PER_TENANT."
         )

@@ -70,7 +70,8 @@ REPORTS = Counter(
 )
 RESIDUAL = Histogram(
     "shardwright_report_residual",
-    "Natural logarithm of measured over predicted step time, of reports that have one.",
+    "Natural logarithm of measured over predicted step time, of reports that have one. Runs that a"
+    " tenant's own version predicted have the profile `own`, whosever it is.",
     ["profile"],
     buckets=_RESIDUALS,
 )
@@ -112,8 +113,12 @@ SWEEP_ITEMS_WAITING = StoredGauge(
 )
 ACTIVE_VERSION = StoredGauge(
     "shardwright_profile_active_version",
-    "The version of the profile that predictions use.",
+    "The version of the profile that predictions use, save for tenants with one of their own.",
     ("profile",),
+)
+OWN_VERSIONS = StoredGauge(
+    "shardwright_own_versions",
+    "Tenants whose predictions use a version of their own, which rests on what they reported.",
 )
 DRIFT = StoredGauge(
     "shardwright_profile_drift_ratio",

@@ -97,8 +97,9 @@ class Settings(BaseSettings):
     beyond that the answer is 429. Each process counts for itself. Unset, there is no limit."""
 
     max_stored_per_tenant: Annotated[int, Field(ge=1)] | None = None
-    """How many predictions, recommendations, reports, benchmarks and items of sweeps together a
-    tenant may store; beyond that the answer is 409. Unset, there is no limit."""
+    """How many predictions, recommendations, reports, benchmarks, items of sweeps and versions of
+    its own profile together a tenant may store; beyond that the answer is 409. Unset, there is no
+    limit."""
 
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
     """Searches and calibrations that compute at the same time; cheaper requests never wait behind

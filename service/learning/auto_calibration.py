@@ -1,5 +1,5 @@
 """Calibrations that nobody asks for: the policy of a profile may say after how many reports one
-starts by itself.
+starts by itself, and after how many of a tenant's one of the tenant's own version.
 
 Of several processes on one database, only one at a time looks what is due for a profile and does
 it: it holds a lease. What was done is kept under an Idempotency-Key that no request can have.
@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from models.errors import DomainError
 from service.errors import NothingToLearn, ServiceError, StillRunning
+from service.identifiers import digest
+from service.learning.calibration_input import MOST_OWN, base_of, own_policy
 from service.learning.calibrations import Calibrations
+from service.own_profile import own_profile_id
 from service.runtime.admission import AdmissionControl
 from service.runtime.idempotency import (
     CreatedResource,
@@ -26,16 +30,19 @@ from service.schemas.profile import CalibrationRequest, Policy
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
 from service.store.tables import ProfileRow
+from service.store.versions import DEFAULT_PROFILE
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _DueCalibration:
-    """A calibration that a policy asks for. Its `key` is the same in every process."""
+    """A calibration that a policy asks for. Its `key` is the same in every process. `tenant` is
+    whose own profile it is of, if it is of one."""
 
     profile_id: str
     key: str
+    tenant: str | None = None
 
 
 class AutoCalibration:
@@ -59,46 +66,64 @@ class AutoCalibration:
         next look tries again."""
         while True:
             await asyncio.sleep(self._look_s)
-            try:
+            with _logged_failures():
                 for due in await asyncio.to_thread(self._due_calibrations):
-                    async with self._slots.admit(_never_gone):
-                        await asyncio.to_thread(self._calibrate_alone, due.profile_id)
-            except ServiceError as error:
-                log.warning("unattended calibration: %s", error)
-            except Exception:
-                log.exception("unattended calibration failed")
+                    with _logged_failures():  # of one keeps no other tenant waiting
+                        async with self._slots.admit(_never_gone, due.tenant):
+                            await asyncio.to_thread(self._calibrate_alone, due)
 
     def _due_calibrations(self) -> list[_DueCalibration]:
         with self._store.reading() as rows:
-            candidates = [_due_calibration(rows, profile) for profile in rows.profiles.all()]
-        return [due for due in candidates if due is not None and due.key not in self._done_keys]
+            shared = [_due_calibration(rows, profile) for profile in rows.profiles.shared()]
+            own = [_due_own_calibration(rows, tenant) for tenant in rows.api_keys.tenants()]
+        return [
+            due for due in [*shared, *own] if due is not None and due.key not in self._done_keys
+        ]
 
-    def _calibrate_alone(self, profile_id: str) -> None:
+    def _is_still_due(self, due: _DueCalibration) -> bool:
+        """Another process may have done it since this one looked."""
+        with self._store.reading() as rows:
+            if due.tenant is not None:
+                return _due_own_calibration(rows, due.tenant) == due
+            return _due_calibration(rows, rows.profiles.get(due.profile_id)) == due
+
+    def _calibrate_alone(self, due: _DueCalibration) -> None:
         """Does what is due for a profile, unless another process is about to."""
         with (
             suppress(StillRunning),
-            self._creation.holding(f"unattended calibrations of {profile_id}"),
+            self._creation.holding(f"unattended calibrations of {due.profile_id}"),
         ):
-            # Another process may have done it since this one looked.
-            for due in self._due_calibrations():
-                if due.profile_id == profile_id:
-                    self._calibrate(due)
+            if self._is_still_due(due):
+                self._calibrate(due)
 
     def _calibrate(self, due: _DueCalibration) -> None:
         """Calibrate once for this number of reports, even if they turn out to be of no use."""
         key = IdempotencyKey.of(due.key, due.profile_id)
-        made = self._creation.create(key, lambda: self._prepare(due.profile_id))
+        made = self._creation.create(key, lambda: self._prepare(due))
         log.info("unattended calibration of %s made %s", due.profile_id, made.location)
         self._done_keys.add(due.key)
 
-    def _prepare(self, profile_id: str) -> SaveRows:
+    def _prepare(self, due: _DueCalibration) -> SaveRows:
         """The new version; or the profile as it is, so that no process tries the same again."""
+        calibrations = self._calibrations
+        if due.tenant is not None:
+            calibrations = calibrations.of(self._store.of(due.tenant, sees_all=False))
         try:
-            return self._calibrations.calibrate(profile_id, CalibrationRequest())
+            return calibrations.calibrate(due.profile_id, CalibrationRequest())
         except (NothingToLearn, DomainError) as error:
-            nothing = CreatedResource(f"/v1/profiles/{profile_id}", {"reason": str(error)})
-            log.info("unattended calibration of %s finds nothing: %s", profile_id, error)
+            nothing = CreatedResource(f"/v1/profiles/{due.profile_id}", {"reason": str(error)})
+            log.info("unattended calibration of %s finds nothing: %s", due.profile_id, error)
             return lambda rows: nothing
+
+
+@contextmanager
+def _logged_failures() -> Iterator[None]:
+    try:
+        yield
+    except ServiceError as error:
+        log.warning("unattended calibration: %s", error)
+    except Exception:
+        log.exception("unattended calibration failed")
 
 
 def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
@@ -114,6 +139,33 @@ def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
         return None
     key = f"calibration of {profile.id} after version {latest.version}, {times} times {after}"
     return _DueCalibration(profile.id, key)
+
+
+def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
+    """What is asked for of a tenant's own profile: a version of what the tenant measured last, if
+    its last version rests on too little of that, on a report that was withdrawn since, or on a
+    shared version that is no longer active."""
+    id_ = own_profile_id(tenant)
+    own = rows.profiles.find(id_)
+    policy = own_policy(rows) if own is None else Policy.model_validate(own.policy)
+    shared = rows.profiles.get(DEFAULT_PROFILE)
+    after_own = Policy.model_validate(shared.policy).own_after_reports
+    if policy.mode == "manual" or after_own is None:
+        return None
+    after = policy.after_reports or after_own
+    runs = rows.reports.last_informative_ids(ReportFilter(tenant=tenant), MOST_OWN)
+    benchmarks = rows.benchmarks.last_ids(tenant, MOST_OWN)
+    last = None if own is None else rows.profiles.latest(id_)
+    learnt = set[str](last.learnt["recent"]) if last is not None and last.learnt else set[str]()
+    new = len({*runs, *benchmarks} - learnt)
+    is_outdated = last is not None and (
+        base_of(last) != shared.active_version or rows.reports.any_withdrawn([*learnt])
+    )
+    if not runs or not (is_outdated or new >= max(after, len(learnt) // 2)):
+        return None
+    number = 0 if last is None else last.version
+    seen = digest(str(shared.active_version), *runs, *benchmarks)
+    return _DueCalibration(id_, f"calibration of {id_} after version {number} on {seen}", tenant)
 
 
 async def _never_gone() -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,18 +20,30 @@ from models.spec.profile import Profile
 from service.identifiers import earliest_id
 from service.learning.benchmarks import benchmark_observation
 from service.learning.corroboration import Corroborated, Group, TenantBenchmark, corroborated
+from service.own_profile import own_profile_id
 from service.resolve.calibration_targets import log_residuals, observation
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns
-from service.schemas.profile import CalibrationRequest, Policy, Unusable, Window
+from service.schemas.profile import (
+    CalibrationAnswer,
+    CalibrationRequest,
+    Policy,
+    Unusable,
+    Window,
+)
 from service.store import Rows
 from service.store.reports import ReportFilter
 from service.store.tables import BenchmarkRow, ProfileVersionRow, ReportRow
+from service.store.versions import DEFAULT_PROFILE
 
 AnyRow = TypeVar("AnyRow", BenchmarkRow, ReportRow)
 
 _MAX_CLOCK_SKEW = timedelta(minutes=2)
 """How far the clocks of the processes that make ids may differ, or one may be set back."""
+
+MOST_OWN = 200
+"""The last runs, and benchmarks, that a tenant's own version rests on. They say how its machines
+are now, and are learnt within a second."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,8 @@ class CalibrationInput:
     """Every report with an id from before this moment was visible when the input was read."""
     windowed: bool
     """Whether the request asked for the reports of a span of time only."""
+    owner: str | None = None
+    """The tenant whose own version is learnt; None where the version is for all."""
     left_out: Corroborated | None = None
     """What others agree with, where the calibration learns from nothing else."""
     is_agreed: bool = True
@@ -62,6 +76,12 @@ class CalibrationInput:
     def observations(self) -> list[Observation]:
         """The runs and the benchmarks, as the fit takes them."""
         return [*map(observation, self.runs), *(one.observation for one in self.benchmarks)]
+
+    @property
+    def seen_ids(self) -> list[str]:
+        """The ids of the reports and benchmarks, of those that cannot be used too."""
+        runs = [run.report_id for run in self.runs]
+        return sorted([*runs, *(one.report for one in self.unusable), *self.benchmark_ids])
 
     @property
     def benchmark_ids(self) -> list[str]:
@@ -101,7 +121,11 @@ class CalibrationInput:
         groups that are `waiting` for others to agree, from their first id on. Ids before
         `through` need no list, because what this calibration could not see gets an id from after
         the cutoff (service.store.arrivals), give or take the difference of clocks.
+
+        A tenant's own version learns everything anew each time, so that it names what it rests on.
         """
+        if self.owner is not None:
+            return {"reports": len(self.runs), "recent": self.seen_ids}
         before = _learnt_before(self.base)
         through = before["through"]
         waiting = _waiting(before)
@@ -156,8 +180,59 @@ def read_input(
     )
 
 
+def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> CalibrationInput:
+    """The last that this tenant measured, whether others learnt from it or not, to be learnt on top
+    of the version that all share. `rows` are the tenant's."""
+    own = rows.profiles.find(own_profile_id(tenant))
+    active = rows.profiles.active(DEFAULT_PROFILE)
+    posterior = rows.profiles.posterior(DEFAULT_PROFILE, active.version)
+    span = ReportFilter(tenant=tenant, since=request.since, until=request.until)
+    reports = rows.reports.by_ids(rows.reports.last_informative_ids(span, MOST_OWN))
+    runs, unusable = StoredRuns(rows).read(sorted(reports, key=lambda report: report.id))
+    benchmarks = _unlearnt_benchmarks(
+        rows, request, _NOTHING_LEARNT, Profile.from_json(active.content)
+    )
+    return CalibrationInput(
+        base=active,
+        active=active,
+        posterior=Posterior.from_json(posterior) if posterior else Posterior.independent(),
+        revision=0 if own is None else own.revision,
+        policy=own_policy(rows) if own is None else Policy.model_validate(own.policy),
+        runs=runs,
+        benchmarks=benchmarks[-MOST_OWN:],
+        unusable=unusable,
+        cutoff=datetime.now(UTC),
+        windowed=request.since is not None or request.until is not None,
+        owner=tenant,
+    )
+
+
+def rests_on_the_same(rows: Rows, given: CalibrationInput) -> bool:
+    """Whether the last version of the tenant's own was made of the same."""
+    id_ = own_profile_id(given.owner or "")
+    if rows.profiles.find(id_) is None:
+        return False
+    last = rows.profiles.latest(id_)
+    return (last.learnt, base_of(last)) == (given.learnt(), given.base.version)
+
+
+def base_of(own: ProfileVersionRow) -> int:
+    """The shared version that one of a tenant's own was learnt on top of."""
+    calibration = CalibrationAnswer.model_validate(own.calibration)
+    return calibration.based_on
+
+
+def own_policy(rows: Rows) -> Policy:
+    """The policy that a tenant's own profile begins with: what its calibrations make is used."""
+    shared = Policy.model_validate(rows.profiles.get(DEFAULT_PROFILE).policy)
+    return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
+
+
+_NOTHING_LEARNT: dict[str, Any] = {"reports": 0, "through": None, "recent": [], "waiting": []}
+
+
 def _learnt_before(version: ProfileVersionRow) -> dict[str, Any]:
-    return {"reports": 0, "through": None, "recent": [], "waiting": [], **(version.learnt or {})}
+    return {**_NOTHING_LEARNT, **(version.learnt or {})}
 
 
 def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:

@@ -1,4 +1,5 @@
-"""Calibrations: a new version of a profile is learnt from the reports made under it."""
+"""Calibrations: a new version of a profile is learnt from the reports made under it; or, of a
+tenant's own profile, from what that tenant reported."""
 
 from __future__ import annotations
 
@@ -11,15 +12,23 @@ from models.calibration.fleet_effects import drift_variance, with_fleet_offsets
 from models.calibration.observation import with_limited_sources
 from models.calibration.posterior import Posterior
 from models.spec.profile import Profile
-from service.errors import Conflict, NothingToLearn
-from service.learning.calibration_input import CalibrationInput, read_input
+from service.errors import Conflict, NotFound, NothingToLearn
+from service.learning.calibration_input import (
+    MOST_OWN,
+    CalibrationInput,
+    read_input,
+    read_own_input,
+    rests_on_the_same,
+)
 from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
-from service.resolve.profiles import add_version, version_document
+from service.own_profile import is_own, own_profile_id
+from service.resolve.profiles import add_own_version, add_version, version_document
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.process_pool import ProcessPool
 from service.schemas.profile import (
     CalibrationAnswer,
     CalibrationRequest,
+    Policy,
     Promotion,
 )
 from service.store import Rows, Store
@@ -29,13 +38,14 @@ from service.store.reports import ReportFilter
 @dataclass(frozen=True, slots=True)
 class _NewVersion:
     """A version to be stored, with the columns that it has in profile_versions. `revision` is that
-    of the profile when the calibration began."""
+    of the profile when the calibration began; 0 if a tenant had none of its own yet."""
 
     profile: Profile
     posterior: Posterior
     document: dict[str, Any]
     learnt: dict[str, Any]
     promoted: bool
+    policy: Policy
     revision: int
 
 
@@ -48,20 +58,48 @@ class _NothingNew:
 
 
 class Calibrations:
+    """Those that a tenant asks for, or that nobody does (service.learning.auto_calibration)."""
+
     def __init__(self, store: Store, worker: ProcessPool) -> None:
         self._store = store
         self._worker = worker
 
+    def of(self, store: Store) -> Calibrations:
+        return Calibrations(store, self._worker)
+
     def calibrate(self, id_: str, request: CalibrationRequest) -> SaveRows:
-        """Learn from the reports that the active version has not learnt yet, on top of what it
-        knows."""
-        with self._store.reading() as rows:
+        """Learn from the reports of all that the active version has not learnt yet, on top of what
+        it knows; for a tenant's own profile, from the tenant's last reports."""
+        if is_own(id_):
+            return self._calibrate_own(id_, request)
+        everybodys = self._store.of(None, sees_all=True)
+        with everybodys.reading() as rows:
             rows.profiles.get(id_)
             size = rows.reports.count(ReportFilter(profile_id=id_))
-        made = self._worker.run(self._store, size, learn, id_, request)
+        made = self._worker.run(everybodys, size, learn, id_, request)
         if isinstance(made, _NothingNew):
             raise NothingToLearn(made.unusable, made.version)
         return lambda rows: _save(rows, id_, made)
+
+    def _calibrate_own(self, id_: str, request: CalibrationRequest) -> SaveRows:
+        tenant = self._owner(id_)
+        store = self._store.of(tenant, sees_all=False)
+        made = self._worker.run(store, MOST_OWN, learn_own, tenant, request)
+        if isinstance(made, _NothingNew):
+            raise NothingToLearn(made.unusable, made.version)
+        return lambda rows: _save_own(rows, tenant, made)
+
+    def _owner(self, id_: str) -> str:
+        """The tenant of an own profile: the asking one, which may have none yet, or another whose
+        rows it sees."""
+        mine = self._store.tenant
+        if mine is not None and id_ == own_profile_id(mine):
+            return mine
+        with self._store.reading() as rows:
+            tenant = rows.profiles.get(id_).tenant
+        if tenant is None:
+            raise NotFound("profile", id_)
+        return tenant
 
 
 def _save(rows: Rows, id_: str, made: _NewVersion) -> CreatedResource:
@@ -76,6 +114,45 @@ def _save(rows: Rows, id_: str, made: _NewVersion) -> CreatedResource:
     return CreatedResource(
         f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row)
     )
+
+
+def _save_own(rows: Rows, tenant: str, made: _NewVersion) -> CreatedResource:
+    """Stores a version of a tenant's own. It is used if the promotion says so; if that finds that
+    none should be, the one before ends, which rests on less or on another version of all."""
+    id_ = own_profile_id(tenant)
+    rows.lock(f"profile:{id_}")
+    profile = rows.profiles.find(id_)
+    is_as_it_was = made.revision == (0 if profile is None else rows.profiles.revision(id_))
+    if not is_as_it_was or rows.reports.any_withdrawn(made.learnt["recent"]):
+        raise Conflict(
+            "The profile or its reports changed while the calibration ran; look at it and try"
+            " again."
+        )
+    before = None if profile is None else profile.active_version
+    row = add_own_version(rows, tenant, made.profile, made.document, made.learnt, made.policy)
+    revision = rows.profiles.revision(id_)
+    if made.promoted:
+        rows.profiles.activate(id_, row.version, revision)
+        rows.audit.add("profile.promoted", f"{id_}/{row.version}", before=before, of_tenant=tenant)
+    elif before is not None and made.policy.mode == "automatic":
+        rows.profiles.deactivate(id_, revision)
+        rows.audit.add("profile.deactivated", id_, before=before, of_tenant=tenant)
+    return CreatedResource(
+        f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row)
+    )
+
+
+def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
+    """The version that a tenant's own calibration makes, judged but not stored. Nobody else has to
+    agree, because it predicts for nobody else."""
+    with store.reading() as rows:
+        given = read_own_input(rows, tenant, request)
+        is_known = rests_on_the_same(rows, given)
+    if not given.observations or is_known:
+        return _NothingNew(len(given.unusable), given.base.version)
+    fitted = _fitted(given)
+    promotion = judge(given.policy, fitted, None, requested=request.activate, is_own=True)
+    return _new_version(fitted, given, None, promotion)
 
 
 def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
@@ -104,6 +181,15 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | 
         requested=request.activate,
         is_agreed=given.is_agreed,
     )
+    return _new_version(fitted, given, published, promotion)
+
+
+def _new_version(
+    fitted: Calibration,
+    given: CalibrationInput,
+    published: ProfileComparison | None,
+    promotion: Promotion,
+) -> _NewVersion:
     answer = _calibration_answer(fitted, given, published, promotion)
     return _NewVersion(
         profile=fitted.profile,
@@ -111,6 +197,7 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | 
         document=answer.model_dump(mode="json"),
         learnt=given.learnt(),
         promoted=promotion.promoted,
+        policy=given.policy,
         revision=given.revision,
     )
 
@@ -121,6 +208,8 @@ def _fitted(given: CalibrationInput) -> Calibration:
     # hardware and software change with time, so that what was learnt long ago is less sure
     posterior = given.posterior.with_added_variance(drift_variance(profile))
     made_by = f"calibration on {len(given.runs)} reports and {len(given.benchmark_ids)} benchmarks"
+    if given.owner is not None:
+        made_by += f" of one tenant, on top of version {given.base.version}"
     return calibrate(profile, with_limited_sources(given.observations), made_by, posterior)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,11 @@ from models.calibration.drift import MIN_RUNS, Change, level_changes_among_kinds
 from models.spec.profile import Profile
 from service.learning.model_families import family_of
 from service.resolve.calibration_targets import log_residuals
-from service.resolve.profiles import profile_version
+from service.resolve.profiles import profile_version, reports_of
 from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.prediction import ProfileUsed
 from service.schemas.summary import ChangeAnswer, DriftAnswer, DriftQuery, DriftSeries
 from service.store import Store
-from service.store.reports import ReportFilter
 
 Kind = tuple[str, str, str, str]
 """Chip, fabric, stack and family of models."""
@@ -42,8 +41,8 @@ class Drift:
     def of(self, id_: str, query: DriftQuery) -> dict[str, Any]:
         with self._store.reading() as rows:
             profile = profile_version(rows, id_, query.version)
-            wanted = ReportFilter(
-                profile_id=id_, measured=True, since=query.since, until=query.until
+            wanted = replace(
+                reports_of(rows, id_), measured=True, since=query.since, until=query.until
             )
             reports = rows.reports.newest(wanted, query.limit + 1)
             runs, unusable = StoredRuns(rows).read(reports[: query.limit])

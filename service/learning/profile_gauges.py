@@ -15,6 +15,7 @@ from service.metrics import (
     DATABASE_UP,
     DRIFT,
     DRIFTING_KINDS,
+    OWN_VERSIONS,
     SCHEMA,
     SWEEP_ITEMS_WAITING,
 )
@@ -52,8 +53,11 @@ class ProfileGauges:
 
     def _of_profiles(self) -> Iterator[Metric]:
         with self._store.reading() as rows:
-            active = {row.id: row.active_version for row in rows.profiles.all()}
+            versions = {row.id: row.active_version for row in rows.profiles.shared()}
+            own = rows.profiles.count_own_in_use()
+        active = {id_: version for id_, version in versions.items() if version is not None}
         yield ACTIVE_VERSION.family({(id_,): version for id_, version in active.items()})
+        yield OWN_VERSIONS.family({(): own})
         if self._cost_model.state == "ok":  # drift predicts
             changes = {id_: self._last_changes(id_) for id_ in active}
             largest = {id_: max(each, key=abs, default=0.0) for id_, each in changes.items()}

@@ -118,13 +118,16 @@ def judge(
     *,
     requested: bool,
     is_agreed: bool = True,
+    is_own: bool = False,
 ) -> Promotion:
     """Whether the calibration's version is activated, with the reason.
 
     `published` and `latest_by_source` are the errors of compare_on_published_runs and
     compare_on_latest_runs, which may not grow; the reason names no source. `requested`: the caller
     wants the version active at once, whatever the policy's mode. `is_agreed`: several tenants
-    measured alike what was learnt, or it came without a key.
+    measured alike what was learnt, or it came without a key. `is_own`: the version is for the
+    tenant alone that measured all of it, so that too few runs to hold any out may move it as far as
+    what is known of other fleets lets them (models.calibration.fleet_effects).
     """
     outliers = len(calibration.outliers)
     if 2 * outliers > calibration.observations:
@@ -137,6 +140,8 @@ def judge(
         "peaks of memory": calibration.held_out_memory,
     }
     errors = {what: held_out for what, held_out in candidates.items() if held_out is not None}
+    if not errors and is_own:
+        return _judge_few_own_runs(policy, calibration, requested=requested)
     if not errors:
         rule = f"fewer than {MIN_RUNS_TO_JUDGE} measured step times, or peaks of memory"
         return _not_promoted(f"{rule}: its error on runs that it did not see is unknown")
@@ -168,6 +173,36 @@ def judge(
         return _not_promoted(f"{change}, but {growth}, {margin}")
     return Promotion(
         promoted=True, reason=f"{change}, and nothing gets worse by more than {policy.margin:.1%}"
+    )
+
+
+def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: bool) -> Promotion:
+    """Whether a version for one tenant is activated that rests on too few runs to hold any out."""
+    candidates = {
+        "step times": (calibration.error_before, calibration.error_after),
+        "peaks of memory": (calibration.memory_error_before, calibration.memory_error_after),
+    }
+    errors = {
+        what: (before, after)
+        for what, (before, after) in candidates.items()
+        if before is not None and after is not None
+    }
+    if not errors:
+        return _not_promoted("no step time and no peak of memory was measured to judge it by")
+    change = "of what it has seen " + " and ".join(
+        f"the error of {what} goes from {before:.1%} to {after:.1%}"
+        for what, (before, after) in errors.items()
+    )
+    if all(after > before - _LEAST_FALL for before, after in errors.values()):
+        return _not_promoted(f"{change}, which is no fall")
+    if policy.mode == "manual" and not requested:
+        return _not_promoted(f"{change}; the policy is manual: a person activates it")
+    return Promotion(
+        promoted=True,
+        reason=(
+            f"{change}; these are fewer than {MIN_RUNS_TO_JUDGE}, so that they move it only as far"
+            " as fleets have been seen to differ"
+        ),
     )
 
 

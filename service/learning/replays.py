@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.resolve.answered_layout import best_cluster_and_stack
 from service.resolve.calibration_targets import log_residuals
-from service.resolve.profiles import profile_version
+from service.resolve.profiles import profile_version, reports_of
 from service.resolve.recommended_layouts import RecommendedLayouts
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns
@@ -36,7 +36,6 @@ from service.schemas.summary import (
 )
 from service.store import Rows, Store
 from service.store.answers import Answer
-from service.store.reports import ReportFilter
 
 _REPORTS_PER_ANSWER = 10  # of the limit that a request sets
 
@@ -89,8 +88,8 @@ class Replays:
             replayed = profile_version(rows, id_, version)
             active = profile_version(rows, id_, None)
             stored, unusable = _stored_answers(rows, request)
-            wanted = ReportFilter(
-                profile_id=id_, measured=True, since=request.since, until=request.until
+            wanted = replace(
+                reports_of(rows, id_), measured=True, since=request.since, until=request.until
             )
             reports = rows.reports.newest(wanted, _REPORTS_PER_ANSWER * request.limit)
             runs, _ = StoredRuns(rows).read(reports)

@@ -17,6 +17,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.stack import Stack
 from models.spec.switches import switches_of
+from service.own_profile import is_own
 from service.resolve.resolution import ResolvedQuestion
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
@@ -53,6 +54,7 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
     """What is assumed about a question, whatever is asked about it, one sentence each."""
     problem = resolved.problem
     return [
+        *_own_version(profile),
         *_workload_defaults(question.workload),
         *_unused_workload_fields(question.workload, problem),
         *_unused_shape_fields(question.model, problem),
@@ -74,6 +76,12 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
         *_overlap(problem),
         *_gradient_format(resolved),
     ]
+
+
+def _own_version(profile: Profile) -> list[str]:
+    if not is_own(profile.id):
+        return []
+    return [f"predicted with a version of the tenant's own, for nobody else: {profile.made_by}"]
 
 
 def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:

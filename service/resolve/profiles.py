@@ -15,8 +15,9 @@ from cachetools import LRUCache, cached
 from models.calibration.posterior import Posterior, shipped_posterior
 from models.errors import Invalid, UnknownName
 from models.spec.profile import Profile, shipped_profile
-from service.errors import NotFound, PreconditionFailed
+from service.errors import Conflict, NotFound, PreconditionFailed
 from service.identifiers import digest
+from service.own_profile import own_profile_id
 from service.resolve.disclosure import Disclosure
 from service.schemas.profile import (
     CalibrationAnswer,
@@ -28,11 +29,12 @@ from service.schemas.profile import (
 )
 from service.schemas.question import ProfileWanted
 from service.store import Rows, Store
+from service.store.reports import ReportFilter
 from service.store.tables import ProfileRow, ProfileVersionRow
 from service.store.versions import DEFAULT_PROFILE
 
-_PARSED = 32
-"""Versions of profiles that are kept in memory, some 2 MB each."""
+_PARSED = 64
+"""Versions of profiles that are kept in memory, one to two MB each. Tenants have their own."""
 
 
 def seed(store: Store) -> None:
@@ -65,17 +67,21 @@ def install_profile(rows: Rows, profile: Profile, posterior: Posterior) -> None:
 
 
 def active_profile(rows: Rows) -> Profile:
-    """The version that predictions use unless a request names another."""
-    return profile_version(rows, DEFAULT_PROFILE, None)
+    """The version that predictions for the tenant of these rows use unless a request names another:
+    the tenant's own where one is in use, else the active one that all share."""
+    return profile_version(rows, rows.versions.profile_id, None)
 
 
 def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
-    """A version of the profile; the active one if `version` is None."""
+    """A version of the profile; the active one if `version` is None. Of a tenant's own profile that
+    is not in use, that is the one that all share."""
     current = rows.versions
-    if id_ == DEFAULT_PROFILE and version in (None, current.profile):
+    if id_ == current.profile_id and version in (None, current.profile):
         return _parsed(rows, id_, current.profile, current.profile_hash)
     if version is None:
         version = rows.profiles.get(id_).active_version
+    if version is None:  # of a tenant's own profile that is not in use
+        return profile_version(rows, DEFAULT_PROFILE, None)
     return _parsed(rows, id_, version, rows.profiles.content_hash(id_, version))
 
 
@@ -99,6 +105,13 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
         last = rows.profiles.latest(requested.id).version
         rule = f"profile {requested.id} has no such version; it has 1 to {last}"
         raise Invalid("profile.version", requested.version, rule) from None
+
+
+def reports_of(rows: Rows, id_: str) -> ReportFilter:
+    """The reports that versions of a profile are to agree with: those of runs that it, or a
+    tenant's own version in its place, predicted; of a tenant's own profile, all of the tenant's."""
+    tenant = rows.profiles.get(id_).tenant
+    return ReportFilter(profile_id=id_) if tenant is None else ReportFilter(tenant=tenant)
 
 
 class Profiles:
@@ -129,7 +142,7 @@ class Profiles:
             profile = rows.profiles.get(id_)
             rows.profiles.version(id_, version)
             before, policy = profile.active_version, profile.policy
-            if version < profile.active_version:
+            if before is not None and version < before:
                 # Whoever rolls back does not want the same reports learnt and promoted once more:
                 # from now on a person activates.
                 policy = {**policy, "mode": "manual"}
@@ -138,6 +151,26 @@ class Profiles:
             ):
                 raise PreconditionFailed(etag(profile))
             rows.audit.add("profile.activated", f"{id_}/{version}", before=before)
+        return self.get(id_)
+
+    def deactivate(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
+        """Make a tenant's predictions use the version that all share; with `etags` as in
+        `activate`."""
+        with self._store.writing() as rows:
+            profile = rows.profiles.get(id_)
+            if profile.tenant is None:
+                raise Conflict(
+                    f"All share the profile {id_}, so that one of its versions is always active;"
+                    " activate another."
+                )
+            before = profile.active_version
+            # As in `activate`, a person activates from now on.
+            policy = {**profile.policy, "mode": "manual"}
+            if not _etag_matches(profile, etags) or not rows.profiles.deactivate(
+                id_, profile.revision, policy
+            ):
+                raise PreconditionFailed(etag(profile))
+            rows.audit.add("profile.deactivated", id_, before=before)
         return self.get(id_)
 
     def set_policy(
@@ -178,16 +211,41 @@ def add_version(
     return row
 
 
+def add_own_version(
+    rows: Rows,
+    tenant: str,
+    profile: Profile,
+    calibration: dict[str, Any],
+    learnt: dict[str, Any],
+    policy: Policy,
+) -> ProfileVersionRow:
+    """Store a version of a tenant's own profile, which is made with this policy where there is none
+    yet. The version is not in use. Whoever calls this has locked the profile."""
+    id_ = own_profile_id(tenant)
+    version = 1
+    if rows.profiles.find(id_) is None:
+        own = ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump())
+        rows.profiles.add(own)
+    else:
+        version += rows.profiles.latest(id_).version
+    named = replace(profile, id=id_)
+    row = _version_row(named, version, "calibrated", None, calibration, learnt, tenant)
+    rows.profiles.add_version(row)
+    return row
+
+
 def _version_row(
     profile: Profile,
     version: int,
     origin: str,
-    posterior: Posterior,
+    posterior: Posterior | None,
     calibration: dict[str, Any] | None = None,
     learnt: dict[str, Any] | None = None,
+    tenant: str | None = None,
 ) -> ProfileVersionRow:
     return ProfileVersionRow(
         profile_id=profile.id,
+        tenant=tenant,
         version=version,
         created_at=datetime.now(UTC),
         origin=origin,
@@ -195,7 +253,7 @@ def _version_row(
         content=replace(profile, version=version).to_json(),
         calibration=calibration,
         learnt=learnt,
-        posterior=posterior.to_json(),
+        posterior=None if posterior is None else posterior.to_json(),
     )
 
 
@@ -210,7 +268,11 @@ def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
     ]
     policy = Policy.model_validate(profile.policy)
     return ProfileAnswer(
-        id=profile.id, active_version=profile.active_version, policy=policy, versions=versions
+        id=profile.id,
+        tenant=profile.tenant,
+        active_version=profile.active_version,
+        policy=policy,
+        versions=versions,
     )
 
 
@@ -231,7 +293,8 @@ def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
     terms = row.content["terms"]
     if not rows.sees_all:
         disclosure = Disclosure(rows)
-        calibration = disclosure.calibration(calibration) if calibration else calibration
+        if calibration and row.tenant is None:
+            calibration = disclosure.calibration(calibration)
         terms = disclosure.terms(terms)
     answer = ProfileVersionAnswer(
         id=row.profile_id,

@@ -113,10 +113,12 @@ class Services:
             store=store,
             creation=self.creation.of(store),
             benchmarks=Benchmarks(store),
+            calibrations=self.calibrations.of(store),
             checks=Checks(store),
             comparisons=Comparisons(store),
             drift=Drift(store),
             explanations=Explanations(store),
+            frontiers=Frontiers(store),
             launches=Launches(store),
             predictions=Predictions(store),
             profiles=Profiles(store),
@@ -148,11 +150,16 @@ def require_scope(scope: str) -> Any:
     """A dependency that raises Forbidden unless the caller's key has this scope."""
 
     async def require(request: Request) -> None:
-        caller = _caller(request)
-        if not caller.may(scope):
-            raise Forbidden(scope, sorted(caller.scopes))
+        require_caller_scope(request, scope)
 
     return Depends(require)
+
+
+def require_caller_scope(request: Request, scope: str) -> None:
+    """Raises Forbidden unless the key of the request has this scope."""
+    caller = _caller(request)
+    if not caller.may(scope):
+        raise Forbidden(scope, sorted(caller.scopes))
 
 
 async def _require_cost_model(request: Request) -> None:

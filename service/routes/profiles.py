@@ -8,6 +8,7 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
+from service.own_profile import OWN, is_own, own_profile_id
 from service.routes import examples
 from service.routes.dependencies import (
     ComputationDep,
@@ -15,6 +16,7 @@ from service.routes.dependencies import (
     ResourceId,
     ServicesDep,
     VersionNumber,
+    require_caller_scope,
     require_scope,
 )
 from service.routes.pages import page_response
@@ -27,7 +29,7 @@ from service.schemas.profile import (
 )
 from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
 from service.web import responses
-from service.web.etags import conditional_response, immutable_response, parse_if_match
+from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import JsonRoute
 
 _IF_MATCH = responses.if_match(
@@ -46,14 +48,31 @@ def _if_match_tags(
 IfMatchTags = Annotated[list[str], Depends(_if_match_tags)]
 """The ETags of the profile that the caller says it saw before changing it."""
 
-_CALIBRATE = [require_scope("calibrate")]
+
+async def _profile_id(id_: ResourceId, request: Request) -> str:
+    """The id of a profile; `own` is that of the caller's own."""
+    tenant: str | None = request.state.caller.tenant
+    return own_profile_id(tenant) if id_ == OWN and tenant is not None else id_
+
+
+ProfileId = Annotated[str, Depends(_profile_id)]
+
+
+async def _require_scope_to_change(id_: ProfileId, request: Request) -> None:
+    """What all share is changed with one scope, and what is a tenant's own with that of its
+    reports."""
+    require_caller_scope(request, "report" if is_own(id_) else "calibrate")
+
+
+_CHANGE = [Depends(_require_scope_to_change)]
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRoute)
 
 
 @router.get("", operation_id="listProfiles", response_model=ProfilePage)
 def list_profiles(request: Request, services: ServicesDep) -> JSONResponse:
-    """Every profile with its versions."""
+    """The profile that all share and the caller's own, each with its versions. A key of the scope
+    `admin` sees those of all tenants."""
     return page_response(request, services.profiles.page())
 
 
@@ -64,7 +83,7 @@ def list_profiles(request: Request, services: ServicesDep) -> JSONResponse:
     responses=responses.CONDITIONAL_GET,
     openapi_extra=responses.IF_NONE_MATCH,
 )
-def get_profile(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
+def get_profile(id_: ProfileId, request: Request, services: ServicesDep) -> Response:
     """A profile; its ETag is what activation asks for."""
     return conditional_response(request, *services.profiles.get(id_))
 
@@ -77,10 +96,12 @@ def get_profile(id_: ResourceId, request: Request, services: ServicesDep) -> Res
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def get_profile_version(
-    id_: ResourceId, version: VersionNumber, request: Request, services: ServicesDep
+    id_: ProfileId, version: VersionNumber, request: Request, services: ServicesDep
 ) -> Response:
     """The coefficients of a version and, where reports made it, what they moved."""
-    return immutable_response(request, services.profiles.version(id_, version))
+    document = services.profiles.version(id_, version)
+    # Not the address, since `own` is another profile for another caller.
+    return conditional_response(request, document, f'"profiles/{id_}/versions/{version}"')
 
 
 @router.post(
@@ -88,17 +109,18 @@ def get_profile_version(
     operation_id="createCalibration",
     status_code=201,
     response_model=ProfileVersionAnswer,
-    dependencies=_CALIBRATE,
+    dependencies=_CHANGE,
     responses=responses.CREATE,
 )
 async def create_calibration(
-    id_: ResourceId,
+    id_: ProfileId,
     services: ServicesDep,
     creation: CreationDep,
     body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
 ) -> Response:
-    """Learn a new version from the reports and benchmarks that the active one has not learnt. One
-    at a time: others wait for their turn, and searches wait for none."""
+    """Learn a new version from the reports and benchmarks that the active one has not learnt; of
+    the profile `own`, from the caller's last ones, for the caller alone. One at a time: others wait
+    for their turn, and searches wait for none."""
     request = body or CalibrationRequest()
     return await creation.respond_when_admitted(
         lambda _: services.calibrations.calibrate(id_, request), services.calibration_admission
@@ -109,12 +131,12 @@ async def create_calibration(
     "/{id}/versions/{version}/activate",
     operation_id="activateProfileVersion",
     response_model=ProfileAnswer,
-    dependencies=_CALIBRATE,
+    dependencies=_CHANGE,
     responses=responses.problem_responses(400, 409) | responses.IF_MATCH_REQUIRED,
     openapi_extra=_IF_MATCH,
 )
 def activate_profile_version(
-    id_: ResourceId,
+    id_: ProfileId,
     version: VersionNumber,
     services: ServicesDep,
     seen: IfMatchTags,
@@ -125,16 +147,31 @@ def activate_profile_version(
     return JSONResponse(document, headers={"ETag": etag})
 
 
+@router.post(
+    "/{id}/deactivate",
+    operation_id="deactivateProfile",
+    response_model=ProfileAnswer,
+    dependencies=_CHANGE,
+    responses=responses.problem_responses(400, 409) | responses.IF_MATCH_REQUIRED,
+    openapi_extra=_IF_MATCH,
+)
+def deactivate_profile(id_: ProfileId, services: ServicesDep, seen: IfMatchTags) -> Response:
+    """Make the tenant's predictions use the version that all share again, and set the mode of its
+    own policy to "manual". A profile that all share cannot do without an active version."""
+    document, etag = services.profiles.deactivate(id_, seen)
+    return JSONResponse(document, headers={"ETag": etag})
+
+
 @router.put(
     "/{id}/policy",
     operation_id="setProfilePolicy",
     response_model=ProfileAnswer,
-    dependencies=_CALIBRATE,
+    dependencies=_CHANGE,
     responses=responses.WITH_BODY | responses.IF_MATCH_REQUIRED,
     openapi_extra=_IF_MATCH,
 )
 def set_profile_policy(
-    id_: ResourceId,
+    id_: ProfileId,
     services: ServicesDep,
     body: Annotated[Policy, Body(openapi_examples=examples.POLICIES)],
     seen: IfMatchTags,
@@ -151,7 +188,7 @@ def set_profile_policy(
     dependencies=[require_scope("report")],
 )
 async def get_profile_drift(
-    id_: ResourceId,
+    id_: ProfileId,
     query: Annotated[DriftQuery, Query()],
     services: ServicesDep,
     computation: ComputationDep,
@@ -165,11 +202,11 @@ async def get_profile_drift(
     "/{id}/versions/{version}/replay",
     operation_id="replayProfileVersion",
     response_model=ReplayAnswer,
-    dependencies=_CALIBRATE,
+    dependencies=_CHANGE,
     responses=responses.POST,
 )
 async def replay_profile_version(
-    id_: ResourceId,
+    id_: ProfileId,
     version: VersionNumber,
     services: ServicesDep,
     computation: ComputationDep,

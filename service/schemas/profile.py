@@ -34,13 +34,20 @@ class Policy(Wire):
     after_reports: Annotated[int, Field(ge=1, le=10**6)] | None = None
     """Calibrate without being asked once so many runs (that ended, or ran out of memory) were
     reported since the last version was made; null: only when asked."""
+    own_after_reports: Annotated[int, Field(ge=1, le=10**6)] | None = 3
+    """Make a tenant a version of its own, which predicts for nobody else, once it has reported so
+    many new runs, and half as many as its last version rests on; null: only when the tenant asks.
+    In the policy of a tenant's own profile `after_reports` counts in its place."""
 
 
 class ProfileAnswer(Document):
     """A profile: the active version is the one that predictions use. Its ETag guards activation."""
 
     id: str
-    active_version: int
+    tenant: str | None = None
+    """Whose own it is, and predicts for nobody else; null: all share it."""
+    active_version: int | None
+    """Null of a tenant's own profile that is not in use: its predictions use the shared one."""
     policy: Policy
     versions: list[VersionSummary]
 
@@ -147,7 +154,8 @@ class Promotion(Document):
 
 class CalibrationAnswer(Document):
     based_on: int
-    """The version whose coefficients, with what it knows of them together, were the prior."""
+    """The version whose coefficients, with what it knows of them together, were the prior. Of a
+    tenant's own version, the one that all share."""
     window: Window
     promotion: Promotion
     unseen: UnseenErrors | None
@@ -205,4 +213,5 @@ class CalibrationRequest(TimeSpan):
     activate: bool = False
     """Use the new version at once, under the rules of the policy "automatic"."""
     from_scratch: bool = False
-    """Learn from every report anew, from the shipped version, and not on top of the active one."""
+    """Learn from every report anew, from the shipped version, and not on top of the active one. A
+    tenant's own version is always learnt anew, on top of the active one that all share."""

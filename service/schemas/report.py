@@ -498,6 +498,7 @@ class ReportFilterQuery(TimeSpan):
     architecture: Name | None = None
     outcome: Outcome | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
+    """Of the profile that all share, or of the tenant's own."""
 
 
 class ReportQuery(ReportFilterQuery):

@@ -10,7 +10,7 @@ from copy import copy
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from sqlalchemy import Engine, event, func, select, text
+from sqlalchemy import Engine, event, func, or_, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
@@ -31,7 +31,7 @@ from service.store.profiles import Profiles
 from service.store.reports import Reports
 from service.store.retention import Retention
 from service.store.sweeps import Sweeps
-from service.store.tables import KEY_ID, MAX_STORED, SEEN, TENANT, Owned
+from service.store.tables import KEY_ID, MAX_STORED, SEEN, TENANT, Owned, OwnedOrShared
 from service.store.unavailability import reason_of
 from service.store.versions import Versions, current_versions
 from service.store.write_checks import WriteChecks
@@ -65,15 +65,20 @@ class Rows:
         self.write_checks = WriteChecks(session)
 
     @property
+    def _tenant(self) -> str | None:
+        tenant: str | None = self._session.info.get(TENANT)
+        return tenant
+
+    @property
     def sees_all(self) -> bool:
         """Whether queries are not narrowed to one tenant."""
         return self._session.info.get(SEEN) is None
 
     @property
     def versions(self) -> Versions:
-        """Which versions of what all share are in force."""
+        """Which versions are in force for the tenant of this store."""
         if self.memory is None:
-            return current_versions(self._session)
+            return current_versions(self._session, self._tenant)
         if self._versions is None:
             self._versions = self._known_versions(self.memory)
         return self._versions
@@ -81,9 +86,9 @@ class Rows:
     def _known_versions(self, memory: Memory) -> Versions:
         """Those that were read when the database was as it was when this transaction began."""
         if self._since is None:
-            return current_versions(self._session)
-        key = "versions", self._since
-        return memory.recall(key, lambda: current_versions(self._session))
+            return current_versions(self._session, self._tenant)
+        key = "versions", self._tenant, self._since
+        return memory.recall(key, lambda: current_versions(self._session, self._tenant))
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
         """What `read` makes of the registered entries of the catalogue, which is kept until another
@@ -122,11 +127,17 @@ def _available() -> Iterator[None]:
 
 @event.listens_for(Session, "do_orm_execute")
 def _narrow_to_tenant(state: ORMExecuteState) -> None:
-    """Narrow every query in a session of a tenant to that tenant's rows, whatever the query is."""
+    """Narrow every query in a session of a tenant to that tenant's rows, and to those that all
+    share, whatever the query is."""
     tenant = state.session.info.get(SEEN)
     if tenant is not None and state.is_select:
         state.statement = state.statement.options(
-            with_loader_criteria(Owned, lambda kind: kind.tenant == tenant, include_aliases=True)
+            with_loader_criteria(Owned, lambda kind: kind.tenant == tenant, include_aliases=True),
+            with_loader_criteria(
+                OwnedOrShared,
+                lambda kind: or_(kind.tenant.is_(None), kind.tenant == tenant),
+                include_aliases=True,
+            ),
         )
 
 

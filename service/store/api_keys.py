@@ -49,6 +49,12 @@ class ApiKeys:
             select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
         ).all()
 
+    def tenants(self) -> Sequence[str]:
+        """Every tenant that was ever given a key."""
+        return self._session.scalars(
+            select(ApiKeyRow.tenant).distinct().order_by(ApiKeyRow.tenant)
+        ).all()
+
     def get(self, id_: str) -> ApiKeyRow:
         row = self._session.get(ApiKeyRow, id_)
         if row is None:

@@ -17,6 +17,7 @@ Action = Literal[
     "key.rotated",
     "key.revoked",
     "profile.activated",
+    "profile.deactivated",
     "profile.promoted",
     "policy.set",
     "report.withdrawn",

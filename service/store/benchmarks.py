@@ -36,6 +36,11 @@ class Benchmarks:
             query = query.where(BenchmarkRow.id < before)
         return self._session.scalars(query.order_by(BenchmarkRow.id.desc()).limit(limit)).all()
 
+    def last_ids(self, tenant: str, limit: int) -> list[str]:
+        """The ids of the newest benchmarks of a tenant, newest first."""
+        query = select(BenchmarkRow.id).where(BenchmarkRow.tenant == tenant)
+        return [*self._session.scalars(query.order_by(BenchmarkRow.id.desc()).limit(limit))]
+
     def created_between(
         self, since: datetime | None, until: datetime | None, after_id: str | None
     ) -> Sequence[BenchmarkRow]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, RowMapping, select, update
+from sqlalchemy import CursorResult, RowMapping, func, select, update
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
+from service.store.quota import require_room_for
 from service.store.tables import ProfileRow, ProfileVersionRow
 
 
@@ -21,7 +22,10 @@ class Profiles:
         self._session.flush()
 
     def add_version(self, row: ProfileVersionRow) -> None:
-        """Store a version. The profile's revision grows, because the profile lists its versions."""
+        """Store a version. The profile's revision grows, because the profile lists its versions.
+        Raises StorageFull where it is a tenant's own that may store no more."""
+        if row.tenant is not None:
+            require_room_for(self._session, row.tenant, 1)
         self._session.add(row)
         self._session.flush()
         self._session.execute(
@@ -32,6 +36,11 @@ class Profiles:
 
     def all(self) -> Sequence[ProfileRow]:
         return self._session.scalars(select(ProfileRow).order_by(ProfileRow.id)).all()
+
+    def shared(self) -> Sequence[ProfileRow]:
+        """The profiles that all tenants share."""
+        query = select(ProfileRow).where(ProfileRow.tenant.is_(None))
+        return self._session.scalars(query.order_by(ProfileRow.id)).all()
 
     def find(self, id_: str) -> ProfileRow | None:
         return self._session.get(ProfileRow, id_)
@@ -66,7 +75,11 @@ class Profiles:
         return found
 
     def active(self, id_: str) -> ProfileVersionRow:
-        return self.version(id_, self.get(id_).active_version)
+        """The active version of a profile that all share, which always has one."""
+        version = self.get(id_).active_version
+        if version is None:
+            raise NotFound("active version of profile", id_)
+        return self.version(id_, version)
 
     def latest(self, id_: str, origin: str | None = None) -> ProfileVersionRow:
         query = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
@@ -91,6 +104,16 @@ class Profiles:
         False returned, where the profile is no longer at `revision`."""
         new_policy = {"policy": policy} if policy else {}
         return self._change(id_, revision, active_version=version, **new_policy)
+
+    def deactivate(self, id_: str, revision: int, policy: dict[str, Any] | None = None) -> bool:
+        """The same for no version at all, which a tenant's own profile may have."""
+        new_policy = {"policy": policy} if policy else {}
+        return self._change(id_, revision, active_version=None, **new_policy)
+
+    def count_own_in_use(self) -> int:
+        """How many tenants have a version of their own in use."""
+        own = ProfileRow.tenant.is_not(None), ProfileRow.active_version.is_not(None)
+        return self._session.scalars(select(func.count(ProfileRow.id)).where(*own)).one()
 
     def set_policy(self, id_: str, policy: dict[str, Any], revision: int) -> bool:
         """Set the policy. Nothing is changed, and False returned, where the profile is no longer at

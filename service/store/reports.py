@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session, undefer
 from service.errors import NotFound
 from service.identifiers import digest
 from service.metrics import count_report
+from service.own_profile import OWN, OWN_PREFIX, is_own
 from service.store.arrivals import Arrivals, RowValues
 from service.store.prepared import execute, first_row
 from service.store.tables import SEEN, TENANT, ReportRow, Table
@@ -31,9 +32,7 @@ from service.store.tables import SEEN, TENANT, ReportRow, Table
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _INFORMATIVE = _MEASURED | (ReportRow.outcome == "out_of_memory")
 _DID_FIT = (ReportRow.outcome == "ok") | (_MEASURED & (ReportRow.outcome != "out_of_memory"))
-_EXACT = (
-    "chip", "stack", "architecture", "outcome", "profile_id", "profile_version", "tenant"
-)  # fmt: skip
+_EXACT = "chip", "stack", "architecture", "outcome", "profile_version", "tenant"
 """The fields of a filter that are columns, which are to have its value."""
 _SEEN = bindparam("seen", type_=String())
 """The tenant whose reports a query sees; None where it sees all."""
@@ -73,6 +72,7 @@ class ReportFilter:
     architecture: str | None = None
     outcome: str | None = None
     profile_id: str | None = None
+    """Only reports of runs that this profile predicted, or a tenant's own version in its place."""
     profile_version: int | None = None
     since: datetime | None = None
     """The earliest time of measurement, inclusive."""
@@ -96,6 +96,9 @@ class ReportFilter:
         for name in _EXACT:
             if (wanted := getattr(self, name)) is not None:
                 query = query.where(getattr(ReportRow, name) == wanted)
+        if self.profile_id is not None:
+            in_its_place = ReportRow.profile_id.startswith(OWN_PREFIX)
+            query = query.where(or_(ReportRow.profile_id == self.profile_id, in_its_place))
         if self.since is not None:
             query = query.where(ReportRow.measured_at >= self.since)
         if self.until is not None:
@@ -151,7 +154,8 @@ class Reports:
             report["words_hash"] = _words_hash(report)
         execute(self._session, _INSERT, stored)
         for report in stored:
-            count_report(report["outcome"], report["profile_id"], report["residual"])
+            profile = OWN if is_own(report["profile_id"]) else report["profile_id"]
+            count_report(report["outcome"], profile, report["residual"])
         return stored
 
     def count(self, wanted: ReportFilter) -> int:
@@ -266,6 +270,18 @@ class Reports:
         step says nothing of either."""
         query = wanted.narrow(select(ReportRow).where(_INFORMATIVE))
         return self._session.scalars(query.order_by(ReportRow.id)).all()
+
+    def last_informative_ids(self, wanted: ReportFilter, limit: int) -> list[str]:
+        """The ids of the newest of these, newest first."""
+        query = wanted.narrow(select(ReportRow.id).where(_INFORMATIVE))
+        return [*self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit))]
+
+    def any_withdrawn(self, ids: Sequence[str]) -> bool:
+        """Whether any of the reports with these ids, which must fit one query, is withdrawn."""
+        withdrawn = select(ReportRow.id).where(
+            ReportRow.id.in_(ids), ReportRow.withdrawn_at.is_not(None)
+        )
+        return self._session.scalars(withdrawn.limit(1)).first() is not None
 
     def count_informative(self, wanted: ReportFilter) -> int:
         return self._session.scalars(

@@ -67,6 +67,13 @@ class Owned:
     tenant: Mapped[str | None] = mapped_column()
 
 
+class OwnedOrShared:
+    """Rows that belong to a tenant, or that all share where they have none. A store of a tenant
+    sees its own and the shared ones."""
+
+    tenant: Mapped[str | None] = mapped_column()
+
+
 def _made_under() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(
         ["profile_id", "profile_version"],
@@ -84,22 +91,24 @@ def _by_text(table: str) -> Index:
     return Index(f"ix_{table}_text", "text_key", "tenant", "id")
 
 
-class ProfileRow(Table):
+class ProfileRow(OwnedOrShared, Table):
     """A profile. `revision` grows with every change and is shown in the ETag. `policy` says who
-    activates the versions that calibrations make."""
+    activates the versions that calibrations make. A tenant's own profile (service.own_profile)
+    stands in for the shared one unless `active_version` is null."""
 
     __tablename__ = "profiles"
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    active_version: Mapped[int]
+    active_version: Mapped[int | None]
     revision: Mapped[int]
     policy: Mapped[dict[str, Any]]
 
 
-class ProfileVersionRow(Table):
+class ProfileVersionRow(OwnedOrShared, Table):
     """A version of a profile, which is never changed. `origin` is "shipped" or "calibrated".
     `content_hash` shows whether a release ships another content. `learnt` says which reports the
-    version rests on. `posterior` (models.calibration.posterior) is loaded by calibrations only."""
+    version rests on. `posterior` (models.calibration.posterior) is loaded by calibrations only; a
+    tenant's own version has none, since nothing is learnt on top of it."""
 
     __tablename__ = "profile_versions"
 

@@ -1,13 +1,14 @@
-"""Which versions of what many share are in force: two answers under the same ones are the same."""
+"""Which versions are in force for a tenant: two answers under the same ones are the same."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
+from service.own_profile import own_profile_id
 from service.store.prepared import first_row
 from service.store.tables import CatalogRow, EvidenceRow, ProfileRow, ProfileVersionRow
 
@@ -19,8 +20,10 @@ DEFAULT_PROFILE = "default"
 class Versions:
     """The versions that one moment sees."""
 
+    profile_id: str
+    """The profile that predicts: the tenant's own where it is in use, else the default one."""
     profile: int
-    """The active version of the default profile."""
+    """Its active version."""
     profile_hash: str
     """The hash of its content."""
     evidence: str | None
@@ -32,6 +35,7 @@ class Versions:
 
 _CURRENT = (
     select(
+        ProfileVersionRow.profile_id,
         ProfileVersionRow.version,
         ProfileVersionRow.content_hash,
         select(EvidenceRow.release).limit(1).scalar_subquery(),
@@ -42,13 +46,16 @@ _CURRENT = (
         (ProfileVersionRow.profile_id == ProfileRow.id)
         & (ProfileVersionRow.version == ProfileRow.active_version),
     )
-    .where(ProfileRow.id == DEFAULT_PROFILE)
+    .where(or_(ProfileRow.id == DEFAULT_PROFILE, ProfileRow.id == bindparam("own")))
+    .order_by(ProfileRow.tenant.is_(None))  # the own one first
+    .limit(1)
 )
 """One query, made once: answers that are known already cost little more than it."""
 
 
-def current_versions(session: Session) -> Versions:
-    found = first_row(session, _CURRENT)
+def current_versions(session: Session, tenant: str | None) -> Versions:
+    own = None if tenant is None else own_profile_id(tenant)
+    found = first_row(session, _CURRENT, {"own": own})
     if found is None:
         raise NotFound("profile", DEFAULT_PROFILE)
     return Versions(*found)

@@ -440,6 +440,20 @@ def test_a_database_that_has_no_keys_is_said_without_a_traceback(url: str) -> No
     assert "Traceback" not in refused.stderr
 
 
+def test_runs_out_of_memory_narrow_the_frontier_of_their_own_tenant_alone(
+    guarded: TestClient, key
+) -> None:
+    a, b = key("a"), key("b")
+    report = {**PREDICTION, "outcome": "out_of_memory"}
+    assert guarded.post("/v1/reports", json=report, headers=a).status_code == 201
+    question = {**QUESTION, "grid": {"num_chips": [8]}}
+    told = [
+        any("left out" in reason for reason in answer.json()["reasons"])
+        for answer in (guarded.post("/v1/frontiers", json=question, headers=who) for who in (a, b))
+    ]
+    assert told == [True, False]
+
+
 def test_runs_out_of_memory_warn_their_own_tenant_alone(guarded: TestClient, key) -> None:
     ours, theirs = key("a"), key("b")
     report = {**PREDICTION, "outcome": "out_of_memory"}

@@ -33,7 +33,7 @@ def test_what_would_be_too_much_is_refused_whole_and_others_go_on(make_client) -
     assert client.post("/v1/benchmarks", json=GEMM, headers=a).status_code == 201
     too_many = client.post("/v1/reports", json={"reports": [REPORT] * 3}, headers=a)
     detail = assert_problem(too_many, "storage-full")["detail"]
-    assert "may store 4 predictions, recommendations, reports, benchmarks and items" in detail
+    assert "may store 4 predictions, recommendations, reports, benchmarks, items of" in detail
     assert "SHARDWRIGHT_MAX_STORED_PER_TENANT" in detail
     assert client.get("/v1/reports", headers=a).json()["items"] == []
     two = client.post("/v1/reports", json={"reports": [REPORT] * 2}, headers=a)

@@ -1,0 +1,21 @@
+"""A tenant's own profile, whose versions rest on what that tenant measured. While one of them is
+active it predicts for that tenant, and for nobody else, in the place of the shared version."""
+
+from __future__ import annotations
+
+from service.identifiers import digest
+
+OWN = "own"
+"""What a path calls the own profile of whoever asks."""
+OWN_PREFIX = f"{OWN}-"
+_DIGITS = 16
+
+
+def own_profile_id(tenant: str) -> str:
+    """The id of a tenant's own profile, whether there is one yet or not."""
+    return OWN_PREFIX + digest(tenant)[:_DIGITS]
+
+
+def is_own(profile_id: str) -> bool:
+    """Whether a profile belongs to a tenant."""
+    return profile_id.startswith(OWN_PREFIX)
