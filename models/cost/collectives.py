@@ -344,7 +344,7 @@ def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     if f.is_torus:
         return around(dims, g, group) * c.scaleup_hop_s + (out - 1) * c.scaleout_hop_s
     step = c.ring_step_s if out > 1 else 0.0
-    fast, slow = max(c.scaleup_hop_s, step), max(c.scaleout_hop_s, step)
+    fast, slow = c.scaleup_hop_s + step, c.scaleout_hop_s + step
     return (up - 1) * out * fast + (out - 1) * slow
 
 
