@@ -333,12 +333,13 @@ def latency(c: CoefficientRecord, g: Groups, group: int, path: float) -> float:
 @compiled
 def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
     """Once round a ring of the group: a message passes every member, over slow hops between domains
-    and fast ones within; each a step of the ring, which takes what its network needs at least where
-    it leaves a domain.
+    and fast ones within; each a step of the ring, to which its network adds something where it
+    leaves a domain.
 
     NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops, and a network's overhead in
-    every step between nodes; it has no tree for gathers and scatters. The rings of a torus run at
-    the same time, both ways round.
+    every step of a ring between nodes; it takes the larger of a hop and this overhead, where here
+    they add up. It has no tree for gathers and scatters. The rings of a torus run at the same time,
+    both ways round.
     """
     up, out = spread(dims, g, group)
     if f.is_torus:

@@ -119,7 +119,7 @@ class Coefficients:
     scaleout_hop_s: Number = _positive("generation stack fabric")
     """Latency of a hop between domains, in seconds."""
     ring_step_s: Number = _positive("fabric")
-    """The least time that a step takes of a ring that leaves the domain, in seconds."""
+    """What a network adds to every step of a ring that leaves the domain, in seconds."""
     stall_s: Number = _positive("stack fabric")
     """Host time of a hop of a tensor-parallel collective beside pipeline sends, in seconds."""
     send_s: Number = _positive("stack")

@@ -407,9 +407,10 @@ def _words(arguments: Mapping[str, Any]) -> str:
 
 
 def _word(name: str, value: Any) -> str:
+    is_flag = name.startswith("--")
     if isinstance(value, list):
-        value = ",".join(map(str, value))
-    if name.startswith("--"):
+        value = (" " if is_flag else ",").join(map(str, value))
+    if is_flag:
         return name if value is True else f"{name} {value}"
     text = str(value).lower() if isinstance(value, bool) else value
     return f"{name}={text}"

@@ -520,6 +520,7 @@ def test_slices_of_a_torus_are_those_that_a_row_prints(
         ({"overlap_grad_reduce": True}, "overlap_data", True),
         ({"attention": "flash-1"}, "attention_kernel", "flash1"),
         ({"cuda_graphs": "none"}, "moe_graphs", "none"),
+        ({"cuda_graphs": "partial"}, "moe_graphs", "partial"),
         ({"cuda_graphs": "full"}, "moe_graphs", "full"),
         ({"grouped_gemm": "cutedsl_fused"}, "experts_at_once", True),
         ({"grouped_gemm": False}, "experts_at_once", False),
@@ -532,6 +533,19 @@ def test_switches_are_fields_of_the_stack(
 ) -> None:
     run = published_runs.read(row(training={"switches": switches}), YEAR)
     assert getattr(run.problem.stack, field) == expected
+
+
+@pytest.mark.parametrize(("organisation", "overlaps"), [("nvidia", True), ("kaist", False)])
+def test_what_few_set_is_on_in_recipes_of_the_makers_alone(
+    organisation: str, overlaps: bool
+) -> None:
+    own = {**row()["source"], "organisation": organisation}
+    stack = published_runs.read(row(source=own), YEAR).problem.stack
+    assert (stack.overlap_tensor, stack.overlap_data) == (overlaps, overlaps)
+    stated = {"switches": {"tp_comm_overlap": True}}
+    assert published_runs.read(
+        row(source=own, training=stated), YEAR
+    ).problem.stack.overlap_tensor
 
 
 def test_words_of_a_switch_that_say_nothing_more_change_nothing() -> None:
