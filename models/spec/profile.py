@@ -153,7 +153,7 @@ class Coefficients:
     trouble, in seconds."""
     host_gb_s: Number = _positive("generation chip")
     """Bandwidth between a device and host memory, for offload, in GB/s."""
-    activation_memory: Number = _positive("stack fleet")
+    activation_memory: Number = _positive("steps stack fleet")
     """Memory of activations as allocated, as a multiple of the counted bytes."""
     logit_memory: Number = _positive("stack")
     """Memory of logits and their gradient, as a multiple of the counted bytes."""

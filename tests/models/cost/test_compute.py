@@ -291,7 +291,7 @@ def test_a_padded_vocabulary_has_whole_tiles_on_every_rank() -> None:
     for pads in ("vocabulary", "nothing"):
         problem = on_stack("megatron", replace(question(), architecture=gpt), pads=pads)
         c = replace(PROFILE.coefficients(problem.scopes), ragged_rows=0.5)
-        facts, record = asked(problem).facts[0], coefficient_records([c])[0]
+        facts, record = asked(problem, np.array([NONE])).facts[0], coefficient_records(c)[0]
         heads.append(head_time(facts, Shard(8192.0, 8192.0, 1.0, 1.0, 1.0), record).forward)
     padded, raw = heads
     assert padded < raw < 2 * padded
