@@ -64,7 +64,9 @@ def test_rows_that_are_no_whole_vectors_cost_rate_unless_they_are_padded(
         stack = replace(problem.stack, pads=pads, launch="compiled")
         problem = replace(problem, stack=stack)
         c = replace(PROFILE.coefficients(problem.scopes), ragged_rows=0.5)
-        products = linear(asked(problem, np.array([NONE])).facts[0], coefficient_records(c)[0], 8192.0, *sides)
+        products = linear(
+            asked(problem, np.array([NONE])).facts[0], coefficient_records(c)[0], 8192.0, *sides
+        )
         seconds.append(np.array(products))
     padded, raw = seconds
     assert raw == pytest.approx(padded * (1 if whole else 2))

@@ -545,9 +545,7 @@ def test_what_few_set_is_on_in_recipes_of_the_makers_alone(
     stack = published_runs.read(row(source=own), YEAR).problem.stack
     assert (stack.overlap_tensor, stack.overlap_data) == (overlaps, overlaps)
     stated = {"switches": {"tp_comm_overlap": True}}
-    assert published_runs.read(
-        row(source=own, training=stated), YEAR
-    ).problem.stack.overlap_tensor
+    assert published_runs.read(row(source=own, training=stated), YEAR).problem.stack.overlap_tensor
 
 
 def test_words_of_a_switch_that_say_nothing_more_change_nothing() -> None:
