@@ -159,8 +159,8 @@ def as_of(stack: Stack, year: float) -> Stack:
 
 
 def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack:
-    """The stack as somebody ran it that year, now where none is given, who does not say how: without
-    what few set, unless these are the makers of the framework."""
+    """The stack as somebody who does not say how ran it that year, or now where none is given:
+    without what few set, unless these are the makers of the framework."""
     table = _tables().get(stack.id, _NO_TABLE)
     if organisation in table.makers:
         return stack
