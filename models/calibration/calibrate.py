@@ -30,6 +30,8 @@ from models.spec.profile import Profile, Term, TermKey, to_natural
 
 # Of the prior's spread. A smaller shift moves no prediction by a tenth of a percent.
 _VISIBLE_SHIFT = 0.02
+# Of an offset's spread. What a smaller shift would move is a twentieth of what nobody knows.
+_TOLD_SHIFT = 0.05
 # A term whose posterior spread is below this share of its prior's is in the joint posterior.
 _INFORMED_SHARE = 0.98
 
@@ -214,13 +216,17 @@ def _told_terms(
         for key, term in fitted.items()
         if key in profile.by_key
         or term.spread < _INFORMED_SHARE * before[key].spread
-        or _is_visible(before[key], term)
+        or _shift(before[key], term) > _TOLD_SHIFT
     }
 
 
 def _is_visible(before: Term, after: Term) -> bool:
-    shift = abs(after.mean - before.mean)
-    return is_identified(before, after) or shift > _VISIBLE_SHIFT * before.spread
+    return is_identified(before, after) or _shift(before, after) > _VISIBLE_SHIFT
+
+
+def _shift(before: Term, after: Term) -> float:
+    """In standard deviations of the prior."""
+    return abs(after.mean - before.mean) / before.spread
 
 
 def _error(fit: Fit, predicted: Array) -> float | None:

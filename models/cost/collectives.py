@@ -333,18 +333,19 @@ def latency(c: CoefficientRecord, g: Groups, group: int, path: float) -> float:
 @compiled
 def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
     """Once round a ring of the group: a message passes every member, over slow hops between domains
-    and fast ones within; each a step of the ring, which takes what its network needs at least where
-    it leaves a domain.
+    and fast ones within; each a step of the ring, to which its network adds something where it
+    leaves a domain.
 
     NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops, and a network's overhead in
-    every step between nodes; it has no tree for gathers and scatters. The rings of a torus run at
-    the same time, both ways round.
+    every step of a ring between nodes; it takes the larger of a hop and this overhead, where here
+    they add up. It has no tree for gathers and scatters. The rings of a torus run at the same time,
+    both ways round.
     """
     up, out = spread(dims, g, group)
     if f.is_torus:
         return around(dims, g, group) * c.scaleup_hop_s + (out - 1) * c.scaleout_hop_s
     step = c.ring_step_s if out > 1 else 0.0
-    fast, slow = max(c.scaleup_hop_s, step), max(c.scaleout_hop_s, step)
+    fast, slow = c.scaleup_hop_s + step, c.scaleout_hop_s + step
     return (up - 1) * out * fast + (out - 1) * slow
 
 

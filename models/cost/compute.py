@@ -70,6 +70,12 @@ EAGER_GATE = 2
 RECURRENCE_LAUNCHES = 8
 """Kernels of a linear mixer's forward: its convolution, the steps over chunks (four to six in
 flash-linear-attention and mamba_ssm), its norm and its gate."""
+SENDING = 0.5
+"""The part of a sparse layer's routing launches that sends tokens to experts and back, which is not
+captured with the rest (Megatron-Core captures moe_router and moe_preprocess)."""
+VOCABULARY_MULTIPLE = 128
+"""Of which the columns of a rank are a multiple where the vocabulary is padded (Megatron-LM
+--make-vocab-size-divisible-by)."""
 CHOICE_LAUNCHES = 6
 """Kernels that score, choose and gather keys, or pool them."""
 
@@ -205,7 +211,10 @@ def embedding_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
 def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
     """Final norm, output projection and cross-entropy over fp32 logits. Every module of multi-token
     prediction adds a head and a projection; its layer is counted with the others."""
-    product = linear_16(f, c, shard.tokens, f.hidden_size, f.vocab_size / shard.tp)
+    columns = f.vocab_size / shard.tp
+    if f.pads_vocabulary:
+        columns = math.ceil(columns / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    product = linear_16(f, c, shard.tokens, f.hidden_size, columns)
     vocabulary = f.vocab_size / shard.tp if f.parallel_loss else f.vocab_size
     logits = move(f, c, shard.tokens * vocabulary * f.loss_traffic_bytes) * 0.5
     heads, more = 1 + f.mtp_layers, mtp_projection(f, shard, c)
@@ -457,6 +466,14 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     kernels, and where it is sparse routing and dispatch; and a few for every local expert, from a
     loop in C++, or for all at once. A conversion goes with every product in a low format."""
     low = f.gemm_bytes < 2
+    experts = 0.0
+    if layer.sparse:
+        experts = 1.0 if f.experts_at_once else layer.num_experts / shard.ep
+        experts *= (6 if low else 2) * c.expert_launch_s
+    older = math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))
+    if f.partly_captured:
+        sent = c.routing_launches * SENDING if layer.sparse else 0.0
+        return (sent * c.launch_s + experts) * older
     products = layer.num_products + (2 if layer.dense_width > 0 else 0)
     count = products * (3.0 if low else 1.0)
     count += 2 if layer.attends else 0
@@ -464,9 +481,6 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     count += 3 * layer.adapters  # down, up, and their sum
     count += RECURRENCE_LAUNCHES if layer.recurs else 0
     count += layer.num_norms * (1 if f.fused else 3) + (4 if f.fused else 10)
-    experts = 0.0
     if layer.sparse:
         count += c.routing_launches
-        experts = 1.0 if f.experts_at_once else layer.num_experts / shard.ep
-    seconds = count * c.launch_s + experts * (6 if low else 2) * c.expert_launch_s
-    return seconds * math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))
+    return (count * c.launch_s + experts) * older

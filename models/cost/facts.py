@@ -110,6 +110,8 @@ class Facts(NamedTuple):
     """Of the encoder of images; 0 where there is none."""
     # the chip
     gemm_tile: float
+    pads_products: bool
+    pads_vocabulary: bool
     compute_units: float
     """Of a device."""
     gemm_flops: float
@@ -162,6 +164,7 @@ class Facts(NamedTuple):
     loss_chunks: float
     keeps_logits: bool
     experts_at_once: bool
+    partly_captured: bool
     gathers_matrices: bool
     parameter_shards: bool
     whole_gradients: bool
@@ -512,6 +515,8 @@ def _facts(problem: Problem) -> Facts:
         head_parameters=count.lm_head + mtp_extra,
         encoder_layers=len(architecture.encoder.layers) if architecture.encoder else 0,
         gemm_tile=chip.gemm_tile,
+        pads_products=problem.pads_products,
+        pads_vocabulary=stack.pads == "vocabulary",
         compute_units=chip.compute_units / chip.devices_per_chip,
         gemm_flops=gemm_flops,
         gemm_format_bits={"fp8": 8, "int8": 8, "fp4": 4}.get(number_format.gemm, 16),
@@ -549,6 +554,7 @@ def _facts(problem: Problem) -> Facts:
         loss_chunks=stack.loss_chunks,
         keeps_logits=stack.keeps_logits,
         experts_at_once=stack.experts_at_once,
+        partly_captured=problem.is_partly_captured,
         gathers_matrices=stack.gather_unit == "matrix",
         parameter_shards=problem.keeps_sharded_parameters,
         whole_gradients=stack.whole_gradients,

@@ -14,6 +14,9 @@ from models.cost.facts import CoefficientRecord, Facts, LayerFacts
 
 TILE_M, TILE_N = 128, 256
 """The usual output tile of a tensor-core GEMM on large problems (cuBLAS, CUTLASS)."""
+VECTOR_BYTES = 16
+"""What kernels on tensor cores load of a row at a time (NVIDIA, Matrix Multiplication Background
+User's Guide, "Tensor Core Requirements": fastest where rows are multiples of 16 bytes)."""
 FLASH_HALF_LENGTH = 500
 """Tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100."""
 WHOLE_HEAD = 128
@@ -60,7 +63,7 @@ def linear(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Pass
 @compiled
 def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Passes:
     """A projection that stays in 16 bits: the head, a router."""
-    rate = f.flops_16 * c.gemm_16
+    rate = f.flops_16 * c.gemm_16 * row_share(f, c, k, n, 2.0)
     return Passes(
         product(f, c, m, k, n, 1.0, rate, 2.0),
         product(f, c, m, n, k, 1.0, rate, 2.0),
@@ -72,7 +75,7 @@ def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> P
 def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups: float) -> Passes:
     """So many projections at a time, of m rows each: three products of the same FLOPs and different
     shapes."""
-    rate = f.gemm_flops * gemm_efficiency(f, c)
+    rate = f.gemm_flops * gemm_efficiency(f, c) * row_share(f, c, k, n, f.gemm_bytes)
     if groups > 1:
         rate *= c.grouped_gemm
     return Passes(
@@ -116,6 +119,14 @@ def product(
     flops = groups * 2.0 * m * n * k * whole_tiles(f, m) * whole_tiles(f, n)
     moved = groups * ((m * k + k * n) * element_bytes + m * n * f.activation_bytes)
     return max(flops / (rate * busy), moved / (f.memory_bytes_s * c.memory))
+
+
+@compiled
+def row_share(f: Facts, c: CoefficientRecord, k: float, n: float, element_bytes: float) -> float:
+    """The share of the rate that is left of products between k and n features. Each of the three
+    reads or writes rows of both, which are slow to load where they are no whole vectors."""
+    whole = (k * element_bytes) % VECTOR_BYTES == 0 and (n * element_bytes) % VECTOR_BYTES == 0
+    return 1.0 if whole or f.pads_products else c.ragged_rows
 
 
 @compiled

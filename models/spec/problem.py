@@ -98,7 +98,16 @@ class Problem:
     def is_captured(self) -> bool:
         """Whether a step is captured once and replayed as a graph on the device, which leaves no
         gaps between kernels."""
-        return self.architecture.is_moe and self.stack.captures_experts
+        return self.architecture.is_moe and self.stack.moe_graphs == "full"
+
+    @property
+    def is_partly_captured(self) -> bool:
+        """Whether all of it is captured but for the experts."""
+        return self.architecture.is_moe and self.stack.moe_graphs == "partial"
+
+    @property
+    def pads_products(self) -> bool:
+        return self.stack.pads == "products" and self.launch != "eager"
 
     @property
     def max_virtual_stages(self) -> int:

@@ -61,6 +61,9 @@ class Coefficients:
     """Rate of large 8-bit matrix multiplications, as a fraction of the dense peak."""
     gemm_4: Number = _fraction("generation chip stack fleet")
     """Rate of large 4-bit matrix multiplications, as a fraction of the dense peak."""
+    ragged_rows: Number = _fraction("generation")
+    """The rate of a product on tensor cores whose matrices have rows of no whole number of vectors,
+    as a fraction of that of others."""
     gemm_tail_waves: Number = _positive("generation")
     """Time lost at the end of a matrix multiplication, in waves of tiles over the whole chip."""
     grouped_gemm: Number = _fraction("generation stack")
@@ -116,7 +119,7 @@ class Coefficients:
     scaleout_hop_s: Number = _positive("generation stack fabric")
     """Latency of a hop between domains, in seconds."""
     ring_step_s: Number = _positive("fabric")
-    """The least time that a step takes of a ring that leaves the domain, in seconds."""
+    """What a network adds to every step of a ring that leaves the domain, in seconds."""
     stall_s: Number = _positive("stack fabric")
     """Host time of a hop of a tensor-parallel collective beside pipeline sends, in seconds."""
     send_s: Number = _positive("stack")
@@ -150,7 +153,7 @@ class Coefficients:
     trouble, in seconds."""
     host_gb_s: Number = _positive("generation chip")
     """Bandwidth between a device and host memory, for offload, in GB/s."""
-    activation_memory: Number = _positive("stack fleet")
+    activation_memory: Number = _positive("steps stack fleet")
     """Memory of activations as allocated, as a multiple of the counted bytes."""
     logit_memory: Number = _positive("stack")
     """Memory of logits and their gradient, as a multiple of the counted bytes."""

@@ -241,6 +241,10 @@ class Stack:
     """Into how many parts of a micro-batch head and loss are divided, one worked on at a time."""
     keeps_logits: bool = False
     """The last stage of a pipeline keeps the logits of all micro-batches until the step ends."""
+    pads: Literal["nothing", "vocabulary", "products"] = "nothing"
+    """What it pads until the rows of matrices are whole vectors: the vocabulary (Megatron-LM
+    --make-vocab-size-divisible-by), or every product that is not launched eagerly, as compilers do
+    (XLA gpu/transforms/cublas_pad_for_gemms.h, PyTorch torch/_inductor/fx_passes/pad_mm.py)."""
     low_precision_activations: bool = False
     """Inputs of activation functions are kept in the format of GEMMs (DeepSeek-V3 §3.3.3)."""
     fused: bool = True
@@ -249,8 +253,9 @@ class Stack:
     """Norms are fused kernels, even where the other operations are not."""
     launch: Literal["eager", "compiled", "graph"] = "eager"
     """How kernels are launched, which decides what a launch costs the host."""
-    captures_experts: bool = False
-    """Steps of sparse models are captured as graphs, whatever `launch` is."""
+    moe_graphs: Literal["none", "partial", "full"] = "none"
+    """How much of a step of a sparse model is captured as CUDA graphs, whatever `launch` is:
+    nothing; all but the experts and what sends tokens to them and back ("partial"); or all."""
     experts_at_once: bool = False
     """One grouped kernel multiplies for all experts of a device; otherwise a loop launches one for
     each expert."""

@@ -102,6 +102,8 @@ class Switch:
     source: str
     numerics: bool = False
     """Whether it changes what is computed: who trains decides about it, whatever it would gain."""
+    rarely_set: bool = False
+    """Whether few set it but the makers of the framework, in the recipes that they publish."""
 
     def default_at(self, year: float | None = None) -> Dated:
         """What the framework did that year when it was told nothing; now, where none is given."""
@@ -154,6 +156,16 @@ def as_of(stack: Stack, year: float) -> Stack:
         if then != switch.taken_at():
             earlier[switch.field] = then.value
     return replace(stack, **earlier)
+
+
+def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack:
+    """The stack as somebody who does not say how ran it that year, or now where none is given:
+    without what few set, unless these are the makers of the framework."""
+    table = _tables().get(stack.id, _NO_TABLE)
+    if organisation in table.makers:
+        return stack
+    unset = {one.field: one.default_at(year).value for one in table.switches if one.rarely_set}
+    return replace(stack, **unset)
 
 
 def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
@@ -316,6 +328,8 @@ _CONDITIONS: dict[Condition, Callable[[Problem, Layout], bool]] = {
 class _Table:
     releases: Mapping[str, float]
     switches: tuple[Switch, ...]
+    makers: tuple[str, ...] = ()
+    """The organisations that make the framework and publish tuned recipes for it."""
 
 
 _NO_TABLE = _Table(releases={}, switches=())
@@ -349,6 +363,7 @@ def _table_from(
     return _Table(
         releases=dict(sorted(document["releases"].items(), key=lambda item: float(item[1]))),
         switches=tuple(_switch_from(one, stack, known) for one in (*document["switches"], *rest)),
+        makers=tuple(document.get("makers", ())),
     )
 
 
@@ -365,6 +380,7 @@ def _switch_from(entry: Mapping[str, Any], stack: Stack, known: Mapping[str, flo
         taken=_dated(entry.get("taken", own), known),
         source=entry["source"],
         numerics=entry.get("numerics", False),
+        rarely_set=entry.get("rarely_set", False),
     )
 
 
@@ -391,9 +407,10 @@ def _words(arguments: Mapping[str, Any]) -> str:
 
 
 def _word(name: str, value: Any) -> str:
+    is_flag = name.startswith("--")
     if isinstance(value, list):
-        value = ",".join(map(str, value))
-    if name.startswith("--"):
+        value = (" " if is_flag else ",").join(map(str, value))
+    if is_flag:
         return name if value is True else f"{name} {value}"
     text = str(value).lower() if isinstance(value, bool) else value
     return f"{name}={text}"

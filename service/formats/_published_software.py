@@ -12,7 +12,7 @@ from models.errors import UnknownName
 from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.stack import Stack
-from models.spec.switches import as_of
+from models.spec.switches import as_of, as_usually_run
 from service.formats._published_switches import stated_switches
 
 Row = Mapping[str, Any]
@@ -53,8 +53,10 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
     except UnknownName:
         assumed.append("stack")
         stack = catalogue.stack("generic")
-    if row.get("date"):
-        stack = as_of(stack, _decimal_year(software_date(row)))
+    year = _decimal_year(software_date(row)) if row.get("date") else None
+    if year is not None:
+        stack = as_of(stack, year)
+    stack = as_usually_run(stack, row["source"].get("organisation") or "", year)
     changes = _stated_changes(training, stack) | stated_switches(training)
     if "attention_kernel" not in changes:
         assumed.append("attention_kernel")

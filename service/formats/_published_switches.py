@@ -23,8 +23,8 @@ _ATTENTION_KERNELS = {
     "flash-2": "flash2",
 }
 """Other words, such as "flash", leave the version open, or name what the chip's best kernel is."""
-_GRAPHS = {"none": False, "partial": True, "full": True, "on": True}
-"""Whether steps are captured, by the extent that is stated."""
+_GRAPHS = {"none": "none", "partial": "partial", "full": "full", "on": "full"}
+"""How much of a step is captured, by the extent that is stated."""
 
 
 def _flag(field: str) -> Callable[[Any], Changes]:
@@ -58,7 +58,7 @@ _READERS: dict[str, Callable[[Any], Changes]] = {
     "reduce_dtype": _named("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
     "fp8_param_gather": _gathers_fp8,
     "fp8_all_gather": _gathers_fp8,
-    "cuda_graphs": _named("captures_experts", _GRAPHS),
+    "cuda_graphs": _named("moe_graphs", _GRAPHS),
 }
 """By name of a switch. Those that are not here are read elsewhere, or change nothing that the
 models tell apart."""

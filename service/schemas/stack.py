@@ -132,8 +132,9 @@ class StackFields(Wire):
     fused_norm: bool | None = None
     """Norms are fused kernels, even where other element-wise operations are not."""
     launch: Literal["eager", "compiled", "graph"] | None = None
-    captures_experts: bool | None = None
-    """Steps of sparse models are captured as graphs, whatever `launch` is."""
+    moe_graphs: Literal["none", "partial", "full"] | None = None
+    """How much of a step of a sparse model is captured as CUDA graphs, whatever `launch` is:
+    nothing, all but the experts, or all."""
     experts_at_once: bool | None = None
     """One grouped kernel multiplies for all experts of a device."""
     fused_routing: bool | None = None

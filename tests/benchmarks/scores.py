@@ -149,8 +149,8 @@ def ranking(scored: Sequence[Scored]) -> dict[str, float | None]:
 
 
 def sweeps(scored: Sequence[Scored]) -> list[list[Scored]]:
-    """Runs of one source, model shape, chip, chip count, sequence, batch and format, in five or
-    more layouts.
+    """Runs of one source, model shape, chip, chip count, sequence, batch and format, with the same
+    switches, in five or more layouts.
 
     Of repeats of a layout one is returned, with the mean of the measured times.
     """
@@ -165,6 +165,7 @@ def sweeps(scored: Sequence[Scored]) -> list[list[Scored]]:
             cluster["chip"],
             cluster["num_chips"],
             w.seq_len,
+            s.row["training"].get("switches"),
         ]
         together[json.dumps([*key, w.global_batch, w.precision], sort_keys=True)][s.layout].append(
             s

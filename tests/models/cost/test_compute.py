@@ -267,3 +267,31 @@ def test_a_run_has_the_biases_of_the_shipped_model_of_its_shape() -> None:
     assert (alike.name, alike.vocab_size) == ("run", 201216)
     other = Architecture.from_shape(name="run", vocab_size=201216, **{**shape, "num_layers": 23})  # type: ignore[arg-type]
     assert catalogue.with_known_biases(other) == other
+
+
+def test_graphs_save_the_launches_of_what_they_capture() -> None:
+    """A host that needs a second a launch sets the pace of a step. Captured in part, it still
+    launches experts and what sends tokens to them; a dense model has nothing of that."""
+
+    def seconds(model: str, graphs: str) -> float:
+        problem = on_stack("megatron", question(model, global_batch=64), moe_graphs=graphs)
+        c = replace(PROFILE.coefficients(problem.scopes), launch_s=1.0, expert_launch_s=0.1)
+        layout = Layouts.of([Layout(dp_shard=64, zero_stage=1)])
+        return float(predict(problem, layout, c).step_time_s[0])
+
+    assert seconds("mixtral-8x7b", "partial") < 0.9 * seconds("mixtral-8x7b", "none")
+    assert seconds("mixtral-8x7b", "partial") > 0.1 * seconds("mixtral-8x7b", "none")
+    assert seconds("llama-3.1-8b", "partial") == seconds("llama-3.1-8b", "none")
+
+
+def test_a_padded_vocabulary_has_whole_tiles_on_every_rank() -> None:
+    """GPT-2's 50,257 entries are padded to 50,304 (Megatron-LM), or leave rows that are slow."""
+    gpt = replace(catalogue.architecture("llama-3.2-1b"), vocab_size=50257)
+    heads = []
+    for pads in ("vocabulary", "nothing"):
+        problem = on_stack("megatron", replace(question(), architecture=gpt), pads=pads)
+        c = replace(PROFILE.coefficients(problem.scopes), ragged_rows=0.5)
+        facts, record = asked(problem, np.array([NONE])).facts[0], coefficient_records(c)[0]
+        heads.append(head_time(facts, Shard(8192.0, 8192.0, 1.0, 1.0, 1.0), record).forward)
+    padded, raw = heads
+    assert padded < raw < 2 * padded

@@ -9,7 +9,7 @@ import pytest
 
 from models.cost.facts import coefficient_records
 from models.cost.facts import question as asked
-from models.cost.kernels import attention
+from models.cost.kernels import attention, linear
 from models.cost.predictions import predict
 from models.spec import catalogue
 from models.spec.attention import Indexer
@@ -42,6 +42,41 @@ def test_a_ring_of_chunks_has_shorter_kernels_than_the_whole_sequence() -> None:
         longer.append(np.diff(found.time["context_s"])[0])
     ring, gathered = longer
     assert ring > gathered >= 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "sides", "whole"),
+    [
+        ("bf16", (4096, 50264), True),
+        ("bf16", (4096, 50257), False),
+        ("bf16", (4100, 50264), False),
+        ("fp8", (4096, 50264), False),
+        ("fp8", (4096, 50272), True),
+    ],
+)
+def test_rows_that_are_no_whole_vectors_cost_rate_unless_they_are_padded(
+    precision: str, sides: tuple[int, int], whole: bool
+) -> None:
+    """16 bytes are 8 elements of 16 bits and 16 of 8."""
+    seconds = []
+    for pads in ("products", "nothing"):
+        problem = question(precision=precision)
+        stack = replace(problem.stack, pads=pads, launch="compiled")
+        problem = replace(problem, stack=stack)
+        c = replace(PROFILE.coefficients(problem.scopes), ragged_rows=0.5)
+        products = linear(
+            asked(problem, np.array([NONE])).facts[0], coefficient_records(c)[0], 8192.0, *sides
+        )
+        seconds.append(np.array(products))
+    padded, raw = seconds
+    assert raw == pytest.approx(padded * (1 if whole else 2))
+
+
+def test_a_compiler_pads_only_what_it_compiles() -> None:
+    problem = question()
+    for launch, pads in (("eager", False), ("compiled", True), ("graph", True)):
+        stack = replace(problem.stack, pads="products", launch=launch)
+        assert replace(problem, stack=stack).pads_products == pads
 
 
 def test_kernels_are_no_newer_than_the_newest_that_ran_on_the_generation() -> None:

@@ -350,8 +350,8 @@ class Kernels:
 def ring_s(c: Coefficients, members: int, nodes: int) -> float:
     """A call, and once round a ring."""
     step = c.ring_step_s if nodes > 1 else 0.0
-    near = (members // nodes - 1) * nodes * max(c.scaleup_hop_s, step)
-    return c.collective_s + near + (nodes - 1) * max(c.scaleout_hop_s, step)
+    near = (members // nodes - 1) * nodes * (c.scaleup_hop_s + step)
+    return c.collective_s + near + (nodes - 1) * (c.scaleout_hop_s + step)
 
 
 def gather_s(c: Coefficients, size: float, members: int, nodes: int) -> float:

@@ -179,7 +179,7 @@ def test_every_step_of_a_ring_that_leaves_a_node_takes_what_its_network_needs(st
     """NCCL src/graph/tuning.cc; and no group is faster for being spread over more nodes."""
     c = ideal(scaleup_hop_s=1e-6, scaleout_hop_s=1e-5, ring_step_s=step)
     node, nodes = (catalogue.cluster("dgx-h100-superpod", chips) for chips in (8, 64))
-    expected = 8 * 7 * max(1e-6, step) + 7 * max(1e-5, step)
+    expected = 8 * 7 * (1e-6 + step) + 7 * (1e-5 + step)
     assert seconds(nodes, "all_gather", c, 0.0) == pytest.approx(expected)
     assert seconds(node, "all_gather", c, 0.0) == pytest.approx(7e-6)
     q, of_c = question(problem_on(nodes), np.array([NONE])), coefficient_records(c)[0]

@@ -192,7 +192,9 @@ def test_a_token_goes_once_to_each_expert_before_it_went_once_to_each_domain(
 def test_all_to_alls_run_beside_another_micro_batch_since_the_stack_can(
     date: str, overlaps: bool
 ) -> None:
-    assert published_runs.read(row(date=date), YEAR).problem.stack.overlap_expert == overlaps
+    makers = {"organisation": "nvidia"}
+    read = published_runs.read(row(date=date, source=makers), YEAR)
+    assert read.problem.stack.overlap_expert == overlaps
 
 
 def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
@@ -253,8 +255,8 @@ def test_a_loss_that_nothing_compiles_is_in_several_kernels() -> None:
     ).problem.stack
     assert (stack.loss, stack.launch) == ("pytorch", "eager")
     assert (
-        published_runs.read(row(training={"compile": False}), YEAR).problem.stack.loss == "fused"
-    )  # needs no compiler
+        published_runs.read(row(stack="nanotron", training={"compile": False}), YEAR)
+    ).problem.stack.loss == "fused"  # needs no compiler
 
 
 @pytest.mark.parametrize(("date", "sizes"), [("2024-10", {4}), ("2026-01", {1, 2, 4, 8})])
@@ -519,8 +521,9 @@ def test_slices_of_a_torus_are_those_that_a_row_prints(
         ({"gradient_bucketing": False}, "overlap_data", False),
         ({"overlap_grad_reduce": True}, "overlap_data", True),
         ({"attention": "flash-1"}, "attention_kernel", "flash1"),
-        ({"cuda_graphs": "none"}, "captures_experts", False),
-        ({"cuda_graphs": "full"}, "captures_experts", True),
+        ({"cuda_graphs": "none"}, "moe_graphs", "none"),
+        ({"cuda_graphs": "partial"}, "moe_graphs", "partial"),
+        ({"cuda_graphs": "full"}, "moe_graphs", "full"),
         ({"grouped_gemm": "cutedsl_fused"}, "experts_at_once", True),
         ({"grouped_gemm": False}, "experts_at_once", False),
         ({"reduce_dtype": "bf16"}, "reduce_bytes", 2.0),
@@ -532,6 +535,17 @@ def test_switches_are_fields_of_the_stack(
 ) -> None:
     run = published_runs.read(row(training={"switches": switches}), YEAR)
     assert getattr(run.problem.stack, field) == expected
+
+
+@pytest.mark.parametrize(("organisation", "overlaps"), [("nvidia", True), ("kaist", False)])
+def test_what_few_set_is_on_in_recipes_of_the_makers_alone(
+    organisation: str, overlaps: bool
+) -> None:
+    own = {**row()["source"], "organisation": organisation}
+    stack = published_runs.read(row(source=own), YEAR).problem.stack
+    assert (stack.overlap_tensor, stack.overlap_data) == (overlaps, overlaps)
+    stated = {"switches": {"tp_comm_overlap": True}}
+    assert published_runs.read(row(source=own, training=stated), YEAR).problem.stack.overlap_tensor
 
 
 def test_words_of_a_switch_that_say_nothing_more_change_nothing() -> None:

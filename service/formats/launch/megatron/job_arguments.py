@@ -123,7 +123,7 @@ def switches(job: Job) -> dict[str, Any]:
     experts to a capacity, and HybridEP does (transformer_config.py)."""
     found = dict(launch_arguments(job.problem, job.layout))
     if _has_capacity(job):
-        return {name: {"deepep": "hybridep"}.get(value, value) for name, value in found.items()}
+        return {name: "hybridep" if value == "deepep" else value for name, value in found.items()}
     return found
 
 

@@ -311,7 +311,7 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
             " model.moe_expert_rank_capacity_factor=1.5, over which tokens are dropped,"
             " model.moe_paged_stash=true, model.use_transformer_engine_op_fuser=true and"
             " rng.te_rng_tracker=true with model.use_te_rng_tracker=true, beside the dispatcher"
-            " flex with hybridep: set these too, or ask with captures_experts false."
+            " flex with hybridep: set these too, or ask with moe_graphs none."
         )
     yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
     yield from job_arguments.notes(job)
