@@ -519,10 +519,15 @@ def _forwards_first(p: Problem, x: Layouts) -> Array:
     An auxiliary loss over the global batch is known only after the forward of every micro-batch,
     unless the stack keeps running statistics for it.
     """
-    over_global_batch = p.workload.load_balancing == "global_batch_loss"
-    if not p.architecture.is_moe or not over_global_batch or p.stack.running_balance:
+    if not balances_global_batch(p):
         return _every(x)
     return (x.schedule == AFAB) | (x.num_micro_batches(p.workload.global_batch) == 1)
+
+
+def balances_global_batch(p: Problem) -> bool:
+    """Whether there is a load-balancing loss over the global batch that constrains schedules."""
+    over_global_batch = p.workload.load_balancing == "global_batch_loss"
+    return p.architecture.is_moe and over_global_batch and not p.stack.running_balance
 
 
 def _balancing_message(p: Problem, x: Layout) -> str:
