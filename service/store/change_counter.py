@@ -1,9 +1,11 @@
-"""Tells whether anything was committed to a database, without a query."""
+"""Tells whether anything was committed to a database, or whether a row is as it was, in
+microseconds."""
 
 from __future__ import annotations
 
 import sqlite3
 from threading import Lock
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -21,16 +23,22 @@ class ChangeCounter:
     def count(self) -> int | None:
         """A number that is another one once something was committed; None where that is not
         known."""
+        row = self.row("PRAGMA data_version")
+        return None if row is None else int(row[0])
+
+    def row(self, query: str, *values: str) -> tuple[Any, ...] | None:
+        """The first row that a query of SQLite finds, as it is stored; None where there is none, or
+        where that is not known."""
         if self._file is None:
             return None
         with self._lock:
             try:
                 if self._connection is None:
                     self._connection = self._connect(self._file)
-                (count,) = self._connection.execute("PRAGMA data_version").fetchone()
+                row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
             except sqlite3.Error:
                 return None
-        return int(count)
+        return row
 
     def close(self) -> None:
         with self._lock:

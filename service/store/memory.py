@@ -14,6 +14,8 @@ from sqlalchemy import Engine
 from service.store.change_counter import ChangeCounter
 
 T = TypeVar("T")
+State = int | tuple[Any, ...]
+"""The count of changes, or the row alone that a value is made of (service.store.change_counter)."""
 
 _AT_HAND_S = 30.0  # so long at most
 
@@ -25,8 +27,8 @@ _BYTES = 2**15
 @dataclass(frozen=True, slots=True)
 class _AtHand:
     value: Any
-    since: int | None
-    """The count of changes when it was read; None for what never changes."""
+    since: State | None
+    """What was read before it; None for what never changes."""
     until: float
 
 
@@ -34,7 +36,8 @@ class Memory:
     """Values by keys. What was used least recently goes first.
 
     Some never change under their key: versions, and answers by their ids. The others are `at hand`
-    until somebody commits something to the database, and for half a minute at most.
+    until somebody commits something to the database, or changes the row that they are made of, and
+    for half a minute at most.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -66,19 +69,21 @@ class Memory:
         self.keep(key, (value,))
         return value
 
-    def at_hand(self, key: Hashable) -> Any:
+    def at_hand(self, key: Hashable, row: State | None = None) -> Any:
         """The value that was put at hand under a key, or None if something was committed since, or
-        too much time has passed. This asks the database nothing that could take time."""
+        too much time has passed. Of a value that was put with its row, `row` is that now. This asks
+        the database nothing that could take time."""
         found: _AtHand | None = self.get(key)
         if found is None or time.monotonic() > found.until:
             return None
-        is_as_it_was = found.since is None or self.changes.count() == found.since
+        is_as_it_was = found.since is None or found.since == (row or self.changes.count())
         return found.value if is_as_it_was else None
 
     def put_at_hand(
-        self, key: Hashable, since: int | None, value: object, size: int = _BYTES
+        self, key: Hashable, since: State | None, value: object, size: int = _BYTES
     ) -> None:
-        """Puts a value at hand that was read after `changes.count()` was `since`."""
+        """Puts a value at hand that was read after `changes.count()` was `since`, or after the row
+        that it is made of was."""
         if since is not None:
             self.keep(key, _AtHand(value, since, time.monotonic() + _AT_HAND_S), size)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from sqlalchemy import update
 
 from service.store import Store, database
 from service.store import memory as memories
@@ -73,6 +74,28 @@ def test_what_is_at_hand_is_gone_after_a_commit(store: Store) -> None:
     register(store, "mine")
     assert memory.at_hand("key") is None
     assert memory.at_hand("other") == "value"
+
+
+def test_what_is_at_hand_with_its_row_is_gone_once_that_is_another(store: Store) -> None:
+    memory, query = store.memory, "select name, version from catalog_entries where name = ?"
+    assert memory.changes.row(query, "mine") is None
+    register(store, "mine")
+    row = memory.changes.row(query, "mine")
+    assert row == ("mine", 1)
+    memory.put_at_hand("key", row, "value")
+    register(store, "yours")
+    assert memory.at_hand("key", memory.changes.row(query, "mine")) == "value"
+    assert memory.at_hand("key") is None
+    with store.writing() as rows:
+        rows._session.execute(update(CatalogRow).where(CatalogRow.name == "mine").values(version=7))
+    assert memory.at_hand("key", memory.changes.row(query, "mine")) is None
+
+
+@ON_BOTH
+def test_no_row_is_known_where_a_query_fails_or_the_database_is_another(store: Store) -> None:
+    assert store.memory.changes.row("select nothing from nowhere") is None
+    is_sqlite = store._engine.dialect.name == "sqlite"
+    assert store.memory.changes.row("select 1") == ((1,) if is_sqlite else None)
 
 
 def test_what_was_read_before_a_commit_is_never_at_hand(store: Store) -> None:
