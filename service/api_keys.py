@@ -67,12 +67,13 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
     """The caller whose key is in the Authorization headers of a request. Raises Unauthenticated
     unless there is exactly one header, with a key that is known, not revoked and not expired."""
     id_, secret = _parse_key(authorization)
-    stored = store.memory.changes.row(PRESENTED_IN_SQLITE, id_)
+    changes = store.memory.changes
+    since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
     with store.reading() as rows:
         key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
     if key is None:
         raise Unauthenticated(_NOT_KNOWN)
-    store.memory.put_at_hand(("key", id_), stored, key)
+    store.memory.put_at_hand(("key", id_), since, key, row=stored)
     now = datetime.now(UTC)
     caller = _checked(key, secret, now)
     if _use_is_to_be_noted(key, now):
@@ -86,8 +87,7 @@ def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
     """The same where the key is as it was when it was last read, or None where it has to be read.
     Raises Unauthenticated."""
     id_, secret = _parse_key(authorization)
-    stored = store.memory.changes.row(PRESENTED_IN_SQLITE, id_)
-    key: PresentedKey | None = store.memory.at_hand(("key", id_), stored)
+    key: PresentedKey | None = store.memory.at_hand(("key", id_))
     now = datetime.now(UTC)
     if key is None or _use_is_to_be_noted(key, now):
         return None
