@@ -19,6 +19,7 @@ from models.spec.hardware import Chip, Cluster, Fabric
 from models.spec.problem import Problem
 from models.spec.stack import Stack
 from service.formats import huggingface
+from service.identifiers import digest
 from service.json_pointers import prefix_errors, relocate_errors
 from service.resolve.explicit_models import explicit_fields
 from service.resolve.hardware_names import chip_named_in, misspelt
@@ -135,7 +136,7 @@ class Resolver:
         """`usd_per_chip_hour` is the price of a cluster that names none of its own."""
         asked = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
         return self._rows.recall(
-            ("question", asked, usd_per_chip_hour),
+            ("question", digest(asked), usd_per_chip_hour),
             lambda: self._resolve(question, usd_per_chip_hour),
         )
 
@@ -180,7 +181,7 @@ class Resolver:
         every question that has the field in the same words, so that what is worked out of it is
         found again too: questions of one job differ in their workload and layout alone."""
         asked = question.model_dump_json(include={field}, exclude_unset=True)
-        return self._rows.recall(("part", asked, *others), resolve)
+        return self._rows.recall(("part", digest(asked), *others), resolve)
 
     def _architecture_as_used(
         self, form: ModelForm
