@@ -23,7 +23,7 @@ from service.errors import Conflict, NotFound, Unauthenticated, Unavailable
 from service.identifiers import digest
 from service.settings import Misconfigured, from_environment
 from service.store import Store, database
-from service.store.api_keys import PresentedKey
+from service.store.api_keys import PRESENTED_IN_SQLITE, PresentedKey
 from service.store.tables import ApiKeyRow
 
 SCOPES = {
@@ -70,12 +70,13 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
     """The caller whose key is in the Authorization headers of a request. Raises Unauthenticated
     unless there is exactly one header, with a key that is known, not revoked and not expired."""
     id_, secret = _parse_key(authorization)
-    since = store.memory.changes.count()
+    changes = store.memory.changes
+    since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
     with store.reading() as rows:
         key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
     if key is None:
         raise Unauthenticated(_NOT_KNOWN)
-    store.memory.put_at_hand(("key", id_), since, key)
+    store.memory.put_at_hand(("key", id_), since, key, row=stored)
     now = datetime.now(UTC)
     caller = _checked(key, secret, now)
     if _use_is_to_be_noted(key, now):
@@ -86,8 +87,8 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
 
 
 def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
-    """The same without asking the database, or None where that has to be asked. Raises
-    Unauthenticated."""
+    """The same where the key is as it was when it was last read, or None where it has to be read.
+    Raises Unauthenticated."""
     id_, secret = _parse_key(authorization)
     key: PresentedKey | None = store.memory.at_hand(("key", id_))
     now = datetime.now(UTC)

@@ -17,17 +17,19 @@ import numpy as np
 
 from models.columns import Array
 from models.spec.adapters import Lora
+from models.spec.architecture import Architecture
 from models.spec.attention import Attention
 from models.spec.device_order import DeviceOrders
 from models.spec.encoder import Encoder
-from models.spec.hardware import Dim
+from models.spec.hardware import Cluster, Dim
 from models.spec.identity import cached_by_identity
 from models.spec.layer import Layer
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
 from models.spec.projection import Projection, parameters_of
-from models.spec.recompute import LAST, NONE, PIECES
+from models.spec.recompute import LAST, NONE, PIECES, Recomputed
 from models.spec.recurrence import Recurrence
+from models.spec.stack import Stack
 
 CONTEXT = ("ring", "allgather", "ulysses")
 RING, CONTEXT_ALLGATHER, ULYSSES = range(len(CONTEXT))
@@ -354,8 +356,10 @@ COEFFICIENTS = np.dtype([(field.name, "f8") for field in fields(Coefficients)])
 _COEFFICIENT_VALUES = attrgetter(*(field.name for field in fields(Coefficients)))
 
 
+@cached_by_identity(_CACHED_QUESTIONS)
 def coefficient_records(c: Coefficients) -> Array:
-    """Coefficients as records, (1,); or (n,), where some are arrays of n draws."""
+    """Coefficients as records, (1,); or (n,), where some are arrays of n draws. They are shared by
+    all who ask: nobody writes to them."""
     values = _COEFFICIENT_VALUES(c)
     if not any(isinstance(value, np.ndarray) for value in values):
         return np.array([values], dtype=COEFFICIENTS)
@@ -420,8 +424,8 @@ def _question(problem: Problem, policies: tuple[int, ...]) -> Question:
     return Question(
         facts=_fact_records(problem),
         layers=_layer_records(problem),
-        policies=_policies(problem, policies, problem.architecture.kinds),
-        dims=records(DimFacts, [_dim(dim) for dim in problem.cluster.dims]),
+        policies=_policy_records(problem.stack, problem.architecture.kinds, policies),
+        dims=_dim_records(problem.cluster),
         order=device_order(problem.cluster.device_orders),
         images=_images(problem, policies),
     )
@@ -432,19 +436,43 @@ def _fact_records(problem: Problem) -> Array:
     return records(Facts, [_facts(problem)])
 
 
-@cached_by_identity(_CACHED_QUESTIONS)
 def _layer_records(problem: Problem) -> Array:
-    return records(LayerFacts, _layers(problem))
+    architecture, workload = problem.architecture, problem.workload
+    skips_last = tuple(map(problem.stack.skips_last_product, architecture.kinds))
+    return _records_of_kinds(architecture, workload.attended_length, workload.lora, skips_last)
+
+
+# A prediction asks of a model under several stacks, and a job of one model under many batches, so
+# that what does not depend on all of a problem is kept by what it does depend on.
+
+
+@cached_by_identity(_CACHED_QUESTIONS)
+def _records_of_kinds(
+    architecture: Architecture, seq_len: float, lora: Lora | None, skips_last: tuple[bool, ...]
+) -> Array:
+    hidden = architecture.hidden_size
+    kinds = zip(architecture.kinds, architecture.trained_layers_per_kind, skips_last, strict=True)
+    return records(
+        LayerFacts,
+        [_layer(kind, count, hidden, seq_len, lora, skips) for kind, count, skips in kinds],
+    )
+
+
+@cached_by_identity(_CACHED_QUESTIONS, objects=2)
+def _policy_records(stack: Stack, kinds: tuple[Layer, ...], policies: tuple[int, ...]) -> Array:
+    rows = [_policy(stack.recomputed(number, kind)) for number in policies for kind in kinds]
+    return records(PolicyFacts, rows).reshape(len(policies), len(kinds))
+
+
+@cached_by_identity(_CACHED_QUESTIONS)
+def _dim_records(cluster: Cluster) -> Array:
+    return records(DimFacts, [_dim(dim) for dim in cluster.dims])
 
 
 def _images(problem: Problem, policies: tuple[int, ...]) -> Images:
     encoder = problem.architecture.encoder
     if encoder is None:
-        nothing = np.zeros(1, record_type(EncoderFacts))
-        return Images(
-            _fact_records(problem), nothing, records(LayerFacts, []),
-            _policies(problem, policies, ()), np.zeros((0, 2)),
-        )  # fmt: skip
+        return _no_images(len(policies))._replace(facts=_fact_records(problem))
     image = float(encoder.patches_per_image)
     facts = _facts(problem)._replace(
         seq_len=image,
@@ -457,8 +485,20 @@ def _images(problem: Problem, policies: tuple[int, ...]) -> Images:
         facts=records(Facts, [facts]),
         encoder=records(EncoderFacts, [_encoder(encoder)]),
         layers=records(LayerFacts, _encoder_layers(problem, encoder)),
-        policies=_policies(problem, policies, encoder.kinds),
+        policies=_policy_records(problem.stack, encoder.kinds, policies),
         projector=np.array(encoder.projector.matrices, dtype=float).reshape(-1, 2),
+    )
+
+
+@cache
+def _no_images(policies: int) -> Images:
+    """Without the facts, which are those of the problem."""
+    return Images(
+        facts=np.zeros(0, record_type(Facts)),
+        encoder=np.zeros(1, record_type(EncoderFacts)),
+        layers=np.zeros(0, record_type(LayerFacts)),
+        policies=np.zeros((policies, 0), record_type(PolicyFacts)),
+        projector=np.zeros((0, 2)),
     )
 
 
@@ -574,22 +614,15 @@ def _facts(problem: Problem) -> Facts:
     )
 
 
-def _layers(problem: Problem) -> list[LayerFacts]:
-    counts = problem.architecture.trained_layers_per_kind
-    hidden, seq_len = problem.architecture.hidden_size, problem.workload.attended_length
-    kinds = zip(problem.architecture.kinds, counts, strict=True)
-    lora = problem.workload.lora
-    return [_layer(problem, layer, count, hidden, seq_len, lora) for layer, count in kinds]
-
-
 def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
     hidden, image = encoder.hidden_size, encoder.patches_per_image
+    skips_last = problem.stack.skips_last_product
     kinds = [(kind, encoder.layers.count(kind)) for kind in encoder.kinds]
-    return [_layer(problem, kind, count, hidden, image, None) for kind, count in kinds]
+    return [_layer(kind, count, hidden, image, None, skips_last(kind)) for kind, count in kinds]
 
 
 def _layer(
-    problem: Problem, layer: Layer, count: float, hidden: int, seq_len: float, lora: Lora | None
+    layer: Layer, count: float, hidden: int, seq_len: float, lora: Lora | None, skips_last: bool
 ) -> LayerFacts:
     """`seq_len`: tokens that attend to each other."""
     dense, moe = layer.dense, layer.moe
@@ -608,7 +641,7 @@ def _layer(
         gated=layer.feed_forward.gated if layer.feed_forward else False,
         parallel=layer.parallel,
         num_norms=layer.num_norms,
-        skips_last_product=problem.skips_last_product(layer),
+        skips_last_product=skips_last,
         sparse=moe is not None,
         num_experts=moe.num_experts if moe else 1,
         experts_per_token=moe.experts_per_token if moe else 0,
@@ -753,18 +786,9 @@ def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
     }
 
 
-def _policies(problem: Problem, numbers: Sequence[int], kinds: Sequence[Layer]) -> Array:
-    rows = []
-    for number in numbers:
-        for kind in kinds:
-            done = problem.recomputed(number, kind)
-            pieces = sum(1 << bit for bit, name in enumerate(ALL_PIECES) if name in done.pieces)
-            rows.append(
-                PolicyFacts(
-                    done.whole, pieces, done.skips_last, done.tensor, done.context, done.expert
-                )
-            )
-    return records(PolicyFacts, rows).reshape(len(numbers), len(kinds))
+def _policy(done: Recomputed) -> PolicyFacts:
+    pieces = sum(1 << bit for bit, name in enumerate(ALL_PIECES) if name in done.pieces)
+    return PolicyFacts(done.whole, pieces, done.skips_last, done.tensor, done.context, done.expert)
 
 
 def _dim(dim: Dim) -> DimFacts:

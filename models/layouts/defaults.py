@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from models.layouts.placement import groups
-from models.layouts.rules import RULES_BY_NAME
+from models.layouts.rules import RULES_BY_NAME, balances_global_batch
 from models.spec.layout import TORUS_AXES, Layout, Layouts
 from models.spec.problem import Problem
 
@@ -93,8 +93,10 @@ def _pipeline_defaults(problem: Problem, layout: Layout, given: Collection[str])
 def _first_allowed_schedule(problem: Problem, layout: Layout, schedules: Iterable[str]) -> str:
     """The first of these schedules that the load balancing of the workload allows; where it allows
     none, the first of all."""
-    rule = RULES_BY_NAME["balancing_needs_all_forwards_first"]
     names = list(schedules)
+    if not balances_global_batch(problem):
+        return names[0]
+    rule = RULES_BY_NAME["balancing_needs_all_forwards_first"]
     for name in names:
         if rule.test(problem, Layouts.of([replace(layout, schedule=name)]))[0]:
             return name

@@ -33,7 +33,7 @@ from models.spec.layout import (
     pipeline_outermost,
 )
 from models.spec.problem import Problem
-from models.spec.recompute import FULL, MODULES, NONE, RECOMPUTE, STACK_SELECTIVE, policy_code
+from models.spec.recompute import FULL, MODULES, NONE, STACK_SELECTIVE, policy_code
 from models.spec.recurrence import Mamba2, Recurrence
 
 
@@ -67,13 +67,13 @@ BATCH_FIELD = "workload.global_batch"
 def _every(x: Layouts) -> Array:
     """True for each of the layouts: the rule does not concern this problem."""
     # In the shape of a column: the space tests chains by schedules as two-dimensional columns.
-    return np.ones_like(x.pp, dtype=bool)
+    return np.ones(x.pp.shape, dtype=bool)
 
 
 def _among(column: Array, offered: Iterable[int]) -> Array:
     """Whether each value of a column is among those that are offered. For as few as these it is
     several times as fast as np.isin."""
-    found = np.zeros_like(column, dtype=bool)
+    found = np.zeros(column.shape, dtype=bool)
     for one in offered:
         found |= column == one
     return found
@@ -355,15 +355,11 @@ def _schedule_has_its_shape(p: Problem, x: Layouts) -> Array:
     enough = {"any": m > 0, "stages": m >= x.pp, "multiple": m % x.pp == 0}
     plain = (x.virtual_stages == 1) & enough[p.stack.plain_micro_batches]
     both_ways = (x.virtual_stages == 1) & (x.pp % 2 == 0) & (m >= 2 * x.pp) & (m % 2 == 0)
-    piped = np.select(
-        [
-            _among(x.schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE)),
-            x.schedule == INTERLEAVED,
-            x.schedule == ZERO_BUBBLE_V,
-            x.schedule == DUALPIPE,
-        ],
-        [plain, interleaved, x.virtual_stages == 2, both_ways],
-        False,
+    piped = (
+        (_among(x.schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE)) & plain)
+        | ((x.schedule == INTERLEAVED) & interleaved)
+        | ((x.schedule == ZERO_BUBBLE_V) & (x.virtual_stages == 2))
+        | ((x.schedule == DUALPIPE) & both_ways)
     )
     return np.where(x.pp == 1, single, piped & (x.virtual_stages <= p.max_virtual_stages))
 
@@ -439,6 +435,8 @@ def _stated_layers_add_up(p: Problem, x: Layouts) -> Array:
     Chunks without layers are those of an embedding or a head by itself, which only chunks that are
     dealt out in rounds may be. nanotron has its own way of splitting.
     """
+    if not x.states_layers.any():
+        return ~x.states_layers
     stated = x.stated_layers
     chunk = np.arange(stated.shape[1])
     chunks = (x.pp * x.virtual_stages)[:, None]
@@ -521,10 +519,15 @@ def _forwards_first(p: Problem, x: Layouts) -> Array:
     An auxiliary loss over the global batch is known only after the forward of every micro-batch,
     unless the stack keeps running statistics for it.
     """
-    over_global_batch = p.workload.load_balancing == "global_batch_loss"
-    if not p.architecture.is_moe or not over_global_batch or p.stack.running_balance:
+    if not balances_global_batch(p):
         return _every(x)
     return (x.schedule == AFAB) | (x.num_micro_batches(p.workload.global_batch) == 1)
+
+
+def balances_global_batch(p: Problem) -> bool:
+    """Whether there is a load-balancing loss over the global batch that constrains schedules."""
+    over_global_batch = p.workload.load_balancing == "global_batch_loss"
+    return p.architecture.is_moe and over_global_batch and not p.stack.running_balance
 
 
 def _balancing_message(p: Problem, x: Layout) -> str:
@@ -725,13 +728,11 @@ def _moe_sp_message(p: Problem, x: Layout) -> str:
 
 def _recompute_offered(p: Problem, x: Layouts) -> Array:
     """The stack has this kind of recompute."""
-    is_selective = (x.recompute != NONE) & (x.recompute != FULL)
-    kind = np.select(
-        [is_selective, x.recompute == FULL],
-        [RECOMPUTE.index("selective"), RECOMPUTE.index("full")],
-        RECOMPUTE.index("none"),
+    offered = p.stack.recompute
+    is_none, is_full = x.recompute == NONE, x.recompute == FULL
+    return np.where(
+        is_none, "none" in offered, np.where(is_full, "full" in offered, "selective" in offered)
     )
-    return _among(kind, [RECOMPUTE.index(offered) for offered in p.stack.recompute])
 
 
 def _recompute_message(p: Problem, x: Layout) -> str:
@@ -911,9 +912,11 @@ def _torus_axes_message(p: Problem, x: Layout) -> str:
 
 def _block_divides_torus(p: Problem, x: Layouts) -> Array:
     """`torus_block` divides every longer dim of the torus, and is 1 where there is none."""
-    shape = p.cluster.slice_shape or (1,)
+    if p.cluster.fabric.torus is None:
+        return np.asarray(x.torus_block == 1)
+    shape = p.cluster.slice_shape
     fits = [(length <= x.torus_block) | (length % x.torus_block == 0) for length in shape]
-    return np.all(fits, axis=0) & ((x.torus_block == 1) | (p.cluster.fabric.torus is not None))
+    return np.asarray(np.all(fits, axis=0))
 
 
 def _block_message(p: Problem, x: Layout) -> str:
@@ -1028,11 +1031,10 @@ RULES_BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
 
 def first_broken(problem: Problem, layouts: Layouts) -> Array:
     """Index into RULES of the first rule each layout breaks, or -1; shape (n,)."""
-    broken = np.full(len(layouts), -1)
+    passes = np.empty((len(RULES), len(layouts)), dtype=bool)
     for index, rule in enumerate(RULES):
-        fails = (broken < 0) & ~np.asarray(rule.test(problem, layouts), dtype=bool)
-        broken[fails] = index
-    return broken
+        passes[index] = rule.test(problem, layouts)
+    return np.where(passes.all(axis=0), -1, passes.argmin(axis=0))
 
 
 def broken_rules(problem: Problem, layout: Layout) -> list[Rule]:

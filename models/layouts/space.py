@@ -323,7 +323,7 @@ class Space:
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
         done = [
-            [self.problem.recomputed(int(r), kind) for kind in kinds]
+            [self.problem.stack.recomputed(int(r), kind) for kind in kinds]
             for r in memory_policies.recompute
         ]
         offloads = np.stack(

@@ -19,11 +19,13 @@ from typing import Literal
 from models.spec.architecture import Architecture
 from models.spec.attention import Attention
 from models.spec.encoder import Encoder
+from models.spec.identity import cached_by_identity
 from models.spec.layer import Layer
 from models.spec.projection import parameters_of
 from models.spec.workload import Workload
 
 AttentionCount = Literal["causal", "full", "none"]
+_KEPT = 1024  # layers, each of which every FLOP count asks for
 
 
 def attention_flops(attention: Attention, seq_len: float, count: AttentionCount) -> float:
@@ -40,6 +42,7 @@ def attention_flops(attention: Attention, seq_len: float, count: AttentionCount)
     return flops
 
 
+@cached_by_identity(_KEPT)
 def matmul_parameters(layer: Layer, hidden_size: int) -> int:
     """How many weights of a layer one token is multiplied with."""
     total = parameters_of(layer.projections(hidden_size))

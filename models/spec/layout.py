@@ -308,7 +308,7 @@ _DTYPES: dict[str, type] = {
 
 def active_axes(x: Layouts) -> Array:
     """Which axes have more than one rank, as bits in the order of AXES."""
-    return np.stack([getattr(x, axis) > 1 for axis in AXES], axis=1) @ (1 << np.arange(len(AXES)))
+    return np.asarray(sum((getattr(x, axis) > 1) * (1 << bit) for bit, axis in enumerate(AXES)))
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from models.errors import Invalid
@@ -18,9 +18,8 @@ from models.spec.flops import (
 )
 from models.spec.hardware import Chip, Cluster
 from models.spec.identity import cached_by_identity
-from models.spec.layer import Layer
 from models.spec.profile import FLEET
-from models.spec.recompute import STACK_SELECTIVE, Recomputed, policy_code, recomputed
+from models.spec.recompute import policy_code, recomputed
 from models.spec.stack import VENDORS, Stack
 from models.spec.workload import Workload
 
@@ -223,27 +222,6 @@ class Problem:
         workload = self.workload
         return (
             self.stack.parameter_shards or workload.lora is not None or not workload.master_weights
-        )
-
-    def recomputed(self, number: int, layer: Layer) -> Recomputed:
-        """What of a layer a recompute policy computes again."""
-        if number == STACK_SELECTIVE:
-            number = policy_code("selective", self.stack.selective[0])
-        skips_last = self.skips_last_product(layer)
-        unsent_share = 0.0
-        if skips_last and not layer.moe:
-            # The scatter behind the network is not sent: one of forward's four messages, and one of
-            # two in a parallel layer.
-            unsent_share = 0.5 if layer.parallel else 0.25
-        return replace(recomputed(number, layer), skips_last=skips_last, unsent_share=unsent_share)
-
-    def skips_last_product(self, layer: Layer) -> bool:
-        """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert.
-        It can where only a residual sum follows, no norm or gate whose backward needs the
-        output."""
-        gated = layer.moe is not None and layer.moe.shared_gate
-        return not (
-            self.stack.recomputes_last or layer.dense is None or layer.norm_follows or gated
         )
 
     def has_module(self, name: str) -> bool:

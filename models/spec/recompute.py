@@ -78,7 +78,7 @@ class Recomputed:
     whole: bool
     pieces: frozenset[str]
     skips_last: bool = False
-    """The last product of a dense network is not (Problem.skips_last_product)."""
+    """The last product of a dense network is not (Stack.skips_last_product)."""
     unsent_share: float = 0.0
     """The share of forward's tensor-parallel traffic that this last product would have brought."""
 
@@ -110,7 +110,7 @@ class Recomputed:
 
 def recomputed(number: int, layer: Layer) -> Recomputed:
     """What of a layer a policy recomputes. Its modules are named: STACK_SELECTIVE is for
-    Problem.recomputed to resolve."""
+    Stack.recomputed to resolve."""
     pieces: set[str] = set()
     _, modules = decode_policy(number)
     for module in modules:

@@ -5,13 +5,20 @@ A stack is data (data/stacks.json). To ask "what if this stack could…", replac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from models.errors import Invalid
 from models.spec.hardware import MAX_CHIPS
+from models.spec.layer import Layer
 from models.spec.layout import AXES, PLACEMENTS
-from models.spec.recompute import MODULES
+from models.spec.recompute import (
+    MODULES,
+    STACK_SELECTIVE,
+    Recomputed,
+    policy_code,
+    recomputed,
+)
 
 Kernel = Literal[
     "auto",
@@ -319,6 +326,25 @@ class Stack:
         """Every module that it can recompute, in the order of MODULES."""
         names = {name for modules in (*self.selective, self.recompute_modules) for name in modules}
         return tuple(name for name in MODULES if name in names)
+
+    def recomputed(self, number: int, layer: Layer) -> Recomputed:
+        """What of a layer a recompute policy computes again."""
+        if number == STACK_SELECTIVE:
+            number = policy_code("selective", self.selective[0])
+        skips_last = self.skips_last_product(layer)
+        unsent_share = 0.0
+        if skips_last and not layer.moe:
+            # The scatter behind the network is not sent: one of forward's four messages, and one of
+            # two in a parallel layer.
+            unsent_share = 0.5 if layer.parallel else 0.25
+        return replace(recomputed(number, layer), skips_last=skips_last, unsent_share=unsent_share)
+
+    def skips_last_product(self, layer: Layer) -> bool:
+        """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert.
+        It can where only a residual sum follows, no norm or gate whose backward needs the
+        output."""
+        gated = layer.moe is not None and layer.moe.shared_gate
+        return not (self.recomputes_last or layer.dense is None or layer.norm_follows or gated)
 
     @property
     def splits_by_threshold(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from service.resolve.resolution import ResolvedQuestion
 from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.prediction import OutOfMemoryRun, PredictionRequest
 from service.schemas.recommendation import RecommendationRequest
-from service.store import Rows, Store
+from service.store import Rows
 from service.store.answers import AnswerKind
 
 Request = PredictionRequest | LaunchedPredictionRequest | RecommendationRequest
@@ -85,32 +85,22 @@ class AnswerKey:
     """The runs that the answer is cautious of (service.ask.oom_history), where there are any."""
 
 
-class AnswerKeys:
-    """The keys of answers to what the tenant of a store asks."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def key(
-        self, kind: AnswerKind, request: Request, resolve: Callable[[Rows], Meaning]
-    ) -> AnswerKey:
-        """The key of the answer to a question now. `resolve` finds what the question means, unless
-        that is known."""
-        question = question_key(kind, request)
-        with self._store.reading() as rows:
-            profile = requested_profile(rows, request.profile)
-            meaning = rows.recall(("meaning", question), lambda: resolve(rows))
-            used = profile.id, str(profile.version), str(rows.versions.evidence)
-            failed = [
-                alike
-                for alike in sorted(meaning.alike)
-                if rows.reports.any_out_of_memory(**asdict(alike))
-            ]
-        runs = {alike: out_of_memory_runs_alike(self._store, alike, profile) for alike in failed}
-        texts = [run.model_dump_json() for alike in failed for run in runs[alike]]
-        release = service.__version__, _sources_key()
-        key = digest(question, meaning.catalog_key, *used, *release, *texts)
-        return AnswerKey(key, profile, runs)
+def answer_key(
+    rows: Rows, kind: AnswerKind, request: Request, resolve: Callable[[Rows], Meaning]
+) -> AnswerKey:
+    """The key of the answer to a question of the tenant of some rows, now. `resolve` finds what the
+    question means, unless that is known."""
+    question = question_key(kind, request)
+    profile = requested_profile(rows, request.profile)
+    meaning = rows.recall(("meaning", question), lambda: resolve(rows))
+    used = profile.id, str(profile.version), str(rows.versions.evidence)
+    runs = {
+        alike: out_of_memory_runs_alike(rows, alike, profile) for alike in sorted(meaning.alike)
+    }
+    texts = [run.model_dump_json() for failed in runs.values() for run in failed]
+    release = service.__version__, _sources_key()
+    key = digest(question, meaning.catalog_key, *used, *release, *texts)
+    return AnswerKey(key, profile, runs)
 
 
 @cache

@@ -15,6 +15,7 @@ import numpy as np
 from cachetools import LRUCache, cached
 
 from models.prediction.nearest_runs import RunIndex, RunTraits
+from models.spec.identity import cached_by_identity
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
@@ -46,6 +47,7 @@ from service.store import Rows, Store
 MAX_SHOWN = 3
 """Runs beside an answer."""
 _RELEASES = 2  # whose runs are kept in memory
+_KEPT_RUNS = 2048  # of which what answers tell is kept
 
 _RUN_FIELDS = {"id", "source", "family", "trust", "date", "assumed", "outcome"}
 _QUESTION_FIELDS = {"model", "cluster", "workload", "stack"}
@@ -202,26 +204,34 @@ def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
 
 def _evidence_answer(near: _NearRun, profile: Profile, wanted: RunTraits) -> EvidenceAnswer:
     """The run, what sets it apart from what is wanted, and how well it is predicted."""
-    run = near.run
-    predicted = prediction_of(near.problem, profile, run.layout.build())
-    differences = wanted.differences_from(run.traits())
+    differences = wanted.differences_from(near.run.traits())
     return EvidenceAnswer(
-        **run.model_dump(mode="json", include=_RUN_FIELDS),
-        **run.model_dump(mode="json", include=_QUESTION_FIELDS, exclude_unset=True),
-        layout=LayoutFields.shown(run.layout.build(), on_torus=near.problem.cluster.is_torus),
+        **_told_anyway(near.run, near.problem, profile),
         distance=near.distance,
         differs={
             name: Difference(asked=asked, run=of_run)
             for name, (asked, of_run) in differences.items()
         },
-        measured=_measured(run, near.problem),
-        predicted=PredictedRun.model_validate(
+    )
+
+
+@cached_by_identity(_KEPT_RUNS, objects=3)
+def _told_anyway(run: PublishedRun, problem: Problem, profile: Profile) -> dict[str, Any]:
+    """What is told of a run, whatever it is near to. Nobody changes it."""
+    layout = run.layout.build()
+    predicted = prediction_of(problem, profile, layout)
+    return {
+        **run.model_dump(mode="json", include=_RUN_FIELDS),
+        **run.model_dump(mode="json", include=_QUESTION_FIELDS, exclude_unset=True),
+        "layout": LayoutFields.shown(layout, on_torus=problem.cluster.is_torus),
+        "measured": _measured(run, problem),
+        "predicted": PredictedRun.model_validate(
             {name: getattr(predicted, name) for name in PredictedRun.model_fields}
         ),
-        residual=log_ratio(run.step_time_s, predicted.step_time_s),
-        within_interval=is_within_interval(run.step_time_s, predicted),
-        fit_verdict_agrees=predicted.fits == (run.outcome == "ok"),
-    )
+        "residual": log_ratio(run.step_time_s, predicted.step_time_s),
+        "within_interval": is_within_interval(run.step_time_s, predicted),
+        "fit_verdict_agrees": predicted.fits == (run.outcome == "ok"),
+    }
 
 
 def _measured(run: PublishedRun, problem: Problem) -> MeasuredRun:

@@ -42,24 +42,23 @@ class KeptAnswers:
         with self._store.reading() as rows:
             return rows.answers.get(self._kind, id_).text
 
-    def look_up(self, key: AnswerKey) -> LookedUp:
+    def look_up(self, rows: Rows, key: AnswerKey) -> LookedUp:
         """The answer under a key: as it is where the tenant has been given it before, else as an
         answer of its own with the same text."""
-        known = self._known(key.digest)
+        known = self._known(rows, key.digest)
         if known is not None:
             count_lookup("answers", is_hit=True)
         return LookedUp(key, known)
 
-    def _known(self, key: str) -> Prepared | None:
+    def _known(self, rows: Rows, key: str) -> Prepared | None:
         memory = self._store.memory
         place = self._kind, key, self._store.tenant
         mine: Answer | None = memory.get(place)
         if mine is None or not mine.is_given_again:
-            with self._store.reading() as rows:
-                if not rows.answers.has_text(key):
-                    return None
-                mine = rows.answers.mine(self._kind, key)
-                others = rows.answers.of_anyone(self._kind, key) if mine is None else None
+            if not rows.answers.has_text(key):
+                return None
+            mine = rows.answers.mine(self._kind, key)
+            others = rows.answers.of_anyone(self._kind, key) if mine is None else None
             if others is not None:
                 return lambda rows: _save_reference(rows, others, key)
             if mine is None:

@@ -16,7 +16,7 @@ from service.resolve.calibration_targets import needed_gib
 from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
-from service.store import Store
+from service.store import Rows, Store
 from service.store.reports import ReportFilter
 
 _MAX_RUNS = 10_000  # different runs, of those that were measured last
@@ -49,20 +49,20 @@ def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list
     A run is left out where another disproves it: one that was measured later, did train some steps,
     and is predicted to need as much memory.
     """
-    return out_of_memory_runs_alike(store, RunsAlike.of(problem), profile)
+    with store.reading() as rows:
+        return out_of_memory_runs_alike(rows, RunsAlike.of(problem), profile)
 
 
 def out_of_memory_runs_alike(
-    store: Store, alike: RunsAlike, profile: Profile
+    rows: Rows, alike: RunsAlike, profile: Profile
 ) -> list[OutOfMemoryRun]:
     """The same of a model, chip and stack by their names."""
-    with store.reading() as rows:
-        if not rows.reports.any_out_of_memory(**asdict(alike)):
-            return []
-    failed = _last_reports(store, alike, profile, did_fit=False)
+    if not rows.reports.any_out_of_memory(**asdict(alike)):
+        return []
+    failed = _last_reports(rows, alike, profile, did_fit=False)
     if not failed:
         return []
-    fitted = _last_reports(store, alike, profile, did_fit=True)
+    fitted = _last_reports(rows, alike, profile, did_fit=True)
     kept: list[OutOfMemoryRun] = []
     for run in failed:
         disproved = any(_disproves(other, run) for other in fitted)
@@ -129,25 +129,24 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
 
 
 def _last_reports(
-    store: Store, alike: RunsAlike, profile: Profile, *, did_fit: bool
+    rows: Rows, alike: RunsAlike, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
     """The last report of every run, latest first: of runs that trained some steps (`did_fit`), or
     of runs that ran out of memory."""
     wanted = ReportFilter(
         outcome=None if did_fit else "out_of_memory", did_fit=did_fit, **asdict(alike)
     )
-    with store.reading() as rows:
-        last = {
-            (profile.id, profile.version, report.first_id): report
-            for report in rows.reports.last_of_each_run(wanted, _MAX_RUNS)
-        }
-        if not last:
-            return []
-        with _needs_lock:
-            needs = {key: _needs[key] for key in last if key in _needs}
-        missing = {key: report.id for key, report in last.items() if key not in needs}
-        runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*missing.values()]))
+    last = {
+        (profile.id, profile.version, report.first_id): report
+        for report in rows.reports.last_of_each_run(wanted, _MAX_RUNS)
+    }
+    if not last:
+        return []
+    with _needs_lock:
+        needs = {key: _needs[key] for key in last if key in _needs}
+    missing = {key: report.id for key, report in last.items() if key not in needs}
     if missing:
+        runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*missing.values()]))
         predicted = _predicted_needs(runs, profile)
         new = {key: predicted.get(report_id) for key, report_id in missing.items()}
         with _needs_lock:

@@ -13,7 +13,7 @@ from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_keys import AnswerKeys, Meaning
+from service.ask.answer_keys import Meaning, answer_key
 from service.ask.answer_pages import answer_page
 from service.ask.kept_answers import KeptAnswers, LookedUp
 from service.ask.oom_history import RunsAlike, oom_warnings
@@ -58,13 +58,13 @@ class _ResolvedRequest:
 class Predictions:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._keys = AnswerKeys(store)
         self._kept = KeptAnswers(store, "predictions")
 
     def look_up(self, request: PredictionRequest | LaunchedPredictionRequest) -> LookedUp:
         """The answer that the same question was given, if all that it rests on is as it was."""
-        key = self._keys.key("predictions", request, lambda rows: _meaning(rows, request))
-        return self._kept.look_up(key)
+        with self._store.reading() as rows:
+            key = answer_key(rows, "predictions", request, lambda rows: _meaning(rows, request))
+            return self._kept.look_up(rows, key)
 
     def answer(self, request: PredictionRequest | LaunchedPredictionRequest) -> Prepared:
         """The answer that was given before, or else a new one."""

@@ -26,7 +26,7 @@ from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_keys import AnswerKey, AnswerKeys, Meaning
+from service.ask.answer_keys import AnswerKey, Meaning, answer_key
 from service.ask.answer_pages import answer_page
 from service.ask.evidence import Evidence
 from service.ask.kept_answers import KeptAnswers, LookedUp
@@ -112,12 +112,12 @@ class Recommendations:
     def __init__(self, store: Store, evidence: Evidence) -> None:
         self._store = store
         self._evidence = evidence
-        self._keys = AnswerKeys(store)
         self._kept = KeptAnswers(store, "recommendations")
 
     def look_up(self, request: RecommendationRequest) -> LookedUp:
         """The answer that the same question was given, if all that it rests on is as it was."""
-        return self._kept.look_up(self._key(request))
+        with self._store.reading() as rows:
+            return self._kept.look_up(rows, _key(rows, request))
 
     def recommend(
         self,
@@ -131,7 +131,7 @@ class Recommendations:
         answer = self._explain(resolved, solution)
         key = looked_up.key.digest
         # What was found by the end of the time is no answer to who asks again.
-        if resolved.deadline.ran_out or self._key(request).digest != key:
+        if resolved.deadline.ran_out or self._key(request) != key:
             key = answer.id
         return self._kept.prepare(answer, key)
 
@@ -145,8 +145,10 @@ class Recommendations:
     def page(self, query: CatalogQuery) -> dict[str, Any]:
         return answer_page(self._store, "recommendations", query)
 
-    def _key(self, request: RecommendationRequest) -> AnswerKey:
-        return self._keys.key("recommendations", request, lambda rows: _meaning(rows, request))
+    def _key(self, request: RecommendationRequest) -> str:
+        """The key of the answer to a request now."""
+        with self._store.reading() as rows:
+            return _key(rows, request).digest
 
     def _resolve(
         self, request: RecommendationRequest, require_client: Callable[[], None]
@@ -290,6 +292,10 @@ class Recommendations:
             out_of_memory=solution.failed,
             **grounds,
         )
+
+
+def _key(rows: Rows, request: RecommendationRequest) -> AnswerKey:
+    return answer_key(rows, "recommendations", request, lambda rows: _meaning(rows, request))
 
 
 def _meaning(rows: Rows, request: RecommendationRequest) -> Meaning:

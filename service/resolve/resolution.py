@@ -4,7 +4,7 @@ catalogue entries those were."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +19,7 @@ from models.spec.hardware import Chip, Cluster, Fabric
 from models.spec.problem import Problem
 from models.spec.stack import Stack
 from service.formats import huggingface
+from service.identifiers import digest
 from service.json_pointers import prefix_errors, relocate_errors
 from service.resolve.explicit_models import explicit_fields
 from service.resolve.hardware_names import chip_named_in, misspelt
@@ -28,6 +29,7 @@ from service.schemas.catalog import Kind
 from service.schemas.cluster import (
     ChipFields,
     ClusterFields,
+    ClusterForm,
     ClusterPreset,
     ClusterSize,
     require_memory,
@@ -43,7 +45,7 @@ from service.schemas.prediction import (
     StackUsed,
 )
 from service.schemas.question import Question
-from service.schemas.stack import StackFields
+from service.schemas.stack import StackFields, StackForm
 from service.schemas.wire import UNNAMED
 from service.store import Rows
 from service.store.tables import CatalogRow
@@ -134,14 +136,23 @@ class Resolver:
         """`usd_per_chip_hour` is the price of a cluster that names none of its own."""
         asked = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
         return self._rows.recall(
-            ("question", asked, usd_per_chip_hour),
+            ("question", digest(asked), usd_per_chip_hour),
             lambda: self._resolve(question, usd_per_chip_hour),
         )
 
     def _resolve(self, question: Question, usd_per_chip_hour: float | None) -> ResolvedQuestion:
-        architecture = self.architecture(question.model)
-        sized = self.cluster(question.cluster, usd_per_chip_hour)
-        stack = self.stack(question.stack)
+        architecture, architecture_used = self._recall_part(
+            question, "model", lambda: self._architecture_as_used(question.model)
+        )
+        sized, fabric_used = self._recall_part(
+            question,
+            "cluster",
+            lambda: self._cluster_as_used(question.cluster, usd_per_chip_hour),
+            usd_per_chip_hour,
+        )
+        stack, stack_used = self._recall_part(
+            question, "stack", lambda: self._stack_as_used(question.stack)
+        )
         _require_positions(architecture.value, question.workload.seq_len)
         problem = Problem(
             architecture=architecture.value,
@@ -157,11 +168,36 @@ class Resolver:
         }
         used = CatalogUsed(
             chip=sized.chip,
-            fabric=FabricUsed(**sized.fabric.model_dump(), links=_links(sized.cluster)),
-            architecture=_architecture_used(architecture),
-            stack=StackUsed(**stack.used.model_dump(), changes=_stack_changes(question.stack)),
+            fabric=fabric_used,
+            architecture=architecture_used,
+            stack=stack_used,
         )
         return ResolvedQuestion(problem, used, request, architecture.quantized)
+
+    def _recall_part(
+        self, question: Question, field: str, resolve: Callable[[], T], *others: Hashable
+    ) -> T:
+        """What `resolve` makes of a field of a question, and of `others`. It is the same object in
+        every question that has the field in the same words, so that what is worked out of it is
+        found again too: questions of one job differ in their workload and layout alone."""
+        asked = question.model_dump_json(include={field}, exclude_unset=True)
+        return self._rows.recall(("part", digest(asked), *others), resolve)
+
+    def _architecture_as_used(
+        self, form: ModelForm
+    ) -> tuple[ResolvedPart[Architecture], ArchitectureUsed]:
+        part = self.architecture(form)
+        return part, _architecture_used(part)
+
+    def _cluster_as_used(
+        self, form: ClusterForm, usd_per_chip_hour: float | None
+    ) -> tuple[ResolvedCluster, FabricUsed]:
+        sized = self.cluster(form, usd_per_chip_hour)
+        return sized, FabricUsed(**sized.fabric.model_dump(), links=_links(sized.cluster))
+
+    def _stack_as_used(self, form: StackForm) -> tuple[ResolvedPart[Stack], StackUsed]:
+        part = self.stack(form)
+        return part, StackUsed(**part.used.model_dump(), changes=_stack_changes(form))
 
     def cluster(
         self, form: ClusterPreset | ClusterFields, usd_per_chip_hour: float | None = None

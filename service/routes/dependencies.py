@@ -7,9 +7,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from cachetools import LRUCache
 from fastapi import Depends, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
@@ -59,6 +60,7 @@ from service.web.preferences import WHOLE, Form
 from service.web.text_responses import text_response
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_KEPT_CALLERS = 1024  # whose services are kept, each a few small objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +103,20 @@ class Services:
     """None where this process computes no items of sweeps."""
     sweeps: Sweeps
     timelines: Timelines
+    of_callers: LRUCache[Caller, Services] = field(
+        default_factory=lambda: LRUCache(_KEPT_CALLERS), repr=False
+    )
 
     def of(self, caller: Caller) -> Services:
         """The services as this caller may use them: of what belongs to tenants they see the rows
         of its own."""
         if caller == ANYONE:
             return self
+        if caller not in self.of_callers:
+            self.of_callers[caller] = self._made_for(caller)
+        return self.of_callers[caller]
+
+    def _made_for(self, caller: Caller) -> Services:
         store = self.store.of(caller.tenant, sees_all=caller.sees_all, key_id=caller.key_id)
         return replace(
             self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from sqlalchemy import bindparam, select, update
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
@@ -29,6 +30,8 @@ class PresentedKey:
 
 _COLUMNS = [getattr(ApiKeyRow, field.name) for field in fields(PresentedKey)]
 _PRESENTED = select(*_COLUMNS).where(ApiKeyRow.id == bindparam("id"))
+PRESENTED_IN_SQLITE = str(_PRESENTED.compile(dialect=sqlite.dialect()))
+"""The query of `ApiKeys.presented`, for ChangeCounter.row."""
 
 
 class ApiKeys:

@@ -1,11 +1,25 @@
-"""Tells whether anything was committed to a database, without a query."""
+"""Tells whether anything was committed to a database, or whether a row is as it was, in
+microseconds."""
 
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 from sqlalchemy import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A row as it was stored when it was read."""
+
+    query: str
+    """That finds it."""
+    values: tuple[str, ...]
+    """Of the query."""
+    content: tuple[Any, ...]
 
 
 class ChangeCounter:
@@ -21,16 +35,26 @@ class ChangeCounter:
     def count(self) -> int | None:
         """A number that is another one once something was committed; None where that is not
         known."""
+        found = self._first("PRAGMA data_version", ())
+        return None if found is None else int(found[0])
+
+    def row(self, query: str, *values: str) -> StoredRow | None:
+        """The first row that a query of SQLite finds now; None where there is none, or where that
+        is not known."""
+        found = self._first(query, values)
+        return None if found is None else StoredRow(query, values, found)
+
+    def _first(self, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
         if self._file is None:
             return None
         with self._lock:
             try:
                 if self._connection is None:
                     self._connection = self._connect(self._file)
-                (count,) = self._connection.execute("PRAGMA data_version").fetchone()
+                found: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
             except sqlite3.Error:
                 return None
-        return int(count)
+        return found
 
     def close(self) -> None:
         with self._lock:

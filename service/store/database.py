@@ -225,8 +225,12 @@ def _enable_wal(connection: Any, wait_s: float) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     """Begin a transaction. A writer takes its lock at once, because SQLite lets no reader become a
     writer after another has written."""
-    writes = connection.get_execution_options().get("writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    if connection.get_execution_options().get("writes"):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    else:
+        # Past SQLAlchemy, which turns errors into its own: this touches no file, so has none.
+        driver: Any = connection.connection.dbapi_connection
+        driver.execute("BEGIN")
 
 
 class DatabaseUnusable(Exception):

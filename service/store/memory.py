@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, TypeVar
 
 from cachetools import LRUCache
 from sqlalchemy import Engine
 
-from service.store.change_counter import ChangeCounter
+from service.store.change_counter import ChangeCounter, StoredRow
 
 T = TypeVar("T")
 
@@ -28,13 +28,16 @@ class _AtHand:
     since: int | None
     """The count of changes when it was read; None for what never changes."""
     until: float
+    row: StoredRow | None = None
+    """The only row that it is made of, if it is made of one."""
 
 
 class Memory:
     """Values by keys. What was used least recently goes first.
 
     Some never change under their key: versions, and answers by their ids. The others are `at hand`
-    until somebody commits something to the database, and for half a minute at most.
+    until somebody commits something to the database, or, where they are made of one row alone,
+    until that is another; and for half a minute at most.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -67,20 +70,35 @@ class Memory:
         return value
 
     def at_hand(self, key: Hashable) -> Any:
-        """The value that was put at hand under a key, or None if something was committed since, or
-        too much time has passed. This asks the database nothing that could take time."""
+        """The value that was put at hand under a key, or None if something was committed since that
+        may have changed it, or too much time has passed. This asks the database nothing that could
+        take time."""
         found: _AtHand | None = self.get(key)
         if found is None or time.monotonic() > found.until:
             return None
-        is_as_it_was = found.since is None or self.changes.count() == found.since
-        return found.value if is_as_it_was else None
+        if found.since is None:
+            return found.value
+        count = self.changes.count()
+        if count == found.since:
+            return found.value
+        row = found.row
+        if count is None or row is None or self.changes.row(row.query, *row.values) != row:
+            return None
+        self.keep(key, replace(found, since=count))  # what is made of one row is small
+        return found.value
 
     def put_at_hand(
-        self, key: Hashable, since: int | None, value: object, size: int = _BYTES
+        self,
+        key: Hashable,
+        since: int | None,
+        value: object,
+        size: int = _BYTES,
+        row: StoredRow | None = None,
     ) -> None:
-        """Puts a value at hand that was read after `changes.count()` was `since`."""
+        """Puts a value at hand that was read after `changes.count()` was `since`, and after the row
+        was read that it is made of, if it is made of one alone."""
         if since is not None:
-            self.keep(key, _AtHand(value, since, time.monotonic() + _AT_HAND_S), size)
+            self.keep(key, _AtHand(value, since, time.monotonic() + _AT_HAND_S, row), size)
 
     def put_at_hand_unchanging(self, key: Hashable, value: object, size: int) -> None:
         """Puts a value at hand that never changes, but may be dropped."""

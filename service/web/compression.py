@@ -11,6 +11,7 @@ from service.web.etags import GZIP_SUFFIX
 _MINIMUM_BYTES = 1024  # smaller answers fit a packet as they are
 _LEVEL = 6  # zlib's own default: level 9 takes twice as long for 1% less
 _NOT_MODIFIED = 304
+_EVENTS = "text/event-stream"
 
 
 class Compression:
@@ -21,7 +22,12 @@ class Compression:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app = GZipMiddleware(app, minimum_size=_MINIMUM_BYTES, compresslevel=_LEVEL)
+        self._app = GZipMiddleware(
+            app,
+            minimum_size=_MINIMUM_BYTES,
+            compresslevel=_LEVEL,
+            exclude_content_types=(_EVENTS,),  # it reads the list anew for every request
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_etag(message: Message) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from typing import Any
 
 import structlog
 from structlog.typing import Processor
@@ -18,6 +20,14 @@ _DETAILS: list[Processor] = [
 ]
 
 
+_encoder = json.JSONEncoder(default=str)
+
+
+def _serialised(line: dict[str, Any], **_: Any) -> str:
+    """A line as JSON. json.dumps would make an encoder for each."""
+    return _encoder.encode(line)
+
+
 def json_formatter() -> logging.Formatter:
     """A formatter for the loggers of the standard library, which all modules and libraries use.
     `event` is the message; the fields that a call passes as `extra` stand beside it."""
@@ -25,7 +35,7 @@ def json_formatter() -> logging.Formatter:
         foreign_pre_chain=_DETAILS,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.JSONRenderer(default=str),
+            structlog.processors.JSONRenderer(serializer=_serialised),
         ],
     )
 

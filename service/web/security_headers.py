@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
@@ -13,6 +12,18 @@ DOCS_POLICY = (
 """Allows inline scripts and styles, since Swagger UI starts itself with one."""
 
 
+def _headers(policy: str) -> list[tuple[bytes, bytes]]:
+    """As ASGI sends them. No response has any of them already."""
+    return [
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"content-security-policy", policy.encode()),
+    ]
+
+
+_OF_API, _OF_DOCS = _headers(API_POLICY), _headers(DOCS_POLICY)
+
+
 class SecurityHeaders:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -20,12 +31,8 @@ class SecurityHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers["Referrer-Policy"] = "no-referrer"
-                headers["Content-Security-Policy"] = (
-                    DOCS_POLICY if scope["path"] == "/docs" else API_POLICY
-                )
+                added = _OF_DOCS if scope["path"] == "/docs" else _OF_API
+                message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
         await self.app(scope, receive, send_with_headers)

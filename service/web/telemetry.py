@@ -95,9 +95,9 @@ def _trace_ids(scope: Scope) -> dict[str, str]:
     """The ids of the span that is recorded, or else of the caller's, which a `traceparent` header
     names (W3C Trace Context)."""
     span = trace.get_current_span().get_span_context()
-    if not span.is_valid:
-        carrier = dict(Headers(scope=scope))
-        parent = TraceContextTextMapPropagator().extract(carrier)
+    headers = Headers(scope=scope)
+    if not span.is_valid and "traceparent" in headers:
+        parent = TraceContextTextMapPropagator().extract(dict(headers))
         span = trace.get_current_span(parent).get_span_context()
     if not span.is_valid:
         return {}

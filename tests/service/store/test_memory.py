@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from sqlalchemy import update
 
 from service.store import Store, database
 from service.store import memory as memories
+from service.store.change_counter import StoredRow
 from service.store.memory import Memory
 from service.store.tables import CatalogRow
 from tests.service.asking import ON_BOTH
@@ -73,6 +75,30 @@ def test_what_is_at_hand_is_gone_after_a_commit(store: Store) -> None:
     register(store, "mine")
     assert memory.at_hand("key") is None
     assert memory.at_hand("other") == "value"
+
+
+def test_what_is_at_hand_with_its_row_stays_until_that_is_another(store: Store) -> None:
+    memory, query = store.memory, "select name, version from catalog_entries where name = ?"
+    assert memory.changes.row(query, "mine") is None
+    register(store, "mine")
+    since, row = memory.changes.count(), memory.changes.row(query, "mine")
+    assert row is not None
+    assert row.content == ("mine", 1)
+    memory.put_at_hand("key", since, "value", row=row)
+    for name in ("yours", "theirs"):
+        register(store, name)
+        assert memory.at_hand("key") == "value"
+    with store.writing() as rows:
+        rows._session.execute(update(CatalogRow).where(CatalogRow.name == "mine").values(version=7))
+    assert memory.at_hand("key") is None
+
+
+@ON_BOTH
+def test_no_row_is_known_where_a_query_fails_or_the_database_is_another(store: Store) -> None:
+    assert store.memory.changes.row("select nothing from nowhere") is None
+    is_sqlite = store._engine.dialect.name == "sqlite"
+    row = store.memory.changes.row("select 1")
+    assert row == (StoredRow("select 1", (), (1,)) if is_sqlite else None)
 
 
 def test_what_was_read_before_a_commit_is_never_at_hand(store: Store) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from models.spec import catalogue
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
+from models.spec.identity import cached_by_identity
 from models.spec.layout import AXES, Layout
 from models.spec.switches import launch_arguments
 from models.spec.workload import Workload
@@ -23,6 +24,7 @@ FRAMEWORK = "torchtitan"
 RELEASE = "0.3.0"
 TABLE = "torchtitan_0.3.0"
 RECOMPUTE = "activation_checkpoint"
+_KEPT = 1024  # models, each with a config function
 """Its setting is a subcommand, `activation-checkpoint:full`, behind all flags."""
 
 _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -146,13 +148,14 @@ def _recipe(job: Job) -> tuple[str, str] | None:
                 and not config.get("is_variant")
                 and config.get("precision", "bf16") == precision
                 and config.get("optimizer", "adamw") == optimizer
-                and _trains(config["model"], job.problem.architecture)
+                and _trains(job.problem.architecture, config["model"])
             ):
                 return module, name
     return None
 
 
-def _trains(name: str, architecture: Architecture) -> bool:
+@cached_by_identity(_KEPT)
+def _trains(architecture: Architecture, name: str) -> bool:
     """Whether a config function for a model of the catalogue trains this one. No function trains
     multi-token prediction."""
     known = replace(catalogue.architecture(name), mtp_layers=0)
