@@ -194,7 +194,9 @@ class SearchTables:
         dropped = first_refusals(x.breaks[:, ~used], meshes)
         self.rejected += Counter({name: count * each for name, count in dropped.items()})
         self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
-        return np.asarray(x.legal[:, used])
+        # Columns that are taken by index lie behind each other, but for those of a single row: two
+        # types, and so two machine codes of everything that reads them.
+        return np.ascontiguousarray(x.legal[:, used])
 
     def _drop_offload(self) -> None:
         """Of the optimizer, where no host can hold it; but not all that there is, for the answer to

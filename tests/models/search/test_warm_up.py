@@ -3,13 +3,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from numba.core import event
 
+from models.advice.recommendation import recommend
 from models.cost.predictions import predict
+from models.errors import Infeasible
 from models.search.warm_up import warm_up
+from models.spec.profile import shipped_profile
+from tests.benchmarks.problems import problem
 from tests.oracles.random_questions import random_coefficients, random_layouts, random_problem
 from tests.paths import ROOT
 
@@ -41,4 +46,26 @@ def test_other_questions_compile_nothing(seed: int, compiled: event.RecordingLis
     for problem in (random_problem(drawn) for _ in range(3)):
         if layouts := random_layouts(problem, drawn, 20):
             predict(problem, layouts, random_coefficients(problem, drawn))
+    assert not [each.data["dispatcher"] for _, each in compiled.buffer]
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "stack", "global_batch"),
+    [
+        ("mixtral-8x7b", ("h100", 8), "torchtitan", 1),  # a single chain
+        ("llama-3.2-1b", ("h100", 1), "fsdp", 1),  # a single mesh
+        ("llama-3.1-8b", ("tpu-v5p", 64), "maxtext", 64),  # a torus
+        ("deepseek-v3", ("gb300", 144), "generic", 288),
+    ],
+)
+def test_other_searches_compile_nothing(
+    model: str,
+    cluster: tuple[str, int],
+    stack: str,
+    global_batch: int,
+    compiled: event.RecordingListener,
+) -> None:
+    question = problem(model, cluster, stack, seq_len=4096, global_batch=global_batch)
+    with suppress(Infeasible):
+        recommend(question, shipped_profile())
     assert not [each.data["dispatcher"] for _, each in compiled.buffer]
