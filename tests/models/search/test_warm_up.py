@@ -43,9 +43,9 @@ def test_what_one_process_has_compiled_another_loads(compiled: event.RecordingLi
 @pytest.mark.parametrize("seed", range(5))
 def test_other_questions_compile_nothing(seed: int, compiled: event.RecordingListener) -> None:
     drawn = np.random.default_rng(seed)
-    for problem in (random_problem(drawn) for _ in range(3)):
-        if layouts := random_layouts(problem, drawn, 20):
-            predict(problem, layouts, random_coefficients(problem, drawn))
+    for asked in (random_problem(drawn) for _ in range(3)):
+        if layouts := random_layouts(asked, drawn, 20):
+            predict(asked, layouts, random_coefficients(asked, drawn))
     assert not [each.data["dispatcher"] for _, each in compiled.buffer]
 
 
