@@ -93,28 +93,22 @@ def search_all(
     """All layouts that fit and take no longer than the limit for those without and with a pipeline,
     and how complex each is; None if there are none, if it had to look at more than `most` for that,
     or if there was no time."""
-    exact, incumbent = _within(tables, limits, most, should_continue)
-    if not (exact and incumbent.layouts):
+    incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
+    search = _Search(tables, incumbent, should_continue, most)
+    search.open_all()
+    if not (search.exact and incumbent.layouts):
         return None
     return Layouts.concatenate(incumbent.layouts), np.concatenate(incumbent.complexities)
 
 
 def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
     """Whether any layout fits and takes no longer than the limit for those without and with a
-    pipeline; None if there was no time to tell."""
-    exact, incumbent = _within(tables, limits, _MOST_LAYOUTS, should_continue)
-    return bool(incumbent.layouts) if exact or incumbent.layouts else None
-
-
-def _within(
-    tables: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
-) -> tuple[bool, Incumbent]:
-    """Whether a search of all that take no longer than the limits came to its end, and what it
-    holds."""
+    pipeline; None if there was no time to tell. The first that is found settles it."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
-    search = _Search(tables, incumbent, should_continue, most)
+    search = _Search(tables, incumbent, lambda: not incumbent.layouts and should_continue())
+    search.found = room_for_found(1)
     search.open_all()
-    return search.exact, incumbent
+    return bool(incumbent.layouts) if search.exact or incumbent.layouts else None
 
 
 def _reached(tables: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
@@ -171,6 +165,8 @@ class _Search:
             wanted = self._wanted(bound[block], trunks.pp[block] > 1, points[block])
             if len(wanted):
                 self._open_cores(*self._crossed(block[wanted]))
+            if not self.exact and self.incumbent.limits.is_fixed:
+                return  # nobody asks how fast the rest may be
 
     def _crossed(self, trunks: Array) -> tuple[Array, Array]:
         """Trunks with every pair of expert degrees that may fold over their stages."""
