@@ -9,9 +9,10 @@ from itertools import chain, product
 import numpy as np
 import pytest
 
-from models.columns import Array, total
+from models.columns import Array
 from models.cost.least_links import ANY_FILLING, UNPLACED
-from models.cost.step import MEMORY, TIME, predict_rows
+from models.cost.predictions import sums_of
+from models.cost.step import predict_rows, room_for_costs
 from models.errors import Invalid, TooLarge
 from models.layouts.space import (
     MEMORY_POLICY_KNOBS,
@@ -142,14 +143,9 @@ def bounds(tables: SearchTables, rows: Array, members: Members) -> tuple[Array, 
 def step_seconds(tables: SearchTables, rows: Array) -> Array:
     """Step times of rows, over the best links that any placement might give them where they are not
     placed."""
-    n, t = len(rows), tables.compiled
-    time, memory = np.empty((n, len(TIME))), np.empty((n, len(MEMORY)))
-    stage, host, once = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
-    predict_rows(
-        t.question, t.stages, rows, np.arange(n), t.coefficients, t.least, t.room, time, memory,
-        stage, host, once,
-    )  # fmt: skip
-    return total(time.T)
+    t, costs = tables.compiled, room_for_costs(len(rows))
+    predict_rows(t.question, t.stages, rows, t.coefficients, t.least, t.room, costs)
+    return sums_of(costs.time)
 
 
 def _undivided(layouts: Layouts) -> Layouts:
