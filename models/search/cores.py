@@ -1,4 +1,4 @@
-"""Cores: trunks crossed with the degrees of experts."""
+"""Trunks, and the cores that they become when crossed with the degrees of experts."""
 
 from __future__ import annotations
 
@@ -73,6 +73,20 @@ def cross_all(
         found = cross(t, x, trunks, begin, of_memory, limits, tally, cores)
         parts.append(Cores(*(values[:found].copy() for values in cores)))
     return Cores(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+@compiled
+def bound_rows(t: CompiledTables, rows: Array, chain: Array, seconds: Array, memory: Array) -> None:
+    """Writes the least step time and memory of n rows of these chains, whatever is not decided yet,
+    each (n,)."""
+    forget(t.room)
+    q, c, w = t.question, t.coefficients[0], t.room.workspace
+    wanted = wanted_pieces(q.policies)
+    for i in range(len(rows)):
+        set_mesh(q, rows[i], c, wanted, t.least, t.room)
+        w.mesh[0].undecided = True
+        seconds[i] = bound_schedules(t, chain[i], rows[i])
+        memory[i] = least_memory(q.facts[0], rows[i], c, w, t.passes.kept[chain[i]])
 
 
 @compiled

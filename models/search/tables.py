@@ -43,10 +43,9 @@ from models.search.compiled_tables import (
     PolicyTables,
     Scratch,
 )
-from models.search.cores import Crossing
+from models.search.cores import Crossing, bound_rows
 from models.search.fit import Margin
 from models.search.least_passes import Chains, LeastPasses, least_passes
-from models.search.partial_sums import bound_rows
 from models.search.placements import Places
 from models.spec.constraints import EVEN_CHANCE
 from models.spec.device_order import filling_code, filling_of
@@ -506,9 +505,8 @@ class SearchTables:
     def bound(self, rows: Array, chain: Array, q: Question) -> tuple[Array, Array]:
         """The least step time and memory of rows of these chains, whatever is not decided yet, each
         (n,)."""
-        least, passes, room = self.least, self.passes, self.room
         seconds, memory = np.empty((2, len(rows)))
-        bound_rows(q, rows, chain, self.coefficients, least, passes, room, seconds, memory)
+        bound_rows(self.compiled._replace(question=q), rows, chain, seconds, memory)
         return seconds, memory
 
     def predict(self, layouts: Layouts) -> Predictions:
