@@ -13,15 +13,16 @@ import numpy as np
 from models.advice.fewer_chips import clusters_with_devices, factorizations_by_devices
 from models.errors import Invalid, TooLarge
 from models.layouts.space import Space
-from models.search.enumeration import search
+from models.search.enumeration import finds_any, search_on
 from models.search.result import Goal, NothingFaster, ShouldContinue
-from models.search.tables import NoLegalLayout
+from models.search.tables import NoLegalLayout, SearchTables
 from models.spec.constraints import Constraints
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 _NEAR = 1 / 8  # of the chips or the batch: a neighbour is no farther away
-_LONGEST_S = sys.float_info.max  # whatever fits takes less
+_LONGEST_S = sys.float_info.max / 4  # whatever fits takes less
+_LIKELY = 1.2  # times the work: what the best with a pipeline takes beside a neighbour's
 _SHARES = (1, 2, 4, 8)  # of the devices: multiples of these parts are tried as batches
 
 
@@ -34,11 +35,16 @@ class Lift:
 
 
 def lifts(
-    space: Space, profile: Profile, tolerance: float, should_continue: ShouldContinue
+    space: Space,
+    profile: Profile,
+    tolerance: float,
+    piped_s: float,
+    should_continue: ShouldContinue,
 ) -> tuple[Lift, ...]:
     """Return the nearest number of chips and the nearest global batch, within an eighth of what
     they are, that divide in more ways without a pipeline and need none; where there are such, and
-    there was time to find them."""
+    there was time to find them. The best layout with a pipeline takes `piped_s` seconds a step;
+    infinite where that says little of the neighbours, since no layout without one fits."""
     if 1 not in space.constraints.allowed.get("pp", (1,)):
         return ()
     ways = _ways_without_pipeline(space.problem, space.constraints)
@@ -48,7 +54,8 @@ def lifts(
         for lift, neighbour in neighbours:
             if not should_continue():
                 break
-            if _needs_no_pipeline(neighbour, profile, tolerance, should_continue):
+            guess_s = _LIKELY * piped_s * _work(neighbour.problem) / _work(space.problem)
+            if _needs_no_pipeline(neighbour, profile, tolerance, guess_s, should_continue):
                 found.append(lift)
                 break
     return tuple(found)
@@ -93,6 +100,11 @@ def _batches_nearby(batch: int, devices: int) -> list[int]:
     return [value for value in values if value > 0 and abs(value - batch) <= batch * _NEAR]
 
 
+def _work(problem: Problem) -> float:
+    """Return how many sequences each device has, by which the times of neighbours differ mostly."""
+    return problem.workload.global_batch / problem.cluster.num_devices
+
+
 def _ways_without_pipeline(problem: Problem, constraints: Constraints) -> Mapping[int, int]:
     return factorizations_by_devices(problem, _without_pipeline(constraints))
 
@@ -102,27 +114,35 @@ def _without_pipeline(constraints: Constraints) -> Constraints:
 
 
 def _needs_no_pipeline(
-    space: Space, profile: Profile, tolerance: float, should_continue: ShouldContinue
+    space: Space,
+    profile: Profile,
+    tolerance: float,
+    guess_s: float,
+    should_continue: ShouldContinue,
 ) -> bool:
-    """Say whether the best layout without a pipeline is within the tolerance of the best with
-    one."""
-    unpiped = Space(space.problem, _without_pipeline(space.constraints))
+    """Say whether the best layout without a pipeline is within the tolerance of the best with one,
+    which takes no more than about `guess_s` seconds. A good guess saves time and decides nothing:
+    mostly there is a layout with a pipeline that takes less, and none without that is nearly as
+    fast."""
+    without_pipeline = Space(space.problem, _without_pipeline(space.constraints))
     try:
-        without_s = _fastest_s(unpiped, profile, _LONGEST_S, should_continue)
-        if math.isinf(without_s):
-            return False
-        faster_s = _fastest_s(space, profile, without_s / (1 + tolerance), should_continue)
-    except (Invalid, TooLarge):
-        return False
-    return math.isinf(faster_s) and should_continue()
+        unpiped = SearchTables(without_pipeline, profile)
+        for limit_s in dict.fromkeys((min(guess_s, _LONGEST_S), _LONGEST_S)):
+            without_s = _fastest_s(unpiped, limit_s * (1 + tolerance), should_continue)
+            if math.isinf(without_s) and limit_s == _LONGEST_S:
+                break
+            limits = np.array([-math.inf, min(without_s / (1 + tolerance), limit_s)])
+            faster = finds_any(SearchTables(space, profile), limits, should_continue)
+            if faster is not False or without_s < math.inf:
+                return faster is False
+    except (NoLegalLayout, Invalid, TooLarge):
+        pass
+    return False
 
 
-def _fastest_s(
-    space: Space, profile: Profile, limit_s: float, should_continue: ShouldContinue
-) -> float:
+def _fastest_s(tables: SearchTables, limit_s: float, should_continue: ShouldContinue) -> float:
     """Return the least step time below a limit; infinite where no layout takes so little."""
     try:
-        answer = search(space, profile, Goal(faster_than=limit_s), should_continue)
-    except (NoLegalLayout, NothingFaster):
+        return float(search_on(tables, Goal(faster_than=limit_s), should_continue).times[0])
+    except NothingFaster:
         return math.inf
-    return float(answer.times[0])

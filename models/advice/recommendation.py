@@ -346,8 +346,9 @@ def _pipelining(
         missing=missing,
         forbidden=forbidden_schedules(solved.space.problem),
     )
-    if pipelining.needed == "yes":
-        lifted_by = lifts(solved.space, profile, tolerance, should_continue)
+    if pipelining.needed == "yes" and with_pp is not None:
+        piped_s = with_pp.prediction.step_time_s if without else math.inf
+        lifted_by = lifts(solved.space, profile, tolerance, piped_s, should_continue)
         pipelining = undecided_by_divisibility(pipelining, lifted_by)
     if without is None or shortlist.without_pp is None:
         return pipelining

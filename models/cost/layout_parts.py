@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from models.columns import Array
 from models.cost.facts import coefficient_records
 from models.cost.least_links import NO_LINKS
 from models.cost.predictions import LayoutRows
-from models.cost.step import MEMORY, TIME, exposed_sends, predict_rows, room_for
+from models.cost.step import exposed_sends, predict_rows, room_for, room_for_costs
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
@@ -39,11 +37,7 @@ class LayoutParts:
         asked = LayoutRows.of(problem, Layouts.of([layout]))
         q, rows, tables = asked.question, asked.records, asked.tables
         coefficients, room = coefficient_records(c), room_for(q, tables)
-        one = np.empty(1)
-        predict_rows(
-            q, tables, rows, np.arange(1), coefficients, NO_LINKS, room, np.empty((1, len(TIME))),
-            np.empty((1, len(MEMORY))), np.empty(1, dtype=np.int64), one, one.copy(),
-        )  # fmt: skip
+        predict_rows(q, tables, rows, coefficients, NO_LINKS, room, room_for_costs(1))
         w = room.workspace
         m = int(w.mesh[0]["micro_batches"])
         beside = (m - 1) * float(w.counts @ w.exposed["free"]) / layout.pp

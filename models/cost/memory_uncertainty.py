@@ -105,28 +105,6 @@ class MemoryUncertainty:
             host = np.log(np.divide(cluster.host_bytes, on_host))
         return np.asarray(np.minimum(device, host) / self.spread(memory))
 
-    def needed_anywhere(self, memory: MemoryTerms, on_host: Array, cluster: Cluster) -> Array:
-        """`needed` where the host counts too: what is offloaded stands for as large a share of the
-        device's bytes as it is of its host's, and the larger of the two counts."""
-        runtime = memory["context_bytes"]
-        reserved = total(memory.values()) - runtime
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.where(on_host > 0, on_host / cluster.host_bytes, 0.0)
-        most = np.maximum(reserved, share * (cluster.usable_bytes - runtime))
-        factor = self.safety_factor(memory) / self.least_safety_factor
-        return np.asarray(runtime + factor * most)
-
-    def needed(self, memory: MemoryTerms) -> Array:
-        """The bytes that, with the least safety factor, would be as likely to fit as each layout
-        is with its own: one figure by which layouts of different uncertainty compare."""
-        runtime = memory["context_bytes"]
-        return np.asarray(
-            runtime
-            + self.safety_factor(memory)
-            / self.least_safety_factor
-            * (total(memory.values()) - runtime)
-        )
-
     def safety_factor(self, memory: MemoryTerms) -> Array | float:
         """How many times its predicted reserved memory each layout must have room for."""
         return np.exp(self.deviations_asked * self.spread(memory)) if self.deviations_asked else 1.0

@@ -9,12 +9,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.columns import Array, total
+from models.columns import Array
+from models.compilation.compiled import compiled
 from models.cost.facts import Question, coefficient_records, policy_numbers, question
 from models.cost.least_links import NO_LINKS
-from models.cost.rows import StageTables, fill_keys, rows_of
+from models.cost.rows import ROW, StageTables, fill_keys, rows_of, take_rows
 from models.cost.stage_partition import splits
-from models.cost.step import MEMORY, TIME, predict_rows, room_for
+from models.cost.step import (
+    MEMORY,
+    TIME,
+    Costs,
+    predict_rows,
+    room_for,
+    room_for_costs,
+)
 from models.spec.flops import AttentionCount, model_flops
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
@@ -50,6 +58,11 @@ MEMORY_TERMS: dict[str, str] = {
     "context_bytes": "runtime, libraries, communication buffers",
     "fragmentation_bytes": "reserved by the allocator beyond what is in use",
 }
+
+
+_TOGETHER = 1 << 13
+"""Layouts that are predicted together, in an order in which they have much in common. Their costs
+stay in the processor's cache until they are put where they belong."""
 
 
 def in_gib(term: str) -> str:
@@ -128,11 +141,11 @@ class StepCosts:
 
     @cached_property
     def step_time_s(self) -> Array:
-        return total(self.time.values())
+        return sums_of(self.time_terms)
 
     @cached_property
     def needed_bytes(self) -> Array:
-        return total(self.memory.values())
+        return sums_of(self.memory_terms)
 
     @cached_property
     def reserved_bytes(self) -> Array:
@@ -219,18 +232,49 @@ def predict(
 
 def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     """Time and memory of n layouts under one record of coefficients, or one for each layout."""
-    n = len(rows.records)
-    time, memory = np.empty((n, len(TIME))), np.empty((n, len(MEMORY)))
-    stage, host, once = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
-    found = time, memory, stage, host, once
-    q, tables, room = rows.question, rows.tables, room_for(rows.question, rows.tables)
-    order = np.arange(n)
-    if n > 1 and len(coefficients) == 1:
-        keys = np.empty(n, dtype=np.int64)
-        fill_keys(rows.records, keys)
-        order = np.argsort(keys)
-    predict_rows(q, tables, rows.records, order, coefficients, NO_LINKS, room, *found)
-    return StepCosts(coefficients, *found)
+    q, tables, records = rows.question, rows.tables, rows.records
+    room, costs = room_for(q, tables), room_for_costs(len(records))
+    if len(records) == 1 or len(coefficients) > 1:
+        predict_rows(q, tables, records, coefficients, NO_LINKS, room, costs)
+        return StepCosts(coefficients, *costs)
+    keys = np.empty(len(records), dtype=np.int64)
+    fill_keys(records, keys)
+    order = np.argsort(keys)
+    for start in range(0, len(order), _TOGETHER):
+        at = order[start : start + _TOGETHER]
+        taken, found = np.empty(len(at), dtype=ROW), room_for_costs(len(at))
+        take_rows(records, at, taken)
+        predict_rows(q, tables, taken, coefficients, NO_LINKS, room, found)
+        _put(found, at, costs)
+    return StepCosts(coefficients, *costs)
+
+
+def sums_of(terms: Array) -> Array:
+    """The sum of all terms (n, terms), from the first to the last; (n,)."""
+    sums = np.empty(len(terms))
+    _sum_terms(terms, sums)
+    return sums
+
+
+@compiled
+def _sum_terms(terms: Array, sums: Array) -> None:
+    for i in range(len(terms)):
+        sums[i] = 0.0
+        for term in range(terms.shape[1]):
+            sums[i] += terms[i, term]
+
+
+@compiled
+def _put(costs: Costs, at: Array, to: Costs) -> None:
+    """Writes costs to these places of others."""
+    for i in range(len(at)):
+        for term in range(len(TIME)):
+            to.time[at[i], term] = costs.time[i, term]
+        for term in range(len(MEMORY)):
+            to.memory[at[i], term] = costs.memory[i, term]
+        to.fullest[at[i]] = costs.fullest[i]
+        to.host[at[i]] = costs.host[i]
+        to.once[at[i]] = costs.once[i]
 
 
 def step_costs_under_each(rows: LayoutRows, coefficients: Array) -> StepCosts:

@@ -677,29 +677,47 @@ def set_memory(
     return step_memory(q.facts[0], row, c, tables, room.workspace, room.stages, memory)
 
 
+class Costs(NamedTuple):
+    """What n layouts take and need."""
+
+    time: Array
+    """(n, terms): seconds of a step."""
+    memory: Array
+    """(n, terms): bytes on the fullest stage."""
+    fullest: Array
+    """(n,): which stage that is."""
+    host: Array
+    """(n,): bytes on the host."""
+    once: Array
+    """(n,): seconds of data-parallel traffic exposed once a step."""
+
+
+def room_for_costs(n: int) -> Costs:
+    return Costs(
+        np.empty((n, len(TIME))),
+        np.empty((n, len(MEMORY))),
+        np.empty(n, dtype=np.int64),
+        np.empty(n),
+        np.empty(n),
+    )
+
+
 @compiled
 def predict_rows(
     q: Question,
     tables: StageTables,
     rows: Array,
-    order: Array,
     coefficients: Array,
     least: LeastLinks,
     room: Room,
-    time: Array,
-    memory: Array,
-    fullest: Array,
-    host: Array,
-    once: Array,
+    costs: Costs,
 ) -> None:
-    """Writes time (n, terms), memory (n, terms), the fullest stage (n,), bytes on the host (n,) and
-    the data-parallel traffic exposed once a step (n,) of n layouts, under one set of coefficients
-    or one for each. They are taken in an `order` (n,): what a layout has in common with the one
-    before it is not worked out again."""
+    """Writes what n layouts cost, under one set of coefficients or one for each. What a layout has
+    in common with the one before it is not worked out again."""
     wanted, drawn = wanted_pieces(q.policies), len(coefficients) > 1
     forget(room)
     before = room.shard[0]
-    for i in order:
+    for i in range(len(rows)):
         row, c = rows[i], coefficients[i if drawn else 0]
         if drawn:
             forget(room)
@@ -709,8 +727,8 @@ def predict_rows(
             set_mesh(q, row, c, wanted, least, room)
         if new_mesh or not same_regime(row, before):
             expose_parts(q.facts[0], q.layers, q.policies, row, c, room.workspace)
-        once[i] = set_step(q, row, c, tables, room, time[i])
-        fullest[i], host[i] = set_memory(q, row, c, tables, room, memory[i])
+        costs.once[i] = set_step(q, row, c, tables, room, costs.time[i])
+        costs.fullest[i], costs.host[i] = set_memory(q, row, c, tables, room, costs.memory[i])
         before = row
 
 

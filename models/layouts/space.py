@@ -130,7 +130,8 @@ class Trunks:
     micro-batches are one chain, since schedules ask for no more."""
 
     rows: Layouts
-    """The trunks; all of data parallelism stands in dp_shard."""
+    """The trunks; all of data parallelism stands in dp_shard. Those that differ in pp only lie
+    together: layers are cut alike on them."""
     chains: Array
     """(trunks,): the chain of each trunk."""
     pp: Array
@@ -403,12 +404,10 @@ class Space:
         counts in `rejected` as `below` layouts for every way to divide dp."""
         n = self.problem.cluster.num_devices
         table = factorisations(n, 4)
-        columns = dict(
-            zip(("pp", "tp", "cp", "dp_shard"), np.repeat(table, 2, axis=0).T, strict=True)
-        )
+        columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
         base = default_layouts(2 * len(table))
         rows = base.with_columns(
-            **columns, sequence_parallel=np.tile(np.array([False, True]), len(table))
+            **columns, sequence_parallel=np.repeat(np.array([False, True]), len(table))
         )
         weights = self.splits(rows) * below
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
@@ -427,7 +426,7 @@ class Space:
             raise TooLarge(chips, trunks, "degrees with their micro-batches", MAX_TRUNKS)
         weights = self.splits(rows) * below
         rejected["batch_divides"] += int((weights * (~fits).sum(axis=1)).sum())
-        row, size = np.nonzero(fits)
+        size, row = np.nonzero(fits.T)
         grown = rows.take(row).with_columns(micro_batch=sizes[size])
         allowed = self._is_allowed(grown, "micro_batch")
         rejected["constraints.micro_batch"] += int(weights[row[~allowed]].sum())

@@ -127,6 +127,8 @@ def room_for_found(count: int) -> Found:
 class Tally:
     """What a search has looked at, in layouts."""
 
+    cores: int
+    """Cores, each as often as its data parallelism divides."""
     found: int
     """Those in Found."""
     evaluated: int
@@ -141,3 +143,9 @@ class Tally:
 
 
 TALLY = record_type(Tally)
+
+
+def new_tally() -> Array:
+    tally = np.zeros(1, dtype=TALLY)
+    tally["closing_bound"] = np.inf
+    return tally

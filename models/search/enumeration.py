@@ -20,9 +20,10 @@ import numpy as np
 
 from models.columns import Array, growing_slices
 from models.errors import OutOfTime
-from models.layouts.complexity import complexity, points_of_degrees
+from models.layouts.complexity import complexity
 from models.layouts.space import Space
-from models.search.compiled_tables import TALLY, Meshes, room_for_found, taken
+from models.search.compiled_tables import Meshes, new_tally, room_for_found, taken
+from models.search.cores import Cores, cross_all
 from models.search.incumbent import Incumbent
 from models.search.mesh_policies import bound_meshes
 from models.search.minimum_memory import MinimumMemory
@@ -93,28 +94,22 @@ def search_all(
     """All layouts that fit and take no longer than the limit for those without and with a pipeline,
     and how complex each is; None if there are none, if it had to look at more than `most` for that,
     or if there was no time."""
-    exact, incumbent = _within(tables, limits, most, should_continue)
-    if not (exact and incumbent.layouts):
+    incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
+    search = _Search(tables, incumbent, should_continue, most)
+    search.open_all()
+    if not (search.exact and incumbent.layouts):
         return None
     return Layouts.concatenate(incumbent.layouts), np.concatenate(incumbent.complexities)
 
 
 def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
     """Whether any layout fits and takes no longer than the limit for those without and with a
-    pipeline; None if there was no time to tell."""
-    exact, incumbent = _within(tables, limits, _MOST_LAYOUTS, should_continue)
-    return bool(incumbent.layouts) if exact or incumbent.layouts else None
-
-
-def _within(
-    tables: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
-) -> tuple[bool, Incumbent]:
-    """Whether a search of all that take no longer than the limits came to its end, and what it
-    holds."""
+    pipeline; None if there was no time to tell. The first that is found settles it."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
-    search = _Search(tables, incumbent, should_continue, most)
+    search = _Search(tables, incumbent, lambda: not incumbent.layouts and should_continue())
+    search.found = room_for_found(1)
     search.open_all()
-    return search.exact, incumbent
+    return bool(incumbent.layouts) if search.exact or incumbent.layouts else None
 
 
 def _reached(tables: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
@@ -136,8 +131,7 @@ class _Search:
         self.tables, self.incumbent = tables, incumbent
         self.should_continue, self.most = should_continue, most
         self.rejected, self.pruned_by_memory = tables.rejected.copy(), tables.pruned_by_memory
-        self.tally = np.zeros(1, dtype=TALLY)
-        self.tally["closing_bound"] = np.inf
+        self.tally = new_tally()
         self.exact = True
         self.found = room_for_found(_FOUND)
         self.opened: list[Meshes] = []
@@ -158,62 +152,53 @@ class _Search:
     def open_all(self) -> None:
         """Open the trunks of the lowest bounds, to have a time to prune against, then all others
         that may be in the answer."""
-        tables = self.tables
-        trunks = tables.trunks.rows
-        points = points_of_degrees(trunks)
+        tables, crossing = self.tables, self.tables.crossing
+        piped = crossing.rows["pp"] > 1
         if len(tables.experts) == 1:
-            bound = np.zeros(len(trunks))
+            bound = np.zeros(len(piped))
         else:
-            bound = tables.bound_trunks(tables.undivided_rows(trunks), tables.trunks.chains)
+            bound = tables.bound_trunks(crossing.rows, crossing.chain)
         order = np.argsort(bound, kind="stable")
         first = max(_CROSSED // len(tables.experts), 1)
         for block in (order[:first], order[first:]):
-            wanted = self._wanted(bound[block], trunks.pp[block] > 1, points[block])
+            wanted = self._wanted(bound[block], piped[block], crossing.points[block])
             if len(wanted):
-                self._open_cores(*self._crossed(block[wanted]))
+                self._open_cores(self._crossed(block[wanted]))
+            if not self.exact and self.incumbent.limits.is_fixed:
+                return  # nobody asks how fast the rest may be
 
-    def _crossed(self, trunks: Array) -> tuple[Array, Array]:
-        """Trunks with every pair of expert degrees that may fold over their stages."""
-        tables = self.tables
-        trunk, pair = tables.pairs(trunks)
+    def _crossed(self, trunks: Array) -> Cores:
+        """Trunks with every pair of expert degrees that may fold over their stages, and that may be
+        in the answer."""
+        tables, before = self.tables, int(self.tally[0]["cores"])
+        limits = self.incumbent.limits
+        cores = cross_all(tables.compiled, tables.crossing, trunks, limits, self.tally)
         every = int(tables.splits[trunks].sum()) * len(tables.experts)
-        folding = int(tables.splits[trunk].sum())
+        folding = int(self.tally[0]["cores"]) - before
         self.rejected["experts_fold_over_dense_axes"] += (every - folding) * len(tables.policies)
-        return trunk, pair
+        return cores
 
-    def _open_cores(self, trunk: Array, pair: Array) -> None:
-        """Open trunks with pairs of expert degrees, bounded in an order in which shards repeat:
-        those that promise most on each side of pp = 1 first."""
-        tables = self.tables
-        cores = tables.cores(trunk, pair)
-        order = np.lexsort(
-            (cores.pp, cores.etp, cores.ep, cores.sequence_parallel, cores.cp, cores.tp,
-             cores.micro_batch)
-        )  # fmt: skip
-        cores, chain = cores.take(order), tables.trunks.chains[trunk[order]]
-        bound, _ = tables.bound(tables.undivided_rows(cores), chain)
-        points, piped = points_of_degrees(cores), cores.pp > 1
-        wanted = self._wanted(bound, piped, points)
-        order = wanted[_alternating(bound[wanted], piped[wanted])]
-        for some, rest in growing_slices(order, _FIRST_CORES, _CORES):
+    def _open_cores(self, cores: Cores) -> None:
+        """Open cores, those that promise most on each side of pp = 1 first."""
+        crossing = self.tables.crossing
+        bound, piped = cores.bound, crossing.rows["pp"][cores.trunk] > 1
+        for some, rest in growing_slices(_alternating(bound, piped), _FIRST_CORES, _CORES):
             if not self._may_go_on(float(bound[rest].min())):
                 return
-            wanted = some[self._wanted(bound[some], piped[some], points[some])]
+            wanted = some[self._wanted(bound[some], piped[some], cores.points[some])]
             if len(wanted):
-                meshes = self._bounded_meshes(cores.take(wanted), chain[wanted])
+                meshes = self._bounded_meshes(cores.trunk[wanted], cores.pair[wanted])
                 self.opened.append(meshes)
                 self._open_meshes(meshes)
 
     # -- meshes
 
-    def _bounded_meshes(self, cores: Layouts, chain: Array) -> Meshes:
+    def _bounded_meshes(self, trunk: Array, pair: Array) -> Meshes:
         """The meshes of some cores that may be in the answer, those that promise most on each side
         of pp = 1 first, bounded under the best policy that may fit with an even chance."""
-        tables = self.tables
-        layouts, parent = tables.space.split(cores)
-        meshes = tables.meshes(layouts, chain[parent])
-        bound_meshes(tables.at_even_chance.compiled, meshes)
-        piped = layouts.pp > 1
+        meshes = self.tables.meshes(trunk, pair)
+        bound_meshes(self.tables.at_even_chance.compiled, meshes)
+        piped = meshes.rows["pp"] > 1
         wanted = self._wanted(meshes.bound, piped, meshes.points)
         return taken(meshes, wanted[_alternating(meshes.bound[wanted], piped[wanted])])
 

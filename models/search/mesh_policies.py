@@ -257,18 +257,25 @@ def recompute_until_it_fits(
 ) -> bool:
     """Has the row recompute the fewest layers of a chunk with which it fits, where that is open:
     every layer more only adds work. False where it does not fit with any."""
-    policies = t.policies
-    fewer, legal = 0, 1
-    if policies.open_layers[variant]:
-        chunk = t.question.facts[0].num_layers // (row.pp * row.virtual_stages)
-        limit = 1 if policies.balanced[schedule] else chunk
-        fewer = int(np.searchsorted(policies.layers, limit))
-        legal = fewer + (1 if policies.all_layers else 0)
+    fewer, legal = layer_counts(t, row, variant, schedule)
     least = least_that_fits(t, row, fewer, legal)
-    row.recompute_layers = policies.layers[least] if least < fewer else 0
+    row.recompute_layers = t.policies.layers[least] if least < fewer else 0
     tally.over_memory += least
     tally.dominated += max(legal - least - 1, 0)
     return least < legal
+
+
+@inlined
+def layer_counts(t: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
+    """How many numbers of layers of a chunk, fewer than all, may be recomputed; and how many
+    numbers may be, with that of all: one where that is not open."""
+    policies = t.policies
+    if not policies.open_layers[variant]:
+        return 0, 1
+    chunk = t.question.facts[0].num_layers // (row.pp * row.virtual_stages)
+    limit = 1 if policies.balanced[schedule] else chunk
+    fewer = int(np.searchsorted(policies.layers, limit))
+    return fewer, fewer + (1 if policies.all_layers else 0)
 
 
 @compiled
@@ -290,12 +297,18 @@ def least_that_fits(t: CompiledTables, row: Row, fewer: int, legal: int) -> int:
 @inlined
 def is_enough(t: CompiledTables, row: Row) -> bool:
     """Whether the memory that there is is enough for a layout."""
-    q, w, stages, memory = t.question, t.room.workspace, t.room.stages, t.scratch.memory
-    f = q.facts[0]
+    on_host = set_memory(t, row)
+    return fits(t.margin, t.scratch.memory, on_host)
+
+
+@inlined
+def set_memory(t: CompiledTables, row: Row) -> float:
+    """Writes the memory of a layout by term; returns the bytes on the host."""
+    q, w, stages, f = t.question, t.room.workspace, t.room.stages, t.question.facts[0]
     set_kept(f, q.policies, row, w)
     fill_stages(f, q.layers, row, t.stages, w, stages)
-    _, on_host = step_memory(f, row, t.coefficients[0], t.stages, w, stages, memory)
-    return fits(t.margin, memory, on_host)
+    _, on_host = step_memory(f, row, t.coefficients[0], t.stages, w, stages, t.scratch.memory)
+    return on_host
 
 
 @inlined

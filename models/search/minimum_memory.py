@@ -8,30 +8,33 @@ from statistics import NormalDist
 
 import numpy as np
 
-from models.columns import Array, growing_slices
-from models.cost.memory_uncertainty import MemoryTerms, percent
-from models.cost.step import MEMORY
+from models.columns import growing_slices
+from models.cost.memory_uncertainty import percent
 from models.errors import Infeasible, Surest
-from models.layouts.complexity import points_of_degrees, points_of_policy
-from models.layouts.space import variant_row
-from models.search.result import ShouldContinue
+from models.search.compiled_tables import new_tally
+from models.search.cores import cross_all
+from models.search.incumbent import limits_for
+from models.search.most_frugal import find_most_frugal, no_frugal
+from models.search.result import Goal, ShouldContinue
 from models.search.tables import SearchTables
 from models.spec.constraints import EVEN_CHANCE, MAX_FIT_PROBABILITY
 from models.spec.hardware import GIB
 from models.spec.layout import AXES, TORUS_AXES, Layout, Layouts
 
 _FIRST, _MOST = 1 << 4, 1 << 9  # cores opened together
-_BLOCK = 1 << 11  # cores bounded together
 _SAME_DEVIATIONS = 1e-9  # standard deviations: what differs by less is as sure
 
 
 class MinimumMemory:
     """`least` bytes on the fullest device of any `layout` that the hosts can hold, found by opening
-    cores, and of these their variants, in order of a bound; `run_to_completion`, or as long as
-    there was time."""
+    cores in order of a bound; `run_to_completion`, or as long as there was time. If `counts_host`,
+    every layout counts, by the larger share of the device's memory or of its host's."""
 
-    def __init__(self, tables: SearchTables, should_continue: ShouldContinue) -> None:
+    def __init__(
+        self, tables: SearchTables, should_continue: ShouldContinue, *, counts_host: bool = False
+    ) -> None:
         self.tables, self.should_continue = tables, should_continue
+        self.counts_host = counts_host
         self.layout: Layout | None = None
         self.least, self.beyond_host, self.run_to_completion = np.inf, False, True
         self._look(should_continue)
@@ -93,75 +96,26 @@ class MinimumMemory:
         return words
 
     def _look(self, should_continue: ShouldContinue) -> None:
-        cores, chain, bound = self._bounded_cores()
-        for some, _ in growing_slices(np.argsort(bound, kind="stable"), _FIRST, _MOST):
-            least = float(bound[some[0]])
+        tables, no_limits = self.tables, limits_for(Goal(), None)
+        trunks = np.arange(len(tables.trunks.rows))
+        cores = cross_all(
+            tables.compiled, tables.crossing, trunks, no_limits, new_tally(), of_memory=True
+        )
+        frugal = no_frugal()
+        for some, _ in growing_slices(np.argsort(cores.bound, kind="stable"), _FIRST, _MOST):
+            least = float(cores.bound[some[0]])
             if least >= self.least or (
-                self.beyond_host and self.layout is None and least > self.tables.at_most
+                self.beyond_host and self.layout is None and least > tables.at_most
             ):
                 return
             if not should_continue():
                 self.run_to_completion = False
                 return
-            self._open(cores.take(some), chain[some])
-
-    def _bounded_cores(self) -> tuple[Layouts, Array, Array]:
-        """All cores, their chains, and what they need at least under the most frugal policy."""
-        tables = self.tables
-        trunk, pair = tables.pairs(np.arange(len(tables.trunks.rows)))
-        cores, chain = tables.cores(trunk, pair), tables.trunks.chains[trunk]
-        bound = np.full(len(cores), np.inf)
-        variants = np.arange(len(tables.sharding))
-        for start in range(0, len(cores), _BLOCK):
-            some = np.arange(start, min(start + _BLOCK, len(cores)))
-            rows = tables.undivided_rows(cores.take(some))
-            rows = tables.set_variant(np.repeat(rows, len(variants)), np.tile(variants, len(some)))
-            _, memory = tables.bound(rows, np.repeat(chain[some], len(variants)))
-            bound[some] = memory.reshape(len(some), -1).min(axis=1)
-        return cores, chain, bound
-
-    def _open(self, cores: Layouts, chain: Array) -> None:
-        """The meshes of some cores under every policy: bytes on the fullest device."""
-        tables = self.tables
-        meshes, parent = tables.space.split(cores)
-        mesh, variant = np.nonzero(tables.legal_variants[variant_row(meshes)])
-        rows = tables.set_variant(tables.rows(meshes)[mesh], variant)
-        _, memory = tables.bound(rows, chain[parent[mesh]])
-        kept = np.flatnonzero(memory < self.least)
-        pair, schedule = np.nonzero(tables.legal_schedules[chain[parent[mesh[kept]]]])
-        kept = kept[pair]
-        mesh, variant = mesh[kept], variant[kept]
-        rows = tables.set_schedule(rows[kept], chain[parent[mesh]], schedule)
-        layouts = tables.with_policies(meshes.take(mesh), schedule, variant)
-        legal, most = tables.layers_again(
-            layouts, tables.memory_policy[variant], np.iinfo(np.int64).max
-        )
-        rows["recompute_layers"] = most
-        _, memory, host = tables.evaluate(rows)
-        needed = self._score(dict(zip(MEMORY, memory.T, strict=True)), host)
-        needed = np.where(legal > 0, needed, np.inf)
-        self.beyond_host = self.beyond_host or bool(np.isinf(needed[legal > 0]).any())
-        if needed.min(initial=np.inf) < self.least:
-            self.least = float(needed.min())
-            best = np.flatnonzero(needed <= self.least * (1 + 1e-9))
-            self.layout = _simplest_of(layouts.with_columns(recompute_layers=most).take(best))
-
-    def _score(self, used: MemoryTerms, on_host: Array) -> Array:
-        """Of which the least is looked for: bytes on the fullest device, infinite where the host
-        has not as much as is offloaded."""
-        uncertainty = self.tables.memory_uncertainty
-        host_bytes = self.tables.problem.cluster.host_bytes
-        fits_host = uncertainty.safety_factor(used) * on_host <= host_bytes
-        return np.where(fits_host, uncertainty.needed(used), np.inf)
-
-
-class _LeastShare(MinimumMemory):
-    """The layout that needs the least share of the device's memory or of its host's, whichever is
-    more; every layout has one, so that there is always an answer."""
-
-    def _score(self, used: MemoryTerms, on_host: Array) -> Array:
-        cluster = self.tables.problem.cluster
-        return self.tables.memory_uncertainty.needed_anywhere(used, on_host, cluster)
+            meshes = tables.meshes(cores.trunk[some], cores.pair[some])
+            find_most_frugal(tables.compiled, meshes, self.counts_host, frugal)
+            self.beyond_host, self.least = bool(frugal.beyond_host[0]), float(frugal.needed[0])
+            if self.least < np.inf:
+                self.layout = tables.layouts(frugal.row, frugal.schedule, frugal.variant)[0]
 
 
 def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Surest | None:
@@ -183,7 +137,7 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
     probability = uncertainty.probability
     while True:
         at_probability = tables.at_fit_probability(probability)
-        layout = _LeastShare(at_probability, should_continue).layout
+        layout = MinimumMemory(at_probability, should_continue, counts_host=True).layout
         if layout is None:
             break
         deviations = _deviations(tables, layout)
@@ -232,7 +186,3 @@ def _placed(tables: SearchTables, layout: Layout) -> Layout:
 def _unplaced(layout: Layout) -> Layout:
     """Return the layout less its placement, which is nothing to memory."""
     return replace(layout, placement=AXES, torus_axes=TORUS_AXES[0], torus_block=1)
-
-
-def _simplest_of(layouts: Layouts) -> Layout:
-    return layouts[int((points_of_degrees(layouts) + points_of_policy(layouts)).argmin())]

@@ -12,28 +12,18 @@ from __future__ import annotations
 import numpy as np
 
 from models.columns import Array
-from models.compilation.compiled import compiled, inlined
-from models.cost.facts import CoefficientRecord, Facts, Question
-from models.cost.least_links import LeastLinks
+from models.compilation.compiled import inlined
+from models.cost.facts import CoefficientRecord, Facts
 from models.cost.overlap import hide_once, waiting_for_slow_node
 from models.cost.rows import Row
-from models.cost.shard import same_shard
 from models.cost.step import (
-    Room,
     Workspace,
-    expose_parts,
     exposed_sends,
-    forget,
     gradient_bytes,
     over_shards,
-    same_mesh,
-    same_regime,
-    set_mesh,
     state_bytes,
     update_seconds,
-    wanted_pieces,
 )
-from models.search.least_passes import LeastPasses, least_seconds
 from models.spec.hardware import GIB
 from models.spec.layout import DUALPIPE
 
@@ -99,31 +89,3 @@ def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, flying:
     kept += flying[f.kinds] * w.kept_now[f.kinds]  # of the encoder of images, never offloaded
     size += (kept + regime.working) * c.activation_memory
     return size * (1 + c.fragmentation) + c.context_gib * GIB
-
-
-@compiled
-def bound_rows(
-    q: Question,
-    rows: Array,
-    chain: Array,
-    coefficients: Array,
-    least: LeastLinks,
-    passes: LeastPasses,
-    room: Room,
-    seconds: Array,
-    memory: Array,
-) -> None:
-    """Writes the least step time and memory of n rows of these chains, each (n,)."""
-    wanted, f, c = wanted_pieces(q.policies), q.facts[0], coefficients[0]
-    forget(room)
-    for i in range(len(rows)):
-        row, before = rows[i], rows[max(i - 1, 0)]
-        new_mesh = i == 0 or not (same_shard(row, before) and same_mesh(row, before))
-        if new_mesh:
-            set_mesh(q, row, c, wanted, least, room)
-            room.workspace.mesh[0].undecided = True
-        if new_mesh or not same_regime(row, before):
-            expose_parts(f, q.layers, q.policies, row, c, room.workspace)
-        w = room.workspace
-        seconds[i] = least_step(f, row, c, w, least_seconds(w, passes, chain[i]))
-        memory[i] = least_memory(f, row, c, w, passes.kept[chain[i]])

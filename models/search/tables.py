@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from models.columns import Array, total
+from models.columns import Array
 from models.cost.facts import Question, coefficient_records, policy_numbers, question
 from models.cost.least_links import (
     ANY_FILLING,
@@ -23,7 +23,7 @@ from models.cost.memory_uncertainty import MemoryTerms, MemoryUncertainty
 from models.cost.predictions import Predictions, predict
 from models.cost.rows import ROW, StageTables
 from models.cost.stage_partition import layers_of, partitions
-from models.cost.step import MEMORY, TIME, Room, predict_rows, room_for
+from models.cost.step import MEMORY, TIME, Room, room_for
 from models.errors import Invalid, TooLarge
 from models.layouts.complexity import points_of_degrees, points_of_policy
 from models.layouts.factors import divisors
@@ -43,9 +43,9 @@ from models.search.compiled_tables import (
     PolicyTables,
     Scratch,
 )
+from models.search.cores import Crossing, bound_rows
 from models.search.fit import Margin
 from models.search.least_passes import Chains, LeastPasses, least_passes
-from models.search.partial_sums import bound_rows
 from models.search.placements import Places
 from models.spec.constraints import EVEN_CHANCE
 from models.spec.device_order import filling_code, filling_of
@@ -267,39 +267,24 @@ class SearchTables:
             recompute_layers=recompute_layers
         )
 
-    def layers_again(
-        self, layouts: Layouts, memory_policy: Array, index: Array | int
-    ) -> tuple[Array, Array]:
-        """Of how many layers recompute may be (1 where that is not open), and the number at an
-        index, or the largest: those that are fewer than the layers of a chunk, and all of them
-        (0)."""
-        numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
-        has_choice, has_all = self.policies.open[memory_policy], int(self.space.may_recompute_all)
-        chunk = np.where(layouts.balanced, 1, n // (layouts.pp * layouts.virtual_stages))
-        fewer = np.minimum(np.searchsorted(numbers, chunk), len(numbers) - has_all)
-        legal = np.where(has_choice, fewer + has_all, 1)
-        at = np.minimum(index, np.maximum(legal - 1, 0))
-        number = numbers[np.minimum(at, len(numbers) - 1)] if len(numbers) else at
-        return legal, np.where(has_choice & (at < fewer), number, 0)
-
     # -- cores
 
-    def pairs(self, trunks: Array) -> tuple[Array, Array]:
-        """Trunks with the pairs of expert degrees that may fold over their stages: (the trunk, the
-        pair) of each."""
-        rows, x = self.trunks.rows, self.experts
-        stage = self.problem.cluster.num_devices // rows.pp[trunks]
-        folds = stage[:, None] % (x.ep * x.etp) == 0
-        if self.problem.experts_keep_tensor:
-            folds &= rows.tp[trunks][:, None] == x.etp
-        row, pair = np.nonzero(folds)
-        return trunks.take(row), pair
-
-    def cores(self, trunk: Array, pair: Array) -> Layouts:
-        """Trunks with pairs of expert degrees, as layouts; all of data parallelism is in
-        dp_shard."""
-        ep, etp = self.experts.ep[pair], self.experts.etp[pair]
-        return self.trunks.rows.take(trunk).with_columns(ep=ep, etp=etp)
+    @cached_property
+    def crossing(self) -> Crossing:
+        """The trunks and the pairs of expert degrees, of which cores are made."""
+        trunks = self.trunks
+        return Crossing(
+            rows=self.undivided_rows(trunks.rows),
+            chain=trunks.chains,
+            points=points_of_degrees(trunks.rows),
+            splits=self.splits,
+            ep=np.ascontiguousarray(self.experts.ep),
+            etp=np.ascontiguousarray(self.experts.etp),
+            pair_points=points_of_degrees(self.experts),
+            devices=self.problem.cluster.num_devices,
+            keeps_tensor=bool(self.problem.experts_keep_tensor),
+            row=np.zeros(1, dtype=ROW),
+        )
 
     # -- what the compiled functions read
 
@@ -397,13 +382,6 @@ class SearchTables:
         rows["reshard"] = self.policies.shardings.reshard[sharding]
         return rows
 
-    def set_schedule(self, rows: Array, chain: Array, schedule: Array) -> Array:
-        """Set schedule and partition."""
-        rows["schedule"] = self.policies.schedules.schedule[schedule]
-        rows["virtual_stages"] = self.policies.schedules.virtual_stages[schedule]
-        rows["partition"] = self._partitions[1][chain, schedule]
-        return rows
-
     @property
     def _is_plain_first(self) -> bool:
         """Whether the first memory policy keeps everything on the device, as it does unless the
@@ -493,7 +471,15 @@ class SearchTables:
         counts = stands.sum(axis=1)
         return np.nonzero(stands)[1], np.cumsum(counts) - counts, counts
 
-    def meshes(self, layouts: Layouts, chain: Array) -> Meshes:
+    def meshes(self, trunk: Array, pair: Array) -> Meshes:
+        """The meshes that trunks with pairs of expert degrees become, in every legal way to divide
+        data parallelism, as the compiled functions read them."""
+        ep, etp = self.experts.ep[pair], self.experts.etp[pair]
+        cores = self.trunks.rows.take(trunk).with_columns(ep=ep, etp=etp)
+        layouts, parent = self.space.split(cores)
+        return self.meshes_of(layouts, self.trunks.chains[trunk[parent]])
+
+    def meshes_of(self, layouts: Layouts, chain: Array) -> Meshes:
         """Meshes of these chains as the compiled functions read them."""
         inside = PLACEMENTS.index(("pp", *(axis for axis in AXES if axis != "pp")))
         innermost = layouts.with_columns(placement=np.full(len(layouts), inside))
@@ -510,37 +496,20 @@ class SearchTables:
             order_count[orders],
         )
 
-    def bound(self, rows: Array, chain: Array) -> tuple[Array, Array]:
-        """The least step time and memory of rows of these chains, whatever is not decided yet, each
-        (n,)."""
-        return self._bound(self.question, rows, chain)
-
     def bound_trunks(self, rows: Array, chain: Array) -> Array:
-        """The same step time of trunks, whatever the expert degrees: experts send nothing, and
-        compute as fast as the largest matrix products do."""
+        """The least step time of trunks of these chains, whatever the expert degrees: experts send
+        nothing, and compute as fast as the largest matrix products do."""
         layers = self.question.layers.copy()
         layers["num_experts"] = 0
-        seconds, _ = self._bound(self.question._replace(layers=layers), rows, chain)
-        return seconds
+        free = self.question._replace(layers=layers)
+        return self.bound(rows, chain, free)[0]
 
-    def _bound(self, q: Question, rows: Array, chain: Array) -> tuple[Array, Array]:
+    def bound(self, rows: Array, chain: Array, q: Question) -> tuple[Array, Array]:
+        """The least step time and memory of rows of these chains, whatever is not decided yet, each
+        (n,)."""
         seconds, memory = np.empty((2, len(rows)))
-        bound_rows(
-            q, rows, chain, self.coefficients, self.least, self.passes, self.room, seconds, memory
-        )
+        bound_rows(self.compiled._replace(question=q), rows, chain, seconds, memory)
         return seconds, memory
-
-    def evaluate(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Step time, memory (n, terms) and bytes on the host of rows; where they are not placed,
-        over the best links that any placement might give them."""
-        n = len(rows)
-        time, memory = np.empty((n, len(TIME))), np.empty((n, len(MEMORY)))
-        stage, host, once = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
-        predict_rows(
-            self.question, self._partitions[0], rows, np.arange(n), self.coefficients, self.least,
-            self.room, time, memory, stage, host, once,
-        )  # fmt: skip
-        return total(time.T), memory, host
 
     def predict(self, layouts: Layouts) -> Predictions:
         """Of layouts in the space."""

@@ -63,15 +63,12 @@ def architecture_shape(name: str) -> dict[str, Any]:
 def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
     """A cluster of a chip on the fabric of its data sheet, or else of a fabric preset and its chip.
     `fields` are further fields of Cluster. Raises UnknownName."""
-    try:
-        part = chip(preset)
+    if part := _hardware_named(preset, chips()):
         links = part.fabric
-    except UnknownName:
-        try:
-            links = fabric(preset)
-        except UnknownName:
-            raise UnknownName("cluster", preset, [*fabrics(), *chips()]) from None
-        part = chip(fabric_chip(links.id))
+    elif named := _hardware_named(preset, fabrics()):
+        part, links = chip(fabric_chip(named.id)), named
+    else:
+        raise UnknownName("cluster", preset, [*fabrics(), *chips()])
     return Cluster(chip=part, fabric=links, num_chips=num_chips, **fields)
 
 
@@ -308,24 +305,31 @@ def _bare(name: str) -> str:
 
 
 def _find_hardware(field: str, name: str, index: Mapping[str, T]) -> T:
-    """As _find does, and also without what stands before the name of a chip or a machine."""
-    try:
-        return _find(field, name, index)
-    except UnknownName:
-        wanted = _bare(name)
-        for known, value in index.items():
-            if _bare(known) == wanted:
-                return value
-        raise
+    found = _hardware_named(name, index)
+    if found is None:
+        raise UnknownName(field, name, index)
+    return found
+
+
+def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
+    """As _named does, and also without what stands before the name of a chip or a machine."""
+    if found := _named(name, index):
+        return found
+    wanted = _bare(name)
+    return next((value for known, value in index.items() if _bare(known) == wanted), None)
 
 
 def _find(field: str, name: str, index: Mapping[str, T]) -> T:
-    """The value of a name, however its letters, spaces and hyphens are written. Raises
-    UnknownName."""
+    found = _named(name, index)
+    if found is None:
+        raise UnknownName(field, name, index)
+    return found
+
+
+def _named(name: str, index: Mapping[str, T]) -> T | None:
+    """The value of a name, however its letters, spaces and hyphens are written; None where there is
+    none."""
     if name in index:
         return index[name]
     wanted = _normal(name)
-    for known, value in index.items():
-        if _normal(known) == wanted:
-            return value
-    raise UnknownName(field, name, index)
+    return next((value for known, value in index.items() if _normal(known) == wanted), None)

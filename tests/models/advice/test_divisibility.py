@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -51,13 +52,22 @@ def test_what_divides_in_every_way_has_no_neighbours_to_try() -> None:
         calls.append(True)
         return True
 
-    assert lifts(Space(question, Constraints()), PROFILE, 0.03, should_continue) == ()
+    assert lifts(Space(question, Constraints()), PROFILE, 0.03, 1.0, should_continue) == ()
     assert not calls
     assert recommend(question, PROFILE).pipelining.needed == "yes"
 
 
 def test_time_that_has_run_out_names_none() -> None:
     question = problem("llama-3-8b", ("h100", 72), "megatron", seq_len=8192, global_batch=512)
-    assert lifts(Space(question, ALL), PROFILE, 0.03, lambda: False) == ()
+    assert lifts(Space(question, ALL), PROFILE, 0.03, 1.0, lambda: False) == ()
     fewer = replace(question, cluster=catalogue.cluster("h100", 64))
-    assert lifts(Space(fewer, ALL), PROFILE, 0.03, lambda: True) == ()
+    assert lifts(Space(fewer, ALL), PROFILE, 0.03, 1.0, lambda: True) == ()
+
+
+@pytest.mark.parametrize(("chips", "batch"), [(72, 512), (100, 128), (96, 100)])
+def test_a_guess_of_the_time_with_a_pipeline_decides_nothing(chips: int, batch: int) -> None:
+    question = problem("llama-3-8b", ("h100", chips), "megatron", seq_len=8192, global_batch=batch)
+    space = Space(question, ALL)
+    guesses = (1e-3, 0.5, 2.0, 1e3, math.inf)
+    found = {lifts(space, PROFILE, 0.03, guess, lambda: True) for guess in guesses}
+    assert len(found) == 1

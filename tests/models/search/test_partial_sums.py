@@ -11,6 +11,8 @@ import pytest
 
 from models.columns import Array
 from models.cost.least_links import ANY_FILLING, UNPLACED
+from models.cost.predictions import sums_of
+from models.cost.step import predict_rows, room_for_costs
 from models.errors import Invalid, TooLarge
 from models.layouts.space import (
     MEMORY_POLICY_KNOBS,
@@ -77,8 +79,11 @@ class Members:
 
     def rows(self, tables: SearchTables) -> Array:
         """Them as the compiled functions read them."""
-        rows = tables.set_schedule(tables.rows(self.layouts), self.chain, self.schedule)
-        tables.set_variant(rows, self.variant)
+        rows = tables.set_variant(tables.rows(self.layouts), self.variant)
+        policies = tables.policy_tables
+        for name in ("schedule", "virtual_stages"):
+            rows[name] = policies.schedules[name][self.schedule]
+        rows["partition"] = policies.partition[self.chain, self.schedule]
         rows["placement"] = self.layouts.placement
         rows["recompute_layers"] = self.layouts.recompute_layers
         rows["filling"] = filling_code(self.layouts.torus_axes, self.layouts.torus_block)
@@ -105,31 +110,42 @@ def least_seconds(
     trunks = undivided.copy()
     trunks["ep"] = trunks["etp"] = 1
     yield "trunk", tables.bound_trunks(trunks, members.chain)
-    yield "core", tables.bound(undivided, members.chain)[0]
+    yield "core", bounds(tables, undivided, members)[0]
     for filling in (ANY_FILLING, whole["filling"]):
-        meshes = tables.meshes(layouts, members.chain)
+        meshes = tables.meshes_of(layouts, members.chain)
         meshes.rows["filling"] = filling
         bound_meshes(tables.compiled, meshes)
         yield "mesh", np.where(fits, meshes.bound, 0.0)
         unplaced = whole.copy()
         unplaced["placement"], unplaced["filling"] = UNPLACED, filling
-        yield "mesh with a policy", tables.bound(unplaced, members.chain)[0]
-        yield "layout over the least links", tables.evaluate(unplaced)[0]
+        yield "mesh with a policy", bounds(tables, unplaced, members)[0]
+        yield "layout over the least links", step_seconds(tables, unplaced)
     sharding = members.variant // len(tables.policies.memory_policies)
     placed = tables.set_sharding(tables.rows(layouts), sharding)
     placed["placement"], placed["filling"] = whole["placement"], whole["filling"]
-    yield "placed mesh with a sharding", tables.bound(placed, members.chain)[0]
-    yield "mean stage", tables.bound(whole, members.chain)[0]
+    yield "placed mesh with a sharding", bounds(tables, placed, members)[0]
+    yield "mean stage", bounds(tables, whole, members)[0]
 
 
 def least_bytes(tables: SearchTables, members: Members) -> Iterator[tuple[str, Array]]:
     """The same of memory, from cores with their variant on."""
     undivided = tables.undivided_rows(_undivided(members.layouts))
-    yield (
-        "memory of a core",
-        tables.bound(tables.set_variant(undivided, members.variant), members.chain)[1],
-    )
-    yield "memory of the mean stage", tables.bound(members.rows(tables), members.chain)[1]
+    tables.set_variant(undivided, members.variant)
+    yield "memory of a core", bounds(tables, undivided, members)[1]
+    yield "memory of the mean stage", bounds(tables, members.rows(tables), members)[1]
+
+
+def bounds(tables: SearchTables, rows: Array, members: Members) -> tuple[Array, Array]:
+    """The least step time and memory of rows."""
+    return tables.bound(rows, members.chain, tables.question)
+
+
+def step_seconds(tables: SearchTables, rows: Array) -> Array:
+    """Step times of rows, over the best links that any placement might give them where they are not
+    placed."""
+    t, costs = tables.compiled, room_for_costs(len(rows))
+    predict_rows(t.question, t.stages, rows, t.coefficients, t.least, t.room, costs)
+    return sums_of(costs.time)
 
 
 def _undivided(layouts: Layouts) -> Layouts:

@@ -13,9 +13,14 @@ from models.advice.recommendation import recommend
 from models.cost.predictions import predict
 from models.errors import Infeasible
 from models.search.warm_up import warm_up
-from models.spec.profile import shipped_profile
 from tests.benchmarks.problems import problem
-from tests.oracles.random_questions import random_coefficients, random_layouts, random_problem
+from tests.oracles.random_questions import (
+    PROFILE,
+    random_coefficients,
+    random_layouts,
+    random_problem,
+    small_search_problem,
+)
 from tests.paths import ROOT
 
 COMPILES_NOTHING = """
@@ -58,7 +63,7 @@ def test_other_questions_compile_nothing(seed: int, compiled: event.RecordingLis
         ("deepseek-v3", ("gb300", 144), "generic", 288),
     ],
 )
-def test_other_searches_compile_nothing(
+def test_searches_of_other_sizes_compile_nothing(
     model: str,
     cluster: tuple[str, int],
     stack: str,
@@ -67,5 +72,14 @@ def test_other_searches_compile_nothing(
 ) -> None:
     question = problem(model, cluster, stack, seq_len=4096, global_batch=global_batch)
     with suppress(Infeasible):
-        recommend(question, shipped_profile())
+        recommend(question, PROFILE)
+    assert not [each.data["dispatcher"] for _, each in compiled.buffer]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_other_searches_compile_nothing(seed: int, compiled: event.RecordingListener) -> None:
+    for index in range(6):
+        asked, constraints = small_search_problem(np.random.default_rng([seed, index]))
+        with suppress(Infeasible):
+            recommend(asked, PROFILE, constraints)
     assert not [each.data["dispatcher"] for _, each in compiled.buffer]

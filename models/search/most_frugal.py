@@ -1,0 +1,108 @@
+"""The layout of some meshes that needs least memory."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+from models.compilation.compiled import compiled, inlined
+from models.cost.rows import ROW
+from models.cost.step import RUNTIME, forget, set_kept, set_mesh, wanted_pieces
+from models.search.compiled_tables import CompiledTables, Meshes
+from models.search.fit import Margin, safety_factor
+from models.search.mesh_policies import layer_counts, set_memory, set_schedule, set_variant
+from models.search.partial_sums import least_memory
+from models.spec.layout import DEFAULT_PLACEMENT
+
+_ROUNDING = 1e-9  # layouts whose memory differs by less need as much: the simpler one is taken
+
+
+class Frugal(NamedTuple):
+    """The layout that needs least so far, arrays (1,)."""
+
+    row: Array
+    """Of Row; not placed, which is nothing to memory."""
+    variant: Array
+    schedule: Array
+    needed: Array
+    """Bytes on the fullest device (`needed_bytes`); infinite where there is none yet."""
+    points: Array
+    """Points of complexity."""
+    beyond_host: Array
+    """Whether some layout offloads more than a host has."""
+
+
+def no_frugal() -> Frugal:
+    variant, schedule, points = np.zeros((3, 1), dtype=np.int64)
+    return Frugal(
+        np.zeros(1, ROW), variant, schedule, np.full(1, np.inf), points, np.zeros(1, dtype=bool)
+    )
+
+
+@compiled
+def find_most_frugal(t: CompiledTables, meshes: Meshes, counts_host: bool, frugal: Frugal) -> None:
+    """Looks at meshes under every policy; of recompute that is open, at as many layers as may
+    be."""
+    forget(t.room)
+    q, c, w, policies = t.question, t.coefficients[0], t.room.workspace, t.policies
+    f, wanted = q.facts[0], wanted_pieces(q.policies)
+    for mesh in range(len(meshes.rows)):
+        row, chain = meshes.rows[mesh], meshes.chain[mesh]
+        set_mesh(q, row, c, wanted, t.least, t.room)
+        for variant in range(len(policies.variants)):
+            if not meshes.legal[mesh, variant]:
+                continue
+            set_variant(policies, row, variant)
+            set_kept(f, q.policies, row, w)
+            if least_memory(f, row, c, w, t.passes.kept[chain]) >= frugal.needed[0]:
+                continue
+            for schedule in range(len(policies.schedules)):
+                if not policies.legal[chain, schedule]:
+                    continue
+                set_schedule(policies, chain, row, schedule)
+                fewer, legal = layer_counts(t, row, variant, schedule)
+                if legal == 0:
+                    continue
+                row.recompute_layers = policies.layers[legal - 1] if legal <= fewer else 0
+                on_host = set_memory(t, row)
+                needed = needed_bytes(t.margin, t.scratch.memory, on_host, counts_host)
+                points = meshes.points[mesh] + policies.points[variant]
+                points += policies.schedule_points[schedule] if row.pp > 1 else 0
+                if needed == np.inf:
+                    frugal.beyond_host[0] = True
+                elif is_more_frugal(needed, points, frugal):
+                    frugal.row[0] = row
+                    frugal.row[0].placement = DEFAULT_PLACEMENT
+                    frugal.row[0].filling = 0
+                    frugal.variant[0] = variant
+                    frugal.schedule[0] = schedule
+                    frugal.needed[0] = needed
+                    frugal.points[0] = points
+
+
+@inlined
+def is_more_frugal(needed: float, points: int, frugal: Frugal) -> bool:
+    least = frugal.needed[0]
+    if needed < least * (1 - _ROUNDING):
+        return True
+    return needed <= least * (1 + _ROUNDING) and points < frugal.points[0]
+
+
+@inlined
+def needed_bytes(margin: Margin, memory: Array, on_host: float, counts_host: bool) -> float:
+    """The bytes that, with the least safety factor, would be as likely to fit as a layout is with
+    its own: one figure by which layouts of different uncertainty compare. Infinite where the host
+    has not as much as is offloaded; or, if it counts, what is offloaded stands for as large a share
+    of the device's bytes as it is of its host's, and the larger of the two counts."""
+    runtime = memory[RUNTIME]
+    reserved = memory.sum() - runtime
+    factor = safety_factor(margin, memory, reserved)
+    if counts_host:
+        share = on_host / margin.host if on_host > 0 else 0.0
+        reserved = max(reserved, share * (margin.usable - runtime))
+    elif factor * on_host > margin.host:
+        return np.inf
+    return runtime + factor * math.exp(-margin.deviations * margin.spread) * reserved
