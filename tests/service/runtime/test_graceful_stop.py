@@ -137,9 +137,7 @@ def test_being_told_twice_is_no_reason_to_hurry(database_url: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_stop_during_a_sweep_leaves_no_semaphores_behind(
-    database_url: str, workers: int
-) -> None:
+def test_a_stop_during_a_sweep_leaves_no_semaphores_behind(database_url: str, workers: int) -> None:
     store = Store(database.connect(database_url))
     with serving(database_url, workers=workers) as service:
         begun(service, store, 1)
