@@ -59,15 +59,21 @@ def peak_mib(service: Service) -> float:
 
 
 @pytest.mark.hostile
-def test_hostile_requests(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("phases", "factor"), [("examples,coverage,fuzzing", 1), ("stateful", 20)])
+def test_hostile_requests(database_url: str, tmp_path: Path, phases: str, factor: int) -> None:
+    """Chains are short and quick, and few of them get far: so there are more."""
     seed = os.environ.get("HOSTILE_SEED") or str(random.randrange(2**32))
-    examples = os.environ.get("HOSTILE_EXAMPLES", "25")
+    examples = int(os.environ.get("HOSTILE_EXAMPLES") or 10)
     print(f"HOSTILE_SEED={seed} HOSTILE_EXAMPLES={examples}")
-    print(assaulted(database_url, tmp_path, "--seed", seed, "--max-examples", examples))
+    options = ["--seed", seed, "--max-examples", str(factor * examples), "--phases", phases]
+    print(assaulted(database_url, tmp_path, *options))
 
 
 @pytest.mark.long
-def test_some_hostile_requests(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("phases", "examples"), [("examples,fuzzing", 1), ("stateful", 40)])
+def test_some_hostile_requests(
+    database_url: str, tmp_path: Path, phases: str, examples: int
+) -> None:
     """Few enough for each run of the long tests, and the same in all."""
-    some = ["--seed", "0", "--max-examples", "1", "--phases", "examples,fuzzing,stateful"]
+    some = ["--seed", "0", "--max-examples", str(examples), "--phases", phases]
     assaulted(database_url, tmp_path, *some)
