@@ -125,7 +125,7 @@ def test_a_process_that_has_nothing_to_do_ends_at_once(database_url: str, number
 @pytest.mark.long
 def test_being_told_twice_is_no_reason_to_hurry(database_url: str) -> None:
     batch = {"reports": different_reports(300)}
-    with serving(database_url) as service, ThreadPoolExecutor(1) as pool:
+    with serving(database_url, stop_grace_s=60) as service, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(service.request, "POST", "/v1/reports", json=batch)
         time.sleep(0.5)
         service.stop()
