@@ -8,14 +8,16 @@ ARG LOCK=requirements.lock
 COPY ${LOCK} .
 RUN pip install --no-cache-dir --require-hashes -r ${LOCK}
 
+# Machine code of the cost model, and byte code: the image may be read-only when it runs. What takes long is first, so
+# that it is done again only when the models or the packages change.
 COPY models models
+RUN python -c "from models.search.warm_up import warm_up; warm_up()" && python -m compileall -q models
 COPY service service
 COPY migrations migrations
-# Byte code, and the machine code of the cost model: the image itself may be read-only when it runs.
-RUN python -m compileall -q models service migrations && python -m service.tools.warm_up
+RUN python -m compileall -q service migrations
 
 # A number, so that Kubernetes can tell that it is not root.
-RUN useradd --system --uid 10001 shardwright && mkdir data && chown shardwright data
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin shardwright && mkdir data && chown shardwright data
 USER 10001
 VOLUME /shardwright/data
 

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install develop serve test test-long test-faults test-launchers soak explore check fix docs profiles evidence lock
+.PHONY: help install develop serve test test-long test-faults test-hostile test-containers test-launchers soak explore check fix docs profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -31,6 +31,12 @@ test-long: .venv/developed  ## the tests that the default suite has no time for
 
 test-faults: .venv/developed  ## services and databases killed at random moments (FAULT_TRIALS=, FAULT_SEED=)
 	$(if $(FAULT_TRIALS),FAULT_TRIALS=$(FAULT_TRIALS)) $(if $(FAULT_SEED),FAULT_SEED=$(FAULT_SEED)) $(BIN)/python -m pytest -m faults -n 1
+
+test-hostile: .venv/developed  ## what schemathesis makes of the OpenAPI document (HOSTILE_EXAMPLES=, HOSTILE_SEED=)
+	$(if $(HOSTILE_EXAMPLES),HOSTILE_EXAMPLES=$(HOSTILE_EXAMPLES)) $(if $(HOSTILE_SEED),HOSTILE_SEED=$(HOSTILE_SEED)) $(BIN)/python -m pytest -m hostile -n 1 -rP
+
+test-containers: .venv/developed  ## the image and docker-compose.yml on a real Docker engine
+	$(BIN)/python -m pytest -m containers -n 0 -v
 
 test-launchers: .venv/developed .venv-launchers/installed  ## launch configurations, read by the real frameworks
 	$(BIN)/python -m pytest -m launchers -n 2 --dist loadgroup -rP

@@ -101,9 +101,9 @@ class StorageFull(Conflict):
         super().__init__(
             f"A tenant may store {limit} predictions, recommendations, reports, benchmarks, items"
             " of sweeps and versions of its own profile together, and this request would store"
-            " more. Remove sweeps that are"
-            " no longer needed (DELETE /v1/sweeps/{id}), or ask the operator to drop old answers"
-            " (python -m service.tools.retention) or to raise SHARDWRIGHT_MAX_STORED_PER_TENANT."
+            " more. Remove sweeps that are no longer needed (DELETE /v1/sweeps/{id}), or ask the"
+            " operator to drop your answers (python -m service.tools.retention --tenant NAME"
+            " --older-than 1h) or to raise SHARDWRIGHT_MAX_STORED_PER_TENANT."
         )
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from models.errors import Invalid
 from service.errors import NotFound, Refused, Unreadable
 from service.json_pointers import TAG_PREFIX, field_of, location_of, pointer_of, without_tags
-from service.known_fields import known_fields
+from service.known_fields import known_fields, places_of
 from service.secrets import MASK, mask_items, mask_secrets, names_secret
 
 MAX_VALUE_CHARACTERS = 200
@@ -83,11 +83,20 @@ def violation_of_pydantic(
     value of the type `form` should be."""
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
-    if item["type"] == "extra_forbidden" and (known := known_fields(form, location)):
-        rule = f"{rule}; known here: {', '.join(known)}"
+    if item["type"] == "extra_forbidden":
+        rule += _hints(form, location, root)
     if item["type"] == "string_type" and location and location[-1] == f"{TAG_PREFIX}name":
         rule = "must be a name or an object"
     return FieldViolation([*root, *location], value, rule, in_body=in_body)
+
+
+def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) -> str:
+    """What an unknown field might have been meant as."""
+    above = f"{field_of(root)}." if root else ""
+    places = [above + place for place in places_of(form, location)]
+    known = known_fields(form, location)
+    hint = f", did you mean {' or '.join(places)}?" if places else ""
+    return f"{hint}; known here: {', '.join(known)}" if known else hint
 
 
 def violations_of(

@@ -1,13 +1,19 @@
-"""Which fields a schema has at a place where a request has an unknown one."""
+"""Which fields a schema has at a place where a request has an unknown one, and where else it has
+one of that name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from itertools import islice
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, Tag
 
-from service.json_pointers import TAG_PREFIX
+from service.json_pointers import TAG_PREFIX, field_of
+
+_MAX_PLACES = 3
+_MAX_DEPTH = 4
+"""How deep fields lie at most. Models contain each other, and what lies deeper was not meant."""
 
 
 def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
@@ -31,6 +37,39 @@ def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
         for model in _models(form, tag):
             names += [field.alias or name for name, field in model.model_fields.items()]
     return list(dict.fromkeys(names))
+
+
+def places_of(form: Any, location: Sequence[str | int]) -> list[str]:
+    """Where else a body of the type `form` may have a field with the name of the one at `location`:
+    some dotted fields, those first that lie least deep. Items of a list have no number."""
+    here = field_of(location)
+    name = field_of(location[-1:])
+    found = (place for place in _places(form, name) if place != here)
+    return list(islice(dict.fromkeys(found), _MAX_PLACES))
+
+
+def _places(form: Any, name: str) -> Iterator[str]:
+    level = [*_models_at(form, "")]
+    for _ in range(_MAX_DEPTH):
+        deeper: list[tuple[type[BaseModel], str]] = []
+        for model, place in level:
+            prefix = f"{place}." if place else ""
+            for attribute, field in model.model_fields.items():
+                known = field.alias or attribute
+                if known == name:
+                    yield f"{prefix}{known}"
+                deeper += _models_at(field.annotation, f"{prefix}{known}")
+        level = deeper
+
+
+def _models_at(form: Any, place: str) -> Iterator[tuple[type[BaseModel], str]]:
+    """The models that a type is made of, each with its place in a body that has the type there."""
+    if isinstance(form, type) and issubclass(form, BaseModel):
+        yield form, place
+        return
+    inside = f"{place}[]" if get_origin(form) is list else place
+    for part in get_args(form):
+        yield from _models_at(part, inside)
 
 
 def _models(form: Any, tag: str | None) -> Iterator[type[BaseModel]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,23 @@ from numba.core.serialize import dumps
 
 from models.compilation.cache_folder import CacheFolders
 from models.compilation.source_digest import source_digest
+
+_may_compile = ContextVar("may_compile", default=True)
+
+
+class NotKept(Exception):
+    """A function would have to be compiled."""
+
+
+@contextmanager
+def only_kept() -> Iterator[None]:
+    """Within the block, in this thread, functions of which no machine code is kept raise
+    NotKept."""
+    token = _may_compile.set(False)
+    try:
+        yield
+    finally:
+        _may_compile.reset(token)
 
 
 class MachineCode:
@@ -34,10 +53,15 @@ class MachineCode:
         return str(next(iter(self._folders.existing()), None))
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """What was compiled for these types of arguments; None where nothing was."""
+        """What was compiled for these types of arguments; None where nothing was, whereupon numba
+        compiles. Raises NotKept where it may not."""
         target.refresh()
         kept = self._folders.load(self._file_name(signature, target.codegen()))
-        return None if kept is None else CompileResult._rebuild(target, *pickle.loads(kept))
+        if kept is not None:
+            return CompileResult._rebuild(target, *pickle.loads(kept))
+        if not _may_compile.get():
+            raise NotKept(self._function)
+        return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
         if not result.library.has_dynamic_globals:  # such as an address, which the next one lacks

@@ -53,7 +53,7 @@ class KeptAnswers:
     def _known(self, rows: Rows, key: str) -> Prepared | None:
         memory = self._store.memory
         place = self._kind, key, self._store.tenant
-        mine: Answer | None = memory.get(place)
+        mine: Answer | None = memory.at_hand(place)
         if mine is None or not mine.is_given_again:
             if not rows.answers.has_text(key):
                 return None
@@ -63,7 +63,7 @@ class KeptAnswers:
                 return lambda rows: _save_reference(rows, others, key)
             if mine is None:
                 return None
-            memory.keep(place, mine, mine.text.size)
+            memory.put_at_hand_unchanging(place, mine, mine.text.size)
         return CreatedResource(mine.location, None, text=mine.text, status=ANSWERED_BEFORE)
 
     def prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import multiprocessing
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from models.compilation.cache_folder import machine_code
+from models.compilation.machine_code import NotKept, only_kept
 from service.errors import StillCompiling
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,40 @@ def compile_cost_model(warm_up: Callable[[], object]) -> None:
         log.info("cost model is compiled", extra=outcome)
     else:
         log.warning("cost model is compiled, and nothing keeps it", extra=outcome)
+
+
+def load_cost_model(warm_up: Callable[[], object]) -> None:
+    """The same for a process that goes on for long. Where something has to be compiled and can be
+    kept, a process of its own does it: the compiler leaves some 800 MiB behind."""
+    if not _is_kept(warm_up) and next(machine_code().usable(), None) is not None:
+        log.info("cost model is compiled by a process of its own")
+        spawning = multiprocessing.get_context("spawn")
+        compiler = spawning.Process(target=_compile_for_parent, args=(warm_up,), daemon=True)
+        compiler.start()
+        compiler.join()
+    compile_cost_model(warm_up)
+
+
+def _compile_for_parent(warm_up: Callable[[], object]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    compile_cost_model(warm_up)
+
+
+def _end_with_parent() -> None:
+    """Even if that was killed: whoever started it waits for all that hold its output open."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _is_kept(warm_up: Callable[[], object]) -> bool:
+    try:
+        with only_kept():
+            warm_up()
+    except NotKept:
+        return False
+    return True
 
 
 @contextmanager
@@ -100,7 +136,7 @@ class CostModel:
 
     def _run(self) -> None:
         try:
-            compile_cost_model(self._warm_up)
+            load_cost_model(self._warm_up)
             self.state = "ok"
         except Exception:  # noqa: BLE001  readiness tells it, and every request that needs it
             log.exception("cost model cannot be compiled")

@@ -23,6 +23,10 @@ _EXIT_S = 1.0  # how long a process may take to exit by itself
 LAST_S = _COMMIT_S + _ANSWER_S + 2 * _EXIT_S
 """How much longer than the time of grace the process lives at most."""
 
+_STOPPED = 0
+_STUCK = 1
+"""Exit statuses: everybody was answered, or that could not be done in time."""
+
 Interrupt = Callable[[ServiceError, float], Awaitable[None]]
 """Ends all requests with an error, save for those that end by themselves in so many seconds."""
 
@@ -48,23 +52,27 @@ class GracefulStop:
 
     def watch_signals(self) -> None:
         """Begins as soon as the process is told to stop. To be called in the main thread, from
-        within the event loop; handlers that are there already are called too."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._watch(number, asyncio.get_running_loop())
+        within the event loop, once the server has its handler there."""
+        loop = asyncio.get_running_loop()
+        stop_server = signal.getsignal(signal.SIGINT)
+        was_told = False
 
-    def _watch(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
-        earlier = signal.getsignal(number)
-
-        def handle(received: int, frame: FrameType | None) -> None:
+        def handle(number: int, frame: FrameType | None) -> None:
+            nonlocal was_told
             loop.call_soon_threadsafe(self._begin)
-            if callable(earlier):
-                earlier(received, frame)
+            # The server raises the signal once more when it has stopped. SIGTERM would then kill
+            # the process: it would look like a failure, and leave semaphores of its pools behind.
+            # A second SIGINT makes the server hurry, which a second SIGTERM must not.
+            if callable(stop_server) and not (was_told and number == signal.SIGTERM):
+                stop_server(signal.SIGINT, frame)
+            was_told = True
 
-        signal.signal(number, handle)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, handle)
 
     def _begin(self) -> None:
         if self._ending is None:
-            _exit_after(self._grace_s + LAST_S)
+            _exit_after(self._grace_s + LAST_S, _STUCK)
             self._ending = asyncio.create_task(self._end_after_grace())
 
     async def _end_after_grace(self) -> None:
@@ -80,7 +88,7 @@ class GracefulStop:
         thread.shutdown(wait=False)
         await self._interrupt(Stopping(), _ANSWER_S)
         if self._ending is not None:
-            _exit_after(_EXIT_S)
+            _exit_after(_EXIT_S, _STOPPED)
 
     def _close(self) -> None:
         self._gate.close(_COMMIT_S)
@@ -90,9 +98,9 @@ class GracefulStop:
             log.warning("keys are not released, and held a while", extra={"reason": str(error)})
 
 
-def _exit_after(seconds: float) -> None:
+def _exit_after(seconds: float, status: int) -> None:
     """Ends the process unless it has ended by then. The interpreter waits for threads that compute
     and for processes of a pool, which nobody needs any more."""
-    timer = threading.Timer(seconds, os._exit, (0,))
+    timer = threading.Timer(seconds, os._exit, (status,))
     timer.daemon = True
     timer.start()

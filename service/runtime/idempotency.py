@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from service.errors import KeyReused, StillRunning
+from service.errors import KeyReused, NotFound, StillRunning
 from service.identifiers import digest, new_id
 from service.runtime.leases import Leases
 from service.store import Rows, Store
@@ -150,15 +150,20 @@ class IdempotentCreation:
     def _stored_answer(
         self, rows: Rows, row: IdempotencyRow, key: IdempotencyKey, now: datetime
     ) -> CreatedResource | None:
-        """The answer stored for a key, or None where its lease is over, or is from before the clock
-        was set back: nobody leases a key for longer than we do. The
-        text of an answer lies with the answer alone."""
+        """The answer stored for a key. None where the answer has been dropped since, and where the
+        key's lease is over, or is from before the clock was set back: nobody leases a key for
+        longer than we do."""
         if row.fingerprint != key.fingerprint:
             raise KeyReused
         if row.location is not None:
-            text = rows.answers.at(row.location).text if row.document is None else None
             status = row.status or CREATED
-            return CreatedResource(row.location, row.document, True, text, status)
+            if row.document is not None:
+                return CreatedResource(row.location, row.document, True, None, status)
+            try:  # the text of an answer lies with the answer alone
+                text = rows.answers.at(row.location).text
+            except NotFound:
+                return None
+            return CreatedResource(row.location, None, True, text, status)
         if row.leased_until and now < row.leased_until <= now + self._leases.length:
             raise StillRunning
         return None

@@ -43,8 +43,10 @@ class IdempotencyKeys:
         self._session.execute(update(IdempotencyRow).where(held).values(leased_until=until))
 
     def take_over(self, key: str, token: str, by: str, now: datetime, until: datetime) -> None:
-        values = {"token": by, "claimed_at": now, "leased_until": until}
-        self._execute_on_claim(self._update(key, token).values(**values))
+        """Claim a key whose claim is over, or whose answer is gone."""
+        claim = {"token": by, "claimed_at": now, "leased_until": until}
+        unanswered = {"status": None, "location": None, "document": None}
+        self._execute_on_claim(self._update(key, token).values(**claim, **unanswered))
 
     def finish(
         self, key: str, token: str, status: int, location: str, document: dict[str, Any] | None

@@ -33,20 +33,29 @@ class Retention:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def drop_answers(self, kind: AnswerKind, before: datetime, limit: int) -> int:
-        """Delete at most so many answers from before this moment that no report refers to, and
-        those of their texts that no answer has any more; returns how many answers."""
+    def drop_answers(
+        self, kind: AnswerKind, before: datetime, limit: int, tenant: str | None = None
+    ) -> int:
+        """Delete at most so many answers from before this moment that no report refers to, of one
+        tenant or of all, and those of their texts that no answer has any more; returns how many
+        answers."""
         row = _ROWS[kind]
         is_reported = exists().where(_REFERENCES[kind] == row.id)
         old = select(row.id, row.text_key).where(row.created_at < before, ~is_reported)
+        if tenant is not None:
+            old = old.where(row.tenant == tenant)
         found = self._session.execute(old.order_by(row.created_at).limit(limit)).all()
         self._session.execute(delete(row).where(row.id.in_([one.id for one in found])))
         self._drop_texts([one.text_key for one in found if one.text_key is not None])
         return len(found)
 
-    def ended_sweeps(self, before: datetime) -> Sequence[str]:
-        """The ids of the sweeps that ended before this moment, finished or cancelled."""
-        return self._session.scalars(select(SweepRow.id).where(SweepRow.finished_at < before)).all()
+    def ended_sweeps(self, before: datetime, tenant: str | None = None) -> Sequence[str]:
+        """The ids of the sweeps, of one tenant or of all, that ended before this moment, finished
+        or cancelled."""
+        ended = select(SweepRow.id).where(SweepRow.finished_at < before)
+        if tenant is not None:
+            ended = ended.where(SweepRow.tenant == tenant)
+        return self._session.scalars(ended).all()
 
     def drop_sweep(self, id_: str, before: datetime) -> bool:
         """Delete a sweep with its items, unless it is gone or somebody has tried it again

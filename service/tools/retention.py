@@ -1,16 +1,18 @@
 """Drop old answers: predictions and recommendations that no report refers to, and sweeps that have
 ended.
 
-`python -m service.tools.retention --older-than 90d [--compact]`
+`python -m service.tools.retention --older-than 90d [--tenant NAME] [--compact]`
 
-Reports, benchmarks and versions of the profile stay. The service may run meanwhile.
-SHARDWRIGHT_RETENTION_DAYS makes the service do the same by itself.
+Reports, benchmarks and versions of the profile stay. The service may run meanwhile. With a tenant
+only what is its own is dropped, of any age: one that has stored all that it may gets room at once.
+SHARDWRIGHT_RETENTION_DAYS makes the service do the same by itself, for all.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import difflib
 import logging
 import sys
 import time
@@ -47,43 +49,59 @@ class Dropped:
         )
 
 
-def drop_old_answers(store: Store, age: timedelta) -> Dropped:
-    """Drop what is older than `age`, which must be long enough for answers that were given
-    lately."""
-    if age < GIVEN_AGAIN_FOR:
-        raise ValueError("must be at least 1d: younger answers are given again to who asks again")
+def drop_old_answers(store: Store, age: timedelta, tenant: str | None = None) -> Dropped:
+    """Drop what is older than `age`. Where this is not of one tenant only, the age must be long
+    enough for answers that were given lately."""
+    if tenant is not None:
+        _require_tenant(store, tenant)
+    elif age < GIVEN_AGAIN_FOR:
+        raise ValueError(
+            "must be at least 1d unless --tenant is given: younger answers are given again to who"
+            " asks again"
+        )
     before = datetime.now(UTC) - age
-    with store.writing() as rows:  # a retry shall not be answered with what is dropped
-        rows.idempotency_keys.purge(before, datetime.now(UTC))
     dropped = Dropped(
-        recommendations=_drop(store, "recommendations", before),
-        predictions=_drop(store, "predictions", before),
-        sweeps=_drop_sweeps(store, before),
+        recommendations=_drop(store, "recommendations", before, tenant),
+        predictions=_drop(store, "predictions", before, tenant),
+        sweeps=_drop_sweeps(store, before, tenant),
         freed_bytes=store.give_space_back(),
     )
     if dropped.recommendations or dropped.predictions or dropped.sweeps:
+        whose = {} if tenant is None else {"of_tenant": tenant}
         with store.writing() as rows:
-            rows.audit.add("answers.dropped", f"before {before:%Y-%m-%d %H:%M}", **asdict(dropped))
+            rows.audit.add(
+                "answers.dropped", f"before {before:%Y-%m-%d %H:%M}", **whose, **asdict(dropped)
+            )
     return dropped
 
 
-def _drop(store: Store, kind: AnswerKind, before: datetime) -> int:
+def _require_tenant(store: Store, tenant: str) -> None:
+    """Raises ValueError for a tenant that has never had a key, which is a misspelt one."""
+    with store.reading() as rows:
+        tenants = {key.tenant for key in rows.api_keys.all()}
+    if tenant not in tenants:
+        similar = difflib.get_close_matches(tenant, tenants, n=1)
+        hint = f": did you mean {similar[0]!r}?" if similar else ""
+        raise ValueError(f"must be of a tenant that has a key, and {tenant!r} has none{hint}")
+
+
+def _drop(store: Store, kind: AnswerKind, before: datetime, tenant: str | None) -> int:
     total = 0
     while True:
         with store.writing() as rows:
             rows.lock("retention")
             rows.arrivals.wait_for_writers()  # of reports, which may refer to one of the answers
-            dropped = rows.retention.drop_answers(kind, before, _BATCH)
+            dropped = rows.retention.drop_answers(kind, before, _BATCH, tenant)
         total += dropped
         if dropped < _BATCH:
             return total
         time.sleep(_PAUSE_S)
 
 
-def _drop_sweeps(store: Store, before: datetime) -> int:
+def _drop_sweeps(store: Store, before: datetime, tenant: str | None) -> int:
     """Each in a transaction of its own, since it may have thousands of items."""
     with store.reading() as rows:
-        ended = rows.retention.ended_sweeps(before)
+        ended = rows.retention.ended_sweeps(before, tenant)
     total = 0
     for id_ in ended:
         with store.writing() as rows:
@@ -115,6 +133,7 @@ class UnattendedRetention:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m service.tools.retention", description=__doc__)
     parser.add_argument("--older-than", required=True, help="an age, such as 90d")
+    parser.add_argument("--tenant", help="drop only what is this tenant's, of any age")
     parser.add_argument(
         "--compact",
         action="store_true",
@@ -127,7 +146,8 @@ def main() -> int:
         with database.translated_errors():
             database.migrate(engine)
             store = Store(engine)
-            lines = [str(drop_old_answers(store, parse_duration(arguments.older_than)))]
+            age = parse_duration(arguments.older_than)
+            lines = [str(drop_old_answers(store, age, arguments.tenant))]
             if arguments.compact:
                 store.compact()
                 lines.append("the file is compact")

@@ -8,13 +8,21 @@ import sys
 from typing import Any
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+
+def _without_colours(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """The line without uvicorn's second message, which has the first one's words in colours."""
+    event.pop("color_message", None)
+    return event
+
 
 _DETAILS: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.ExtraAdder(),
+    _without_colours,
     structlog.processors.TimeStamper(fmt="iso", key="time"),
     structlog.processors.format_exc_info,
 ]

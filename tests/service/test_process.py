@@ -28,7 +28,7 @@ def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
         large = service.request("POST", "/v1/predictions", content=b"x" * 50_000_000)
         assert_problem(large, "body-too-large")
         service.stop()
-        assert service.process.wait(_SOON_S) == -signal.SIGTERM
+        assert service.process.wait(_SOON_S) == 0
 
 
 @pytest.mark.long

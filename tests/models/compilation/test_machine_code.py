@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 import numba
 from models.compilation.cache_folder import CacheFolders
-from models.compilation.machine_code import MachineCode
+from models.compilation.machine_code import MachineCode, NotKept, only_kept
 from tiny.called import added
 
 FOLDERS = CacheFolders([Path(sys.argv[1])])
@@ -32,6 +32,15 @@ added = compiled(added)
 @compiled
 def tenfold(x):
     return 10 * added(x)
+
+if "only-kept" in sys.argv:
+    try:
+        with only_kept():
+            tenfold(1)
+        print("kept")
+    except NotKept:
+        print("not kept")
+    sys.exit()
 
 values = [tenfold(1), tenfold(0.5)]
 print(*values, "compiled" if tenfold._cache_misses else "loaded")
@@ -54,9 +63,9 @@ def package(tmp_path: Path) -> Path:
     return package
 
 
-def started(package: Path) -> subprocess.Popen[str]:
+def started(package: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tiny.caller", str(package.parent / "kept")],
+        [sys.executable, "-m", "tiny.caller", str(package.parent / "kept"), *arguments],
         env={"PYTHONPATH": f"{package.parent}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"},
         cwd=package.parent,
         stdout=subprocess.PIPE,
@@ -74,6 +83,12 @@ def printed(process: subprocess.Popen[str]) -> str:
 def test_what_one_process_compiled_the_next_loads(package: Path) -> None:
     assert printed(started(package)) == "20 15.0 compiled"
     assert printed(started(package)) == "20 15.0 loaded"
+
+
+def test_what_may_not_be_compiled_is_loaded_or_refused(package: Path) -> None:
+    assert printed(started(package, "only-kept")) == "not kept"
+    printed(started(package))
+    assert printed(started(package, "only-kept")) == "kept"
 
 
 def test_a_changed_constant_of_a_called_function_is_noticed(package: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from models.compilation import machine_code
 from models.compilation.cache_folder import CacheFolders
+from models.compilation.machine_code import NotKept
 from service.runtime import cost_model
 from tests.service.asking import PREDICTION, QUESTION, assert_problem
 
@@ -144,6 +147,33 @@ def test_one_line_warns_where_nothing_is_kept(
     cost_model.compile_cost_model(lambda: None)
     (record,) = caplog.records
     assert (record.levelname, record.folders) == ("WARNING", [])
+
+
+class CompiledOnce:
+    """Stands for a cost model that is kept in a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __call__(self) -> None:
+        if self._file.exists():
+            return
+        if not machine_code._may_compile.get():
+            raise NotKept
+        self._file.write_text(str(os.getpid()))
+
+
+def test_a_process_of_its_own_compiles_for_a_service(tmp_path: Path) -> None:
+    file = tmp_path / "compiled-by"
+    cost_model.load_cost_model(CompiledOnce(file))
+    assert int(file.read_text()) != os.getpid()
+
+
+def test_what_cannot_be_kept_is_compiled_by_the_service(tmp_path: Path, folder: Path) -> None:
+    folder.write_text("is no folder")
+    file = tmp_path / "compiled-by"
+    cost_model.load_cost_model(CompiledOnce(file))
+    assert int(file.read_text()) == os.getpid()
 
 
 def _compile_in(folder: Path, began: Event, may_end: Event) -> None:

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,8 @@ from service.store import Store, database
 from service.store.reports import ReportFilter
 from tests.service.asking import ON_BOTH, REPORT, assert_problem, changed
 from tests.service.processes import Service, serving
+from tests.service.sweeps.conftest import wait_for
+from tests.service.sweeps.progress import begun
 
 SLOW_TO_EXIT_S = 5.0  # on a machine with much else to do
 
@@ -95,6 +98,7 @@ def test_a_search_that_takes_too_long_is_told_so(database_url: str, workers: int
         answer, ended_s = stopped_during(service, "/v1/recommendations", LONG_SEARCH, 1)
     assert_problem(answer, "stopping")
     assert ended_s < 1 + LAST_S + SLOW_TO_EXIT_S
+    assert service.process.returncode == 0
 
 
 @pytest.mark.long
@@ -114,8 +118,46 @@ def test_a_process_that_has_nothing_to_do_ends_at_once(database_url: str, number
     with serving(database_url) as service:
         began = time.monotonic()
         service.stop(number)
-        service.process.wait(60)
+        assert service.process.wait(60) == 0
         assert time.monotonic() - began < SLOW_TO_EXIT_S
+
+
+@pytest.mark.long
+def test_being_told_twice_is_no_reason_to_hurry(database_url: str) -> None:
+    batch = {"reports": different_reports(300)}
+    with serving(database_url, stop_grace_s=60) as service, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(service.request, "POST", "/v1/reports", json=batch)
+        time.sleep(0.5)
+        service.stop()
+        time.sleep(0.2)
+        service.stop()
+        assert service.process.wait(60) == 0
+        assert asked.result().status_code == 201
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_during_a_sweep_leaves_no_semaphores_behind(database_url: str, workers: int) -> None:
+    store = Store(database.connect(database_url))
+    with serving(database_url, workers=workers) as service:
+        begun(service, store, 1)
+        tracker = resource_tracker(service.process.pid)
+        service.stop()
+        assert service.process.wait(60) == 0
+        wait_for(lambda: not Path(f"/proc/{tracker}").exists())
+        assert "leaked" not in service.errors()
+
+
+def resource_tracker(pid: int) -> int:
+    """The process that a process of Python, or one that it has started, has for its semaphores."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [child for thread in threads for child in thread.read_text().split()]
+    (tracker,) = (
+        int(child)
+        for child in children
+        if "resource_tracker" in Path(f"/proc/{child}/cmdline").read_text()
+    )
+    return tracker
 
 
 @ON_BOTH

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import func, make_url, select, update
 from starlette.testclient import TestClient
 
+from service import api_keys
 from service.errors import NotFound
 from service.store import Store, database
 from service.store.tables import PredictionRow, RecommendationRow, SweepItemRow, SweepRow
@@ -129,6 +130,8 @@ def test_sweeps_that_ended_long_ago_are_dropped_with_their_items(make_client) ->
     with store.reading() as rows:
         assert {*rows.retention.ended_sweeps(before)} == {old, again}
     client.post(f"/v1/sweeps/{again}/retry").raise_for_status()
+    with store.reading() as rows:
+        assert rows.retention.ended_sweeps(before, "somebody else") == []
     with store.writing() as rows:  # as where it is tried again while others are dropped
         assert not rows.retention.drop_sweep(again, before)
     assert drop_old_answers(store, AGE).sweeps == 1
@@ -239,6 +242,10 @@ def test_the_command_says_what_it_dropped_and_compacts_files_of_earlier_releases
     assert all(missing(client, location) for location in locations)
     assert "the file is compact" in run("--older-than", "90d", "--compact").stdout
     assert "keeps its size" not in run("--older-than", "90d").stdout
+    api_keys.create(client.app.state.services.store, "team-a", ["recommend"])
+    assert "dropped 0" in run("--older-than", "0m", "--tenant", "team-a").stdout
+    unknown = run("--older-than", "0m", "--tenant", "team-b")
+    assert (unknown.returncode, "did you mean 'team-a'?" in unknown.stderr) == (2, True)
     for wrong in ("90", "5y", "2h", "-1d"):
         refused = run(f"--older-than={wrong}")
         assert refused.returncode == 2

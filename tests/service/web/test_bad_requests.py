@@ -374,6 +374,32 @@ def test_where_a_field_is_unknown_the_known_ones_are_told(
     assert not elsewhere & {*names.split(", ")}
 
 
+ELSEWHERE: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "recommendations",
+        changed(QUESTION, "workload.micro_batch_tokens", 8192),
+        "constraints.micro_batch_tokens",
+    ),
+    (
+        "predictions",
+        changed(PREDICTION, "workload.micro_batch_tokens", 8192),
+        "layout.micro_batch_tokens or layouts[].micro_batch_tokens",
+    ),
+    ("predictions", {**PREDICTION, "seq_len": 4096}, "workload.seq_len"),
+    ("predictions", changed(PREDICTION, "layout.num_chips", 8), "cluster.num_chips"),
+    ("reports", {"reports": [{**REPORT, "seq_len": 4096}]}, "workload.seq_len"),
+    ("reports", {**REPORT, "seq_len": 4096}, "workload.seq_len"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "places"), ELSEWHERE)
+def test_a_field_that_belongs_elsewhere_is_told_where(
+    shared_client, path: str, body: dict[str, Any], places: str
+) -> None:
+    (error,) = assert_problem(shared_client.post(f"/v1/{path}", json=body), "invalid")["errors"]
+    assert error["rule"].startswith(f"unknown field, did you mean {places}?; known here: ")
+
+
 GROUPED = {
     "num_experts": 8,
     "experts_per_token": 2,

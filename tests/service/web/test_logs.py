@@ -35,6 +35,14 @@ def test_an_entry_is_one_line(log) -> None:
     assert "object" in line["field"]
 
 
+def test_a_line_has_its_message_once_and_without_colours(log) -> None:
+    coloured = {"color_message": "Finished server process [\x1b[36m%d\x1b[0m]"}
+    logging.getLogger("uvicorn.error").warning("Finished server process [%d]", 7, extra=coloured)
+    entry = json.loads(log.text)
+    assert entry["event"] == "Finished server process [7]"
+    assert "color_message" not in entry
+
+
 def test_what_is_bound_to_a_request_is_on_all_its_lines(log) -> None:
     with bound_contextvars(request_id="job-7"):
         logging.getLogger("some.library").info("within")
