@@ -1,7 +1,7 @@
 """Keeps what one tenant reported from the others.
 
 All tenants share the versions of a profile, which are learnt from everybody's reports. What a
-tenant is shown of a version leaves out the reports of others, the chips that only others have
+tenant is shown of a version leaves out the reports of others, the chips and fabrics that only others have
 described, and when others measured.
 """
 
@@ -26,6 +26,8 @@ class Disclosure:
             *(chip.id for chip in catalogue.chips().values()),
             *rows.reports.names("chip"),
         }
+        fabrics = {fabric.id for fabric in catalogue.fabrics().values()}
+        self._known_fabrics = fabrics | self._known_chips  # a chip's own links are named after it
 
     def terms(self, terms: Sequence[Document]) -> list[Document]:
         return [term for term in terms if self._may_name(term["scope"])]
@@ -64,10 +66,12 @@ class Disclosure:
         return reason
 
     def _may_name(self, scope: str) -> bool:
-        """Whether the tenant knows the chip that a scope names, if any: a scope names one as
-        "chip:NAME", or as the first of a pair, "CHIP/STACK"."""
+        """Whether the tenant knows the chip or the fabric that a scope names, if any: "chip:NAME",
+        "fabric:NAME", or the chip as the first of a pair, "CHIP/STACK"."""
         kind, _, name = scope.removeprefix(f"{FLEET}:").partition(":")
         chip, pair, _ = kind.partition("/")
         if kind == "chip":
             return name in self._known_chips
+        if kind == "fabric":
+            return name in self._known_fabrics
         return not pair or chip in self._known_chips
