@@ -50,8 +50,9 @@ _DIFFERENCE = 1e-3
 # Each source's noise is pooled with the common one as if that had been seen in so many runs more.
 _NOISE_POOLING_RUNS = 10
 _LEAST_NOISE = 0.01
-# What runs of several in-house stacks have in common is what all stacks have.
-_STACK_LIKE_ALL = "stack:generic"
+# Scopes of no one thing: what runs of several in-house stacks have in common is what all stacks
+# have, and so it is with fabrics that nobody has named.
+_LIKE_ALL = {"stack:generic", "fabric:custom"}
 # The standard deviation of a normal distribution over its median absolute deviation.
 _SPREAD_OVER_MEDIAN = 1.4826
 
@@ -154,7 +155,7 @@ class Fit:
         self.prior_noise = profile.residual_spread if new_fleet_noise is None else new_fleet_noise
         self.noise_inflation = noise_inflation
         scopes = {scope for target in targets for scope in target.problem.scopes}
-        self.profile = profile = profile.with_offsets(scopes - {_STACK_LIKE_ALL})
+        self.profile = profile = profile.with_offsets(scopes - _LIKE_ALL)
         self.targets = targets
         self.quantities = quantities
 
