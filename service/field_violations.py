@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import chain
 from math import isfinite
 from numbers import Integral
@@ -25,6 +26,12 @@ _MAX_JSON_INTEGER = 2**53  # JSON readers lose digits of larger ones (RFC 8259 Â
 _READ_AS_WHOLE = ("arguments", "log")
 """Members that hold a text or a document of another program."""
 _MAX_PRINTED_BITS = 128  # an integer of more bits is not printed in full
+
+
+_MISSPELT = 0.85
+"""How alike two names are, of 1, of which one is taken for the other misspelt."""
+_OF_MANY = ("id", "name", "version")
+"""Names that several parts of a request have, which do not tell what was meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +100,11 @@ def violation_of_pydantic(
 def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) -> str:
     """What an unknown field might have been meant as."""
     above = f"{field_of(root)}." if root else ""
-    places = [above + place for place in places_of(form, location)]
     known = known_fields(form, location)
+    name = field_of(location[-1:])
+    places = get_close_matches(name, known, n=1, cutoff=_MISSPELT)
+    if not places and name not in _OF_MANY:
+        places = [above + place for place in places_of(form, location)]
     hint = f", did you mean {' or '.join(places)}?" if places else ""
     return f"{hint}; known here: {', '.join(known)}" if known else hint
 

@@ -208,9 +208,11 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
 
 
 def rests_on_the_same(rows: Rows, given: CalibrationInput) -> bool:
-    """Whether the last version of the tenant's own was made of the same."""
+    """Whether the last version of the tenant's own was made of the same. One that the tenant ended
+    does not count."""
     id_ = own_profile_id(given.owner or "")
-    if rows.profiles.find(id_) is None:
+    own = rows.profiles.find(id_)
+    if own is None or (own.active_version is None and given.policy.mode == "manual"):
         return False
     last = rows.profiles.latest(id_)
     return (last.learnt, base_of(last)) == (given.learnt(), given.base.version)

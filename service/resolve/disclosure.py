@@ -1,8 +1,8 @@
 """Keeps what one tenant reported from the others.
 
 All tenants share the versions of a profile, which are learnt from everybody's reports. What a
-tenant is shown of a version leaves out the reports of others, the chips and fabrics that only others have
-described, and when others measured.
+tenant is shown of a version leaves out the reports of others, the chips and fabrics that only
+others have described, and when others measured.
 """
 
 from __future__ import annotations

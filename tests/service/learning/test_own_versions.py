@@ -325,6 +325,10 @@ def test_a_rollback_gives_the_shared_version_back(tenants) -> None:
     ended = service.post("a", f"{OWN}/deactivate", **ANY_STATE)
     assert (ended.json()["active_version"], ended.json()["policy"]["mode"]) == (None, "manual")
     assert service.ask("a") == shared
+    asked = service.calibrate("a", {"activate": True})  # from the same reports
+    assert asked["calibration"]["promotion"]["promoted"]
+    assert service.ask("a") != shared
+    service.post("a", f"{OWN}/deactivate", **ANY_STATE)
     service.report("a", 3)
     assert "the policy is manual" in service.calibrate("a")["calibration"]["promotion"]["reason"]
     assert service.ask("a") == shared
@@ -336,6 +340,8 @@ def test_a_rollback_gives_the_shared_version_back(tenants) -> None:
     id_ = own_profile_id("a")
     assert actions == [
         ("profile.activated", f"{id_}/1"),
+        ("profile.deactivated", id_),
+        ("profile.promoted", f"{id_}/2"),
         ("profile.deactivated", id_),
         ("profile.promoted", f"{id_}/1"),
     ]

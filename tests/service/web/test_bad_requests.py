@@ -385,6 +385,11 @@ ELSEWHERE: list[tuple[str, dict[str, Any], str]] = [
         changed(PREDICTION, "workload.micro_batch_tokens", 8192),
         "layout.micro_batch_tokens or layouts[].micro_batch_tokens",
     ),
+    (
+        "predictions",
+        changed(PREDICTION, "stack", {"name": "megatron", "moe_graph": "full"}),
+        "moe_graphs",
+    ),
     ("predictions", {**PREDICTION, "seq_len": 4096}, "workload.seq_len"),
     ("predictions", changed(PREDICTION, "layout.num_chips", 8), "cluster.num_chips"),
     ("reports", {"reports": [{**REPORT, "seq_len": 4096}]}, "workload.seq_len"),

@@ -92,6 +92,10 @@ def require_expressible(format_: str, job: Job) -> None:
         cure = "experts with biases are not split over tensor parallelism; ask with etp 1"
         raise Inexpressible(format_, "layout.etp", layout.etp, cure)
     _require_expressible_mixers(format_, job)
+    repeats_routing = layout.recompute == "full" or "moe" in layout.recompute_modules
+    if job.problem.is_partly_captured and repeats_routing:  # transformer_config.py asserts it
+        cure = "graphs without experts go with no full recompute, nor that of moe; ask with none"
+        raise Inexpressible(format_, "stack.moe_graphs", "partial", cure)
     if layout.virtual_stages > 1 and layout.pp == 2 and not job.problem.stack.overlap_pipeline:
         cure = "two stages exchange several chunks only beside compute; ask with true, or pp 4"
         raise Inexpressible(format_, "stack.overlap_pipeline", False, cure)

@@ -313,5 +313,11 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
             " rng.te_rng_tracker=true with model.use_te_rng_tracker=true, beside the dispatcher"
             " flex with hybridep: set these too, or ask with moe_graphs none."
         )
+    if switches.get(_GRAPHS) == "transformer_engine":
+        yield (
+            f"{_GRAPHS}=transformer_engine asks for the random numbers of Transformer Engine: set"
+            " rng.te_rng_tracker=true and model.use_te_rng_tracker=true too, where the recipe does"
+            " not."
+        )
     yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
     yield from job_arguments.notes(job)

@@ -256,6 +256,18 @@ def test_what_megatron_has_no_words_for_is_named(
 
 
 @pytest.mark.parametrize(
+    "knobs", [{"recompute": "full"}, {"recompute": "selective", "recompute_modules": ("moe",)}]
+)
+def test_graphs_without_experts_do_not_go_with_a_repeated_router(knobs: dict[str, Any]) -> None:
+    """core/transformer/transformer_config.py stops at them."""
+    problem = problem_of("megatron", "mixtral-8x7b")
+    captured = replace(problem, stack=replace(problem.stack, moe_graphs="partial"))
+    with pytest.raises(Inexpressible) as refused:
+        megatron_writer.write(job_of(captured, dp_shard=16, **knobs))
+    assert refused.value.field == "stack.moe_graphs"
+
+
+@pytest.mark.parametrize(
     ("optimizer", "knobs", "field"),
     [
         ("adafactor", {}, "workload.optimizer"),
