@@ -55,7 +55,7 @@ from service.formats.logs.megatron_versions import in_todays_names
 
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _FEWEST_DUMPED = 3
-_YAML_LINE = re.compile(r"\s*-?\s*[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
+_YAML_LINE = re.compile(r"\s*(?:-\s*)?[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
 _MODEL = ("num_layers", "hidden_size", "num_attention_heads")
 _TOKENIZERS = {"Llama2Tokenizer": "32000", "GPT2BPETokenizer": "50257"}
 """The vocabularies of tokenizers that have always the same."""
