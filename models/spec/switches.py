@@ -212,6 +212,18 @@ def launch_arguments(problem: Problem, layout: Layout) -> dict[str, Any]:
     return arguments
 
 
+def as_launched(problem: Problem, layout: Layout, base: Stack) -> Stack:
+    """What the framework is with the launch arguments of a layout: `base`, the stack that nobody
+    changed, with the switches that mean something for the layout set as the problem has them, and
+    with whatever else their arguments decide."""
+    said = {
+        switch.field: getattr(problem.stack, switch.field)
+        for switch in switches_of(problem.stack)
+        if switch.settings and applies(switch, problem, layout)
+    }
+    return changed(base, said)
+
+
 def read_switches(
     stack_id: str,
     arguments: Mapping[str, Any],

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from models.advice.unsaid_fields import UnsaidField, unsaid_fields
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
+from models.spec.profile import shipped_profile
+from models.spec.switches import applies, switches_of
 from service.formats import huggingface
 from service.formats.launch.formats import (
     FORMATS,
@@ -128,11 +132,48 @@ def launch_configuration(
         raise
     except Invalid as error:
         raise Inexpressible(format_.name, error.field, error.value, error.rule) from None
+    notes = [_left_to_script(format_, unsaid) for unsaid in _unsaid(format_, job)]
     return replace(
         written,
         environment={**written.environment, **answer.environment},
-        notes=(*written.notes, *answer.notes()),
+        notes=(*written.notes, *notes, *answer.notes()),
     )
+
+
+def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
+    """What the prediction takes for granted of the stack and no setting says, where a script of the
+    caller's own may see to it. Raises Inexpressible where a program would have to."""
+    stack = job.problem.stack
+    # Which fields move a prediction, any profile tells alike.
+    found = unsaid_fields(job.problem, shipped_profile(), job.layout, format_.says(stack))
+    if found and not format_.is_of_script:
+        first = found[0]
+        cure = f"{_why_unsaid(format_, job, first)}; ask with {_shown(first.launched)}"
+        raise Inexpressible(format_.name, f"stack.{first.field}", first.value, cure)
+    return found
+
+
+def _why_unsaid(format_: LaunchFormat, job: Job, unsaid: UnsaidField) -> str:
+    if unsaid.switch is None:
+        return f"no setting of {format_.framework} {format_.release} changes it"
+    name = unsaid.switch.name
+    for switch in switches_of(job.problem.stack):
+        if switch.name == name and applies(switch, job.problem, job.layout):
+            return f"for this model {name} sets stack.{switch.field} in its place"
+    return f"{name} does not go with this model and layout"
+
+
+def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
+    return (
+        f"The script has to see to stack.{unsaid.field} {_shown(unsaid.value)}, which is predicted:"
+        f" no setting of {format_.framework} {format_.release} does, and they leave it at"
+        f" {_shown(unsaid.launched)}."
+    )
+
+
+def _shown(value: Any) -> str:
+    """A value as a request has it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _details(config: Mapping[str, Any]) -> ModelDetails:

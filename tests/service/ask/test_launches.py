@@ -256,3 +256,51 @@ def test_a_launch_of_an_answer_may_be_sent_back(client, stack: str, layout: dict
     again = client.post("/v1/predictions", json={**asked, "launch": settings}).json()
     if stack != "fsdp":  # whose script has arguments of its own
         assert again["layouts"][0]["layout"] == made["layouts"][0]["layout"], again
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "value", "cure"),
+    [
+        ("torchtitan", {"moe_graphs": "full"}, "'full'", "torchtitan 0.3.0 changes it"),
+        ("maxtext", {"moe_graphs": "partial"}, "'partial'", "MaxText 0.2.5 changes it"),
+        ("megatron", {"launch": "graph"}, "'graph'", "--cuda-graph-impl sets stack.moe_graphs"),
+        ("torchtitan", {"overlap_data": False}, "False", "changes it; ask with true"),
+    ],
+)
+def test_a_field_of_the_stack_that_nothing_says_is_refused(
+    client, stack: str, changes: dict[str, Any], value: str, cure: str
+) -> None:
+    asked = {**QUESTION, "model": "mixtral-8x7b", "stack": {"name": stack, **changes}}
+    layout = {"dp_shard": 64, "zero_stage": 1 if stack == "megatron" else 3}
+    made = predicted(client, asked, layout)
+    (field,) = changes
+    error = made["launch"]["error"]
+    assert error.startswith(f"stack.{field} = {value}: cannot be said in {stack}: ")
+    assert cure in error
+    assert "; ask with " in error
+    assert_wrong(launched(client, made["id"], stack), "invalid", f"stack.{field}")
+
+
+@pytest.mark.parametrize("stack", ["deepspeed", "fsdp"])
+def test_a_field_of_the_stack_may_be_left_to_a_script(client, stack: str) -> None:
+    changes = {"moe_graphs": "full", "fused": True}
+    asked = {**QUESTION, "model": "mixtral-8x7b", "stack": {"name": stack, **changes}}
+    launch = predicted(client, asked, SHARDED)["launch"]
+    for said in ("stack.moe_graphs full", "stack.fused true"):
+        assert sum(said in note for note in launch["notes"]) == 1
+    usual = predicted(client, {**asked, "stack": stack}, SHARDED)["launch"]
+    assert not any("stack." in note for note in usual["notes"])
+    assert launch["settings"] == usual["settings"]
+
+
+def test_what_arguments_say_beside_switches_is_launched(client) -> None:
+    context = {"dp_shard": 16, "cp": 4, "zero_stage": 1}
+    asked = {**QUESTION, "stack": {"name": "megatron", "context": "ulysses"}}
+    settings = predicted(client, asked, context)["launch"]["settings"]
+    assert settings["--cp-comm-type"] == ["a2a"]
+    sharded = {"dp_shard": 64, "zero_stage": 3}
+    for software in ({"launch": "eager", "loss": "compiled"}, {"launch": "graph", "fused": False}):
+        asked = {**QUESTION, "stack": {"name": "torchtitan", **software}}
+        settings = predicted(client, asked, sharded)["launch"]["settings"]
+        assert settings["compile.enable"] is True
+        assert settings["compile.components"] == ["loss"]

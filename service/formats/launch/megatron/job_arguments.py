@@ -3,12 +3,13 @@ megatron_writer and megatron_bridge_writer say in their own spelling."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from models.cost.pipeline import micro_batch_group
 from models.spec.layout import AXES, TORUS_AXES
 from models.spec.recompute import MODULES
+from models.spec.stack import Stack
 from models.spec.switches import applies, launch_arguments, switches_of
 from service.formats.launch.job import Inexpressible, Job
 from service.formats.launch.megatron.mixers import shared_indexers
@@ -134,6 +135,11 @@ def switches(job: Job) -> dict[str, Any]:
 def _has_capacity(job: Job) -> bool:
     problem = job.problem
     return problem.architecture.is_moe and problem.workload.capacity_factor is not None
+
+
+def says(stack: Stack) -> Collection[str]:
+    """The fields of a stack that arguments of a layout say, and no switch."""
+    return ("context",)  # cp_comm_type
 
 
 def uses_fsdp(job: Job) -> bool:
