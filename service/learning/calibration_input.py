@@ -189,9 +189,6 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
     span = ReportFilter(tenant=tenant, since=request.since, until=request.until)
     reports = rows.reports.by_ids(rows.reports.last_informative_ids(span, MOST_OWN))
     runs, unusable = StoredRuns(rows).read(sorted(reports, key=lambda report: report.id))
-    benchmarks = _unlearnt_benchmarks(
-        rows, request, _NOTHING_LEARNT, Profile.from_json(active.content)
-    )
     return CalibrationInput(
         base=active,
         active=active,
@@ -199,7 +196,7 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
         revision=0 if own is None else own.revision,
         policy=own_policy(rows) if own is None else Policy.model_validate(own.policy),
         runs=runs,
-        benchmarks=benchmarks[-MOST_OWN:],
+        benchmarks=_last_benchmarks(rows, request, Profile.from_json(active.content)),
         unusable=unusable,
         cutoff=datetime.now(UTC),
         windowed=request.since is not None or request.until is not None,
@@ -260,8 +257,7 @@ def _unlearnt_reports(rows: Rows, wanted: ReportFilter, learnt: dict[str, Any]) 
 def _unlearnt_benchmarks(
     rows: Rows, request: CalibrationRequest, learnt: dict[str, Any], profile: Profile
 ) -> list[TenantBenchmark]:
-    """The benchmarks that are not learnt yet, oldest first, as this profile takes them. A benchmark
-    of something that the catalogue no longer has is left out."""
+    """The benchmarks that are not learnt yet, oldest first, as this profile takes them."""
     waiting = _waiting(learnt)
     span = request.since, request.until
     found = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
@@ -270,9 +266,33 @@ def _unlearnt_benchmarks(
             first = waiting.get(_group_of(row))
             if first is not None and row.id >= first:
                 found[row.id] = row
+    return _observed(rows, _without(found, learnt["recent"]), profile)
+
+
+def _last_benchmarks(
+    rows: Rows, request: CalibrationRequest, profile: Profile
+) -> list[TenantBenchmark]:
+    """The last MOST_OWN benchmarks, oldest first, as this profile takes them. Where some are left
+    out, earlier ones are read in their place."""
+    newest_first: list[TenantBenchmark] = []
+    before = None
+    while len(newest_first) < MOST_OWN:
+        page = rows.benchmarks.newest(MOST_OWN, before, since=request.since, until=request.until)
+        newest_first += _observed(rows, page, profile)
+        if len(page) < MOST_OWN:
+            break
+        before = page[-1].id
+    return newest_first[:MOST_OWN][::-1]
+
+
+def _observed(
+    rows: Rows, stored: Sequence[BenchmarkRow], profile: Profile
+) -> list[TenantBenchmark]:
+    """Benchmarks as a profile takes them. Those of something that the catalogue no longer has are
+    left out."""
     resolver = Resolver(rows)
     benchmarks: list[TenantBenchmark] = []
-    for row in _without(found, learnt["recent"]):
+    for row in stored:
         with suppress(DomainError, ValidationError):
             measured = benchmark_observation(resolver, row, profile)
             offsets = row.document["offsets"]

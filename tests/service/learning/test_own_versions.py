@@ -16,12 +16,14 @@ from models.calibration.posterior import Posterior
 from models.spec.profile import shipped_profile
 from service import api_keys
 from service.errors import Conflict, NothingToLearn
+from service.learning.calibration_input import read_own_input
 from service.learning.calibrations import Calibrations
 from service.learning.promotion import judge
 from service.own_profile import own_profile_id
 from service.runtime.idempotency import SaveRows
 from service.schemas.profile import CalibrationRequest, Policy, Promotion
 from service.store import Store, database
+from service.store.benchmarks import Benchmarks
 from tests.service.asking import (
     LAYOUT,
     ON_BOTH,
@@ -30,6 +32,7 @@ from tests.service.asking import (
     assert_problem,
     changed,
 )
+from tests.service.learning.test_benchmarks import gemms
 
 SLOWER = 1.4
 OWN = "/v1/profiles/own"
@@ -542,3 +545,34 @@ def test_few_own_runs_are_judged_by_what_they_measured() -> None:
     assert not judged(error_before=0.3, error_after=0.3).promoted
     assert not judged("manual", error_before=0.3, error_after=0.2).promoted
     assert not judged().promoted
+
+
+def test_of_many_benchmarks_no_more_are_read_than_count(tenants, monkeypatch) -> None:
+    most = 3
+    monkeypatch.setattr("service.learning.calibration_input.MOST_OWN", most)
+    service = tenants()
+    posted = [service.post("a", "/v1/benchmarks", gemms(500.0 + 10 * at)).json() for at in range(9)]
+    service.post("b", "/v1/benchmarks", gemms(400.0))
+    ids = [one["id"] for one in posted]
+    with service.store.writing() as rows:  # the last but one has no chip any more
+        row = rows.benchmarks.get(ids.pop(-2))
+        row.question = changed(row.question, "cluster", {"preset": "withdrawn", "num_chips": 1})
+
+    pages: list[int] = []
+    read = Benchmarks.newest
+
+    def newest(self: Benchmarks, limit: int, *args: Any, **span: Any) -> Any:
+        pages.append(limit)
+        return read(self, limit, *args, **span)
+
+    monkeypatch.setattr(Benchmarks, "newest", newest)
+    monkeypatch.setattr(Benchmarks, "created_between", None)  # which reads them all
+    with service.store.of("a", sees_all=False).reading() as rows:
+        given = read_own_input(rows, "a", CalibrationRequest())
+        assert given.benchmark_ids == ids[-most:]
+        assert pages == [most, most]  # one page more, for the one that is left out
+        until = posted[4]["created_at"]
+        asked = CalibrationRequest.model_validate({"until": until})
+        assert read_own_input(rows, "a", asked).benchmark_ids == ids[1:4]
+        since = CalibrationRequest.model_validate({"since": posted[6]["created_at"]})
+        assert read_own_input(rows, "a", since).benchmark_ids == ids[6:]
