@@ -141,16 +141,10 @@ class Profiles:
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
             rows.profiles.version(id_, version)
-            before, policy = profile.active_version, profile.policy
-            if before is not None and version < before:
-                # Whoever rolls back does not want the same reports learnt and promoted once more:
-                # from now on a person activates.
-                policy = {**policy, "mode": "manual"}
-            if not _etag_matches(profile, etags) or not rows.profiles.activate(
-                id_, version, profile.revision, policy
-            ):
-                raise PreconditionFailed(etag(profile))
-            rows.audit.add("profile.activated", f"{id_}/{version}", before=before)
+            before = profile.active_version
+            _set_active(rows, profile, version, etags)
+            whose = _whose(profile)
+            rows.audit.add("profile.activated", f"{id_}/{version}", before=before, **whose)
         return self.get(id_)
 
     def deactivate(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
@@ -164,13 +158,8 @@ class Profiles:
                     " activate another."
                 )
             before = profile.active_version
-            # As in `activate`, a person activates from now on.
-            policy = {**profile.policy, "mode": "manual"}
-            if not _etag_matches(profile, etags) or not rows.profiles.deactivate(
-                id_, profile.revision, policy
-            ):
-                raise PreconditionFailed(etag(profile))
-            rows.audit.add("profile.deactivated", id_, before=before)
+            _set_active(rows, profile, None, etags)
+            rows.audit.add("profile.deactivated", id_, before=before, **_whose(profile))
         return self.get(id_)
 
     def set_policy(
@@ -179,12 +168,11 @@ class Profiles:
         """Change how versions are promoted; with `etags` as in `activate`."""
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
-            before = profile.policy
-            if not _etag_matches(profile, etags) or not rows.profiles.set_policy(
-                id_, policy.model_dump(), profile.revision
-            ):
+            before, after = profile.policy, policy.model_dump()
+            _require_seen(profile, etags)
+            if not rows.profiles.set_policy(id_, after, profile.revision):
                 raise PreconditionFailed(etag(profile))
-            rows.audit.add("policy.set", id_, before=before, after=policy.model_dump())
+            rows.audit.add("policy.set", id_, before=before, after=after, **_whose(profile))
         return self.get(id_)
 
 
@@ -192,8 +180,25 @@ def etag(profile: ProfileRow) -> str:
     return f'"{profile.id}-{profile.revision}"'
 
 
-def _etag_matches(profile: ProfileRow, etags: Sequence[str]) -> bool:
-    return "*" in etags or etag(profile) in etags
+def _require_seen(profile: ProfileRow, etags: Sequence[str]) -> None:
+    if "*" not in etags and etag(profile) not in etags:
+        raise PreconditionFailed(etag(profile))
+
+
+def _set_active(rows: Rows, profile: ProfileRow, version: int | None, etags: Sequence[str]) -> None:
+    """Make a version of a profile the active one, or none. Whoever rolls back does not want the
+    same reports learnt and promoted once more: from then on a person activates."""
+    _require_seen(profile, etags)
+    before, policy = profile.active_version, profile.policy
+    if version is None or (before is not None and version < before):
+        policy = {**policy, "mode": "manual"}
+    if not rows.profiles.activate(profile.id, version, profile.revision, policy):
+        raise PreconditionFailed(etag(profile))
+
+
+def _whose(profile: ProfileRow) -> dict[str, str]:
+    """The tenant that a change is of, for the audit trail; none where it is of what all share."""
+    return {} if profile.tenant is None else {"of_tenant": profile.tenant}
 
 
 def add_version(

@@ -98,17 +98,13 @@ class Profiles:
         return self._session.scalars(select(ProfileVersionRow.posterior).where(*wanted)).one()
 
     def activate(
-        self, id_: str, version: int, revision: int, policy: dict[str, Any] | None = None
+        self, id_: str, version: int | None, revision: int, policy: dict[str, Any] | None = None
     ) -> bool:
-        """Make a version the active one and set a policy, if one is given. Nothing is changed, and
-        False returned, where the profile is no longer at `revision`."""
+        """Make a version the active one, or none, which a tenant's own profile may have; and set a
+        policy, if one is given. Nothing is changed, and False returned, where the profile is no
+        longer at `revision`."""
         new_policy = {"policy": policy} if policy else {}
         return self._change(id_, revision, active_version=version, **new_policy)
-
-    def deactivate(self, id_: str, revision: int, policy: dict[str, Any] | None = None) -> bool:
-        """The same for no version at all, which a tenant's own profile may have."""
-        new_policy = {"policy": policy} if policy else {}
-        return self._change(id_, revision, active_version=None, **new_policy)
 
     def count_own_in_use(self) -> int:
         """How many tenants have a version of their own in use."""

@@ -350,6 +350,27 @@ def test_a_rollback_gives_the_shared_version_back(tenants) -> None:
     ]
 
 
+def test_the_audit_trail_names_the_tenant_that_a_change_is_of(tenants) -> None:
+    service = tenants()
+    service.report("a", 3)
+    service.calibrate("a")
+    service.post("a", f"{OWN}/deactivate", **ANY_STATE)
+    service.post("a", f"{OWN}/versions/1/activate", **ANY_STATE)
+    key = {**service.key("a"), **ANY_STATE}
+    service.client.put(f"{OWN}/policy", json={"mode": "manual"}, headers=key)
+    operator = {**service.operator, **ANY_STATE}
+    service.client.post(f"{SHARED}/versions/1/activate", headers=operator)
+    trail = service.client.get("/v1/audit", headers=service.admin).json()["items"]
+    whose = [(one["action"], one["details"].get("of_tenant")) for one in trail]
+    assert [one for one in whose if not one[0].startswith("key")] == [
+        ("profile.activated", None),  # all share it
+        ("policy.set", "a"),
+        ("profile.activated", "a"),
+        ("profile.deactivated", "a"),
+        ("profile.promoted", "a"),
+    ]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("count", [3, 300])
 def test_a_flood_moves_its_own_tenant_and_nobody_else(tenants, count: int) -> None:
