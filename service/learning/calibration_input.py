@@ -22,6 +22,7 @@ from service.learning.benchmarks import benchmark_observation
 from service.learning.corroboration import Corroborated, Group, TenantBenchmark, corroborated
 from service.own_profile import own_profile_id
 from service.resolve.calibration_targets import log_residuals, observation
+from service.resolve.profiles import own_policy
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.profile import (
@@ -211,20 +212,14 @@ def rests_on_the_same(rows: Rows, given: CalibrationInput) -> bool:
     own = rows.profiles.find(id_)
     if own is None or (own.active_version is None and given.policy.mode == "manual"):
         return False
-    last = rows.profiles.latest(id_)
-    return (last.learnt, base_of(last)) == (given.learnt(), given.base.version)
+    last = rows.profiles.find_latest(id_)
+    return last is not None and (last.learnt, base_of(last)) == (given.learnt(), given.base.version)
 
 
 def base_of(own: ProfileVersionRow) -> int:
     """The shared version that one of a tenant's own was learnt on top of."""
     calibration = CalibrationAnswer.model_validate(own.calibration)
     return calibration.based_on
-
-
-def own_policy(rows: Rows) -> Policy:
-    """The policy that a tenant's own profile begins with: what its calibrations make is used."""
-    shared = Policy.model_validate(rows.profiles.get(DEFAULT_PROFILE).policy)
-    return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
 
 
 _NOTHING_LEARNT: dict[str, Any] = {"reports": 0, "through": None, "recent": [], "waiting": []}

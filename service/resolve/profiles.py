@@ -97,13 +97,14 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
     if requested is None:
         return active_profile(rows)
     if rows.profiles.find(requested.id) is None:
-        known = [profile.id for profile in rows.profiles.all()]
-        raise UnknownName("profile.id", requested.id, known)
+        profiles = [profile.id for profile in rows.profiles.all()]
+        raise UnknownName("profile.id", requested.id, profiles)
     try:
         return profile_version(rows, requested.id, requested.version)
     except NotFound:
-        last = rows.profiles.latest(requested.id).version
-        rule = f"profile {requested.id} has no such version; it has 1 to {last}"
+        last = rows.profiles.find_latest(requested.id)
+        known = "none yet" if last is None else f"1 to {last.version}"
+        rule = f"profile {requested.id} has no such version; it has {known}"
         raise Invalid("profile.version", requested.version, rule) from None
 
 
@@ -165,8 +166,12 @@ class Profiles:
     def set_policy(
         self, id_: str, policy: Policy, etags: Sequence[str]
     ) -> tuple[dict[str, Any], str]:
-        """Change how versions are promoted; with `etags` as in `activate`."""
+        """Replace the policy; with `etags` as in `activate`. That of a tenant's own profile may be
+        set before it has a version."""
         with self._store.writing() as rows:
+            tenant = self._store.tenant
+            if tenant is not None and id_ == own_profile_id(tenant):
+                _begin_own(rows, tenant)
             profile = rows.profiles.get(id_)
             before, after = profile.policy, policy.model_dump()
             _require_seen(profile, etags)
@@ -227,16 +232,33 @@ def add_own_version(
     """Store a version of a tenant's own profile, which is made with this policy where there is none
     yet. The version is not in use. Whoever calls this has locked the profile."""
     id_ = own_profile_id(tenant)
-    version = 1
     if rows.profiles.find(id_) is None:
-        own = ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump())
-        rows.profiles.add(own)
-    else:
-        version += rows.profiles.latest(id_).version
+        _add_own(rows, tenant, policy)
+    last = rows.profiles.find_latest(id_)
+    version = 1 if last is None else last.version + 1
     named = replace(profile, id=id_)
     row = _version_row(named, version, "calibrated", None, calibration, learnt, tenant)
     rows.profiles.add_version(row)
     return row
+
+
+def own_policy(rows: Rows) -> Policy:
+    """The policy that a tenant's own profile begins with: what its calibrations make is used."""
+    shared = Policy.model_validate(rows.profiles.get(DEFAULT_PROFILE).policy)
+    return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
+
+
+def _begin_own(rows: Rows, tenant: str) -> None:
+    """Store a tenant's own profile, without a version, unless there is one."""
+    id_ = own_profile_id(tenant)
+    rows.lock(f"profile:{id_}")
+    if rows.profiles.find(id_) is None:
+        _add_own(rows, tenant, own_policy(rows))
+
+
+def _add_own(rows: Rows, tenant: str, policy: Policy) -> None:
+    id_ = own_profile_id(tenant)
+    rows.profiles.add(ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump()))
 
 
 def _version_row(

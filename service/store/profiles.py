@@ -82,12 +82,20 @@ class Profiles:
         return self.version(id_, version)
 
     def latest(self, id_: str, origin: str | None = None) -> ProfileVersionRow:
+        """The latest version of a profile that all share, which always has one."""
         query = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
         if origin is not None:
             query = query.where(ProfileVersionRow.origin == origin)
         return self._session.scalars(
             query.order_by(ProfileVersionRow.version.desc()).limit(1)
         ).one()
+
+    def find_latest(self, id_: str) -> ProfileVersionRow | None:
+        """The latest version of any profile; None where there is none, as of a tenant's own whose
+        policy was set first."""
+        versions = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
+        newest_first = versions.order_by(ProfileVersionRow.version.desc())
+        return self._session.scalars(newest_first.limit(1)).first()
 
     def revision(self, id_: str) -> int:
         """The profile's revision as this transaction has left it."""

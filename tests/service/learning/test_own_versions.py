@@ -509,6 +509,50 @@ def test_nothing_is_made_unasked_where_a_policy_says_so(tenants, who: str) -> No
     assert found.status_code == 404 if who == "operators" else len(found.json()["versions"]) == 1
 
 
+@ON_BOTH
+def test_a_tenant_may_opt_out_before_there_is_a_version(tenants) -> None:
+    service = tenants(unattended_look_s=0.05)
+
+    def set_policy(tenant: str, path: str, **policy: Any) -> Any:
+        headers = {**service.key(tenant, "report", "recommend"), **ANY_STATE}
+        return service.client.put(f"/v1/profiles/{path}/policy", json=policy, headers=headers)
+
+    id_ = own_profile_id("a")
+    assert_problem(set_policy("b", id_, mode="manual"), "not-found")  # another tenant's
+    made = set_policy("a", OWN.rsplit("/", 1)[-1], mode="manual").json()
+    assert (made["id"], made["tenant"]) == (id_, "a")
+    assert (made["active_version"], made["versions"]) == (None, [])
+    shared = service.ask("a")
+    service.report("a", 6)
+    time.sleep(1)
+    assert service.own("a")["versions"] == []
+    assert service.ask("a") == shared
+    named = {**PREDICTION, "profile": {"id": id_, "version": 1}}
+    refused = assert_problem(service.post("a", "/v1/predictions", named), "invalid")
+    assert refused["errors"][0]["rule"].endswith("has no such version; it has none yet")
+    asked = service.calibrate("a", {"activate": True})
+    assert (asked["version"], asked["calibration"]["promotion"]["promoted"]) == (1, True)
+    set_policy("a", id_, mode="automatic")
+    service.report("a", 6)
+    service.wait_for_own("a", active=2, versions=2)
+
+
+def test_a_policy_is_replaced_as_a_whole(tenants) -> None:
+    service = tenants()
+
+    def set_policy(**policy: Any) -> Document:
+        headers = {**service.operator, **ANY_STATE}
+        answer = service.client.put(f"{SHARED}/policy", json=policy, headers=headers).json()
+        said: Document = answer["policy"]
+        return said
+
+    first = set_policy(mode="automatic", margin=0.05, own_after_reports=None)
+    assert set_policy(after_reports=7) == {**Policy().model_dump(), "after_reports": 7}
+    trail = service.client.get("/v1/audit", headers=service.admin).json()["items"]
+    last = next(one for one in trail if one["action"] == "policy.set")
+    assert last["details"]["before"] == first
+
+
 def test_what_cannot_be_learnt_is_tried_once(tenants, monkeypatch) -> None:
     tried: list[str] = []
 
