@@ -14,7 +14,7 @@ from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
-from models.spec.switches import applies, switches_of
+from models.spec.switches import applies, changed_since, release_of, releases, switches_of
 from service.formats import huggingface
 from service.formats.launch.formats import (
     FORMATS,
@@ -26,6 +26,7 @@ from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, 
 from service.schemas.architecture import HuggingFaceConfig
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.question import Question
+from service.schemas.stack import StackFields
 
 Kind = Literal["recommendation", "prediction"]
 _HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -132,11 +133,11 @@ def launch_configuration(
         raise
     except Invalid as error:
         raise Inexpressible(format_.name, error.field, error.value, error.rule) from None
-    notes = [_left_to_script(format_, unsaid) for unsaid in _unsaid(format_, job)]
+    unsaid = [_left_to_script(format_, each) for each in _unsaid(format_, job)]
     return replace(
         written,
         environment={**written.environment, **answer.environment},
-        notes=(*written.notes, *notes, *answer.notes()),
+        notes=(*written.notes, *unsaid, *_on_release(format_, job, question), *answer.notes()),
     )
 
 
@@ -169,6 +170,30 @@ def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
         f" no setting of {format_.framework} {format_.release} does, and they leave it at"
         f" {_shown(unsaid.launched)}."
     )
+
+
+def _on_release(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
+    """That the settings are of a later release than the one that is predicted."""
+    stack = job.problem.stack
+    year = shipped_profile().software_year - stack.age_years
+    said = question.stack.version if isinstance(question.stack, StackFields) else None
+    release = said or release_of(stack.id, year)
+    newest = [*releases(stack.id)][-1:]
+    if not stack.age_years or [release] == newest:
+        return
+    older = release or f"of {stack.age_years:.2g} years earlier"
+    note = (
+        f"These are settings of {format_.framework} {format_.release}, and {stack.id} {older} is"
+        " predicted, which may lack some or name them otherwise: hold them against its own."
+    )
+    changed = [
+        switch.name
+        for switch in changed_since(stack, year)
+        if applies(switch, job.problem, job.layout)
+    ]
+    if changed:
+        note += f" Of its switches, {', '.join(changed)} came or changed since."
+    yield note
 
 
 def _shown(value: Any) -> str:

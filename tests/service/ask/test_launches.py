@@ -304,3 +304,46 @@ def test_what_arguments_say_beside_switches_is_launched(client) -> None:
         settings = predicted(client, asked, sharded)["launch"]["settings"]
         assert settings["compile.enable"] is True
         assert settings["compile.components"] == ["loss"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "version", "changed_since"),
+    [
+        ("torchtitan", "0.2.0", ["loss.num_chunks"]),
+        ("torchtitan", "0.2.0.post1", ["loss.num_chunks"]),
+        ("megatron", "0.9.0", ["--attention-backend"]),
+        ("megatron", "0.18.0", []),
+    ],
+)
+def test_a_launch_of_an_earlier_release_says_that_it_is_of_today(
+    client, stack: str, version: str, changed_since: list[str]
+) -> None:
+    layout = {"dp_shard": 64, "zero_stage": 1 if stack == "megatron" else 3}
+    asked = {**QUESTION, "stack": {"name": stack, "version": version}}
+    launch = predicted(client, asked, layout)["launch"]
+    (note,) = [note for note in launch["notes"] if "is predicted, which may lack" in note]
+    assert f"{launch['framework']} {launch['version']}, and {stack} {version} is" in note
+    changed = note.partition("Of its switches, ")[2].removesuffix(" came or changed since.")
+    assert changed.split(", ") == (changed_since or [""])
+
+
+@pytest.mark.parametrize("software", [{}, {"version": "0.3.0"}])
+def test_a_launch_of_the_newest_release_is_as_it_is(client, software: dict[str, str]) -> None:
+    asked = {**QUESTION, "stack": {"name": "torchtitan", **software}}
+    launch = predicted(client, asked, {"dp_shard": 64, "zero_stage": 3})["launch"]
+    assert not any("is predicted, which may lack" in note for note in launch["notes"])
+
+
+@pytest.mark.parametrize(
+    ("stack", "age_years", "said"),
+    [
+        ("torchtitan", 0.7, "torchtitan 0.2.0"),
+        ("deepspeed", 2.0, "deepspeed of 2 years earlier"),  # whose releases then are not dated
+    ],
+)
+def test_a_launch_of_software_of_an_age_names_its_release(
+    client, stack: str, age_years: float, said: str
+) -> None:
+    asked = {**QUESTION, "stack": {"name": stack, "age_years": age_years}}
+    launch = predicted(client, asked, SHARDED)["launch"]
+    assert any(f"and {said} is predicted" in note for note in launch["notes"])
