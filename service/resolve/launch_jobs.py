@@ -144,9 +144,9 @@ def launch_configuration(
 def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
     """What the prediction takes for granted of the stack and no setting says, where a script of the
     caller's own may see to it. Raises Inexpressible where a program would have to."""
-    stack = job.problem.stack
     # Which fields move a prediction, any profile tells alike.
-    found = unsaid_fields(job.problem, shipped_profile(), job.layout, format_.says(stack))
+    said = format_.says(job.problem)
+    found = unsaid_fields(job.problem, shipped_profile(), job.layout, said)
     if found and not format_.is_of_script:
         first = found[0]
         cure = f"{_why_unsaid(format_, job, first)}; ask with {_shown(first.launched)}"
@@ -156,7 +156,7 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
 
 def _why_unsaid(format_: LaunchFormat, job: Job, unsaid: UnsaidField) -> str:
     if unsaid.switch is None:
-        return f"no setting of {format_.framework} {format_.release} changes it"
+        return f"no setting that is written for {format_.framework} {format_.release} changes it"
     name = unsaid.switch.name
     for switch in switches_of(job.problem.stack):
         if switch.name == name and applies(switch, job.problem, job.layout):
@@ -166,8 +166,8 @@ def _why_unsaid(format_: LaunchFormat, job: Job, unsaid: UnsaidField) -> str:
 
 def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
     return (
-        f"The script has to see to stack.{unsaid.field} {_shown(unsaid.value)}, which is predicted:"
-        f" no setting of {format_.framework} {format_.release} does, and they leave it at"
+        f"The script, or {format_.framework} itself, has to see to stack.{unsaid.field}"
+        f" {_shown(unsaid.value)}, which is predicted: these settings leave it at"
         f" {_shown(unsaid.launched)}."
     )
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from models.spec import catalogue
-from models.spec.stack import Stack
+from models.spec.problem import Problem
 from service.formats.launch.accelerate import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.deepspeed import reader as deepspeed_reader
@@ -55,8 +55,8 @@ class LaunchFormat:
     """The stacks whose layouts it says."""
     write: Callable[[Job], LaunchConfiguration]
     read: Read
-    says: Callable[[Stack], Collection[str]]
-    """The fields of a stack that other settings say than those of its switches."""
+    says: Callable[[Problem], Collection[str]]
+    """The fields of the stack that other settings say than those of its switches."""
     is_of_script: bool
     """Whether the model, and what trains it, is a script of the caller's own."""
     words: Callable[[Mapping[str, Any]], list[str]] | None
@@ -72,7 +72,7 @@ class LaunchFormat:
     """The setting that stands behind all other arguments, if any."""
 
 
-def _says_nothing(stack: Stack) -> Collection[str]:
+def _says_nothing(problem: Problem) -> Collection[str]:
     return ()
 
 

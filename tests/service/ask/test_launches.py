@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from models.spec import catalogue
+from models.spec.switches import switches_of
+from service.formats.launch.formats import FORMATS, LaunchFormat
 from tests.service.asking import QUESTION, assert_problem, changed
 
 DEEPSPEED = {**QUESTION, "stack": "deepspeed"}
@@ -298,6 +301,15 @@ def test_what_arguments_say_beside_switches_is_launched(client) -> None:
     asked = {**QUESTION, "stack": {"name": "megatron", "context": "ulysses"}}
     settings = predicted(client, asked, context)["launch"]["settings"]
     assert settings["--cp-comm-type"] == ["a2a"]
+    asked = {**QUESTION, "stack": {"name": "maxtext", "context": "ring"}}
+    ring = {"dp_shard": 16, "cp": 4, "zero_stage": 3}
+    made = predicted(client, asked, ring)
+    assert made["launch"]["settings"]["context_parallel_strategy"] == "ring"
+    sent_back = {**asked, "stack": "maxtext", "launch": made["launch"]}
+    again = client.post("/v1/predictions", json=sent_back).json()
+    assert again["layouts"][0]["step_time_s"] == made["layouts"][0]["step_time_s"]
+    on_tpu = {**asked, "cluster": {"chip": "tpu-v5p", "num_chips": 64}}
+    assert predicted(client, on_tpu, ring)["launch"]["error"].startswith("stack.context = 'ring'")
     sharded = {"dp_shard": 64, "zero_stage": 3}
     for software in ({"launch": "eager", "loss": "compiled"}, {"launch": "graph", "fused": False}):
         asked = {**QUESTION, "stack": {"name": "torchtitan", **software}}
@@ -347,3 +359,27 @@ def test_a_launch_of_software_of_an_age_names_its_release(
     asked = {**QUESTION, "stack": {"name": stack, "age_years": age_years}}
     launch = predicted(client, asked, SHARDED)["launch"]
     assert any(f"and {said} is predicted" in note for note in launch["notes"])
+
+
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
+def test_whatever_a_switch_is_set_to_is_launched_again(client, format_: LaunchFormat) -> None:
+    """What is read of a launch leaves nothing unsaid in the launch of the answer."""
+    stack = catalogue.stack(format_.stacks[0])
+    asked = {**QUESTION, "model": "mixtral-8x7b"}
+    layout = {"dp_shard": 64, "zero_stage": min(3, max(stack.zero_stages)), "recompute": "full"}
+    layout |= {"ep": 8} if stack.max_ep > 1 else {}
+    read = 0
+    for switch in switches_of(stack):
+        for value in dict.fromkeys(one.value for one in switch.settings):
+            software = {"name": stack.id, switch.field: value}
+            made = client.post(
+                "/v1/predictions", json={**asked, "stack": software, "layout": layout}
+            )
+            if made.status_code != 201 or "error" in made.json()["launch"]:
+                continue
+            sent_back = {**asked, "stack": stack.id, "launch": made.json()["launch"]}
+            again = client.post("/v1/predictions", json=sent_back)
+            assert again.status_code == 201, again.json()
+            assert "error" not in again.json()["launch"], (software, again.json()["launch"])
+            read += 1
+    assert read >= 3

@@ -8,8 +8,8 @@ from typing import Any
 
 from models.cost.pipeline import micro_batch_group
 from models.spec.layout import AXES, TORUS_AXES
+from models.spec.problem import Problem
 from models.spec.recompute import MODULES
-from models.spec.stack import Stack
 from models.spec.switches import applies, launch_arguments, switches_of
 from service.formats.launch.job import Inexpressible, Job
 from service.formats.launch.megatron.mixers import shared_indexers
@@ -137,8 +137,8 @@ def _has_capacity(job: Job) -> bool:
     return problem.architecture.is_moe and problem.workload.capacity_factor is not None
 
 
-def says(stack: Stack) -> Collection[str]:
-    """The fields of a stack that arguments of a layout say, and no switch."""
+def says(problem: Problem) -> Collection[str]:
+    """The fields of the stack that arguments of a layout say, and no switch."""
     return ("context",)  # cp_comm_type
 
 

@@ -11,7 +11,7 @@ from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
 from models.spec.identity import cached_by_identity
 from models.spec.layout import AXES, Layout
-from models.spec.stack import Stack
+from models.spec.problem import Problem
 from models.spec.switches import launch_arguments
 from models.spec.workload import Workload
 from service.formats.launch.field_table import field_table
@@ -240,9 +240,10 @@ def _software(job: Job) -> dict[str, Any]:
     return settings
 
 
-def says(stack: Stack) -> Collection[str]:
-    """The fields of a stack that `_software` says beside the switches: a loss that is compiled by
+def says(problem: Problem) -> Collection[str]:
+    """The fields of the stack that `_software` says beside the switches: a loss that is compiled by
     itself, and kernels that are captured as they are."""
+    stack = problem.stack
     if stack.launch == "eager" and stack.loss in ("compiled", "pytorch"):
         return ("loss",)
     return ("fused",) if stack.launch == "graph" else ()
