@@ -15,7 +15,14 @@ from pydantic import ValidationError
 
 from models.errors import Invalid
 from service.errors import NotFound, Refused, Unreadable
-from service.json_pointers import TAG_PREFIX, field_of, location_of, pointer_of, without_tags
+from service.json_pointers import (
+    TAG_PREFIX,
+    field_of,
+    location_of,
+    name_of,
+    pointer_of,
+    without_tags,
+)
 from service.known_fields import known_fields, places_of
 from service.secrets import MASK, mask_items, mask_secrets, names_secret
 
@@ -101,7 +108,7 @@ def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) 
     """What an unknown field might have been meant as."""
     above = f"{field_of(root)}." if root else ""
     known = known_fields(form, location)
-    name = field_of(location[-1:])
+    name = name_of(location)
     places = get_close_matches(name, known, n=1, cutoff=_MISSPELT)
     if not places and name not in _OF_MANY:
         places = [above + place for place in places_of(form, location)]

@@ -27,6 +27,11 @@ def field_of(location: Sequence[str | int]) -> str:
     return field
 
 
+def name_of(location: Sequence[str | int]) -> str:
+    """The name of the field at a location, without where it lies."""
+    return field_of(location[-1:])
+
+
 def pointer_of(location: Sequence[str | int]) -> str:
     steps = map(str, without_tags(location))
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)

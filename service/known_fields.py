@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, Tag
 
-from service.json_pointers import TAG_PREFIX, field_of
+from service.json_pointers import TAG_PREFIX, field_of, name_of
 
 _MAX_PLACES = 3
 _MAX_DEPTH = 4
@@ -43,8 +43,7 @@ def places_of(form: Any, location: Sequence[str | int]) -> list[str]:
     """Where else a body of the type `form` may have a field with the name of the one at `location`:
     some dotted fields, those first that lie least deep. Items of a list have no number."""
     here = field_of(location)
-    name = field_of(location[-1:])
-    found = (place for place in _places(form, name) if place != here)
+    found = (place for place in _places(form, name_of(location)) if place != here)
     return list(islice(dict.fromkeys(found), _MAX_PLACES))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from models.spec import catalogue
 from models.spec.problem import Problem
 
 _MOST_TOKENS = 2**28
@@ -26,6 +27,7 @@ def slips(problem: Problem, step_time_s: float, micro_batches: Sequence[int] = (
         *_budget_below_a_step(problem),
         *_length_beside_a_round_one(problem),
         *_micro_batches_that_do_not_divide(problem, micro_batches),
+        *_graphs_of_no_experts(problem),
     ]
 
 
@@ -81,6 +83,16 @@ def _length_beside_a_round_one(problem: Problem) -> Iterator[str]:
                 " meant, and divides by next to no cp and tp; frameworks shift inputs against"
                 " targets themselves"
             )
+
+
+def _graphs_of_no_experts(problem: Problem) -> Iterator[str]:
+    graphs = problem.stack.moe_graphs
+    is_asked = graphs not in ("none", catalogue.stack(problem.stack.id).moe_graphs)
+    if is_asked and not problem.architecture.is_moe:
+        yield (
+            f"check stack.moe_graphs = {graphs}: it is of sparse models, and"
+            f" {problem.architecture.name} is dense; stack.launch = graph was probably meant"
+        )
 
 
 def _micro_batches_that_do_not_divide(

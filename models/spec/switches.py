@@ -148,6 +148,22 @@ def _minor(release: str) -> tuple[str, ...]:
     return tuple(release.split(".")[:2])
 
 
+def release_of(stack_id: str, year: float) -> str | None:
+    """The newest release that there was that year; None where none is known."""
+    found = (name for name, since in releases(stack_id).items() if _has_come(since, year))
+    return next(reversed([*found]), None)
+
+
+def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
+    """The switches that came since that year, or that the framework, told nothing, now has
+    otherwise."""
+    return tuple(
+        switch
+        for switch in switches_of(stack)
+        if switch.settings and switch.default_at(year).value != switch.default_at().value
+    )
+
+
 def as_of(stack: Stack, year: float) -> Stack:
     """The stack with its switches as tuned recipes set them that year."""
     earlier: dict[str, Any] = {}
@@ -212,6 +228,18 @@ def launch_arguments(problem: Problem, layout: Layout) -> dict[str, Any]:
     return arguments
 
 
+def as_launched(problem: Problem, layout: Layout, base: Stack) -> Stack:
+    """What the framework is with the launch arguments of a layout: `base`, the stack that nobody
+    changed, with the switches that mean something for the layout set as the problem has them, and
+    with whatever else their arguments decide."""
+    said = {
+        switch.field: getattr(problem.stack, switch.field)
+        for switch in switches_of(problem.stack)
+        if switch.settings and applies(switch, problem, layout)
+    }
+    return changed(base, said)
+
+
 def read_switches(
     stack_id: str,
     arguments: Mapping[str, Any],
@@ -266,8 +294,11 @@ def _at(values: Sequence[Dated], year: float | None) -> Dated:
     """The value of a year: the last that had come by then, or else the first."""
     if year is None:
         return values[-1]
-    # Years count back from the newest software, which leaves errors of rounding.
-    return next((one for one in reversed(values) if one.since <= year + 1e-9), values[0])
+    return next((one for one in reversed(values) if _has_come(one.since, year)), values[0])
+
+
+def _has_come(since: float, year: float) -> bool:
+    return since <= year + 1e-9  # years count back from the newest software, which rounds them
 
 
 def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:

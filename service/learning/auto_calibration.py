@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from models.errors import DomainError
 from service.errors import NothingToLearn, ServiceError, StillRunning
 from service.identifiers import digest
-from service.learning.calibration_input import MOST_OWN, base_of, own_policy
+from service.learning.calibration_input import MOST_OWN, base_of
 from service.learning.calibrations import Calibrations
 from service.own_profile import own_profile_id
+from service.resolve.profiles import own_policy
 from service.runtime.admission import AdmissionControl
 from service.runtime.idempotency import (
     CreatedResource,
@@ -155,7 +156,7 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     after = policy.after_reports or after_own
     runs = rows.reports.last_informative_ids(ReportFilter(tenant=tenant), MOST_OWN)
     benchmarks = rows.benchmarks.last_ids(tenant, MOST_OWN)
-    last = None if own is None else rows.profiles.latest(id_)
+    last = rows.profiles.find_latest(id_)
     learnt = set[str](last.learnt["recent"]) if last is not None and last.learnt else set[str]()
     new = len({*runs, *benchmarks} - learnt)
     is_outdated = last is not None and (

@@ -22,6 +22,7 @@ from service.learning.benchmarks import benchmark_observation
 from service.learning.corroboration import Corroborated, Group, TenantBenchmark, corroborated
 from service.own_profile import own_profile_id
 from service.resolve.calibration_targets import log_residuals, observation
+from service.resolve.profiles import own_policy
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.profile import (
@@ -189,9 +190,6 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
     span = ReportFilter(tenant=tenant, since=request.since, until=request.until)
     reports = rows.reports.by_ids(rows.reports.last_informative_ids(span, MOST_OWN))
     runs, unusable = StoredRuns(rows).read(sorted(reports, key=lambda report: report.id))
-    benchmarks = _unlearnt_benchmarks(
-        rows, request, _NOTHING_LEARNT, Profile.from_json(active.content)
-    )
     return CalibrationInput(
         base=active,
         active=active,
@@ -199,7 +197,7 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
         revision=0 if own is None else own.revision,
         policy=own_policy(rows) if own is None else Policy.model_validate(own.policy),
         runs=runs,
-        benchmarks=benchmarks[-MOST_OWN:],
+        benchmarks=_last_benchmarks(rows, request, Profile.from_json(active.content)),
         unusable=unusable,
         cutoff=datetime.now(UTC),
         windowed=request.since is not None or request.until is not None,
@@ -214,20 +212,14 @@ def rests_on_the_same(rows: Rows, given: CalibrationInput) -> bool:
     own = rows.profiles.find(id_)
     if own is None or (own.active_version is None and given.policy.mode == "manual"):
         return False
-    last = rows.profiles.latest(id_)
-    return (last.learnt, base_of(last)) == (given.learnt(), given.base.version)
+    last = rows.profiles.find_latest(id_)
+    return last is not None and (last.learnt, base_of(last)) == (given.learnt(), given.base.version)
 
 
 def base_of(own: ProfileVersionRow) -> int:
     """The shared version that one of a tenant's own was learnt on top of."""
     calibration = CalibrationAnswer.model_validate(own.calibration)
     return calibration.based_on
-
-
-def own_policy(rows: Rows) -> Policy:
-    """The policy that a tenant's own profile begins with: what its calibrations make is used."""
-    shared = Policy.model_validate(rows.profiles.get(DEFAULT_PROFILE).policy)
-    return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
 
 
 _NOTHING_LEARNT: dict[str, Any] = {"reports": 0, "through": None, "recent": [], "waiting": []}
@@ -260,8 +252,7 @@ def _unlearnt_reports(rows: Rows, wanted: ReportFilter, learnt: dict[str, Any]) 
 def _unlearnt_benchmarks(
     rows: Rows, request: CalibrationRequest, learnt: dict[str, Any], profile: Profile
 ) -> list[TenantBenchmark]:
-    """The benchmarks that are not learnt yet, oldest first, as this profile takes them. A benchmark
-    of something that the catalogue no longer has is left out."""
+    """The benchmarks that are not learnt yet, oldest first, as this profile takes them."""
     waiting = _waiting(learnt)
     span = request.since, request.until
     found = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
@@ -270,9 +261,33 @@ def _unlearnt_benchmarks(
             first = waiting.get(_group_of(row))
             if first is not None and row.id >= first:
                 found[row.id] = row
+    return _observed(rows, _without(found, learnt["recent"]), profile)
+
+
+def _last_benchmarks(
+    rows: Rows, request: CalibrationRequest, profile: Profile
+) -> list[TenantBenchmark]:
+    """The last MOST_OWN benchmarks, oldest first, as this profile takes them. Where some are left
+    out, earlier ones are read in their place."""
+    newest_first: list[TenantBenchmark] = []
+    before = None
+    while len(newest_first) < MOST_OWN:
+        page = rows.benchmarks.newest(MOST_OWN, before, since=request.since, until=request.until)
+        newest_first += _observed(rows, page, profile)
+        if len(page) < MOST_OWN:
+            break
+        before = page[-1].id
+    return newest_first[:MOST_OWN][::-1]
+
+
+def _observed(
+    rows: Rows, stored: Sequence[BenchmarkRow], profile: Profile
+) -> list[TenantBenchmark]:
+    """Benchmarks as a profile takes them. Those of something that the catalogue no longer has are
+    left out."""
     resolver = Resolver(rows)
     benchmarks: list[TenantBenchmark] = []
-    for row in _without(found, learnt["recent"]):
+    for row in stored:
         with suppress(DomainError, ValidationError):
             measured = benchmark_observation(resolver, row, profile)
             offsets = row.document["offsets"]

@@ -135,7 +135,7 @@ def _save_own(rows: Rows, tenant: str, made: _NewVersion) -> CreatedResource:
         rows.profiles.activate(id_, row.version, revision)
         rows.audit.add("profile.promoted", f"{id_}/{row.version}", before=before, of_tenant=tenant)
     elif before is not None and made.policy.mode == "automatic":
-        rows.profiles.deactivate(id_, revision)
+        rows.profiles.activate(id_, None, revision)
         rows.audit.add("profile.deactivated", id_, before=before, of_tenant=tenant)
     return CreatedResource(
         f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row)

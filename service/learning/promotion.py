@@ -239,7 +239,7 @@ def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
     """At most _RUNS_OF_A_KIND measured runs of each kind, spread evenly over those of the kind in
     the order of their ids."""
     runs = [run for run in published if run.step_time_s is not None]
-    kinds = [(run.chip, run.stack.name, run.model.moe is not None) for run in runs]
+    kinds = [(run.chip, run.stack.name, run.is_sparse) for run in runs]
     sizes = Counter(kinds)
     seen: Counter[tuple[str, str, bool]] = Counter()
     kept: list[PublishedRun] = []

@@ -97,7 +97,7 @@ def _end_own_version(rows: Rows, withdrawn: ReportRow) -> None:
     before = profile.active_version
     learnt = rows.profiles.version(id_, before).learnt
     if learnt is not None and withdrawn.id in learnt["recent"]:
-        rows.profiles.deactivate(id_, profile.revision)
+        rows.profiles.activate(id_, None, profile.revision)
         rows.audit.add("profile.deactivated", id_, before=before, of_tenant=withdrawn.tenant)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from models.advice.unsaid_fields import UnsaidField, unsaid_fields
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
+from models.spec.profile import shipped_profile
+from models.spec.switches import applies, changed_since, release_of, releases, switches_of
 from service.formats import huggingface
 from service.formats.launch.formats import (
     FORMATS,
@@ -22,6 +26,7 @@ from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, 
 from service.schemas.architecture import HuggingFaceConfig
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.question import Question
+from service.schemas.stack import StackFields
 
 Kind = Literal["recommendation", "prediction"]
 _HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -128,11 +133,72 @@ def launch_configuration(
         raise
     except Invalid as error:
         raise Inexpressible(format_.name, error.field, error.value, error.rule) from None
+    unsaid = [_left_to_script(format_, each) for each in _unsaid(format_, job)]
     return replace(
         written,
         environment={**written.environment, **answer.environment},
-        notes=(*written.notes, *answer.notes()),
+        notes=(*written.notes, *unsaid, *_on_release(format_, job, question), *answer.notes()),
     )
+
+
+def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
+    """What the prediction takes for granted of the stack and no setting says, where a script of the
+    caller's own may see to it. Raises Inexpressible where a program would have to."""
+    # Which fields move a prediction, any profile tells alike.
+    said = format_.says(job.problem)
+    found = unsaid_fields(job.problem, shipped_profile(), job.layout, said)
+    if found and not format_.is_of_script:
+        first = found[0]
+        cure = f"{_why_unsaid(format_, job, first)}; ask with {_shown(first.launched)}"
+        raise Inexpressible(format_.name, f"stack.{first.field}", first.value, cure)
+    return found
+
+
+def _why_unsaid(format_: LaunchFormat, job: Job, unsaid: UnsaidField) -> str:
+    if unsaid.switch is None:
+        return f"no setting that is written for {format_.framework} {format_.release} changes it"
+    name = unsaid.switch.name
+    for switch in switches_of(job.problem.stack):
+        if switch.name == name and applies(switch, job.problem, job.layout):
+            return f"for this model {name} sets stack.{switch.field} in its place"
+    return f"{name} does not go with this model and layout"
+
+
+def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
+    return (
+        f"The script, or {format_.framework} itself, has to see to stack.{unsaid.field}"
+        f" {_shown(unsaid.value)}, which is predicted: these settings leave it at"
+        f" {_shown(unsaid.launched)}."
+    )
+
+
+def _on_release(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
+    """That the settings are of a later release than the one that is predicted."""
+    stack = job.problem.stack
+    year = shipped_profile().software_year - stack.age_years
+    said = question.stack.version if isinstance(question.stack, StackFields) else None
+    release = said or release_of(stack.id, year)
+    newest = [*releases(stack.id)][-1:]
+    if not stack.age_years or [release] == newest:
+        return
+    older = release or f"of {stack.age_years:.2g} years earlier"
+    note = (
+        f"These are settings of {format_.framework} {format_.release}, and {stack.id} {older} is"
+        " predicted, which may lack some or name them otherwise: hold them against its own."
+    )
+    changed = [
+        switch.name
+        for switch in changed_since(stack, year)
+        if applies(switch, job.problem, job.layout)
+    ]
+    if changed:
+        note += f" Of its switches, {', '.join(changed)} came or changed since."
+    yield note
+
+
+def _shown(value: Any) -> str:
+    """A value as a request has it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _details(config: Mapping[str, Any]) -> ModelDetails:

@@ -97,13 +97,14 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
     if requested is None:
         return active_profile(rows)
     if rows.profiles.find(requested.id) is None:
-        known = [profile.id for profile in rows.profiles.all()]
-        raise UnknownName("profile.id", requested.id, known)
+        profiles = [profile.id for profile in rows.profiles.all()]
+        raise UnknownName("profile.id", requested.id, profiles)
     try:
         return profile_version(rows, requested.id, requested.version)
     except NotFound:
-        last = rows.profiles.latest(requested.id).version
-        rule = f"profile {requested.id} has no such version; it has 1 to {last}"
+        last = rows.profiles.find_latest(requested.id)
+        known = "none yet" if last is None else f"1 to {last.version}"
+        rule = f"profile {requested.id} has no such version; it has {known}"
         raise Invalid("profile.version", requested.version, rule) from None
 
 
@@ -141,16 +142,10 @@ class Profiles:
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
             rows.profiles.version(id_, version)
-            before, policy = profile.active_version, profile.policy
-            if before is not None and version < before:
-                # Whoever rolls back does not want the same reports learnt and promoted once more:
-                # from now on a person activates.
-                policy = {**policy, "mode": "manual"}
-            if not _etag_matches(profile, etags) or not rows.profiles.activate(
-                id_, version, profile.revision, policy
-            ):
-                raise PreconditionFailed(etag(profile))
-            rows.audit.add("profile.activated", f"{id_}/{version}", before=before)
+            before = profile.active_version
+            _set_active(rows, profile, version, etags)
+            whose = _whose(profile)
+            rows.audit.add("profile.activated", f"{id_}/{version}", before=before, **whose)
         return self.get(id_)
 
     def deactivate(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
@@ -164,27 +159,25 @@ class Profiles:
                     " activate another."
                 )
             before = profile.active_version
-            # As in `activate`, a person activates from now on.
-            policy = {**profile.policy, "mode": "manual"}
-            if not _etag_matches(profile, etags) or not rows.profiles.deactivate(
-                id_, profile.revision, policy
-            ):
-                raise PreconditionFailed(etag(profile))
-            rows.audit.add("profile.deactivated", id_, before=before)
+            _set_active(rows, profile, None, etags)
+            rows.audit.add("profile.deactivated", id_, before=before, **_whose(profile))
         return self.get(id_)
 
     def set_policy(
         self, id_: str, policy: Policy, etags: Sequence[str]
     ) -> tuple[dict[str, Any], str]:
-        """Change how versions are promoted; with `etags` as in `activate`."""
+        """Replace the policy; with `etags` as in `activate`. That of a tenant's own profile may be
+        set before it has a version."""
         with self._store.writing() as rows:
+            tenant = self._store.tenant
+            if tenant is not None and id_ == own_profile_id(tenant):
+                _begin_own(rows, tenant)
             profile = rows.profiles.get(id_)
-            before = profile.policy
-            if not _etag_matches(profile, etags) or not rows.profiles.set_policy(
-                id_, policy.model_dump(), profile.revision
-            ):
+            before, after = profile.policy, policy.model_dump()
+            _require_seen(profile, etags)
+            if not rows.profiles.set_policy(id_, after, profile.revision):
                 raise PreconditionFailed(etag(profile))
-            rows.audit.add("policy.set", id_, before=before, after=policy.model_dump())
+            rows.audit.add("policy.set", id_, before=before, after=after, **_whose(profile))
         return self.get(id_)
 
 
@@ -192,8 +185,25 @@ def etag(profile: ProfileRow) -> str:
     return f'"{profile.id}-{profile.revision}"'
 
 
-def _etag_matches(profile: ProfileRow, etags: Sequence[str]) -> bool:
-    return "*" in etags or etag(profile) in etags
+def _require_seen(profile: ProfileRow, etags: Sequence[str]) -> None:
+    if "*" not in etags and etag(profile) not in etags:
+        raise PreconditionFailed(etag(profile))
+
+
+def _set_active(rows: Rows, profile: ProfileRow, version: int | None, etags: Sequence[str]) -> None:
+    """Make a version of a profile the active one, or none. Whoever rolls back does not want the
+    same reports learnt and promoted once more: from then on a person activates."""
+    _require_seen(profile, etags)
+    before, policy = profile.active_version, profile.policy
+    if version is None or (before is not None and version < before):
+        policy = {**policy, "mode": "manual"}
+    if not rows.profiles.activate(profile.id, version, profile.revision, policy):
+        raise PreconditionFailed(etag(profile))
+
+
+def _whose(profile: ProfileRow) -> dict[str, str]:
+    """The tenant that a change is of, for the audit trail; none where it is of what all share."""
+    return {} if profile.tenant is None else {"of_tenant": profile.tenant}
 
 
 def add_version(
@@ -222,16 +232,33 @@ def add_own_version(
     """Store a version of a tenant's own profile, which is made with this policy where there is none
     yet. The version is not in use. Whoever calls this has locked the profile."""
     id_ = own_profile_id(tenant)
-    version = 1
     if rows.profiles.find(id_) is None:
-        own = ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump())
-        rows.profiles.add(own)
-    else:
-        version += rows.profiles.latest(id_).version
+        _add_own(rows, tenant, policy)
+    last = rows.profiles.find_latest(id_)
+    version = 1 if last is None else last.version + 1
     named = replace(profile, id=id_)
     row = _version_row(named, version, "calibrated", None, calibration, learnt, tenant)
     rows.profiles.add_version(row)
     return row
+
+
+def own_policy(rows: Rows) -> Policy:
+    """The policy that a tenant's own profile begins with: what its calibrations make is used."""
+    shared = Policy.model_validate(rows.profiles.get(DEFAULT_PROFILE).policy)
+    return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
+
+
+def _begin_own(rows: Rows, tenant: str) -> None:
+    """Store a tenant's own profile, without a version, unless there is one."""
+    id_ = own_profile_id(tenant)
+    rows.lock(f"profile:{id_}")
+    if rows.profiles.find(id_) is None:
+        _add_own(rows, tenant, own_policy(rows))
+
+
+def _add_own(rows: Rows, tenant: str, policy: Policy) -> None:
+    id_ = own_profile_id(tenant)
+    rows.profiles.add(ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump()))
 
 
 def _version_row(

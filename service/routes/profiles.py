@@ -176,7 +176,8 @@ def set_profile_policy(
     body: Annotated[Policy, Body(openapi_examples=examples.POLICIES)],
     seen: IfMatchTags,
 ) -> Response:
-    """Say who activates what calibrations make."""
+    """Say who activates what calibrations make. The body is the whole policy: a field that it
+    leaves out gets its default. That of the profile `own` may be set before there is a version."""
     document, etag = services.profiles.set_policy(id_, body, seen)
     return JSONResponse(document, headers={"ETag": etag})
 

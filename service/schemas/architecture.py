@@ -166,3 +166,10 @@ OwnModel = Annotated[
     Discriminator(_union_tag),
 ]
 """A model that is described, and not named."""
+
+DescribedModel = Annotated[
+    Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
+    | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
+    Discriminator(_union_tag),
+]
+"""The same in the words of this service alone."""

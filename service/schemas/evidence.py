@@ -11,7 +11,7 @@ from models.prediction.nearest_runs import RunTraits
 from models.spec import catalogue
 from models.spec.workload import Precision
 from service.formats.published_runs import age_years
-from service.schemas.architecture import ShapeFields
+from service.schemas.architecture import DescribedModel
 from service.schemas.cluster import ClusterForm, ClusterPreset
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention, ProfileUsed
@@ -46,7 +46,7 @@ class PublishedRun(Wire):
     """Of its software: the release, where the source names one whose date it tells, else when it
     was published."""
     outcome: Literal["ok", "out_of_memory"]
-    model: ShapeFields
+    model: DescribedModel
     cluster: ClusterForm
     workload: WorkloadFields
     stack: StackFields
@@ -65,13 +65,18 @@ class PublishedRun(Wire):
             return catalogue.fabric_chip(self.cluster.preset)
         return str(self.cluster.chip)
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a token meets only some of the parameters, as with experts."""
+        return self.active_parameters < self.parameters
+
     def traits(self) -> RunTraits:
         layout, workload, cluster = self.layout, self.workload, self.cluster
         return RunTraits(
             chip=self.chip,
             generation=catalogue.chip(self.chip).generation,
             stack=catalogue.stack(self.stack.name).calibrated_as,
-            sparse=self.model.moe is not None,
+            sparse=self.is_sparse,
             precision=workload.precision,
             parameters=self.parameters,
             active_parameters=self.active_parameters,

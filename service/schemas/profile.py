@@ -44,6 +44,8 @@ class ProfileAnswer(Document):
     """A profile: the active version is the one that predictions use. Its ETag guards activation."""
 
     id: str
+    """Of a tenant's own it is `own-` and digits, by which an answer names it for good; a path may
+    call it `own` too."""
     tenant: str | None = None
     """Whose own it is, and predicts for nobody else; null: all share it."""
     active_version: int | None

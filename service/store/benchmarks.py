@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import insert, select
+from sqlalchemy import Select, insert, select
 from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
@@ -30,8 +30,17 @@ class Benchmarks:
             raise NotFound("benchmark", id_)
         return row
 
-    def newest(self, limit: int, before: str | None = None) -> Sequence[BenchmarkRow]:
-        query = select(BenchmarkRow)
+    def newest(
+        self,
+        limit: int,
+        before: str | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Sequence[BenchmarkRow]:
+        """The newest benchmarks with ids before `before`, newest first, of those made from `since`
+        (inclusive) until `until` (exclusive)."""
+        query = _made_between(since, until)
         if before is not None:
             query = query.where(BenchmarkRow.id < before)
         return self._session.scalars(query.order_by(BenchmarkRow.id.desc()).limit(limit)).all()
@@ -46,11 +55,16 @@ class Benchmarks:
     ) -> Sequence[BenchmarkRow]:
         """Benchmarks made from `since` (inclusive) until `until` (exclusive), with ids after
         `after_id`; oldest first."""
-        query = select(BenchmarkRow)
-        if since is not None:
-            query = query.where(BenchmarkRow.created_at >= since)
-        if until is not None:
-            query = query.where(BenchmarkRow.created_at < until)
+        query = _made_between(since, until)
         if after_id is not None:
             query = query.where(BenchmarkRow.id > after_id)
         return self._session.scalars(query.order_by(BenchmarkRow.id)).all()
+
+
+def _made_between(since: datetime | None, until: datetime | None) -> Select[BenchmarkRow]:
+    query = select(BenchmarkRow)
+    if since is not None:
+        query = query.where(BenchmarkRow.created_at >= since)
+    if until is not None:
+        query = query.where(BenchmarkRow.created_at < until)
+    return query

@@ -82,12 +82,20 @@ class Profiles:
         return self.version(id_, version)
 
     def latest(self, id_: str, origin: str | None = None) -> ProfileVersionRow:
+        """The latest version of a profile that all share, which always has one."""
         query = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
         if origin is not None:
             query = query.where(ProfileVersionRow.origin == origin)
         return self._session.scalars(
             query.order_by(ProfileVersionRow.version.desc()).limit(1)
         ).one()
+
+    def find_latest(self, id_: str) -> ProfileVersionRow | None:
+        """The latest version of any profile; None where there is none, as of a tenant's own whose
+        policy was set first."""
+        versions = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
+        newest_first = versions.order_by(ProfileVersionRow.version.desc())
+        return self._session.scalars(newest_first.limit(1)).first()
 
     def revision(self, id_: str) -> int:
         """The profile's revision as this transaction has left it."""
@@ -98,17 +106,13 @@ class Profiles:
         return self._session.scalars(select(ProfileVersionRow.posterior).where(*wanted)).one()
 
     def activate(
-        self, id_: str, version: int, revision: int, policy: dict[str, Any] | None = None
+        self, id_: str, version: int | None, revision: int, policy: dict[str, Any] | None = None
     ) -> bool:
-        """Make a version the active one and set a policy, if one is given. Nothing is changed, and
-        False returned, where the profile is no longer at `revision`."""
+        """Make a version the active one, or none, which a tenant's own profile may have; and set a
+        policy, if one is given. Nothing is changed, and False returned, where the profile is no
+        longer at `revision`."""
         new_policy = {"policy": policy} if policy else {}
         return self._change(id_, revision, active_version=version, **new_policy)
-
-    def deactivate(self, id_: str, revision: int, policy: dict[str, Any] | None = None) -> bool:
-        """The same for no version at all, which a tenant's own profile may have."""
-        new_policy = {"policy": policy} if policy else {}
-        return self._change(id_, revision, active_version=None, **new_policy)
 
     def count_own_in_use(self) -> int:
         """How many tenants have a version of their own in use."""

@@ -2,7 +2,8 @@
 
 `python -m service.tools.carry_runs --runs FILE --out models/data/runs.jsonl`
 
-FILE holds one run a line, as JSON. Runs that the models cannot express are left out, and so are
+FILE holds one run a line, as JSON. A model whose layers differ is the path of its config.json
+there, and a list of layers here. Runs that the models cannot express are left out, and so are
 failures that are not known to be of memory.
 """
 
@@ -19,12 +20,14 @@ from typing import Any
 from models.errors import DomainError
 from models.layouts.defaults import DEFAULTED_KNOBS
 from models.spec import catalogue
+from models.spec.architecture import Architecture
 from models.spec.hardware import GIB, Cluster
 from models.spec.layout import Layout
 from models.spec.profile import Profile, shipped_profile
 from models.spec.stack import Stack
 from models.spec.workload import Workload
 from service.formats import published_runs
+from service.resolve.explicit_models import explicit_fields
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.stack import StackFields
@@ -65,7 +68,7 @@ def _document(row: dict[str, Any], run: published_runs.Run, layout: Layout) -> d
         "trust": row["trust"],
         "date": row.get("date") and published_runs.software_date(row),
         "outcome": "ok" if row["outcome"] == "ok" else "out_of_memory",
-        "model": _model(row["model"]),
+        "model": _model(row["model"], problem.architecture),
         "cluster": _cluster(problem.cluster),
         "workload": _workload(problem.workload),
         "stack": _stack(problem.stack),
@@ -93,7 +96,10 @@ def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _model(model: dict[str, Any]) -> dict[str, Any]:
+def _model(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
+    """The model in explicit fields; layer by layer where the row has a config.json of it."""
+    if "config" in model:
+        return {"name": model["name"], **explicit_fields(architecture)}
     shape = _without_nulls(published_runs.shape(model))
     defaults = {name: field.default for name, field in ShapeFields.model_fields.items()}
     changed = {name: value for name, value in shape.items() if value != defaults[name]}

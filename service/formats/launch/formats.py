@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from models.spec import catalogue
+from models.spec.problem import Problem
 from service.formats.launch.accelerate import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.deepspeed import writer as deepspeed_writer
-from service.formats.launch.fine_tuning import with_fine_tuning
+from service.formats.launch.fine_tuning import OF_SCRIPTS, with_fine_tuning
 from service.formats.launch.job import (
     NO_CHANGES,
     Changes,
@@ -54,6 +55,10 @@ class LaunchFormat:
     """The stacks whose layouts it says."""
     write: Callable[[Job], LaunchConfiguration]
     read: Read
+    says: Callable[[Problem], Collection[str]]
+    """The fields of the stack that other settings say than those of its switches."""
+    is_of_script: bool
+    """Whether the model, and what trains it, is a script of the caller's own."""
     words: Callable[[Mapping[str, Any]], list[str]] | None
     """Settings as the words of a command line; None where they are a document."""
     starter: Starter
@@ -65,6 +70,10 @@ class LaunchFormat:
     """What settings are attributes of in Python; None where they are arguments or a document."""
     last: str | None
     """The setting that stands behind all other arguments, if any."""
+
+
+def _says_nothing(problem: Problem) -> Collection[str]:
+    return ()
 
 
 def _format(
@@ -84,6 +93,8 @@ def _format(
         stacks=stacks,
         write=with_fine_tuning(writer.NAME, writer.write),
         read=reader.read,
+        says=getattr(writer, "says", _says_nothing),
+        is_of_script=writer.NAME in OF_SCRIPTS,
         words=getattr(writer, "words", None),
         starter=starter,
         program=program,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from models.advice.slips import slips
+from models.spec import catalogue
 from models.spec.problem import Problem
 from tests.models.advice.problems import llama
 
@@ -69,3 +70,17 @@ def test_a_micro_batch_that_does_not_divide_is_told_with_its_neighbours() -> Non
     assert three.endswith("over no data-parallel ranks; 2 or 4 was probably meant")
     assert many.startswith("check constraints.micro_batch = 1000: ")
     assert many.endswith("; 128 was probably meant")
+
+
+def test_graphs_of_experts_that_there_are_not_are_told() -> None:
+    def asked(graphs: str, stack: str = "megatron", model: str = "llama-3-8b") -> list[str]:
+        software = replace(catalogue.stack(stack), moe_graphs=graphs)
+        architecture = catalogue.architecture(model)
+        return slips(replace(PLAIN, stack=software, architecture=architecture), 1.0)
+
+    (told,) = asked("partial")
+    assert told.startswith("check stack.moe_graphs = partial: ")
+    assert told.endswith("stack.launch = graph was probably meant")
+    assert asked("none") == []
+    assert asked("full", model="mixtral-8x7b") == []
+    assert asked("full", stack="megatron-bridge") == []  # whose recipes ask for it anyway

@@ -17,11 +17,14 @@ from service.resolve.resolution import Resolver
 from service.schemas.evidence import EvidenceList, PublishedRun
 from service.tools.carry_runs import published_run_documents
 from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
+from tests.service.formats.test_huggingface_hybrid import HYBRIDS as OF_EVERY_KIND
 from tests.test_scores import ROW
 
 SHIPPED = [
     json.loads(line) for line in (files("models") / "data/runs.jsonl").read_text().splitlines()
 ]
+
+HYBRIDS = {one["config"]["model_type"]: one["config"] for one in OF_EVERY_KIND}
 
 
 def nearest(client, **query: Any) -> dict[str, Any]:
@@ -75,6 +78,8 @@ def test_every_shipped_run_has_a_source_and_a_name_of_its_own() -> None:
         },
         {"cluster": {"chip": "gb200-nvl72", "num_chips": 64, "scaleup_domain": 64}},
         {"date": None, "stack": "nobody-knows"},
+        {"model": {"config": HYBRIDS["qwen3_next"]}},
+        {"model": {"config": HYBRIDS["bamba"]}},
     ],
 )
 def test_a_run_that_is_carried_over_is_predicted_as_before(
@@ -103,6 +108,8 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
     assert here.reserved_bytes[0] == pytest.approx(there.reserved_bytes[0], rel=1e-12)
     assert run.traits().stack == direct.problem.stack.id
     assert run.parameters == direct.problem.architecture.parameters.total
+    assert run.is_sparse == direct.problem.architecture.is_moe
+    assert problem.architecture.kinds == direct.problem.architecture.kinds
 
 
 def test_what_cannot_be_expressed_is_left_out() -> None:

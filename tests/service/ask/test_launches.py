@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from models.spec import catalogue
+from models.spec.switches import switches_of
+from service.formats.launch.formats import FORMATS, LaunchFormat
 from tests.service.asking import QUESTION, assert_problem, changed
 
 DEEPSPEED = {**QUESTION, "stack": "deepspeed"}
@@ -256,3 +259,127 @@ def test_a_launch_of_an_answer_may_be_sent_back(client, stack: str, layout: dict
     again = client.post("/v1/predictions", json={**asked, "launch": settings}).json()
     if stack != "fsdp":  # whose script has arguments of its own
         assert again["layouts"][0]["layout"] == made["layouts"][0]["layout"], again
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "value", "cure"),
+    [
+        ("torchtitan", {"moe_graphs": "full"}, "'full'", "torchtitan 0.3.0 changes it"),
+        ("maxtext", {"moe_graphs": "partial"}, "'partial'", "MaxText 0.2.5 changes it"),
+        ("megatron", {"launch": "graph"}, "'graph'", "--cuda-graph-impl sets stack.moe_graphs"),
+        ("torchtitan", {"overlap_data": False}, "False", "changes it; ask with true"),
+    ],
+)
+def test_a_field_of_the_stack_that_nothing_says_is_refused(
+    client, stack: str, changes: dict[str, Any], value: str, cure: str
+) -> None:
+    asked = {**QUESTION, "model": "mixtral-8x7b", "stack": {"name": stack, **changes}}
+    layout = {"dp_shard": 64, "zero_stage": 1 if stack == "megatron" else 3}
+    made = predicted(client, asked, layout)
+    (field,) = changes
+    error = made["launch"]["error"]
+    assert error.startswith(f"stack.{field} = {value}: cannot be said in {stack}: ")
+    assert cure in error
+    assert "; ask with " in error
+    assert_wrong(launched(client, made["id"], stack), "invalid", f"stack.{field}")
+
+
+@pytest.mark.parametrize("stack", ["deepspeed", "fsdp"])
+def test_a_field_of_the_stack_may_be_left_to_a_script(client, stack: str) -> None:
+    changes = {"moe_graphs": "full", "fused": True}
+    asked = {**QUESTION, "model": "mixtral-8x7b", "stack": {"name": stack, **changes}}
+    launch = predicted(client, asked, SHARDED)["launch"]
+    for said in ("stack.moe_graphs full", "stack.fused true"):
+        assert sum(said in note for note in launch["notes"]) == 1
+    usual = predicted(client, {**asked, "stack": stack}, SHARDED)["launch"]
+    assert not any("stack." in note for note in usual["notes"])
+    assert launch["settings"] == usual["settings"]
+
+
+def test_what_arguments_say_beside_switches_is_launched(client) -> None:
+    context = {"dp_shard": 16, "cp": 4, "zero_stage": 1}
+    asked = {**QUESTION, "stack": {"name": "megatron", "context": "ulysses"}}
+    settings = predicted(client, asked, context)["launch"]["settings"]
+    assert settings["--cp-comm-type"] == ["a2a"]
+    asked = {**QUESTION, "stack": {"name": "maxtext", "context": "ring"}}
+    ring = {"dp_shard": 16, "cp": 4, "zero_stage": 3}
+    made = predicted(client, asked, ring)
+    assert made["launch"]["settings"]["context_parallel_strategy"] == "ring"
+    sent_back = {**asked, "stack": "maxtext", "launch": made["launch"]}
+    again = client.post("/v1/predictions", json=sent_back).json()
+    assert again["layouts"][0]["step_time_s"] == made["layouts"][0]["step_time_s"]
+    on_tpu = {**asked, "cluster": {"chip": "tpu-v5p", "num_chips": 64}}
+    assert predicted(client, on_tpu, ring)["launch"]["error"].startswith("stack.context = 'ring'")
+    sharded = {"dp_shard": 64, "zero_stage": 3}
+    for software in ({"launch": "eager", "loss": "compiled"}, {"launch": "graph", "fused": False}):
+        asked = {**QUESTION, "stack": {"name": "torchtitan", **software}}
+        settings = predicted(client, asked, sharded)["launch"]["settings"]
+        assert settings["compile.enable"] is True
+        assert settings["compile.components"] == ["loss"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "version", "changed_since"),
+    [
+        ("torchtitan", "0.2.0", ["loss.num_chunks"]),
+        ("torchtitan", "0.2.0.post1", ["loss.num_chunks"]),
+        ("megatron", "0.9.0", ["--attention-backend"]),
+        ("megatron", "0.18.0", []),
+    ],
+)
+def test_a_launch_of_an_earlier_release_says_that_it_is_of_today(
+    client, stack: str, version: str, changed_since: list[str]
+) -> None:
+    layout = {"dp_shard": 64, "zero_stage": 1 if stack == "megatron" else 3}
+    asked = {**QUESTION, "stack": {"name": stack, "version": version}}
+    launch = predicted(client, asked, layout)["launch"]
+    (note,) = [note for note in launch["notes"] if "is predicted, which may lack" in note]
+    assert f"{launch['framework']} {launch['version']}, and {stack} {version} is" in note
+    changed = note.partition("Of its switches, ")[2].removesuffix(" came or changed since.")
+    assert changed.split(", ") == (changed_since or [""])
+
+
+@pytest.mark.parametrize("software", [{}, {"version": "0.3.0"}])
+def test_a_launch_of_the_newest_release_is_as_it_is(client, software: dict[str, str]) -> None:
+    asked = {**QUESTION, "stack": {"name": "torchtitan", **software}}
+    launch = predicted(client, asked, {"dp_shard": 64, "zero_stage": 3})["launch"]
+    assert not any("is predicted, which may lack" in note for note in launch["notes"])
+
+
+@pytest.mark.parametrize(
+    ("stack", "age_years", "said"),
+    [
+        ("torchtitan", 0.7, "torchtitan 0.2.0"),
+        ("deepspeed", 2.0, "deepspeed of 2 years earlier"),  # whose releases then are not dated
+    ],
+)
+def test_a_launch_of_software_of_an_age_names_its_release(
+    client, stack: str, age_years: float, said: str
+) -> None:
+    asked = {**QUESTION, "stack": {"name": stack, "age_years": age_years}}
+    launch = predicted(client, asked, SHARDED)["launch"]
+    assert any(f"and {said} is predicted" in note for note in launch["notes"])
+
+
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
+def test_whatever_a_switch_is_set_to_is_launched_again(client, format_: LaunchFormat) -> None:
+    """What is read of a launch leaves nothing unsaid in the launch of the answer."""
+    stack = catalogue.stack(format_.stacks[0])
+    asked = {**QUESTION, "model": "mixtral-8x7b"}
+    layout = {"dp_shard": 64, "zero_stage": min(3, max(stack.zero_stages)), "recompute": "full"}
+    layout |= {"ep": 8} if stack.max_ep > 1 else {}
+    read = 0
+    for switch in switches_of(stack):
+        for value in dict.fromkeys(one.value for one in switch.settings):
+            software = {"name": stack.id, switch.field: value}
+            made = client.post(
+                "/v1/predictions", json={**asked, "stack": software, "layout": layout}
+            )
+            if made.status_code != 201 or "error" in made.json()["launch"]:
+                continue
+            sent_back = {**asked, "stack": stack.id, "launch": made.json()["launch"]}
+            again = client.post("/v1/predictions", json=sent_back)
+            assert again.status_code == 201, again.json()
+            assert "error" not in again.json()["launch"], (software, again.json()["launch"])
+            read += 1
+    assert read >= 3

@@ -16,12 +16,14 @@ from models.calibration.posterior import Posterior
 from models.spec.profile import shipped_profile
 from service import api_keys
 from service.errors import Conflict, NothingToLearn
+from service.learning.calibration_input import read_own_input
 from service.learning.calibrations import Calibrations
 from service.learning.promotion import judge
 from service.own_profile import own_profile_id
 from service.runtime.idempotency import SaveRows
 from service.schemas.profile import CalibrationRequest, Policy, Promotion
 from service.store import Store, database
+from service.store.benchmarks import Benchmarks
 from tests.service.asking import (
     LAYOUT,
     ON_BOTH,
@@ -30,6 +32,7 @@ from tests.service.asking import (
     assert_problem,
     changed,
 )
+from tests.service.learning.test_benchmarks import gemms
 
 SLOWER = 1.4
 OWN = "/v1/profiles/own"
@@ -347,6 +350,27 @@ def test_a_rollback_gives_the_shared_version_back(tenants) -> None:
     ]
 
 
+def test_the_audit_trail_names_the_tenant_that_a_change_is_of(tenants) -> None:
+    service = tenants()
+    service.report("a", 3)
+    service.calibrate("a")
+    service.post("a", f"{OWN}/deactivate", **ANY_STATE)
+    service.post("a", f"{OWN}/versions/1/activate", **ANY_STATE)
+    key = {**service.key("a"), **ANY_STATE}
+    service.client.put(f"{OWN}/policy", json={"mode": "manual"}, headers=key)
+    operator = {**service.operator, **ANY_STATE}
+    service.client.post(f"{SHARED}/versions/1/activate", headers=operator)
+    trail = service.client.get("/v1/audit", headers=service.admin).json()["items"]
+    whose = [(one["action"], one["details"].get("of_tenant")) for one in trail]
+    assert [one for one in whose if not one[0].startswith("key")] == [
+        ("profile.activated", None),  # all share it
+        ("policy.set", "a"),
+        ("profile.activated", "a"),
+        ("profile.deactivated", "a"),
+        ("profile.promoted", "a"),
+    ]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("count", [3, 300])
 def test_a_flood_moves_its_own_tenant_and_nobody_else(tenants, count: int) -> None:
@@ -485,6 +509,50 @@ def test_nothing_is_made_unasked_where_a_policy_says_so(tenants, who: str) -> No
     assert found.status_code == 404 if who == "operators" else len(found.json()["versions"]) == 1
 
 
+@ON_BOTH
+def test_a_tenant_may_opt_out_before_there_is_a_version(tenants) -> None:
+    service = tenants(unattended_look_s=0.05)
+
+    def set_policy(tenant: str, path: str, **policy: Any) -> Any:
+        headers = {**service.key(tenant, "report", "recommend"), **ANY_STATE}
+        return service.client.put(f"/v1/profiles/{path}/policy", json=policy, headers=headers)
+
+    id_ = own_profile_id("a")
+    assert_problem(set_policy("b", id_, mode="manual"), "not-found")  # another tenant's
+    made = set_policy("a", OWN.rsplit("/", 1)[-1], mode="manual").json()
+    assert (made["id"], made["tenant"]) == (id_, "a")
+    assert (made["active_version"], made["versions"]) == (None, [])
+    shared = service.ask("a")
+    service.report("a", 6)
+    time.sleep(1)
+    assert service.own("a")["versions"] == []
+    assert service.ask("a") == shared
+    named = {**PREDICTION, "profile": {"id": id_, "version": 1}}
+    refused = assert_problem(service.post("a", "/v1/predictions", named), "invalid")
+    assert refused["errors"][0]["rule"].endswith("has no such version; it has none yet")
+    asked = service.calibrate("a", {"activate": True})
+    assert (asked["version"], asked["calibration"]["promotion"]["promoted"]) == (1, True)
+    set_policy("a", id_, mode="automatic")
+    service.report("a", 6)
+    service.wait_for_own("a", active=2, versions=2)
+
+
+def test_a_policy_is_replaced_as_a_whole(tenants) -> None:
+    service = tenants()
+
+    def set_policy(**policy: Any) -> Document:
+        headers = {**service.operator, **ANY_STATE}
+        answer = service.client.put(f"{SHARED}/policy", json=policy, headers=headers).json()
+        said: Document = answer["policy"]
+        return said
+
+    first = set_policy(mode="automatic", margin=0.05, own_after_reports=None)
+    assert set_policy(after_reports=7) == {**Policy().model_dump(), "after_reports": 7}
+    trail = service.client.get("/v1/audit", headers=service.admin).json()["items"]
+    last = next(one for one in trail if one["action"] == "policy.set")
+    assert last["details"]["before"] == first
+
+
 def test_what_cannot_be_learnt_is_tried_once(tenants, monkeypatch) -> None:
     tried: list[str] = []
 
@@ -542,3 +610,34 @@ def test_few_own_runs_are_judged_by_what_they_measured() -> None:
     assert not judged(error_before=0.3, error_after=0.3).promoted
     assert not judged("manual", error_before=0.3, error_after=0.2).promoted
     assert not judged().promoted
+
+
+def test_of_many_benchmarks_no_more_are_read_than_count(tenants, monkeypatch) -> None:
+    most = 3
+    monkeypatch.setattr("service.learning.calibration_input.MOST_OWN", most)
+    service = tenants()
+    posted = [service.post("a", "/v1/benchmarks", gemms(500.0 + 10 * at)).json() for at in range(9)]
+    service.post("b", "/v1/benchmarks", gemms(400.0))
+    ids = [one["id"] for one in posted]
+    with service.store.writing() as rows:  # the last but one has no chip any more
+        row = rows.benchmarks.get(ids.pop(-2))
+        row.question = changed(row.question, "cluster", {"preset": "withdrawn", "num_chips": 1})
+
+    pages: list[int] = []
+    read = Benchmarks.newest
+
+    def newest(self: Benchmarks, limit: int, *args: Any, **span: Any) -> Any:
+        pages.append(limit)
+        return read(self, limit, *args, **span)
+
+    monkeypatch.setattr(Benchmarks, "newest", newest)
+    monkeypatch.setattr(Benchmarks, "created_between", None)  # which reads them all
+    with service.store.of("a", sees_all=False).reading() as rows:
+        given = read_own_input(rows, "a", CalibrationRequest())
+        assert given.benchmark_ids == ids[-most:]
+        assert pages == [most, most]  # one page more, for the one that is left out
+        until = posted[4]["created_at"]
+        asked = CalibrationRequest.model_validate({"until": until})
+        assert read_own_input(rows, "a", asked).benchmark_ids == ids[1:4]
+        since = CalibrationRequest.model_validate({"since": posted[6]["created_at"]})
+        assert read_own_input(rows, "a", since).benchmark_ids == ids[6:]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
 from models.layouts.defaults import torus_axes_covering_dims
 from models.spec.layout import Layout
+from models.spec.problem import Problem
 from models.spec.switches import launch_arguments
 from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
@@ -65,6 +66,7 @@ def write(job: Job) -> LaunchConfiguration:
         "max_target_length": problem.workload.seq_len,
         **_batch(job),
         **mesh.settings(),
+        **_context(job),
         **_sharding(job, mesh),
         **_pipeline(job),
         **remat_settings(NAME, job.layout, problem.architecture, _modules(job)),
@@ -234,6 +236,18 @@ def _recipe(job: Job) -> dict[str, Any]:
         cure = f"on chips of {vendor} ask with one of {', '.join(('bf16', *_DTYPES, *known))}"
         raise Inexpressible(NAME, "workload.precision", workload.precision, cure)
     return {**settings, **quantization}
+
+
+def says(problem: Problem) -> Collection[str]:
+    """The fields of the stack that other settings say than switches. Rings on TPUs need kernels of
+    their own (configs/types.py)."""
+    goes_round = problem.stack.context == "ring" and problem.cluster.chip.vendor != "google"
+    return ("context",) if goes_round else ()
+
+
+def _context(job: Job) -> dict[str, str]:
+    is_ring = job.layout.cp > 1 and "context" in says(job.problem)
+    return {"context_parallel_strategy": "ring"} if is_ring else {}
 
 
 def _switches(job: Job) -> dict[str, Any]:

@@ -3,11 +3,12 @@ megatron_writer and megatron_bridge_writer say in their own spelling."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from models.cost.pipeline import micro_batch_group
 from models.spec.layout import AXES, TORUS_AXES
+from models.spec.problem import Problem
 from models.spec.recompute import MODULES
 from models.spec.switches import applies, launch_arguments, switches_of
 from service.formats.launch.job import Inexpressible, Job
@@ -134,6 +135,11 @@ def switches(job: Job) -> dict[str, Any]:
 def _has_capacity(job: Job) -> bool:
     problem = job.problem
     return problem.architecture.is_moe and problem.workload.capacity_factor is not None
+
+
+def says(problem: Problem) -> Collection[str]:
+    """The fields of the stack that arguments of a layout say, and no switch."""
+    return ("context",)  # cp_comm_type
 
 
 def uses_fsdp(job: Job) -> bool:

@@ -94,6 +94,9 @@ def _flags_of_switches(job: Job) -> dict[str, Any]:
     return found
 
 
+says = job_arguments.says
+
+
 def words(settings: Mapping[str, Any]) -> list[str]:
     """Settings as the words of a command line."""
     found: list[str] = []

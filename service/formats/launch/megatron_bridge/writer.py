@@ -130,6 +130,9 @@ def write(job: Job) -> LaunchConfiguration:
     )
 
 
+says = job_arguments.says
+
+
 def words(settings: Mapping[str, Any]) -> list[str]:
     """Settings as overrides of Hydra. What is added to fields that it does not see has a + in
     front."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
 from models.spec.identity import cached_by_identity
 from models.spec.layout import AXES, Layout
+from models.spec.problem import Problem
 from models.spec.switches import launch_arguments
 from models.spec.workload import Workload
 from service.formats.launch.field_table import field_table
@@ -237,6 +238,15 @@ def _software(job: Job) -> dict[str, Any]:
         settings |= _uncompiled_model(compiles_loss=stack.loss == "compiled")
         settings.pop("compile.enable_async_tensor_parallel", None)
     return settings
+
+
+def says(problem: Problem) -> Collection[str]:
+    """The fields of the stack that `_software` says beside the switches: a loss that is compiled by
+    itself, and kernels that are captured as they are."""
+    stack = problem.stack
+    if stack.launch == "eager" and stack.loss in ("compiled", "pytorch"):
+        return ("loss",)
+    return ("fused",) if stack.launch == "graph" else ()
 
 
 def _uncompiled_model(*, compiles_loss: bool) -> dict[str, Any]:

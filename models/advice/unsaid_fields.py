@@ -1,0 +1,89 @@
+"""What a prediction takes for granted of the software, and no launch argument says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from models.cost.predictions import Predictions
+from models.prediction.prediction import predictions_of
+from models.spec import catalogue
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+from models.spec.stack import Stack
+from models.spec.switches import Switch, applies, as_launched, as_of, switches_of
+
+_NO_BEHAVIOUR = ("id", "name", "aliases", "vendors", "like", "source", "age_years")
+_FIELDS = tuple(one.name for one in fields(Stack) if one.name not in _NO_BEHAVIOUR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsaidField:
+    """A field of the stack that moves what is predicted of a layout, and that no argument sets."""
+
+    field: str
+    value: Any
+    """As predicted."""
+    launched: Any
+    """As the framework has it with the launch arguments of the layout."""
+    switch: Switch | None
+    """What sets it for other models or layouts; None where nothing does."""
+
+
+def unsaid_fields(
+    problem: Problem, profile: Profile, layout: Layout, said: Collection[str] = ()
+) -> list[UnsaidField]:
+    """Return the fields of the stack in which it differs from what its launch arguments make of the
+    framework, of those that move the step time or memory of the layout. The framework is of the age
+    that the stack has. `said` are fields that other settings than those of switches say.
+
+    A field that moves nothing, such as which schedules there are, stays unnamed: the layout is what
+    is launched.
+    """
+    stack = problem.stack
+    base = catalogue.stack(stack.id)
+    if stack.age_years:
+        base = as_of(base, profile.software_year - stack.age_years)
+    launched = as_launched(problem, layout, base)
+    differing = [
+        name
+        for name in _FIELDS
+        if name not in said and getattr(stack, name) != getattr(launched, name)
+    ]
+    if not differing:
+        return []
+    now = predictions_of(problem, profile, layout)
+
+    def moves(name: str) -> bool:
+        other = replace(problem, stack=replace(stack, **{name: getattr(launched, name)}))
+        then = now.with_stack(other, profile.coefficients(other.scopes))
+        return _outcome(then) != _outcome(now)
+
+    return [
+        UnsaidField(
+            field=name,
+            value=getattr(stack, name),
+            launched=getattr(launched, name),
+            switch=_switch_elsewhere(problem, layout, name),
+        )
+        for name in differing
+        if moves(name)
+    ]
+
+
+def _outcome(predictions: Predictions) -> tuple[float, float]:
+    return float(predictions.step_time_s[0]), float(predictions.needed_bytes[0])
+
+
+def _switch_elsewhere(problem: Problem, layout: Layout, field: str) -> Switch | None:
+    """The switch of a field that means nothing for the layout."""
+    return next(
+        (
+            switch
+            for switch in switches_of(problem.stack)
+            if switch.field == field and switch.settings and not applies(switch, problem, layout)
+        ),
+        None,
+    )
