@@ -272,8 +272,15 @@ class Fit:
 
     def solve(self) -> Estimate:
         """The estimate, searched for from the profile's own terms."""
-        weight = self.weight
-        linear = self.linearise(self.prior_mean.copy())
+        return self._searched_from(self.linearise(self.prior_mean.copy()), self.weight)
+
+    def solve_without(self, dropped: Array, estimate: Estimate) -> Estimate:
+        """The estimate from all targets but those in the mask `dropped`, searched for from that of
+        all. Where terms far from their priors are known from these targets alone, the first order
+        of `without` takes too long a step."""
+        return self._searched_from(estimate.linear, np.where(dropped, 0.0, self.weight))
+
+    def _searched_from(self, linear: Linearisation, weight: Array) -> Estimate:
         damping = 0.0
         noise = np.full(len(self.targets), self.prior_noise)
         for iteration in range(_GAUSS_NEWTON_STEPS):
