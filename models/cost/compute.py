@@ -20,6 +20,7 @@ from models.cost.facts import (
     ENDS,
     EXPERT_ACT,
     EXPERTS,
+    GROUPED,
     GROUPS,
     INPUTS,
     IS_UP,
@@ -133,10 +134,11 @@ def layer_time(
         products = both(products, recurrence(f, layer, c, shard.tokens / shard.tp))
     light = body_traffic(f, layer, shard, c, pieces)
     if layer.sparse:
-        experts = expert_products(f, layer, shard, c)
-        products = both(products, experts)
+        experts, router = expert_products(f, layer, shard, c), routing(f, layer, shard, c)
+        products = both(both(products, experts), router)
         light += expert_traffic(f, layer, shard, c, pieces)
-        pieces[EXPERTS] += experts.forward
+        pieces[EXPERTS] += router.forward
+        pieces[GROUPED] += experts.forward
     if wanted >> UP & 1 and layer.mla:
         pieces[UP] = mla_up(f, layer, shard, c)
     if wanted >> ENDS & 1 and layer.attends:
@@ -321,16 +323,23 @@ def every_second_product(
 
 @compiled
 def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Routed experts as grouped products, each of its own share of the tokens, and the router. The
-    busiest device sets the pace."""
+    """Routed experts as grouped products, each of its own share of the tokens. The busiest device
+    sets the pace."""
     if layer.num_experts == 0:
         return least_expert_products(f, layer, shard, c)
     local = layer.num_experts / shard.ep
     each, width = routed_tokens(layer, shard) / local, layer.expert_width / shard.etp
     up = grouped(f, c, each, layer.expert_input, width * (layer.expert_matrices - 1), local)
     down = grouped(f, c, each, width, layer.expert_input, local)
-    router = linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
-    return both(times(both(up, down), skew(f, layer, c, shard.ep)), router)
+    return times(both(up, down), skew(f, layer, c, shard.ep))
+
+
+@compiled
+def routing(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
+    """The router's product."""
+    if layer.num_experts == 0:
+        return Passes(0.0, 0.0, 0.0)
+    return linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
 
 
 @compiled
@@ -398,11 +407,12 @@ def body_traffic(
     rotary = (EAGER_ROTARY if eager else 2) * shard.tokens * heads * layer.head_dim
     values = shard.tokens * layer.num_heads * layer.v_head_dim / tp
     norms = stream * norm * layer.num_norms * f.activation_bytes
-    norms += quantised_bytes(f, shard.tokens * layer.blocks * f.hidden_size)
+    norms += layer.blocks * f.hidden_size * gathered_bytes(f, shard)
     residuals = stream * 3 * layer.blocks * f.residual_streams
     mixers = shard.tokens * (layer.recurrence_light + 3 * layer.gate + layer.adapter_elements) / tp
     rest = (residuals + rotary + mixers) * f.activation_bytes + quantised_bytes(f, values)
     rest += converted_bytes(f, layer, shard)
+    rest += layer.dense_parameters / tp * f.weight_cast_bytes
     width = shard.tokens * layer.dense_width / tp
     passes = layer.dense_matrices + (EAGER_GATE if eager else 0)
     activation = width * passes * f.activation_bytes + quantised_bytes(f, width)
@@ -428,7 +438,10 @@ def expert_traffic(
     sorting = 4 * routed * layer.expert_input * c.routing_traffic * older * f.activation_bytes
     sorting += quantised_bytes(f, routed * layer.expert_input)
     pieces[EXPERT_ACT] = elementwise(f, c, act)
-    pieces[EXPERTS] = elementwise(f, c, sorting)
+    # Tokens of other devices have come sorted, and so may all where that is not decided.
+    sorted_in = 0.5 if shard.ep == 1 and layer.num_experts > 0 else 0.0
+    pieces[EXPERTS] = elementwise(f, c, sorting * (1 - sorted_in))
+    pieces[GROUPED] = elementwise(f, c, sorting * sorted_in)
     return elementwise(f, c, act + sorting)
 
 
@@ -450,11 +463,22 @@ def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
 
 @compiled
 def quantised_bytes(f: Facts, operands: float) -> float:
-    """Bytes of bringing inputs of products to the format they are multiplied in: read once, and
-    written as they are and transposed, for the weight gradient."""
-    if f.gemm_bytes >= f.activation_bytes:
-        return 0.0
-    return operands * (f.activation_bytes + 2 * f.gemm_bytes)
+    """Bytes of bringing inputs of products to the format they are multiplied in."""
+    return operands * f.cast_bytes
+
+
+@compiled
+def gathered_bytes(f: Facts, shard: Shard) -> float:
+    """Bytes of the same for an element of every token that tensor parallelism gathers. Where that
+    is cast before it is sent, a device casts its own tokens, and transposes those of all. Rows that
+    are cast where they come are read once more: no kernel wrote them that could do it."""
+    if shard.tokens == shard.local_tokens:
+        return quantised_bytes(f, shard.tokens)
+    if f.tensor_gather_bytes >= f.activation_bytes:
+        read = shard.tokens * f.activation_bytes if f.scales_rows else 0.0
+        return quantised_bytes(f, shard.tokens) + read
+    own = shard.local_tokens * (f.activation_bytes + f.gemm_bytes)
+    return own + shard.tokens * 2 * f.gemm_bytes
 
 
 # -- launches

@@ -72,6 +72,7 @@ fp32."""
     DENSE,
     DENSE_HALF,
     EXPERTS,
+    GROUPED,
     LAST_PRODUCT,
 ) = range(len(ALL_PIECES))
 """Pieces of a layer that recompute may repeat, as columns of arrays (models.spec.recompute)."""
@@ -142,6 +143,10 @@ class Facts(NamedTuple):
     gather_bytes: float
     gather_copy_bytes: float
     reduce_copy_bytes: float
+    tensor_gather_bytes: float
+    cast_bytes: float
+    weight_cast_bytes: float
+    scales_rows: bool
     master_bytes: float
     """Of the fp32 copy beside the parameter in use."""
     sharded_master_bytes: float
@@ -576,6 +581,10 @@ def _facts(problem: Problem) -> Facts:
         gather_bytes=problem.gather_bytes,
         gather_copy_bytes=gather_copy,
         reduce_copy_bytes=reduce_copy,
+        tensor_gather_bytes=problem.tensor_gather_bytes,
+        cast_bytes=problem.cast_bytes,
+        weight_cast_bytes=problem.weight_cast_bytes,
+        scales_rows=problem.scales_rows,
         master_bytes=problem.master_bytes,
         sharded_master_bytes=workload.optimizer_state.master_bytes,
         moment_bytes=workload.optimizer_state.moment_bytes,

@@ -88,7 +88,7 @@ def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups
 @compiled
 def gemm_efficiency(f: Facts, c: CoefficientRecord) -> float:
     if f.gemm_format_bits == 8:
-        return c.gemm_8
+        return c.gemm_8 * c.row_scaled_gemm if f.scales_rows else c.gemm_8
     if f.gemm_format_bits == 4:
         return c.gemm_4
     return c.gemm_16

@@ -18,6 +18,7 @@ from models.cost.facts import (
     DENSE_HALF,
     EXPERT_ACT,
     EXPERTS,
+    GROUPED,
     NORM,
     UP,
     Facts,
@@ -124,10 +125,9 @@ def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array
     if layer.sparse:
         routed = routed_tokens(layer, shard)
         width = routed * layer.expert_width / shard.etp
-        pieces[EXPERTS] = (
-            width * hidden * (layer.expert_matrices - 1)
-            + routed * f.gemm_bytes * layer.expert_input
-        )
+        pieces[GROUPED] = width * hidden * (layer.expert_matrices - 1)
+        tokens = GROUPED if shard.ep == 1 else EXPERTS  # which have come from other devices
+        pieces[tokens] += routed * f.gemm_bytes * layer.expert_input
         pieces[EXPERT_ACT] = width * f.gemm_bytes
 
 

@@ -323,11 +323,12 @@ def tensor_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: L
     it, else all-reduces (Megatron-LM §3, arXiv 1909.08053, and Korthikanti et al. §4.2.1). A sparse
     block without a shared expert needs none: its tokens stay sharded and travel by all-to-all, but
     those of the etp group are gathered for the experts' slices, and scattered back."""
-    token_bytes = f.hidden_size * f.activation_bytes
     seconds = 0.0
     if row.tp > 1:
-        latency = 2 * links.tp.latency_s if row.sequence_parallel else links.tp_reduce.latency_s
-        block = shard.tokens * 2 * token_bytes * links.tp.byte_s + latency
+        latency, sent = links.tp_reduce.latency_s, 2 * f.activation_bytes
+        if row.sequence_parallel:
+            latency, sent = 2 * links.tp.latency_s, f.tensor_gather_bytes + f.activation_bytes
+        block = shard.tokens * f.hidden_size * sent * links.tp.byte_s + latency
         seconds = cut_blocks(layer) * block
     if layer.sparse and row.etp > 1:
         expert_bytes = layer.expert_input * f.activation_bytes

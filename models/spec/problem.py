@@ -145,6 +145,44 @@ class Problem:
         return 2 * gemm_bytes if self.stack.keeps_operands and gemm_bytes < 2 else 0.0
 
     @property
+    def scales_rows(self) -> bool:
+        """Whether every row of an operand in fp8 has a scale of its own."""
+        return self.workload.precision == "fp8" and self.stack.fp8_scaling == "rowwise"
+
+    @property
+    def tensor_gather_bytes(self) -> float:
+        """The bytes of an element that tensor parallelism gathers for products with sequence
+        parallelism."""
+        number_format = self.workload.number_format
+        is_cast_before = self.workload.precision in self.stack.tensor_gathers_in
+        if is_cast_before and not self.scales_rows:
+            return min(number_format.gemm_bytes, number_format.activation_bytes)
+        return number_format.activation_bytes
+
+    @property
+    def cast_bytes(self) -> float:
+        """The bytes read and written to bring an element of a product's input to the format that
+        it is multiplied in, as it is and transposed.
+
+        That is one pass where both have the same scale. Scales of rows and of columns differ, so
+        that one pass writes a row's cast and a transposed copy, and another casts that (torchao
+        testing/training/roofline_utils.py, get_tensor_memory_traffic_ovhd_s).
+        """
+        number_format = self.workload.number_format
+        wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
+        if narrow >= wide:
+            return 0.0
+        return (2 * wide if self.scales_rows else wide) + 2 * narrow
+
+    @property
+    def weight_cast_bytes(self) -> float:
+        """The same of a weight with every forward, where it is cast with every use: a third of what
+        forward and backward take together, a cast for each and a transposed copy for one."""
+        number_format = self.workload.number_format
+        wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
+        return (4 * wide + 2 * narrow) / 3 if self.scales_rows else 0.0
+
+    @property
     def gradient_bytes(self) -> float:
         """The bytes of an accumulated gradient."""
         return self._of_gradient(self.stack.gradient_bytes)
@@ -184,7 +222,10 @@ class Problem:
 
     @property
     def gather_bytes(self) -> float:
-        """The bytes of a gathered parameter on the wire."""
+        """The bytes of a gathered parameter on the wire: those of 16 bits, where it is cast with
+        every use."""
+        if self.scales_rows:
+            return self.parameter_bytes
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
     @property

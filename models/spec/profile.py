@@ -61,6 +61,9 @@ class Coefficients:
     """Rate of large 8-bit matrix multiplications, as a fraction of the dense peak."""
     gemm_4: Number = _fraction("generation chip stack fleet")
     """Rate of large 4-bit matrix multiplications, as a fraction of the dense peak."""
+    row_scaled_gemm: Number = _fraction("generation")
+    """The rate of an 8-bit product whose operands have a scale for every row, as a fraction of that
+    of one whose operands have one each."""
     ragged_rows: Number = _fraction("generation")
     """The rate of a product on tensor cores whose matrices have rows of no whole number of vectors,
     as a fraction of that of others."""

@@ -2,11 +2,11 @@
 
 A policy recomputes nothing, some modules of every layer ("selective"), or layers as a whole
 ("full"), of which all or the first few of each chunk. Modules have the names of Megatron-Core's
-`--recompute-modules` (megatron/core/transformer/transformer_config.py), with two more: `mlp_act` is
-the activation function of a dense MLP, and `alternate_mm` every second matrix product outside the
-experts, which torchtitan's operator-level policy does not save
-(torchtitan/distributed/activation_checkpoint.py). In arrays, a policy is one number with a bit for
-every module.
+`--recompute-modules` (megatron/core/transformer/transformer_config.py), with three more: `mlp_act`
+is the activation function of a dense MLP, `alternate_mm` every second matrix product outside the
+experts, and `grouped_mm` the products of experts; torchtitan's operator-level policy does not save
+these two (torchtitan/distributed/activation_checkpoint.py). In arrays, a policy is one number with
+a bit for every module.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MODULES = (
     "shared_experts",
     "moe",
     "alternate_mm",
+    "grouped_mm",
 )
 NONE = 0
 STACK_SELECTIVE = 1 << len(MODULES)
@@ -43,10 +44,13 @@ PIECES = (
     "dense",
     "dense_half",
     "experts",
+    "grouped",
 )
 """The pieces of a layer's forward that can be computed again by themselves. `up` are the
 up-projections of MLA and `ends` the projections of keys and of the output, both of attention;
-`dense_half` are the products of an MLP that `alternate_mm` does not save."""
+`dense_half` are the products of an MLP that `alternate_mm` does not save. `grouped` are the
+products of experts, with their sorted tokens where these come from no other device, and `experts`
+is the rest of what brings tokens to experts and back."""
 LAST = "last"
 """The last product of a dense feed-forward network, which compilers leave out where backward needs
 nothing of it."""
@@ -124,7 +128,9 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     if module in ("mlp", "shared_experts", "moe"):
         if (module == "mlp") == (layer.moe is not None):
             return set()
-        return dense | {"experts", "expert_act"} if module == "moe" else dense
+        return dense | {"experts", "grouped", "expert_act"} if module == "moe" else dense
+    if module == "grouped_mm":
+        return {"grouped"} if layer.moe else set()
     if module == "moe_act":
         return {"expert_act"} if layer.moe else set()
     if module == "mlp_act":

@@ -220,6 +220,14 @@ class Stack:
     """Bytes of a gradient on the wire; 0 means those of an accumulated one."""
     gather_bytes: float = 2
     """Bytes of a gathered parameter on the wire; 0 means the operand format of GEMMs."""
+    tensor_gathers_in: tuple[str, ...] = ()
+    """The precisions in which tensor parallelism gathers what products read as they read it, cast
+    before it is sent (Transformer Engine pytorch/module/layernorm_linear.py; torchao
+    float8/float8_tensor_parallel.py, with scales of whole tensors); otherwise in 16 bits."""
+    fp8_scaling: Literal["tensorwise", "rowwise"] = "tensorwise"
+    """What a scale of fp8 is for: a whole tensor, or a row of an operand, so that an operand is
+    cast once for rows and once for columns, weights with every use, and after it is gathered
+    (torchao float8/config.py, Float8LinearRecipeName)."""
     whole_gradients: bool = False
     """ZeRO 1 all-reduces gradients, where other stacks reduce-scatter what each device updates."""
     whole_blocks: bool = False
@@ -271,6 +279,8 @@ class Stack:
     one_sequence_since: float | None = None
     """When the micro-batches of its pipelines became one sequence unless told otherwise; before,
     there were as many micro-batches as stages."""
+    usual_virtual_stages: int | None = None
+    """Chunks of a device under a schedule that interleaves them, unless told otherwise."""
     usual_seq_len: int | None = None
     """Tokens of a sequence, unless told otherwise."""
     usual_sequences: int | None = None

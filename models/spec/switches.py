@@ -192,7 +192,8 @@ def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
         if switch.field in changes:
             value = changes[switch.field]
             implied |= next((one.also for one in switch.settings if one.value == value), {})
-    return replace(stack, **{**implied, **changes})
+    given = {name: catalogue.as_tuples(value) for name, value in implied.items()}
+    return replace(stack, **{**given, **changes})
 
 
 def applies(switch: Switch, problem: Problem, layout: Layout) -> bool:

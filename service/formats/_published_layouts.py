@@ -182,6 +182,8 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
         return "interleaved", virtual_stages
     if "interleav" in text or text == "1f1b-i":
         assumed.append("virtual_stages")
+        if problem.stack.usual_virtual_stages:
+            return "interleaved", problem.stack.usual_virtual_stages
         # Embedding and head may count as two layers more.
         fitting = [
             v for v in range(2, 9) if num_layers % (pp * v) == 0 or (num_layers + 2) % (pp * v) == 0

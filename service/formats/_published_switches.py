@@ -58,6 +58,7 @@ _READERS: dict[str, Callable[[Any], Changes]] = {
     "reduce_dtype": _named("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
     "fp8_param_gather": _gathers_fp8,
     "fp8_all_gather": _gathers_fp8,
+    "fp8_recipe": _named("fp8_scaling", {"tensorwise": "tensorwise", "rowwise": "rowwise"}),
     "cuda_graphs": _named("moe_graphs", _GRAPHS),
 }
 """By name of a switch. Those that are not here are read elsewhere, or change nothing that the

@@ -36,6 +36,7 @@ Module = Literal[
     "shared_experts",
     "moe",
     "alternate_mm",
+    "grouped_mm",
 ]
 Modules = Annotated[list[Module], Field(max_length=9)]
 ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(reject_boolean)]
@@ -119,8 +120,9 @@ class LayoutFields(Wire):
     """Left out: as the stack does unless told otherwise."""
     recompute_modules: Modules = []
     """With recompute "selective": the modules of every layer, by Megatron-Core's names; `mlp_act`
-    is the activation function of a dense MLP, `alternate_mm` every second matrix product, as
-    torchtitan has it. None named: those that the stack takes unless told otherwise."""
+    is the activation function of a dense MLP, `alternate_mm` every second matrix product and
+    `grouped_mm` the products of experts, as torchtitan has them. None named: those that the stack
+    takes unless told otherwise."""
     recompute_layers: Annotated[int, Field(ge=0, le=10**4)] = 0
     """With recompute "full": how many layers, the first of each chunk of a stage, where all have as
     many; 0: all."""

@@ -115,6 +115,10 @@ class StackFields(Wire):
     reduce_bytes: Annotated[float, Field(ge=2, le=8)] | None = None
     """Bytes of a gradient on the wire; those of an accumulated one unless said."""
     gather_bytes: Bytes | None = None
+    tensor_gathers_in: list[Precision] | None = None
+    """Formats that tensor parallelism gathers the inputs of products in."""
+    fp8_scaling: Literal["tensorwise", "rowwise"] | None = None
+    """What has a scale of its own in fp8: a tensor, or every row of it."""
     whole_blocks: bool | None = None
     """Weights in fp8, mxfp8 or nvfp4 need sides on a device that are multiples of 16, 32 or 16."""
     keeps_operands: bool | None = None

@@ -241,6 +241,8 @@ _SWITCHED: Mapping[str, Sequence[Any]] = {
     "gather_unit": ("layer", "matrix"),
     "gradient_bytes": (2, 4),
     "gather_bytes": (0, 2, 4),
+    "tensor_gathers_in": ((), ("fp8",), ("fp8", "mxfp8", "nvfp4")),
+    "fp8_scaling": ("tensorwise", "rowwise"),
     "dispatcher": ("alltoall", "deduplicated", "allgather"),
     "node_limit": (None, 1, 2, 4),
     "context": ("ring", "allgather", "ulysses"),
@@ -324,6 +326,7 @@ SELECTIVE = [
         ("shared_experts",),
     ),
     (("alternate_mm",), ("alternate_mm", "mlp"), ("mlp",)),
+    (("grouped_mm",), ("alternate_mm", "grouped_mm", "moe_act"), ("grouped_mm", "moe")),
 ]
 
 

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from models.cost.again import computed_again
-from models.cost.compute import SETTLED_YEARS, busiest, head_time, layer_time, overhead
+from models.cost.compute import (
+    SETTLED_YEARS,
+    body_traffic,
+    busiest,
+    head_time,
+    layer_time,
+    overhead,
+)
 from models.cost.facts import ALL_PIECES, coefficient_records, policy_numbers
 from models.cost.facts import question as asked
 from models.cost.kernels import linear
@@ -267,6 +274,32 @@ def test_a_run_has_the_biases_of_the_shipped_model_of_its_shape() -> None:
     assert (alike.name, alike.vocab_size) == ("run", 201216)
     other = Architecture.from_shape(name="run", vocab_size=201216, **{**shape, "num_layers": 23})  # type: ignore[arg-type]
     assert catalogue.with_known_biases(other) == other
+
+
+def test_scales_of_rows_cost_a_second_pass_and_casts_of_weights() -> None:
+    """Inputs of 16 bits take 4 bytes with one scale and 6 with two, and weights a third of 10, as
+    torchao's roofline counts. What is cast before it is gathered over tp = 4 is cast on the device
+    whose tokens they are, and transposed on all; what is cast behind that is read once more."""
+    tokens, hidden, width, weights = 8192.0, 4096, 14336, 218112000
+    expected = {
+        ("tensorwise", 1): 4 * (3 * hidden + width) * tokens,
+        ("rowwise", 1): 6 * (3 * hidden + width) * tokens + weights * 10 / 3,
+        ("tensorwise", 4): ((3 / 4 + 2) * 2 * hidden + 4 * (hidden + width) / 4) * tokens,
+        ("rowwise", 4): (8 * 2 * hidden + 6 * (hidden + width) / 4) * tokens + weights * 10 / 3 / 4,
+    }
+    for (scaling, tp), size in expected.items():
+        shard = Shard(tokens, tokens / tp, float(tp), 1.0, 1.0)
+        seconds = []
+        for precision in ("bf16", "fp8"):
+            asked_of = question("llama-3.1-8b", precision=precision)
+            problem = on_stack("torchtitan", asked_of, fp8_scaling=scaling)
+            of_question = asked(problem, np.array([NONE]))
+            counted = replace(PROFILE.coefficients(problem.scopes), elementwise_traffic=1.0)
+            c = coefficient_records(counted)[0]
+            facts, pieces = of_question.facts[0], np.empty(len(ALL_PIECES))
+            traffic = body_traffic(facts, of_question.layers[0], shard, c, pieces)
+            seconds.append(traffic * facts["memory_bytes_s"] * c["memory"])
+        assert seconds[1] - seconds[0] == pytest.approx(size, rel=1e-3)
 
 
 def test_graphs_save_the_launches_of_what_they_capture() -> None:

@@ -40,7 +40,17 @@ def test_what_is_computed_again_is_kept_no_longer() -> None:
     assert (kept[0] - kept).tolist() == pytest.approx([0, 16, 8, scores, 4])
 
 
-def kept_bytes(problem: Problem, policies: list[int]) -> np.ndarray:
+def test_experts_that_are_computed_again_keep_the_tokens_that_others_sent() -> None:
+    """Of each of Mixtral's two copies of a token, 14,336 elements of two products, and 4,096 that
+    enter them where they have not come from other devices."""
+    problem = question("mixtral-8x7b")
+    policies = [NONE, policy_code("selective", ("grouped_mm",))]
+    for ep, again in ((1, 2 * 14336 + 4096), (8, 2 * 14336)):
+        none, grouped = kept_bytes(problem, policies, ep) / problem.workload.seq_len
+        assert none - grouped == pytest.approx(2 * 2 * again)
+
+
+def kept_bytes(problem: Problem, policies: list[int], ep: int = 1) -> np.ndarray:
     """What a layer of the first kind keeps of one sequence under each policy, on one device."""
     numbers = np.array(policies)
     q, tokens = asked(problem, numbers), float(problem.workload.seq_len)
@@ -48,7 +58,7 @@ def kept_bytes(problem: Problem, policies: list[int]) -> np.ndarray:
     different, kinds = q.policies.shape
     parts = np.zeros(kinds + 2, dtype=record_type(Part))
     again, kept = np.empty((2, different, kinds + 2))
-    shard, pieces = Shard(tokens, tokens, 1.0, 1.0, 1.0), np.empty(len(ALL_PIECES))
+    shard, pieces = Shard(tokens, tokens, 1.0, float(ep), 1.0), np.empty(len(ALL_PIECES))
     set_shard(
         q, shard, shard, c, wanted_pieces(q.policies), parts, again, kept, pieces,
     )  # fmt: skip

@@ -185,6 +185,27 @@ def test_a_block_is_gathered_and_scattered_or_reduced() -> None:
         assert found["tensor"] == pytest.approx(2 * (block + calls * 1e-3))
 
 
+@pytest.mark.parametrize(
+    ("precision", "scaling", "element"),
+    [("fp8", "tensorwise", 1), ("fp8", "rowwise", 2), ("bf16", "tensorwise", 2)],
+)
+def test_what_is_cast_before_it_is_gathered_takes_a_byte_an_element(
+    precision: str, scaling: str, element: int
+) -> None:
+    """Outputs of products are scattered in 16 bits in any case, and reduced so where tokens are not
+    divided."""
+    problem = on_stack(
+        "torchtitan",
+        question("llama-3-8b", chips=8, precision=precision),
+        fp8_scaling=scaling,
+    )
+    block = gathered((element + 2) * TOKENS * HIDDEN, 8, 8)
+    found = seconds_of(problem, Layout(tp=8, sequence_parallel=True))
+    assert found["tensor"] == pytest.approx(2 * block)
+    found = seconds_of(problem, Layout(tp=8, sequence_parallel=False))
+    assert found["tensor"] == pytest.approx(2 * 2 * gathered(2 * TOKENS * HIDDEN, 8, 8))
+
+
 def test_slices_of_experts_gather_tokens_and_scatter_them() -> None:
     """Two copies of each token of the group, over NVLink; attention's block is cut as well."""
     problem = question("mixtral-8x7b", chips=8)

@@ -147,6 +147,23 @@ def test_an_argument_may_decide_several_fields() -> None:
     )
 
 
+def test_torchtitan_computes_experts_again_that_it_does_not_compile() -> None:
+    """Sparse layers that are checkpointed are compiled from 0.2.1 on."""
+    now = catalogue.stack("torchtitan")
+    before = as_of(now, release_year("torchtitan", "0.2.0"))
+    eager = changed(now, {"launch": "eager"})
+    for stack, again in ((now, False), (before, True), (eager, True)):
+        assert ("grouped_mm" in stack.selective[0]) == again
+    assert hash(eager)
+
+
+def test_torchtitan_has_scaled_rows_since_it_lost_its_other_recipe() -> None:
+    now = catalogue.stack("torchtitan")
+    before = as_of(now, release_year("torchtitan", "0.2.2"))
+    assert (before.fp8_scaling, before.gather_bytes) == ("tensorwise", 0)
+    assert (now.fp8_scaling, now.gather_bytes) == ("rowwise", 2)
+
+
 def test_a_patch_has_the_date_of_its_minor_release() -> None:
     assert release_year("megatron", "0.16.1") == release_year("megatron", "0.16.0")
     assert release_year("torchtitan", "v0.2.1") == release_year("torchtitan", "0.2.1")

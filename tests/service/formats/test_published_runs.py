@@ -356,6 +356,16 @@ def test_where_only_interleaving_is_stated_ends_may_count_as_layers(
     assert {x.virtual_stages for x in run.alternatives} == {chunks}
 
 
+def test_torchtitan_interleaves_two_chunks_unless_told_otherwise() -> None:
+    """Though 126 layers would go into 128 places in chunks of one."""
+    changes: dict[str, Any] = {"model": {"num_layers": 126}, "stack": "torchtitan"}
+    stated = {"pp": 4, "pp_schedule": "interleaved"}
+    run = published_runs.read(row(training=stated, **changes), YEAR)
+    assert {x.virtual_stages for x in run.alternatives} == {2}
+    run = published_runs.read(row(training={**stated, "vpp": 4}, **changes), YEAR)
+    assert {x.virtual_stages for x in run.alternatives} == {4}
+
+
 @pytest.mark.parametrize(
     ("stated", "optimizer"),
     [

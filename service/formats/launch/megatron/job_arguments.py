@@ -19,7 +19,8 @@ from service.formats.launch.megatron.stages import stage_arguments
 
 PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 """The order of ranks with --use-tp-pp-dp-mapping."""
-MODULE_WORDS = tuple(name for name in MODULES if name not in ("mlp_act", "alternate_mm"))
+_NO_MODULES = ("mlp_act", "alternate_mm", "grouped_mm")
+MODULE_WORDS = tuple(name for name in MODULES if name not in _NO_MODULES)
 """The modules that --recompute-modules names."""
 _CONTEXT = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}
 _OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
