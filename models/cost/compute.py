@@ -77,6 +77,11 @@ captured with the rest (Megatron-Core captures moe_router and moe_preprocess).""
 VOCABULARY_MULTIPLE = 128
 """Of which the columns of a rank are a multiple where the vocabulary is padded (Megatron-LM
 --make-vocab-size-divisible-by)."""
+EXPERT_OPERATIONS = 9
+"""Kernels that Python launches for an expert beside its matrix products: two to find its tokens,
+one to gather them and one their weights, an activation function, its product with the gate, that
+with the weights, and two to add the result to that of other experts (transformers 4.52.4
+models/qwen3_moe/modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock)."""
 CHOICE_LAUNCHES = 6
 """Kernels that score, choose and gather keys, or pool them."""
 
@@ -488,10 +493,14 @@ def gathered_bytes(f: Facts, shard: Shard) -> float:
 def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
     """What the host takes to launch a layer's forward: projections, attention, element-wise
     kernels, and where it is sparse routing and dispatch; and a few for every local expert, from a
-    loop in C++, or for all at once. A conversion goes with every product in a low format."""
+    loop in C++, or for all at once, or every operation of every local expert, from one in Python. A
+    conversion goes with every product in a low format."""
     low = f.gemm_bytes < 2
     experts = 0.0
-    if layer.sparse:
+    if layer.sparse and f.experts_in_python:
+        launches = EXPERT_OPERATIONS + layer.expert_matrices * (3.0 if low else 1.0)
+        experts = layer.num_experts / shard.ep * launches * c.launch_s
+    elif layer.sparse:
         experts = 1.0 if f.experts_at_once else layer.num_experts / shard.ep
         experts *= (6 if low else 2) * c.expert_launch_s
     older = math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))

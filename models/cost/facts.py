@@ -171,6 +171,10 @@ class Facts(NamedTuple):
     loss_chunks: float
     keeps_logits: bool
     experts_at_once: bool
+    experts_in_python: bool
+    """A loop in Python goes through the experts, operation by operation,"""
+    experts_gathered_apart: bool
+    """and ZeRO 3 gathers each of their matrices by itself."""
     partly_captured: bool
     gathers_matrices: bool
     parameter_shards: bool
@@ -603,6 +607,8 @@ def _facts(problem: Problem) -> Facts:
         loss_chunks=stack.loss_chunks,
         keeps_logits=stack.keeps_logits,
         experts_at_once=stack.experts_at_once,
+        experts_in_python=stack.calls_expert_modules,
+        experts_gathered_apart=stack.gathers_experts_apart,
         partly_captured=problem.is_partly_captured,
         gathers_matrices=stack.gather_unit == "matrix",
         parameter_shards=problem.keeps_sharded_parameters,

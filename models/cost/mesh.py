@@ -66,6 +66,8 @@ class Part:
     """The same in backward, of the ends: a layer has there what it has in forward."""
     stall: float
     """Host seconds of the tensor-parallel collectives, beside pipeline sends."""
+    hooks: float
+    """Host seconds of ZeRO 3 for matrices of experts that it gathers one by one."""
     context: float
     dispatch: float
     """Of experts' tokens, there and back."""
@@ -249,6 +251,7 @@ def set_traffic(
         layer, part = layers[kind], parts[kind]
         part.tensor = tensor_traffic(f, layer, row, shard, links)
         part.stall = stall_seconds(layer, row, c)
+        part.hooks = hook_seconds(f, layer, shard, c, links)
         part.context = context_traffic(f, layer, row, shard, links)
         part.dispatch = dispatch_seconds(f, layer, shard, c, links, dispatch[kind])
         largest_unit = max(largest_unit, part.unit)
@@ -362,6 +365,20 @@ def stall_seconds(layer: LayerFacts, row: Row, c: CoefficientRecord) -> float:
         return 0.0
     hops = (row.tp - 1) * (2 if row.sequence_parallel else 1)
     return cut_blocks(layer) * hops * c.stall_s
+
+
+@compiled
+def hook_seconds(
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, links: Links
+) -> float:
+    """What the host spends where every matrix of every local expert is gathered by itself: its own
+    time, and the latency of the gather. It lets no more than two be under way (DeepSpeed
+    runtime/zero/partitioned_param_coordinator.py, max_ongoing_fetch_events), so that it waits for
+    them."""
+    if not layer.sparse or not f.experts_gathered_apart:
+        return 0.0
+    matrices = layer.expert_matrices * layer.num_experts / shard.ep
+    return matrices * (c.hook_s + links.edp.latency_s)
 
 
 @compiled

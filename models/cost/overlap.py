@@ -138,6 +138,9 @@ def expose_layer(
     ahead, back = ahead + held.forward, back + held.backward
     if mesh.undecided:  # slower traffic of other axes, or to the host, may leave as long gaps
         idle = Pair(gaps.forward + held.forward, gaps.backward + held.backward)
+    hooked = waiting_for_hooks(part, row, host, Pair(ahead, back), whole)
+    ahead, back = ahead + hooked.forward, back + hooked.backward
+    idle = Pair(idle.forward + hooked.forward, idle.backward + hooked.backward)
 
     forward, context = ahead, 0.0
     if row.cp > 1:
@@ -164,9 +167,23 @@ def expose_layer(
         expert = part.dispatch * (2.0 + regime.share * policy.expert) - hidden_expert
     compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
     tensor_all += held.forward + held.backward
-    both = compute + again + tensor_all + context + expert + data.both + offload
+    data_all = data.both + hooked.forward + hooked.backward
+    both = compute + again + tensor_all + context + expert + data_all + offload
     return Exposed(
-        forward, both, free, compute, again, tensor_all, context, expert, data.both, offload
+        forward, both, free, compute, again, tensor_all, context, expert, data_all, offload
+    )
+
+
+@inlined
+def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, whole: float) -> Pair:
+    """How much longer than these passes the host takes, where it gathers single matrices of experts
+    beside its launches: in forward, twice as long in backward, and once more for the share of
+    layers that is computed again as a `whole`."""
+    if row.zero_stage != 3 or part.hooks == 0.0:
+        return Pair(0.0, 0.0)
+    return Pair(
+        max(host.forward + part.hooks - passes.forward, 0.0),
+        max(host.backward + part.hooks * (2 + whole) - passes.backward, 0.0),
     )
 
 

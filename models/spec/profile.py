@@ -98,6 +98,9 @@ class Coefficients:
     """Host time of a kernel launch, in seconds."""
     expert_launch_s: Number = _positive("launch stack")
     """Host time of a launch for one expert, in seconds."""
+    hook_s: Number = _positive("stack")
+    """Host time of ZeRO 3 for a matrix of an expert that it gathers by itself, in forward, in
+    seconds; backward takes twice that."""
     routing_launches: Number = _positive("routing generation stack")
     """Launches for routing, dispatch and combination in the forward of a sparse layer."""
     ageing: Number = _positive("stack")

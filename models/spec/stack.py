@@ -272,8 +272,12 @@ class Stack:
     """How much of a step of a sparse model is captured as CUDA graphs, whatever `launch` is:
     nothing; all but the experts and what sends tokens to them and back ("partial"); or all."""
     experts_at_once: bool = False
-    """One grouped kernel multiplies for all experts of a device; otherwise a loop launches one for
-    each expert."""
+    """One grouped kernel multiplies for all experts of a device; otherwise a loop goes through
+    them."""
+    expert_loop: Literal["kernels", "modules", "gathered_modules"] = "kernels"
+    """What that loop calls for each expert: kernels, from C++; a module of Python, operation by
+    operation; or such a module, every matrix of which ZeRO 3 gathers by itself from its hooks in
+    Python (DeepSpeed, unless the sparse layer is a leaf: deepspeed.utils.set_z3_leaf_modules)."""
     fused_routing: bool = False
     """Router, permutations and dispatch are a few fused kernels."""
     one_sequence_since: float | None = None
@@ -355,6 +359,16 @@ class Stack:
         output."""
         gated = layer.moe is not None and layer.moe.shared_gate
         return not (self.recomputes_last or layer.dense is None or layer.norm_follows or gated)
+
+    @property
+    def calls_expert_modules(self) -> bool:
+        """Whether a loop in Python goes through the experts of a sparse layer."""
+        return not self.experts_at_once and self.expert_loop != "kernels"
+
+    @property
+    def gathers_experts_apart(self) -> bool:
+        """Whether ZeRO 3 gathers every matrix of every expert by itself."""
+        return not self.experts_at_once and self.expert_loop == "gathered_modules"
 
     @property
     def splits_by_threshold(self) -> bool:

@@ -74,6 +74,7 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
         *_shipped_chip(resolved),
         _attention_kernel(resolved),
         *_overlap(problem),
+        *_expert_loop(problem),
         *_gradient_format(resolved),
     ]
 
@@ -447,6 +448,29 @@ def _overlap(problem: Problem) -> list[str]:
         line += ", but not what ZeRO 1 moves once a step (stack.overlap_zero1)"
     knobs = ", ".join(f"stack.overlap_{axis}" for axis in unnamed)
     return [f"{line}: {knobs} = false where it is off"]
+
+
+def _expert_loop(problem: Problem) -> list[str]:
+    """Whether Python goes through experts one by one, where the stack has code that does."""
+    stack = problem.stack
+    if not problem.architecture.is_moe or stack.expert_loop == "kernels":
+        return []
+    if stack.experts_at_once:
+        return [
+            "all experts of a device are multiplied at once, as transformers does from 5.0 on with"
+            " PyTorch 2.9: stack.experts_at_once = false where Python goes through them one by one,"
+            " as before, which takes many times as long"
+        ]
+    cure = (
+        'transformers from 5.0 on multiplies for all at once (experts_implementation="grouped_mm")'
+    )
+    if not stack.gathers_experts_apart or 3 not in stack.zero_stages:
+        return [f"Python goes through experts one by one: {cure}"]
+    return [
+        "Python goes through experts one by one, and ZeRO 3 gathers every matrix of each by itself:"
+        f" deepspeed.utils.set_z3_leaf_modules has it gather those of a layer at once"
+        f' (stack.expert_loop = "modules"), and {cure}'
+    ]
 
 
 def _has_switch(stack: Stack, field: str) -> bool:

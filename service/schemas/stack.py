@@ -141,6 +141,9 @@ class StackFields(Wire):
     nothing, all but the experts, or all."""
     experts_at_once: bool | None = None
     """One grouped kernel multiplies for all experts of a device."""
+    expert_loop: Literal["kernels", "modules", "gathered_modules"] | None = None
+    """Otherwise a loop calls for each expert kernels, a module of Python, or such a module whose
+    matrices ZeRO 3 gathers one by one."""
     fused_routing: bool | None = None
     """Router, permutations and dispatch are a few fused kernels."""
     running_balance: bool | None = None

@@ -268,6 +268,7 @@ _SWITCHED: Mapping[str, Sequence[Any]] = {
     "moe_graphs": ("none", "partial", "full"),
     "pads": ("nothing", "vocabulary", "products"),
     "experts_at_once": (False, True),
+    "expert_loop": ("kernels", "modules", "gathered_modules"),
     "fused_routing": (False, True),
     "age_years": (0.0, 0.3, 1.0, 2.5, 6.0),
 }

@@ -56,6 +56,25 @@ def test_axes_that_reach_beyond_a_node_together_are_named_with_the_cure() -> Non
     assert "; ep 8 keeps it inside a domain" in alone.message
 
 
+def test_experts_in_a_loop_of_python_are_named_with_both_cures() -> None:
+    asked = problem("qwen3-30b-a3b", ("a800", 16), "deepspeed", seq_len=8192, global_batch=16)
+    layout = {"dp_shard": 16, "zero_stage": 3, "recompute": "full"}
+    assert "looped_experts" not in warned(asked, **layout)
+    apart = replace(
+        asked,
+        stack=replace(asked.stack, experts_at_once=False, expert_loop="gathered_modules"),
+    )
+    found = warned(apart, **layout)["looped_experts"]
+    assert 0 < found.numbers["saved_as_leaves_s"] < found.numbers["saved_s"]
+    assert found.numbers["share"] > 0.8
+    assert "set_z3_leaf_modules" in found.message
+    assert 'experts_implementation="grouped_mm"' in found.message
+    leaves = replace(apart, stack=replace(apart.stack, expert_loop="modules"))
+    assert "set_z3_leaf_modules" not in warned(leaves, **layout)["looped_experts"].message
+    in_c = replace(apart, stack=replace(apart.stack, expert_loop="kernels"))
+    assert "looped_experts" not in warned(in_c, **layout)
+
+
 def test_a_pipeline_that_is_starved_is_named_with_its_bubble() -> None:
     asked = llama(16, 8)
     found = warned(asked, pp=8, dp_shard=2, zero_stage=1)

@@ -185,6 +185,18 @@ def test_context_parallelism_of_accelerate_came_with_a_release() -> None:
     assert catalogue.stack("llm-foundry").max_cp == 1
 
 
+def test_experts_of_transformers_were_modules_in_a_loop_before_its_fifth_version() -> None:
+    """DeepSpeed has gathered those of a layer at once since 0.18.0 of October 2025."""
+    deepspeed, fsdp = catalogue.stack("deepspeed"), catalogue.stack("fsdp")
+    loops = [as_of(deepspeed, year) for year in (2025.4, 2025.9, 2026.5)]
+    assert [one.experts_at_once for one in loops] == [False, False, True]
+    assert [one.expert_loop for one in loops] == ["gathered_modules", "modules", "modules"]
+    assert [one.gathers_experts_apart for one in loops] == [True, False, False]
+    assert [as_of(fsdp, year).calls_expert_modules for year in (2025.4, 2026.5)] == [True, False]
+    for own in ("llm-foundry", "fms-fsdp", "megatron"):  # not the modules of transformers
+        assert not as_of(catalogue.stack(own), 2025.4).calls_expert_modules
+
+
 @pytest.mark.skipif(not SHARED.exists(), reason="the frameworks' fields are not at hand")
 @pytest.mark.parametrize("stack", TABLES)
 def test_arguments_are_ones_that_the_framework_has(stack: str) -> None:

@@ -35,7 +35,20 @@ MOE = {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 1024}
 MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 TORUS = {"ndim": 3, "max_chips": 64, "gb_s_per_link": 90, "wrap": "cubes", "wrap_length": 4}
 OWN = {"name": "torchtitan", "attention_kernel": "flash2", "gradient_bytes": 2.0}
+LOOPED = {"name": "deepspeed", "experts_at_once": False}
 SAID = [
+    (
+        {**SPARSE, "stack": "deepspeed", "layout": SHARDED},
+        "all experts of a device are multiplied at",
+    ),
+    (
+        {**SPARSE, "stack": LOOPED, "layout": SHARDED},
+        'one by one: transformers from 5.0 on multiplies for all at once (experts_implementation="',
+    ),
+    (
+        {**SPARSE, "stack": {**LOOPED, "version": "0.17.1"}, "layout": SHARDED},
+        "gathers every matrix of each by itself: deepspeed.utils.set_z3_leaf_modules has it",
+    ),
     (on("trn2", **SHARDED), "usable memory is nominal: all 96 GiB of the data sheet"),
     (
         on("mi250x", **SHARDED),
