@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from models.calibration.map_fit import Estimate, Fit, Quantity, Side, Target
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
 from models.calibration.residual_diagnosis import exposed_s
+from models.columns import Array
 from models.spec.problem import number_by_problem
 from models.spec.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profile, is_of_fleet
 
@@ -73,7 +74,7 @@ def time_fit(
         coefficients,
         _TIME_QUANTITIES,
         posterior,
-        new_fleet_noise=profile.neighbourhood(("all",)).spread,
+        new_fleet_noise=_expected_noise(profile.neighbourhood, targets, _RANDOM_EFFECT_SPREAD),
         noise_inflation=_noise_inflation(profile.neighbourhoods, targets),
     )
 
@@ -94,7 +95,7 @@ def memory_fit(
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
     noise, inflation = None, 1.0
     if new_fleet:
-        noise = profile.memory_neighbourhood(("all",)).spread
+        noise = _expected_noise(profile.memory_neighbourhood, targets)
         inflation = _noise_inflation(profile.memory_neighbourhoods, targets)
     return Fit(
         profile,
@@ -137,12 +138,16 @@ def _contradicted_runs(
     bare = [o.without_parts() for o in observations]
     bare_fit = time_fit(fit.profile, bare, posterior, new_fleet=True)
     distances = _step_time_distances(fit, estimate)
+    tolerated = {
+        target.key: _CONTRADICTION * noise
+        for target, noise in zip(fit.targets, fit.prior_noise.tolist(), strict=True)
+        if target.quantity == "step_time"
+    }
     bare_distances = _step_time_distances(bare_fit, bare_fit.solve())
     return {
         o.key
         for o, without_parts in zip(observations, bare, strict=True)
-        if o != without_parts
-        and distances[o.key] > bare_distances[o.key] + _CONTRADICTION * fit.prior_noise
+        if o != without_parts and distances[o.key] > bare_distances[o.key] + tolerated[o.key]
     }
 
 
@@ -154,6 +159,25 @@ def _step_time_distances(fit: Fit, estimate: Estimate) -> dict[str, float]:
         for target, residual in zip(fit.targets, residuals, strict=True)
         if target.quantity == "step_time"
     }
+
+
+def _expected_noise(
+    neighbourhood: Callable[[Sequence[str]], Neighbourhood],
+    targets: Sequence[Target],
+    of_model: float = 0.0,
+) -> Array:
+    """How far published runs scatter that are as sparse or dense as each target's; shape
+    (targets,). Narrower kinds say less of other machines, since the runs of a stack are mostly
+    those of the organisation that wrote it.
+
+    `of_model` is the spread of what all runs of a sparse model have in common, which a fleet has
+    offsets for, so that it is no noise."""
+    densities = [target.problem.neighbourhood_scopes[:2] for target in targets]
+    is_sparse = np.array([target.problem.architecture.is_moe for target in targets], dtype=bool)
+    spread_of = {scopes: neighbourhood(scopes).spread for scopes in {*densities}}
+    spread = np.array([spread_of[scopes] for scopes in densities])
+    noise = np.sqrt(np.maximum(spread**2 - of_model**2, (spread / 2) ** 2))
+    return np.where(is_sparse, noise, spread)
 
 
 def _noise_inflation(known: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:

@@ -29,10 +29,18 @@ from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Neighbourhood, Profile, shipped_profile
-from tests.benchmarks.coverage import Fleet, World, as_modelled, covered, questions, worlds
+from tests.benchmarks.coverage import (
+    Fleet,
+    World,
+    as_modelled,
+    covered,
+    questions,
+    quiet,
+    worlds,
+)
 from tests.benchmarks.problems import problem
 
-QUIET = World(0.05, as_modelled)
+QUIET = World(quiet, as_modelled)
 
 
 @cache
