@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +14,7 @@ from models.calibration.map_fit import Estimate, Fit, Quantity, Side, Target
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
 from models.calibration.residual_diagnosis import exposed_s
-from models.columns import Array
-from models.spec.problem import number_by_problem
+from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profile, is_of_fleet
 
 # The spread of the random effect of a sparse model. Medians of published sparse models, predicted
@@ -70,11 +70,11 @@ def time_fit(
         )
     return Fit(
         profile,
-        targets,
+        _with_noise_by_density(targets),
         coefficients,
         _TIME_QUANTITIES,
         posterior,
-        new_fleet_noise=_expected_noise(profile.neighbourhood, targets, _RANDOM_EFFECT_SPREAD),
+        new_fleet_noise=np.array([step_time_noise(profile, t.problem) for t in targets]),
         noise_inflation=_noise_inflation(profile.neighbourhoods, targets),
     )
 
@@ -95,7 +95,7 @@ def memory_fit(
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
     noise, inflation = None, 1.0
     if new_fleet:
-        noise = _expected_noise(profile.memory_neighbourhood, targets)
+        noise = np.array([_memory_noise(profile, target.problem) for target in targets])
         inflation = _noise_inflation(profile.memory_neighbourhoods, targets)
     return Fit(
         profile,
@@ -161,23 +161,28 @@ def _step_time_distances(fit: Fit, estimate: Estimate) -> dict[str, float]:
     }
 
 
-def _expected_noise(
-    neighbourhood: Callable[[Sequence[str]], Neighbourhood],
-    targets: Sequence[Target],
-    of_model: float = 0.0,
-) -> Array:
-    """How far published runs scatter that are as sparse or dense as each target's; shape
-    (targets,). Narrower kinds say less of other machines, since the runs of a stack are mostly
-    those of the organisation that wrote it.
+def step_time_noise(profile: Profile, problem: Problem) -> float:
+    """How far step times of unseen machines scatter: as far as those of published runs that are as
+    sparse or dense. Narrower kinds say less of other machines, since the runs of a stack are mostly
+    those of the organisation that wrote it. What all runs of a sparse model have in common is no
+    noise: a fleet has offsets for it."""
+    spread = profile.neighbourhood(problem.neighbourhood_scopes[:2]).spread
+    if not problem.architecture.is_moe:
+        return spread
+    return math.sqrt(max(spread**2 - _RANDOM_EFFECT_SPREAD**2, (spread / 2) ** 2))
 
-    `of_model` is the spread of what all runs of a sparse model have in common, which a fleet has
-    offsets for, so that it is no noise."""
-    densities = [target.problem.neighbourhood_scopes[:2] for target in targets]
-    is_sparse = np.array([target.problem.architecture.is_moe for target in targets], dtype=bool)
-    spread_of = {scopes: neighbourhood(scopes).spread for scopes in {*densities}}
-    spread = np.array([spread_of[scopes] for scopes in densities])
-    noise = np.sqrt(np.maximum(spread**2 - of_model**2, (spread / 2) ** 2))
-    return np.where(is_sparse, noise, spread)
+
+def _memory_noise(profile: Profile, problem: Problem) -> float:
+    """The same of peaks of memory."""
+    return profile.memory_neighbourhood(problem.neighbourhood_scopes[:2]).spread
+
+
+def _with_noise_by_density(targets: Sequence[Target]) -> list[Target]:
+    """The same targets, where the sparse and the dense runs of a source scatter each in their own
+    way."""
+    return [
+        replace(target, source=f"{target.source}/{target.problem.density}") for target in targets
+    ]
 
 
 def _noise_inflation(known: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:

@@ -25,7 +25,7 @@ from models.calibration.calibrate import apply_estimate
 from models.calibration.fleet_effects import with_fleet_offsets
 from models.calibration.observation import Observation, with_limited_sources
 from models.calibration.posterior import Posterior, shipped_posterior
-from models.calibration.time_and_memory_fits import time_fit
+from models.calibration.time_and_memory_fits import step_time_noise, time_fit
 from models.columns import Array
 from models.cost.predictions import predict
 from models.spec import catalogue
@@ -149,7 +149,7 @@ def slower_with_scale(problem: Problem) -> float:
 
 def worlds(profile: Profile) -> dict[str, World]:
     def expected(problem: Problem) -> float:
-        return profile.neighbourhood(problem.neighbourhood_scopes[:2]).spread
+        return step_time_noise(profile, problem)
 
     return {
         "as expected": World(expected, as_modelled),
