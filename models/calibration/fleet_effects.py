@@ -86,7 +86,9 @@ def _fleet_scope_kind(scope: str) -> str | None:
     if not is_of_fleet(scope):
         return None
     kind = scope.split(":")[1]
-    return kind if kind in ("all", "chip", "stack") else "pair"
+    if kind in ("all", "chip", "stack", "model"):
+        return kind
+    return "sparse" if kind.endswith("/sparse") else "pair"
 
 
 def without_fleet(profile: Profile) -> Profile:

@@ -84,13 +84,15 @@ class Target:
 class Estimate:
     """The terms that a fit found, with predictions around them, and their posterior covariance.
 
-    `spread` is the standard deviation of the residuals of all sources together and `noise` (runs,)
-    that of each run's source.
+    `common_noise` (runs,) is the standard deviation of each run's residual if that of all sources
+    had the same share of what was expected, and `noise` (runs,) that of its own source. `spread` is
+    the median of the first.
     """
 
     linear: Linearisation
     covariance: Array
     spread: float
+    common_noise: Array
     noise: Array
 
     @property
@@ -137,22 +139,25 @@ class Fit:
         quantities: Mapping[str, Quantity],
         posterior: Posterior,
         *,
-        new_fleet_noise: float | None = None,
+        new_fleet_noise: Array | None = None,
         noise_inflation: float = 1.0,
         random_effect_spread: float = 0.0,
     ) -> None:
         """The terms are those of `coefficients`; `quantities` computes each target's quantity from
         predictions.
 
-        Where the targets are of a new fleet, `new_fleet_noise` is how far runs of unseen machines
-        scatter. Noise then begins there and not at the residuals, which may all lie on one side: a
-        fleet that is slower than published ones is an offset to learn and no noise.
+        Where the targets are of a new fleet, `new_fleet_noise` (runs,) is how far runs like each
+        of them scatter on unseen machines. Noise then begins there and not at the residuals, which
+        may all lie on one side: a fleet that is slower than published ones is an offset to learn
+        and no noise.
         `noise_inflation` is how many times as noisy runs are taken to be where terms move towards
         them; the posterior covariance is computed without it. `random_effect_spread` is the
         standard deviation of what all runs of a sparse model have in common.
         """
         self.is_new_fleet = new_fleet_noise is not None
-        self.prior_noise = profile.residual_spread if new_fleet_noise is None else new_fleet_noise
+        if new_fleet_noise is None:
+            new_fleet_noise = np.full(len(targets), profile.residual_spread)
+        self.prior_noise = new_fleet_noise
         self.noise_inflation = noise_inflation
         scopes = {scope for target in targets for scope in target.problem.scopes}
         self.profile = profile = profile.with_offsets(scopes - _LIKE_ALL)
@@ -282,13 +287,13 @@ class Fit:
 
     def _searched_from(self, linear: Linearisation, weight: Array) -> Estimate:
         damping = 0.0
-        noise = np.full(len(self.targets), self.prior_noise)
+        noise = self.prior_noise
         for iteration in range(_GAUSS_NEWTON_STEPS):
             _, noise = self._estimated_noise(
                 self._residual_less_effects(linear, weight, noise), weight
             )
             if self.is_new_fleet and not iteration:
-                noise = np.full(len(self.targets), self.prior_noise)
+                noise = self.prior_noise
             noise = self.noise_inflation * noise
             theta = self._linearised_minimum(linear, weight, noise, damping)
             moved = self.linearise(theta)
@@ -429,27 +434,33 @@ class Fit:
         prior = away @ self.prior_precision @ away + self.random_effects.loss(effect)
         return float((weight * data).sum() + prior)
 
-    def _estimated_noise(self, residual: Array, weight: Array) -> tuple[float, Array]:
-        """The spread of all residuals, and (runs,) that of each run's source. Both are median
-        absolute deviations, which outliers do not widen; each source's is pooled with the common
-        one, and that with the prior noise. Bounds tell nothing of noise."""
+    def _estimated_noise(self, residual: Array, weight: Array) -> tuple[Array, Array]:
+        """(runs,) The noise of each run if all sources had the same share of what was expected of
+        them, and that with the share of its own source. Both shares are median absolute deviations,
+        which outliers do not widen; each source's is pooled with the common one, and that with the
+        prior noise. Bounds tell nothing of noise."""
         used = (weight > 0) & (self.sign == 0)
-        spread = max(_pooled_spread(residual[used], weight[used], self.prior_noise), _LEAST_NOISE)
-        noise = np.full(len(residual), spread)
+        share = residual / self.prior_noise
+        common = _pooled_spread(share[used], weight[used], 1.0)
+        shares = np.full(len(residual), common)
         for source in np.unique(self.source[used]):
             mine = used & (self.source == source)
-            own = _pooled_spread(residual[mine], weight[mine], spread)
-            noise[self.source == source] = max(own, _LEAST_NOISE)
-        return spread, noise
+            shares[self.source == source] = _pooled_spread(share[mine], weight[mine], common)
+        return (
+            np.maximum(common * self.prior_noise, _LEAST_NOISE),
+            np.maximum(shares * self.prior_noise, _LEAST_NOISE),
+        )
 
     def _laplace(self, linear: Linearisation, weight: Array, noise: Array) -> Estimate:
         """The estimate at a linearisation's terms, with Laplace's covariance. Random effects are
         found at `noise`; the noise that the estimate has is made of the residuals without them."""
         effect = self._model_effect(linear.predicted, weight, noise)
-        spread, noise = self._estimated_noise(self.residual(linear.predicted + effect), weight)
+        residual = self.residual(linear.predicted + effect)
+        common_noise, noise = self._estimated_noise(residual, weight)
         information = self._information(linear.predicted + effect, weight, noise)
         normal = self.prior_precision + self._normal_matrix(linear, information)
-        return Estimate(linear, np.linalg.inv(normal), spread, noise)
+        spread = float(np.median(common_noise)) if len(residual) else self.profile.residual_spread
+        return Estimate(linear, np.linalg.inv(normal), spread, common_noise, noise)
 
 
 def _random_effects(targets: Sequence[Target], spread: float) -> RandomEffects:

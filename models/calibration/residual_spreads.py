@@ -33,10 +33,10 @@ def outliers(fit: Fit, estimate: Estimate) -> list[str]:
     """Keys of runs whose measurement lies far from the estimate, and of runs of a new fleet that
     were reported out of memory and need far less."""
     residuals = fit.residual(estimate.linear.predicted)
-    limit = OUTLIER_SPREADS * min(estimate.spread, fit.prior_noise)
+    limits = OUTLIER_SPREADS * np.minimum(estimate.common_noise, fit.prior_noise)
     return [
         target.key
-        for target, residual in zip(fit.targets, residuals, strict=True)
+        for target, residual, limit in zip(fit.targets, residuals, limits, strict=True)
         if abs(residual) > limit
         and (target.side == "equal" or (fit.is_new_fleet and target.side == "at_least"))
     ]

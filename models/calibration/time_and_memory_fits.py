@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from models.calibration.map_fit import Estimate, Fit, Quantity, Side, Target
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
 from models.calibration.residual_diagnosis import exposed_s
-from models.spec.problem import number_by_problem
+from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profile, is_of_fleet
 
 # The spread of the random effect of a sparse model. Medians of published sparse models, predicted
@@ -69,11 +70,11 @@ def time_fit(
         )
     return Fit(
         profile,
-        targets,
+        _with_noise_by_density(targets),
         coefficients,
         _TIME_QUANTITIES,
         posterior,
-        new_fleet_noise=profile.neighbourhood(("all",)).spread,
+        new_fleet_noise=np.array([step_time_noise(profile, t.problem) for t in targets]),
         noise_inflation=_noise_inflation(profile.neighbourhoods, targets),
     )
 
@@ -94,7 +95,7 @@ def memory_fit(
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
     noise, inflation = None, 1.0
     if new_fleet:
-        noise = profile.memory_neighbourhood(("all",)).spread
+        noise = np.array([_memory_noise(profile, target.problem) for target in targets])
         inflation = _noise_inflation(profile.memory_neighbourhoods, targets)
     return Fit(
         profile,
@@ -137,12 +138,16 @@ def _contradicted_runs(
     bare = [o.without_parts() for o in observations]
     bare_fit = time_fit(fit.profile, bare, posterior, new_fleet=True)
     distances = _step_time_distances(fit, estimate)
+    tolerated = {
+        target.key: _CONTRADICTION * noise
+        for target, noise in zip(fit.targets, fit.prior_noise.tolist(), strict=True)
+        if target.quantity == "step_time"
+    }
     bare_distances = _step_time_distances(bare_fit, bare_fit.solve())
     return {
         o.key
         for o, without_parts in zip(observations, bare, strict=True)
-        if o != without_parts
-        and distances[o.key] > bare_distances[o.key] + _CONTRADICTION * fit.prior_noise
+        if o != without_parts and distances[o.key] > bare_distances[o.key] + tolerated[o.key]
     }
 
 
@@ -154,6 +159,30 @@ def _step_time_distances(fit: Fit, estimate: Estimate) -> dict[str, float]:
         for target, residual in zip(fit.targets, residuals, strict=True)
         if target.quantity == "step_time"
     }
+
+
+def step_time_noise(profile: Profile, problem: Problem) -> float:
+    """How far step times of unseen machines scatter: as far as those of published runs that are as
+    sparse or dense. Narrower kinds say less of other machines, since the runs of a stack are mostly
+    those of the organisation that wrote it. What all runs of a sparse model have in common is no
+    noise: a fleet has offsets for it."""
+    spread = profile.neighbourhood(problem.neighbourhood_scopes[:2]).spread
+    if not problem.architecture.is_moe:
+        return spread
+    return math.sqrt(max(spread**2 - _RANDOM_EFFECT_SPREAD**2, (spread / 2) ** 2))
+
+
+def _memory_noise(profile: Profile, problem: Problem) -> float:
+    """The same of peaks of memory."""
+    return profile.memory_neighbourhood(problem.neighbourhood_scopes[:2]).spread
+
+
+def _with_noise_by_density(targets: Sequence[Target]) -> list[Target]:
+    """The same targets, where the sparse and the dense runs of a source scatter each in their own
+    way."""
+    return [
+        replace(target, source=f"{target.source}/{target.problem.density}") for target in targets
+    ]
 
 
 def _noise_inflation(known: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:

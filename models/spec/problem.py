@@ -341,15 +341,20 @@ class Problem:
     @property
     def fleet_scopes(self) -> dict[str, str]:
         """The scopes of the deployment that reports come from (models.calibration.fleet_effects),
-        by what they stand for: all of it, its chip, its stack, or both together."""
+        by what they stand for: all of it, its chip, its stack, or both together; and of sparse
+        models, those that run on both, and the model, told by its number of parameters."""
         chip = self.cluster.chip.id
         stack = self.stack.calibrated_as
-        return {
+        scopes = {
             "all": f"{FLEET}:all",
             "chip": f"{FLEET}:chip:{chip}",
             "stack": f"{FLEET}:stack:{stack}",
             "pair": f"{FLEET}:{chip}/{stack}",
         }
+        if self.architecture.is_moe:
+            scopes["sparse"] = f"{FLEET}:{chip}/{stack}/sparse"
+            scopes["model"] = f"{FLEET}:model:{self.architecture.parameters.total}"
+        return scopes
 
 
 @cached_by_identity(_KEPT_MODULES)

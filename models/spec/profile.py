@@ -94,7 +94,7 @@ class Coefficients:
     bytes."""
     bias_traffic: Number = _positive("generation stack")
     """How many times the outputs of experts are read or written to add their biases."""
-    launch_s: Number = _positive("launch stack")
+    launch_s: Number = _positive("launch stack fleet")
     """Host time of a kernel launch, in seconds."""
     expert_launch_s: Number = _positive("launch stack")
     """Host time of a launch for one expert, in seconds."""

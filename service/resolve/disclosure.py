@@ -67,9 +67,12 @@ class Disclosure:
 
     def _may_name(self, scope: str) -> bool:
         """Whether the tenant knows the chip or the fabric that a scope names, if any: "chip:NAME",
-        "fabric:NAME", or the chip as the first of a pair, "CHIP/STACK"."""
+        "fabric:NAME", or the chip as the first of a pair, "CHIP/STACK". A fleet's models may be
+        anybody's."""
         kind, _, name = scope.removeprefix(f"{FLEET}:").partition(":")
         chip, pair, _ = kind.partition("/")
+        if kind == "model":
+            return False
         if kind == "chip":
             return name in self._known_chips
         if kind == "fabric":

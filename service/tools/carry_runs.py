@@ -29,6 +29,7 @@ from models.spec.workload import Workload
 from service.formats import published_runs
 from service.resolve.explicit_models import explicit_fields
 from service.schemas.architecture import ShapeFields
+from service.schemas.cluster import ClusterSize
 from service.schemas.layout import LayoutFields
 from service.schemas.stack import StackFields
 from service.schemas.workload import WorkloadFields
@@ -116,10 +117,25 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         if cluster.torus_shape:
             document["torus_shape"] = [*cluster.torus_shape]
         return document
+    if (scale_out := _scale_out_of_own_links(cluster)) is not None:
+        return document | {"scale_out_gb_s": scale_out}
     levels = [_without_nulls(asdict(level)) for level in cluster.fabric.levels]
     for level in levels:
         del level["scale"]  # it follows from the order: the innermost is up, the others are out
     return document | {"levels": levels}
+
+
+def _scale_out_of_own_links(cluster: Cluster) -> float | None:
+    """The bandwidth beyond the domain, if that is all in which the cluster's links may differ from
+    those of its chip. Levels in a document are a fabric without a name, of which a profile knows
+    nothing; the links of a chip are named after it."""
+    outer = cluster.fabric.levels[len(cluster.fabric.scale_up) :]
+    if not outer or cluster.fabric.id != cluster.chip.fabric.id:
+        return None
+    scale_out = outer[0].gb_s_per_chip
+    size = ClusterSize(num_chips=cluster.num_chips, scale_out_gb_s=scale_out)
+    alike = size.build(cluster.chip, cluster.chip.fabric)
+    return scale_out if alike.fabric.levels == cluster.fabric.levels else None
 
 
 def _workload(workload: Workload) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from models.calibration.calibrate import apply_estimate
 from models.calibration.fleet_effects import with_fleet_offsets
 from models.calibration.observation import Observation, with_limited_sources
 from models.calibration.posterior import Posterior, shipped_posterior
-from models.calibration.time_and_memory_fits import time_fit
+from models.calibration.time_and_memory_fits import step_time_noise, time_fit
 from models.columns import Array
 from models.cost.predictions import predict
 from models.spec import catalogue
@@ -36,7 +36,7 @@ from models.spec.workload import Workload
 from tests.benchmarks import pages
 
 REPORTS = (5, 20, 200)
-QUIET = 0.05
+_QUIET = 0.05
 _SOURCES = 4
 _IDENTIFIED = 0.9
 
@@ -45,7 +45,7 @@ _IDENTIFIED = 0.9
 class World:
     """How runs differ from what the model says of them: noise of log step time, and a slow-down."""
 
-    noise: float
+    noise: Callable[[Problem], float]
     slowdown: Callable[[Problem], float]
 
 
@@ -113,8 +113,9 @@ class Fleet:
         found = []
         for i in range(count):
             which = int(generator.integers(len(asked)))
-            seconds = times[which] * float(np.exp(world.noise * generator.standard_normal()))
             problem, layout = asked[which]
+            noise = world.noise(problem) * generator.standard_normal()
+            seconds = times[which] * float(np.exp(noise))
             found.append(
                 Observation(
                     key=f"{i:06d}",
@@ -133,6 +134,10 @@ def _seconds(problem: Problem, layout: Layout, profile: Profile) -> float:
     return float(found.step_time_s[0])
 
 
+def quiet(_: Problem) -> float:
+    return _QUIET
+
+
 def as_modelled(_: Problem) -> float:
     return 1.0
 
@@ -143,10 +148,12 @@ def slower_with_scale(problem: Problem) -> float:
 
 
 def worlds(profile: Profile) -> dict[str, World]:
-    expected = profile.neighbourhood(("all",)).spread
+    def expected(problem: Problem) -> float:
+        return step_time_noise(profile, problem)
+
     return {
         "as expected": World(expected, as_modelled),
-        "quiet": World(QUIET, as_modelled),
+        "quiet": World(quiet, as_modelled),
         "another physics": World(expected, slower_with_scale),
     }
 

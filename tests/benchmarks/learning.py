@@ -26,20 +26,17 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration.calibrate import apply_estimate
-from models.calibration.map_fit import Estimate, Fit
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
-from models.calibration.time_and_memory_fits import time_fit
-from models.spec.profile import Profile, priors, shipped_profile
+from models.spec.profile import Profile, shipped_profile
 from service.app import create_app
 from service.resolve.calibration_targets import log_residuals
 from service.resolve.profiles import install_profile, profile_version
 from service.settings import Settings
 from service.store import Store, database
 from service.tools.carry_runs import published_run_documents
-from service.tools.fit_profile import observations
 from tests.benchmarks import fidelity, pages
+from tests.benchmarks.unseen import Unseen
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -97,41 +94,21 @@ class Family:
 def families(rows: list[dict[str, Any]], *, of_organisations: bool = False) -> list[Family]:
     """The families of these rows, each with a profile that saw none of its runs, or none of its
     organisation's."""
-    prior = priors()
-    timed = [o for o in observations(rows, shipped_profile()) if o.step_time_s is not None]
-    fit = time_fit(prior, timed, Posterior.independent())
-    estimate = fit.solve()
-    sizes = Counter(o.source for o in timed)
+    unseen = Unseen(rows)
+    timed = {o.key: o for o in unseen.observations if o.step_time_s is not None}
     reported = {body["id"]: body for body in published_run_documents(rows, shipped_profile())}
-    organisation_of = {o.key: o.organisation for o in timed}
-    organisations = np.array([organisation_of[target.key] for target in fit.targets])
-    sources = np.array([target.source for target in fit.targets])
+    sizes = Counter(o.source for o in timed.values())
     found = []
     for name in sorted(name for name, size in sizes.items() if size >= ENOUGH):
-        unseen = sources == name
+        hidden = {o.key for o in unseen.observations if o.source == name}
         if of_organisations:
-            unseen = np.isin(organisations, organisations[unseen])
-        runs = [o for o in timed if o.source == name]
-        found.append(_family(name, fit, fit.without(unseen, estimate), runs, reported))
+            theirs = {o.organisation for o in unseen.observations if o.key in hidden}
+            hidden = {o.key for o in unseen.observations if o.organisation in theirs}
+        profile, posterior = unseen.without(frozenset(hidden))
+        runs = [o for o in timed.values() if o.source == name and o.key in reported]
+        bodies = [_body(run, reported[run.key]) for run in runs]
+        found.append(Family(name, replace(profile, id="default"), posterior, runs, bodies))
     return found
-
-
-def _family(
-    name: str,
-    fit: Fit,
-    estimate: Estimate,
-    runs: list[Observation],
-    reported: dict[str, dict[str, Any]],
-) -> Family:
-    """The family with the profile of an estimate."""
-    profile, posterior = apply_estimate(fit.profile, fit, estimate)
-    shipped = shipped_profile()
-    everywhere = (shipped.neighbourhood(("all",)),)
-    profile = replace(
-        profile, residual_spread=shipped.residual_spread, neighbourhoods=everywhere, id="default"
-    )
-    known = [run for run in runs if run.key in reported]
-    return Family(name, profile, posterior, known, [_body(run, reported[run.key]) for run in known])
 
 
 def _body(run: Observation, document: dict[str, Any]) -> dict[str, Any]:

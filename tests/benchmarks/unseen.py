@@ -91,19 +91,21 @@ class Unseen:
         labels = {key: label(row) for key, row in self.rows.items()}
         for name in sorted({labels[s.row["id"]] for s in scored}):
             keys = frozenset(key for key in self.rows if labels[key] == name)
-            profile = self._profile_without(keys)
+            profile, _ = self.without(keys)
             mine = (s for s in scored if s.row["id"] in keys)
             result += [Scored.of(s.row, s.run, s.layout, profile) for s in mine]
         return result
 
-    def _profile_without(self, keys: frozenset[str]) -> Profile:
-        """The profile that a fit to all runs but these would make."""
+    def without(self, keys: frozenset[str]) -> tuple[Profile, Posterior]:
+        """The profile that a fit to all runs but these would make, and the joint posterior of what
+        it says of step times."""
         time, memory = self.time, self.memory
         no_time, no_memory = time.dropped(keys), memory.dropped(keys)
         profile, _ = apply_estimate(
             memory.fit.profile, memory.fit, memory.fit.without(no_memory, memory.estimate)
         )
-        profile, _ = apply_estimate(profile, time.fit, time.fit.without(no_time, time.estimate))
+        without = time.fit.without(no_time, time.estimate)
+        profile, posterior = apply_estimate(profile, time.fit, without)
         weight = np.where(no_time, 0.0, time.fit.weight)
         profile = with_published_spreads(
             profile, time.fit, time.estimate, time.without_group, time.groups, weight
@@ -122,9 +124,8 @@ class Unseen:
             between_sources=time.between_sources(no_time, ("step_time",)),
             memory_between_sources=memory.between_sources(no_memory, MEMORY_QUANTITIES),
         )
-        return with_ranges(
-            profile, (measured_run(o) for o in self.observations if o.key not in keys)
-        )
+        seen = (measured_run(o) for o in self.observations if o.key not in keys)
+        return with_ranges(profile, seen), posterior
 
     def recalibrated(self, runs: int) -> dict[str, dict[str, float]]:
         """Median error of a left-out family after learning from so many of its runs: mean over

@@ -336,6 +336,13 @@ def test_the_reason_of_a_promotion_names_no_chip_of_another(guarded: TestClient)
     assert "grows by more than the margin" in shown["promotion"]["reason"]
 
 
+def test_no_model_of_another_is_named(guarded: TestClient) -> None:
+    scopes = ["fleet:model:671026419200", "fleet:h100-sxm-80gb/megatron/sparse"]
+    with guarded.app.state.services.store.of("b", sees_all=False).reading() as rows:
+        shown = Disclosure(rows).terms([{"scope": scope} for scope in scopes])
+    assert shown == [{"scope": scopes[1]}]
+
+
 def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) -> None:
     """Whatever sources its reports name."""
     flood: list[Any] = [

@@ -23,16 +23,25 @@ from models.calibration.observation import (
     with_limited_sources,
 )
 from models.calibration.posterior import Posterior, shipped_posterior
+from models.calibration.time_and_memory_fits import time_fit
 from models.cost.predictions import Predictions, predict
 from models.prediction.prediction import log_spreads
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Neighbourhood, Profile, shipped_profile
-from tests.benchmarks.coverage import Fleet, World, as_modelled, covered, questions, worlds
+from tests.benchmarks.coverage import (
+    Fleet,
+    World,
+    as_modelled,
+    covered,
+    questions,
+    quiet,
+    worlds,
+)
 from tests.benchmarks.problems import problem
 
-QUIET = World(0.05, as_modelled)
+QUIET = World(quiet, as_modelled)
 
 
 @cache
@@ -161,6 +170,51 @@ def test_a_first_report_is_trusted_less_than_one_of_a_fleet_that_is_known() -> N
     first, later = (calibrate(p, [slow], "x", fleet().posterior) for p in (fleet().profile, known))
     moved, further = (np.log(seconds(c.profile) / seconds(fleet().profile)) for c in (first, later))
     assert 0.01 < moved.max() < 0.8 * further.max()
+
+
+def test_reports_of_a_sparse_model_move_it_most_and_dense_models_least() -> None:
+    """What all sparse models of a fleet have in common, and each of them with itself, are offsets
+    of their own: 30% more than predicted says less of a dense model on the same machines."""
+    mixtral, layout = next(asked for asked in questions() if asked[0].architecture.is_moe)
+    larger, llama = (
+        replace(mixtral, architecture=catalogue.architecture(name))
+        for name in ("mixtral-8x22b", "llama-3.1-8b")
+    )
+    slow = [
+        Observation(
+            key=f"{i}",
+            problem=mixtral,
+            layout=layout,
+            step_time_s=1.3 * float(_predicted(mixtral, layout, fleet().profile).step_time_s[0]),
+        )
+        for i in range(5)
+    ]
+    profile = learnt(slow).profile
+
+    def moved(problem: Problem) -> float:
+        before, after = (
+            _predicted(problem, layout, p).step_time_s[0] for p in (fleet().profile, profile)
+        )
+        return float(np.log(after / before))
+
+    assert 0 < moved(llama) < 0.75 * moved(larger)
+    assert moved(larger) < 0.9 * moved(mixtral)
+
+
+def test_a_report_is_as_noisy_as_published_runs_that_are_as_sparse() -> None:
+    """But for what all runs of a sparse model have in common, for which there is an offset."""
+    observations = reported(9, 40)[1]
+    fit = time_fit(fleet().profile, observations, fleet().posterior, new_fleet=True)
+    of_model = next(
+        term.spread
+        for term in fleet().profile.terms
+        if term.coefficient == "compute_overhead" and term.scope.startswith("fleet:model:")
+    )
+    for target, noise in zip(fit.targets, fit.prior_noise, strict=True):
+        density = "sparse" if target.problem.architecture.is_moe else "dense"
+        spread = fleet().profile.neighbourhood(("all", f"all/{density}")).spread
+        common = of_model if density == "sparse" else 0.0
+        assert np.hypot(noise, common) == pytest.approx(spread)
 
 
 def test_a_fleet_begins_where_everybody_is() -> None:

@@ -100,6 +100,9 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
         problem = Resolver(rows).resolve(run.question(profile.software_year)).problem
     layouts = Layouts.of([run.layout.build()])
     assert run.layout.build() in direct.alternatives
+    # The same offsets apply, but that links which are nobody's own have no name.
+    is_named = "levels" not in document["cluster"]
+    assert (problem.scopes == direct.problem.scopes) == is_named
     # A report of the same document means the same.
     assert run.layout.with_stack_defaults(problem).build() == run.layout.build()
     here = predict(problem, layouts, profile.coefficients(problem.scopes))
