@@ -30,8 +30,8 @@ from models.spec.profile import Profile, Term, TermKey, to_natural
 
 # Of the prior's spread. A smaller shift moves no prediction by a tenth of a percent.
 _VISIBLE_SHIFT = 0.02
-# Of an offset's spread. What a smaller shift would move is a twentieth of what nobody knows.
-_TOLD_SHIFT = 0.05
+# Of an offset's spread. What a smaller shift would move is a twelfth of what nobody knows.
+_TOLD_SHIFT = 0.08
 # A term whose posterior spread is below this share of its prior's is in the joint posterior.
 _INFORMED_SHARE = 0.98
 

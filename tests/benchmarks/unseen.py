@@ -31,11 +31,8 @@ Row = dict[str, Any]
 
 
 class _LeavingOut:
-    """A fit to all runs, and what it says of runs that were left out.
-
-    Leaving runs out re-solves the fit, linearised around the estimate from all of them
-    (models.calibration.map_fit.Fit.without).
-    """
+    """A fit to all runs, and what it says of runs that were left out, to first order around the
+    estimate from all of them: of many sets of runs, for how far these and sources scatter."""
 
     def __init__(self, fit: Fit, rows: dict[str, Row]) -> None:
         self.fit = fit
@@ -78,6 +75,7 @@ class Unseen:
         self.memory = _LeavingOut(memory_fit(priors(), self.observations, independent), self.rows)
         self.fit, self.estimate = self.time.fit, self.time.estimate
         self.keys = self.time.keys
+        self._without = dict[frozenset[str], tuple[Profile, Posterior]]()
 
     @property
     def free_coefficients(self) -> float:
@@ -99,12 +97,17 @@ class Unseen:
     def without(self, keys: frozenset[str]) -> tuple[Profile, Posterior]:
         """The profile that a fit to all runs but these would make, and the joint posterior of what
         it says of step times."""
+        if keys not in self._without:
+            self._without[keys] = self._fitted_without(keys)
+        return self._without[keys]
+
+    def _fitted_without(self, keys: frozenset[str]) -> tuple[Profile, Posterior]:
         time, memory = self.time, self.memory
         no_time, no_memory = time.dropped(keys), memory.dropped(keys)
         profile, _ = apply_estimate(
-            memory.fit.profile, memory.fit, memory.fit.without(no_memory, memory.estimate)
+            memory.fit.profile, memory.fit, memory.fit.solve_without(no_memory, memory.estimate)
         )
-        without = time.fit.without(no_time, time.estimate)
+        without = time.fit.solve_without(no_time, time.estimate)
         profile, posterior = apply_estimate(profile, time.fit, without)
         weight = np.where(no_time, 0.0, time.fit.weight)
         profile = with_published_spreads(
