@@ -20,19 +20,18 @@ from models.columns import Array
 _MIN_RUNS = 3
 # Sources that have to be there to say how far they lie from each other.
 _MIN_SOURCES = 5
-# The share of sources whose distance the spread is made to match. Of step times it is half of them:
-# sources farther away than a normal distribution has it have chips or software of which the fit has
-# no run, for which the terms without runs account. Memory has hardly any such terms.
-_SHARE_OF_TIME = 0.5
-_SHARE_OF_MEMORY = 0.8
+# The share of sources, the nearest, whose distances tell the spread. Sources farther away than a
+# normal distribution has it have chips or software of which the fit has no run, for which the terms
+# without runs account.
+_NEAREST = 0.8
 
 
 def between_sources(
     fit: Fit, estimate: Estimate, organisations: Mapping[str, str], quantities: tuple[str, ...]
 ) -> float:
     """The standard deviation of what the runs of a source have in common, of the log of one of
-    these quantities: that of a normal distribution with the same central half, or 80%, as the
-    medians of the sources' residuals by fits that saw no run of their organisation.
+    these quantities, by the medians of the sources' residuals under fits that saw no run of their
+    organisation: that of a normal distribution whose nearest four fifths have their mean square.
 
     A source is an organisation with one stack. `organisations` names that of each key. A stack that
     no other organisation ran is left out: it is new to such a fit, which the terms without runs
@@ -57,13 +56,19 @@ def spread_of_sources(
             stack = target.problem.stack.calibrated_as
             members[stack, str(names[i])].append(i)
             organisations[stack].add(str(names[i]))
-    medians = [
+    medians = sorted(
         abs(float(np.median(residuals[rows])))
         for (stack, _), rows in members.items()
         if len(rows) >= _MIN_RUNS and len(organisations[stack]) > 1
-    ]
+    )
     if len(medians) < _MIN_SOURCES:
         return 0.0
-    share = _SHARE_OF_TIME if "step_time" in quantities else _SHARE_OF_MEMORY
-    deviations = NormalDist().inv_cdf((1 + share) / 2)
-    return round(float(np.quantile(medians, share)) / deviations, 4)
+    nearest = np.array(medians[: round(_NEAREST * len(medians))])
+    return round(float(np.sqrt(np.mean(nearest**2) / _mean_square_of_nearest())), 4)
+
+
+def _mean_square_of_nearest() -> float:
+    """Of a standard normal distribution cut off beyond its nearest share."""
+    normal = NormalDist()
+    end = normal.inv_cdf((1 + _NEAREST) / 2)
+    return 1 - 2 * end * normal.pdf(end) / _NEAREST
