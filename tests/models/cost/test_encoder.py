@@ -51,7 +51,7 @@ def plain_coefficients(problem: Problem) -> Coefficients:
     return replace(
         PROFILE.coefficients(problem.scopes),
         gemm_16=0.5, attention=0.25, gemm_tail_waves=0.0, elementwise_traffic=0.0,
-        launch_s=0.0, compute_overhead=1.0, ageing=0.0, activation_memory=1.0,
+        memory=1.0, launch_s=0.0, compute_overhead=1.0, ageing=0.0, activation_memory=1.0,
     )  # fmt: skip
 
 
