@@ -8,12 +8,11 @@ from typing import Any
 
 from models.cost.predictions import Predictions
 from models.prediction.prediction import predictions_of
-from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.stack import Stack
-from models.spec.switches import Switch, applies, as_launched, as_of, switches_of
+from models.spec.switches import Switch, applies, as_launched, switches_of
 
 _NO_BEHAVIOUR = ("id", "name", "aliases", "vendors", "like", "source", "age_years")
 _FIELDS = tuple(one.name for one in fields(Stack) if one.name not in _NO_BEHAVIOUR)
@@ -43,10 +42,7 @@ def unsaid_fields(
     is launched.
     """
     stack = problem.stack
-    base = catalogue.stack(stack.id)
-    if stack.age_years:
-        base = as_of(base, profile.software_year - stack.age_years)
-    launched = as_launched(problem, layout, base)
+    launched = as_launched(problem, layout, profile.software_year)
     differing = [
         name
         for name in _FIELDS

@@ -84,9 +84,9 @@ class Target:
 class Estimate:
     """The terms that a fit found, with predictions around them, and their posterior covariance.
 
-    `common_noise` (runs,) is the standard deviation of each run's residual if that of all sources
-    had the same share of what was expected, and `noise` (runs,) that of its own source. `spread` is
-    the median of the first.
+    `common_noise` (runs,) is the noise that is expected of each run times one factor, which all
+    sources share; `noise` (runs,) has the factor of its own source. `spread` is the median of the
+    first.
     """
 
     linear: Linearisation

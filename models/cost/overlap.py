@@ -123,7 +123,8 @@ def expose_layer(
     repeated_tensor = 1.0 + regime.share * policy.tensor
     tensor = Pair(part.tensor, part.tensor * repeated_tensor)
     if f.overlap_tensor:
-        beside = Pair(ahead - kernels.forward, back - kernels.backward)
+        # Attention may be all that there is, and more than a backward that repeats none of it.
+        beside = Pair(max(ahead - kernels.forward, 0.0), max(back - kernels.backward, 0.0))
         hidden = Pair(0.0, 0.0)
         if row.sequence_parallel and not mesh.tensor_across_domains:
             hidden = hidden_tensor(c, tensor, beside)

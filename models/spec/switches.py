@@ -155,8 +155,7 @@ def release_of(stack_id: str, year: float) -> str | None:
 
 
 def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
-    """The switches that came since that year, or that the framework, told nothing, now has
-    otherwise."""
+    """The switches that the framework, told nothing, now has otherwise than that year."""
     return tuple(
         switch
         for switch in switches_of(stack)
@@ -229,10 +228,14 @@ def launch_arguments(problem: Problem, layout: Layout) -> dict[str, Any]:
     return arguments
 
 
-def as_launched(problem: Problem, layout: Layout, base: Stack) -> Stack:
-    """What the framework is with the launch arguments of a layout: `base`, the stack that nobody
-    changed, with the switches that mean something for the layout set as the problem has them, and
-    with whatever else their arguments decide."""
+def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack:
+    """What the framework is with the launch arguments of a layout: the stack of the catalogue that
+    nobody changed, as old before `software_year` as the problem's, with the switches that mean
+    something for the layout set as the problem has them, and with whatever else their arguments
+    decide."""
+    base = catalogue.stack(problem.stack.id)
+    if problem.stack.age_years:
+        base = as_of(base, software_year - problem.stack.age_years)
     said = {
         switch.field: getattr(problem.stack, switch.field)
         for switch in switches_of(problem.stack)

@@ -459,7 +459,7 @@ def _expert_loop(problem: Problem) -> list[str]:
         return [
             "all experts of a device are multiplied at once, as transformers does from 5.0 on with"
             " PyTorch 2.9: stack.experts_at_once = false where Python goes through them one by one,"
-            " as before, which takes many times as long"
+            " as before, which can take several times as long where experts are many"
         ]
     cure = (
         'transformers from 5.0 on multiplies for all at once (experts_implementation="grouped_mm")'

@@ -149,7 +149,10 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
     found = unsaid_fields(job.problem, shipped_profile(), job.layout, said)
     if found and not format_.is_of_script:
         first = found[0]
+        launched = {each.field: each.launched for each in found}
         cure = f"{_why_unsaid(format_, job, first)}; ask with {_shown(first.launched)}"
+        if len(found) > 1:
+            cure += f", and the stack with {json.dumps(launched)} in all"
         raise Inexpressible(format_.name, f"stack.{first.field}", first.value, cure)
     return found
 
@@ -183,8 +186,9 @@ def _on_release(format_: LaunchFormat, job: Job, question: Question) -> Iterator
         return
     older = release or f"of {stack.age_years:.2g} years earlier"
     note = (
-        f"These are settings of {format_.framework} {format_.release}, and {stack.id} {older} is"
-        " predicted, which may lack some or name them otherwise: hold them against its own."
+        f"These settings are for {format_.framework} {format_.release}. The prediction is for"
+        f" {stack.id} {older}, which may lack some of them or name them differently: compare them"
+        " with that release."
     )
     changed = [
         switch.name
@@ -192,7 +196,7 @@ def _on_release(format_: LaunchFormat, job: Job, question: Question) -> Iterator
         if applies(switch, job.problem, job.layout)
     ]
     if changed:
-        note += f" Of its switches, {', '.join(changed)} came or changed since."
+        note += f" The default of {', '.join(changed)} has changed since."
     yield note
 
 

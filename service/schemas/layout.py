@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -38,7 +38,7 @@ Module = Literal[
     "alternate_mm",
     "grouped_mm",
 ]
-Modules = Annotated[list[Module], Field(max_length=9)]
+Modules = Annotated[list[Module], Field(max_length=len(get_args(Module)))]
 ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(reject_boolean)]
 MicroBatchTokens = Annotated[int, Field(ge=1, le=10**9)]
 LayersPerChunk = Annotated[
@@ -208,7 +208,7 @@ class ConstraintFields(Wire):
     schedule: OneOrMany[Schedule] | None = None
     balanced: OneOrMany[bool] | None = None
     recompute: OneOrMany[Recompute] | None = None
-    recompute_modules: Annotated[list[Module], Field(min_length=1, max_length=9)] | None = None
+    recompute_modules: Annotated[Modules, Field(min_length=1)] | None = None
     """The modules that selective recompute takes, all of them, instead of the sets that the stack
     offers."""
     recompute_layers: OneOrMany[Annotated[int, Field(ge=0, le=10**4)]] | None = None

@@ -142,8 +142,8 @@ class StackFields(Wire):
     experts_at_once: bool | None = None
     """One grouped kernel multiplies for all experts of a device."""
     expert_loop: Literal["kernels", "modules", "gathered_modules"] | None = None
-    """Otherwise a loop calls for each expert kernels, a module of Python, or such a module whose
-    matrices ZeRO 3 gathers one by one."""
+    """What a loop calls for each expert where `experts_at_once` is false, which this field implies:
+    kernels, a module of Python, or such a module whose matrices ZeRO 3 gathers one by one."""
     fused_routing: bool | None = None
     """Router, permutations and dispatch are a few fused kernels."""
     running_balance: bool | None = None
@@ -163,6 +163,8 @@ class StackFields(Wire):
 
     def build(self, base: Stack) -> Stack:
         changes = {name: as_tuples(value) for name, value in self.changes().items()}
+        if "expert_loop" in changes:
+            changes.setdefault("experts_at_once", False)
         version = changes.pop("version", None)
         year = self._software_year(base.id, version)
         if year is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, RowMapping, func, select, update
+from sqlalchemy import CursorResult, RowMapping, Select, func, select, update
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
@@ -83,19 +83,12 @@ class Profiles:
 
     def latest(self, id_: str, origin: str | None = None) -> ProfileVersionRow:
         """The latest version of a profile that all share, which always has one."""
-        query = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
-        if origin is not None:
-            query = query.where(ProfileVersionRow.origin == origin)
-        return self._session.scalars(
-            query.order_by(ProfileVersionRow.version.desc()).limit(1)
-        ).one()
+        return self._session.scalars(_newest_first(id_, origin).limit(1)).one()
 
     def find_latest(self, id_: str) -> ProfileVersionRow | None:
         """The latest version of any profile; None where there is none, as of a tenant's own whose
         policy was set first."""
-        versions = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
-        newest_first = versions.order_by(ProfileVersionRow.version.desc())
-        return self._session.scalars(newest_first.limit(1)).first()
+        return self._session.scalars(_newest_first(id_).limit(1)).first()
 
     def revision(self, id_: str) -> int:
         """The profile's revision as this transaction has left it."""
@@ -132,3 +125,11 @@ class Profiles:
             .execution_options(synchronize_session="fetch")
         )
         return isinstance(result, CursorResult) and result.rowcount == 1
+
+
+def _newest_first(id_: str, origin: str | None = None) -> Select[tuple[ProfileVersionRow]]:
+    """The versions of a profile, or those of one origin."""
+    versions = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
+    if origin is not None:
+        versions = versions.where(ProfileVersionRow.origin == origin)
+    return versions.order_by(ProfileVersionRow.version.desc())

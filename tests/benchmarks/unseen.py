@@ -31,8 +31,11 @@ Row = dict[str, Any]
 
 
 class _LeavingOut:
-    """A fit to all runs, and what it says of runs that were left out, to first order around the
-    estimate from all of them: of many sets of runs, for how far these and sources scatter."""
+    """A fit to all runs, and what it says of runs that were left out.
+
+    Leaving many sets of runs out one by one is done to first order around the estimate from all of
+    them. It serves only the spreads of intervals.
+    """
 
     def __init__(self, fit: Fit, rows: dict[str, Row]) -> None:
         self.fit = fit

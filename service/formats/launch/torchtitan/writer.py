@@ -12,7 +12,8 @@ from models.spec.architecture import Architecture
 from models.spec.identity import cached_by_identity
 from models.spec.layout import AXES, Layout
 from models.spec.problem import Problem
-from models.spec.switches import launch_arguments
+from models.spec.profile import shipped_profile
+from models.spec.switches import as_launched, launch_arguments
 from models.spec.workload import Workload
 from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
@@ -125,7 +126,8 @@ def _require_expressible(job: Job) -> None:
 
 
 def _is_own_selective(job: Job) -> bool:
-    own = catalogue.stack(NAME).selective[0]
+    launched = as_launched(job.problem, job.layout, shipped_profile().software_year)
+    own = launched.selective[0]
     given = job.layout.recompute_modules or own
     has_module = job.problem.has_module
     return set(filter(has_module, given)) == set(filter(has_module, own))

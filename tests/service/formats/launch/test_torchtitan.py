@@ -21,6 +21,7 @@ from service.formats.launch.torchtitan import writer as torchtitan_writer
 from service.formats.launch.torchtitan.pipeline import generated_split, split_settings
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
+from service.schemas.stack import StackFields
 from service.schemas.workload import WorkloadFields
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 
@@ -189,6 +190,20 @@ def test_a_model_that_no_config_function_trains_has_placeholders() -> None:
     assert "config" not in configuration.settings
     assert "mixtral-8x7b" in configuration.placeholders["config"]
     assert any("mixtral-8x7b" in note for note in configuration.notes)
+
+
+@pytest.mark.parametrize("asked", [{"launch": "eager"}, {"version": "0.2.0"}])
+def test_the_selective_policy_is_that_of_the_kernels_and_of_the_release(
+    asked: dict[str, str],
+) -> None:
+    """Both compute the products of experts again, which compiled code of today does not."""
+    stack = StackFields.model_validate({"name": "torchtitan", **asked}).build(SPARSE.stack)
+    job = job_of(replace(SPARSE, stack=stack), dp_shard=16, ep=4, zero_stage=3)
+    assert "grouped_mm" in job.layout.recompute_modules
+    assert torchtitan_writer.write(job).settings["activation_checkpoint"] == "selective"
+    today = replace(job, problem=SPARSE)
+    with pytest.raises(Inexpressible, match="leave recompute_modules out"):
+        torchtitan_writer.write(today)
 
 
 def test_graphs_go_with_neither_pipelines_nor_experts() -> None:
