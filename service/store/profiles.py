@@ -127,7 +127,7 @@ class Profiles:
         return isinstance(result, CursorResult) and result.rowcount == 1
 
 
-def _newest_first(id_: str, origin: str | None = None) -> Select[tuple[ProfileVersionRow]]:
+def _newest_first(id_: str, origin: str | None = None) -> Select[ProfileVersionRow]:
     """The versions of a profile, or those of one origin."""
     versions = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
     if origin is not None:
