@@ -333,9 +333,10 @@ def test_a_launch_of_an_earlier_release_says_that_it_is_of_today(
     layout = {"dp_shard": 64, "zero_stage": 1 if stack == "megatron" else 3}
     asked = {**QUESTION, "stack": {"name": stack, "version": version}}
     launch = predicted(client, asked, layout)["launch"]
-    (note,) = [note for note in launch["notes"] if "is predicted, which may lack" in note]
-    assert f"{launch['framework']} {launch['version']}, and {stack} {version} is" in note
-    changed = note.partition("Of its switches, ")[2].removesuffix(" came or changed since.")
+    (note,) = [note for note in launch["notes"] if "which may lack some of them" in note]
+    assert f"for {launch['framework']} {launch['version']}. The prediction is for" in note
+    assert f" for {stack} {version}, which" in note
+    changed = note.partition("The default of ")[2].removesuffix(" has changed since.")
     assert changed.split(", ") == (changed_since or [""])
 
 
@@ -343,7 +344,7 @@ def test_a_launch_of_an_earlier_release_says_that_it_is_of_today(
 def test_a_launch_of_the_newest_release_is_as_it_is(client, software: dict[str, str]) -> None:
     asked = {**QUESTION, "stack": {"name": "torchtitan", **software}}
     launch = predicted(client, asked, {"dp_shard": 64, "zero_stage": 3})["launch"]
-    assert not any("is predicted, which may lack" in note for note in launch["notes"])
+    assert not any("which may lack some of them" in note for note in launch["notes"])
 
 
 @pytest.mark.parametrize(
@@ -358,7 +359,7 @@ def test_a_launch_of_software_of_an_age_names_its_release(
 ) -> None:
     asked = {**QUESTION, "stack": {"name": stack, "age_years": age_years}}
     launch = predicted(client, asked, SHARDED)["launch"]
-    assert any(f"and {said} is predicted" in note for note in launch["notes"])
+    assert any(f"The prediction is for {said}, which" in note for note in launch["notes"])
 
 
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
