@@ -281,8 +281,8 @@ class Fit:
 
     def solve_without(self, dropped: Array, estimate: Estimate) -> Estimate:
         """The estimate from all targets but those in the mask `dropped`, searched for from that of
-        all. Where terms far from their priors are known from these targets alone, the first order
-        of `without` takes too long a step."""
+        all. Where terms far from their priors are known from these targets alone, the step of
+        `solve_reweighted` is too long."""
         return self._searched_from(estimate.linear, np.where(dropped, 0.0, self.weight))
 
     def _searched_from(self, linear: Linearisation, weight: Array) -> Estimate:
@@ -316,13 +316,6 @@ class Fit:
             self._residual_less_effects(linear, weight, estimate.noise), weight
         )
         return self._linearised_minimum(linear, weight, self.noise_inflation * noise, 0.0)
-
-    def without(self, dropped: Array, estimate: Estimate) -> Estimate:
-        """The estimate from all targets but those in the mask `dropped`, to first order around
-        another."""
-        weight = np.where(dropped, 0.0, self.weight)
-        theta = self.solve_reweighted(weight, estimate)
-        return self._laplace(estimate.linear.at(theta), weight, estimate.noise)
 
     def held_out_predictions(self, folds: Array, estimate: Estimate) -> Array:
         """Cross-validation: log predictions of every target by an estimate that saw no target of

@@ -468,7 +468,7 @@ def _expert_loop(problem: Problem) -> list[str]:
         return [f"Python goes through experts one by one: {cure}"]
     return [
         "Python goes through experts one by one, and ZeRO 3 gathers every matrix of each by itself:"
-        f" deepspeed.utils.set_z3_leaf_modules has it gather those of a layer at once"
+        " deepspeed.utils.set_z3_leaf_modules has it gather those of a layer at once"
         f' (stack.expert_loop = "modules"), and {cure}'
     ]
 
