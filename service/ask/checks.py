@@ -20,8 +20,9 @@ from service.ask.check_size import shortened
 from service.ask.oom_history import least_failed_gib, oom_warnings, out_of_memory_runs
 from service.field_violations import echoed_value, truncate
 from service.formats.launch.formats import FORMATS, LaunchFormat, format_of_stack
-from service.formats.launch.job import Changes, Stop
+from service.formats.launch.job import Changes
 from service.formats.launch.knob_settings import KNOB_SETTINGS, alternatives_in_settings
+from service.formats.settings.stop import Stop
 from service.resolve.answer_basis import grounds
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
 from service.resolve.launch_changes import LaunchChanges

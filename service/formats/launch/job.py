@@ -3,17 +3,17 @@ configuration itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from models.cost.stage_partition import layers_of_chunks
 from models.errors import Invalid
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from service.formats.launch.machines import Machines
+from service.formats.settings.stop import Stop
 
-Value = TypeVar("Value")
 Changes = Mapping[str, Any]
 """Settings to read in place of those of a text, by their names; None for one that is left out."""
 NO_CHANGES: Changes = {}
@@ -134,45 +134,6 @@ class LaunchConfiguration:
     """Options of sbatch, without dashes: nodes, ntasks-per-node, segment. True has no value."""
     notes: tuple[str, ...] = ()
     """What a person must know or do besides, a sentence each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """A reason at which the framework stops before the first step."""
-
-    setting: str
-    """As the framework writes it."""
-    value: object
-    rule: str
-    cure: str = ""
-    """What to write instead; empty where the rule says it."""
-    hides_layout: bool = False
-    """The layout that would run cannot be told, and the one that is read is another."""
-
-
-class Stopped(Invalid):
-    """A framework's parser takes a setting, and what comes behind it refuses to start."""
-
-    def __init__(self, setting: str, value: object, rule: str, cure: str = "") -> None:
-        shown = setting if value is None else f"{setting} {value}"
-        super().__init__("launch.arguments", shown, rule)
-        self.stop = Stop(setting=setting, value=value, rule=rule, cure=cure, hides_layout=True)
-
-
-class Stops:
-    """Collects the reasons to stop, so that the rest of a configuration can be read."""
-
-    def __init__(self) -> None:
-        self.found: list[Stop] = []
-
-    def attempt(self, read: Callable[[], Value], instead: Value) -> Value:
-        """What is read; or, where the framework stops at it, what stands in for it."""
-        try:
-            return read()
-        except Stopped as stopped:
-            if stopped.stop not in self.found:
-                self.found.append(stopped.stop)
-            return instead
 
 
 def with_changes(settings: Mapping[str, Any], changes: Changes) -> dict[str, Any]:

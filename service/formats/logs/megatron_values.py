@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from models.errors import Invalid, Unsupported
-from service.formats.launch.job import Stopped
+from service.formats.settings.stop import Stopped
 
 DUMP_PATH = "log.arguments"
 _TYPED_PATH = "launch.arguments"

@@ -15,8 +15,9 @@ from models.errors import Invalid, UnknownName
 from models.layouts.rules import broken_rules
 from service.errors import Refused
 from service.formats.launch.formats import FORMATS
-from service.formats.launch.job import LaunchReading, Stop
+from service.formats.launch.job import LaunchReading
 from service.formats.launch.megatron import reader as megatron_reader
+from service.formats.settings.stop import Stop
 from service.resolve import launched_question as module
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.resolution import Resolver

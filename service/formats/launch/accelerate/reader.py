@@ -24,17 +24,11 @@ from service.formats.launch.documents import (
     shown,
 )
 from service.formats.launch.facts import facts
-from service.formats.launch.job import (
-    NO_CHANGES,
-    Changes,
-    LaunchReading,
-    Stopped,
-    Stops,
-    with_changes,
-)
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
 from service.formats.launch.shell_script import PATH, Script, read_script
 from service.formats.launch.shell_words import require_arguments_defined, unwrapped
 from service.formats.launch.switch_settings import known_release, take_switches
+from service.formats.settings.stop import Stopped, Stops
 
 _COMMAND = re.compile(r"\baccelerate(?:[\w.-]*launch\b|\s+launch\b)", re.ASCII)
 _KINDS = {

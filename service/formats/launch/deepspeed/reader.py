@@ -19,18 +19,10 @@ from service.formats.launch.documents import (
     shown,
 )
 from service.formats.launch.facts import facts
-from service.formats.launch.job import (
-    NO_CHANGES,
-    Changes,
-    LaunchReading,
-    Stop,
-    Stopped,
-    Stops,
-    in_words,
-    with_changes,
-)
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words, with_changes
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.switch_settings import known_release, take_switches
+from service.formats.settings.stop import Stop, Stopped, Stops
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
 _MOST_VALUES = 4  # that a cure names

@@ -22,16 +22,7 @@ from service.formats.launch.field_table import (
     suggestion,
     unknown_setting,
 )
-from service.formats.launch.job import (
-    NO_CHANGES,
-    Changes,
-    LaunchReading,
-    Stop,
-    Stopped,
-    Stops,
-    in_words,
-    with_changes,
-)
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words, with_changes
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
@@ -44,6 +35,7 @@ from service.formats.launch.shell_words import (
     split_command,
 )
 from service.formats.launch.switch_settings import switch_fields
+from service.formats.settings.stop import Stop, Stopped, Stops
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
 _DOCUMENT = re.compile(

@@ -18,7 +18,7 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases, switches_of
 from service.formats.launch.documents import read_yaml
-from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, Stops
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
@@ -52,6 +52,7 @@ from service.formats.logs.megatron_layers import (
 from service.formats.logs.megatron_models import read_model, require_layer_pattern
 from service.formats.logs.megatron_values import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
+from service.formats.settings.stop import Stops
 
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _FEWEST_DUMPED = 3

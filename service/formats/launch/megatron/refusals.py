@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from service.formats.launch.job import Stop
 from service.formats.logs.megatron_values import Arguments
+from service.formats.settings.stop import Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,7 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.launch.documents import read_yaml
-from service.formats.launch.job import (
-    NO_CHANGES,
-    Changes,
-    LaunchReading,
-    Stops,
-    with_changes,
-)
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
 from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron.fields import flag_of_argument
 from service.formats.launch.megatron.reader import (
@@ -55,6 +49,7 @@ from service.formats.launch.shell_words import (
 )
 from service.formats.logs.megatron_values import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
+from service.formats.settings.stop import Stops
 
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*(?:\.\w+)+)\s+=\s+(\S.*?)\s*(?:#.*)?", re.ASCII)
 _YAML_LINE = re.compile(r"\s*(-\s.*|[A-Za-z_][\w.-]*\s*:(\s.*)?)", re.ASCII)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from service.formats.launch.job import Stopped
+from service.formats.settings.stop import Stopped
 
 SCHEDULES: Mapping[str, str] = {"1f1b": "1F1B", "afab": "GPipe", "interleaved": "Interleaved1F1B"}
 """PyTorch's names of the schedules that layouts of torchtitan may have."""

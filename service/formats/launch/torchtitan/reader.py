@@ -19,16 +19,7 @@ from service.formats.launch.field_table import (
     suggestion,
     unknown_setting,
 )
-from service.formats.launch.job import (
-    NO_CHANGES,
-    Changes,
-    LaunchReading,
-    Stop,
-    Stopped,
-    Stops,
-    in_words,
-    with_changes,
-)
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words, with_changes
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, require_arguments_defined, split_command
@@ -44,6 +35,7 @@ from service.formats.launch.torchtitan.writer import (
     RELEASE,
     TABLE,
 )
+from service.formats.settings.stop import Stop, Stopped, Stops
 
 _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
 _GROUP_OPTION = re.compile(

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from service.formats.launch.job import Stop
 from service.formats.launch.torchtitan.writer import RECOMPUTE
+from service.formats.settings.stop import Stop
 
 _GRAPHS = "training.disable_cuda_graphs"
 _ASYNC = "compile.enable_async_tensor_parallel"

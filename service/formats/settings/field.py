@@ -1,0 +1,127 @@
+"""One setting of a framework, and the values that it takes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from models.errors import Invalid
+from service.formats.launch.shell_words import require_defined, undefined_variables
+from service.formats.settings.reservation import COULD_MATTER, GIVE_FIELDS
+
+ARGUMENTS = "launch.arguments"
+"""The field that errors of a launch configuration name."""
+Use = Literal["read", "no_account", "not_described"]
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+_NONE = ("none", "null", "~", "")
+_MOST_SHOWN = 80  # characters of a name or a value that an answer repeats: one line of a terminal
+_LARGEST = 10**15  # no count or size of a job is larger, and floats are exact up to here
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a word",
+    "list": "a list",
+    "lists": "a list of lists",
+}
+_TYPES: Mapping[str, type] = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "list": list,
+    "lists": list,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One setting of a framework, as its own source declares it."""
+
+    name: str
+    kind: str
+    """int, float, bool, str, list, lists (of lists) or any."""
+    default: Any = None
+    is_optional: bool = False
+    use: Use = "read"
+    choices: tuple[Any, ...] = ()
+    reason: str = COULD_MATTER
+    """Why it matters, of a setting that is not described."""
+    cure: str = GIVE_FIELDS
+    """How to say it otherwise, of a setting that is not described."""
+
+    def parse(self, written: str) -> Any:
+        """The value of a text. Raises Invalid where it is of another type or no choice, and where
+        it is a variable of unknown value, unless the field is of no account."""
+        if self._may_be_undefined(written):
+            return written
+        require_defined(self.name, written)
+        if self.is_optional and written.lower() in _NONE:
+            return None
+        return self.checked(self._typed(written))
+
+    def checked(self, value: Any) -> Any:
+        """The value of a document's member. Raises Invalid as `parse` does."""
+        if value is None and (self.is_optional or self.kind == "any"):
+            return None
+        if self._may_be_undefined(value):
+            return value
+        if isinstance(value, str) and self.kind in ("int", "float", "bool"):
+            return self.parse(value)
+        if self.kind == "int" and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value) if abs(value) <= _LARGEST else math.inf
+        is_number = self.kind in ("int", "float") and isinstance(value, (int, float))
+        if is_number and not abs(value) <= _LARGEST:
+            raise self.invalid(value, f"must be a number up to {_LARGEST:g}")
+        expected = _TYPES.get(self.kind)
+        is_mistaken_truth = isinstance(value, bool) and self.kind != "bool"
+        if expected and (not isinstance(value, expected) or is_mistaken_truth):
+            raise self.invalid(value, f"must be {_KINDS[self.kind]}")
+        if self.choices and value not in self.choices:
+            known = ", ".join(str(choice) or '""' for choice in self.choices)
+            raise self.invalid(value, f"must be one of {known}")
+        return value
+
+    def invalid(self, value: Any, rule: str) -> Invalid:
+        """An error about a value of this field."""
+        return Invalid(ARGUMENTS, shown(self.name, value), rule)
+
+    def _may_be_undefined(self, value: Any) -> bool:
+        """Whether a value is a variable of unknown value, and that does not matter."""
+        is_variable = isinstance(value, str) and bool(undefined_variables(value))
+        return self.use == "no_account" and is_variable
+
+    def _typed(self, written: str) -> Any:
+        try:
+            if self.kind == "int":
+                return int(written.replace("_", ""))
+            if self.kind == "float":
+                return float(written)
+        except ValueError:
+            raise self.invalid(written, f"must be {_KINDS[self.kind]}") from None
+        if self.kind == "bool":
+            return self._truth(written)
+        if self.kind == "list":
+            return [part.strip(" '\"") for part in written.strip("[]").split(",") if part]
+        return written
+
+    def _truth(self, written: str) -> bool:
+        if written.lower() not in (*_TRUE, *_FALSE):
+            raise self.invalid(written, "must be true or false")
+        return written.lower() in _TRUE
+
+
+def shown(name: str, value: object) -> str:
+    """A setting as an answer repeats it, `bf16.enabled = true`, cut where it is long."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return f"{_cut(name)} = {_cut(text)}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

@@ -1,0 +1,164 @@
+"""The settings that one launch gives, asked for by name and sorted by the framework's table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.formats.settings.field import Field, shown
+from service.formats.settings.field_table import FieldTable
+from service.formats.settings.reservation import Reservation
+from service.formats.settings.spelling import nearest
+from service.formats.settings.stop import Stop
+
+_AUTO = "auto"
+_MOST_HINTS = 20  # unknown names for which a known one is looked up, which takes milliseconds each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortedSettings:
+    """What was given, by what it means for an answer, apart from what was read."""
+
+    reservations: tuple[Reservation, ...]
+    """Settings that are not described, unless they have their default."""
+    warnings: tuple[str, ...]
+    """Names of which the framework takes no notice, with the nearest that it knows."""
+    stops: tuple[Stop, ...]
+    """Names at which the parser of the framework stops, with the nearest that it knows."""
+    no_account: tuple[str, ...]
+    """Settings that change neither time nor memory."""
+
+
+class Settings:
+    """The settings of one launch, by the names of its framework.
+
+    Values are checked by the table as they are asked for. What a reader finds that it cannot take
+    into account, it reserves.
+    """
+
+    def __init__(self, table: FieldTable, given: Mapping[str, Any]) -> None:
+        self.table = table
+        self.given = dict(given)
+        self.reservations: list[Reservation] = []
+        self.warnings: list[str] = []
+        self.stops: list[Stop] = []
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a setting, or one of an object, is given."""
+        is_object = any(each.startswith(f"{name}.") for each in self.given)
+        return name in self.given or is_object
+
+    def is_auto(self, name: str) -> bool:
+        """Whether another program fills a setting in."""
+        return self.given.get(name) == _AUTO
+
+    def value(self, name: str) -> Any:
+        """The value of a field of the table, of its type; its default where it is not given. Of
+        one that another program fills in and nobody `put`, the default too, with a reservation.
+        Raises Invalid for a value that the field does not take."""
+        field = self.table.fields[name]
+        if name not in self.given:
+            return field.default
+        if self.is_auto(name) and _AUTO not in field.choices and field.default != _AUTO:
+            cure = "write the value that the other program fills in"
+            reason = "another program fills it in, and what it fills in is not in the text"
+            self.reserve(name, reason, cure)
+            return field.default
+        return field.checked(self.given[name])
+
+    def stated(self, name: str) -> Any:
+        """The value of a field where it is given; None where it is not."""
+        return self.value(name) if name in self.given and not self.is_auto(name) else None
+
+    def whole(self, name: str, least: int = 1) -> int | None:
+        """A whole number of at least `least`; None where there is none."""
+        value = self.value(name)
+        if value is None:
+            return None
+        if not isinstance(value, int) or value < least:
+            raise self._field(name).invalid(value, f"must be a whole number from {least} up")
+        return int(value)
+
+    def truth(self, name: str) -> bool:
+        """True or false; false where there is no value."""
+        return bool(self.value(name))
+
+    def word(self, name: str) -> str | None:
+        """A word in lower case. YAML reads `no` as false, which is the word "no" here."""
+        value = self.value(name)
+        if value is None:
+            return None
+        return "no" if value is False else str(value).lower()
+
+    def put(self, name: str, value: Any) -> None:
+        """Fills in a value, such as one of "auto"."""
+        self.given[name] = value
+
+    def reserve(self, name: str, reason: str, cure: str) -> None:
+        """Notes that the value of a setting is not taken into account."""
+        written = shown(name, self.given.get(name, self.table.defaults().get(name)))
+        reservation = Reservation(setting=written, reason=reason, cure=cure)
+        if reservation not in self.reservations:
+            self.reservations.append(reservation)
+
+    def sorted_out(self) -> SortedSettings:
+        """Sorts what was given and is not read, beside what readers noted themselves."""
+        return SortedSettings(
+            reservations=(*self.reservations, *self._not_described()),
+            warnings=(*self.warnings, *self._passed()),
+            stops=(*self.stops, *self._stopped()),
+            no_account=tuple(self._of_no_account()),
+        )
+
+    def _field(self, name: str) -> Field:
+        return self.table.fields[name]
+
+    def _of_use(self, use: str) -> Iterator[tuple[Field, str, Any]]:
+        for name, value in self.given.items():
+            field = self.table.field(name)
+            if field is not None and field.use == use:
+                yield field, name, value
+
+    def _of_no_account(self) -> Iterator[str]:
+        for use in ("no_account", "not_described"):
+            for field, name, value in self._of_use(use):
+                if use == "no_account" or _changes_nothing(field, value):
+                    yield shown(name, value)
+
+    def _not_described(self) -> Iterator[Reservation]:
+        for field, name, value in self._of_use("not_described"):
+            if not _changes_nothing(field, value):
+                yield Reservation(setting=shown(name, value), reason=field.reason, cure=field.cure)
+        if self.table.unknown == "open":
+            for name, value, near in self._unknown():
+                reason = f"{self.table.package} {self.table.release} has no such setting"
+                cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
+                yield Reservation(setting=shown(name, value), reason=reason, cure=cure)
+
+    def _passed(self) -> Iterator[str]:
+        if self.table.unknown == "passes":
+            for name, value, near in self._unknown():
+                hint = f": did you mean {near}?" if near else ": leave it out"
+                framework = self.table.package
+                yield f"{shown(name, value)} is no setting of {framework}, which ignores it{hint}"
+
+    def _stopped(self) -> Iterator[Stop]:
+        if self.table.unknown == "stops":
+            for name, value, near in self._unknown():
+                framework = f"{self.table.package} {self.table.release}"
+                rule = f"is no setting of {framework}, which stops at it"
+                rule += f": did you mean {near}?" if near else ": leave it out"
+                yield Stop(setting=name, value=value, rule=rule, cure=near or "")
+
+    def _unknown(self) -> Iterator[tuple[str, Any, str | None]]:
+        """Names that the release does not have, with their values and the nearest known name."""
+        unknown = [name for name in self.given if self.table.field(name) is None]
+        for count, name in enumerate(unknown):
+            near = nearest(name, self.table.fields) if count < _MOST_HINTS else None
+            yield name, self.given[name], near
+
+
+def _changes_nothing(field: Field, value: Any) -> bool:
+    """Whether a value is the default, or no value at all."""
+    return value == field.default or value in ({}, [], None, "")

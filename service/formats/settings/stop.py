@@ -1,0 +1,50 @@
+"""A stop: a setting at which the framework itself refuses to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from models.errors import Invalid
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A reason at which the framework stops before the first step."""
+
+    setting: str
+    """As the framework writes it."""
+    value: object
+    rule: str
+    cure: str = ""
+    """What to write instead; empty where the rule says it."""
+    hides_layout: bool = False
+    """The layout that would run cannot be told, and the one that is read is another."""
+
+
+class Stopped(Invalid):
+    """A framework's parser takes a setting, and what comes behind it refuses to start."""
+
+    def __init__(self, setting: str, value: object, rule: str, cure: str = "") -> None:
+        shown = setting if value is None else f"{setting} {value}"
+        super().__init__("launch.arguments", shown, rule)
+        self.stop = Stop(setting=setting, value=value, rule=rule, cure=cure, hides_layout=True)
+
+
+class Stops:
+    """Collects the reasons to stop, so that the rest of a configuration can be read."""
+
+    def __init__(self) -> None:
+        self.found: list[Stop] = []
+
+    def attempt(self, read: Callable[[], Value], instead: Value) -> Value:
+        """Returns what is read; or, where the framework stops at it, what stands in for it."""
+        try:
+            return read()
+        except Stopped as stopped:
+            if stopped.stop not in self.found:
+                self.found.append(stopped.stop)
+            return instead
