@@ -68,6 +68,34 @@ def test_a_stretching_without_arguments_is_noted(scaling: dict[str, Any]) -> Non
     assert any("stretches rotary positions" in note for note in made.notes)
 
 
+def maxtext_of_sizes(known: ModelDetails) -> LaunchConfiguration:
+    """The launch of a model that MaxText has no file for."""
+    problem = problem_of("maxtext")
+    short = replace(problem.architecture, layers=problem.architecture.layers[:4], name="small")
+    job = job_of(replace(problem, architecture=short), dp_shard=16, zero_stage=3)
+    return FORMATS["maxtext"].write(replace(job, details=known))
+
+
+def test_maxtext_is_told_norms_positions_and_their_stretching() -> None:
+    made = maxtext_of_sizes(details(LLAMA3))
+    assert made.settings["normalization_layer_epsilon"] == 1e-6
+    assert made.settings["rope_max_timescale"] == 500_000
+    assert made.settings["rope_type"] == "llama3.1"
+    assert not any("MaxText's defaults" in note for note in made.notes)
+
+
+def test_maxtext_says_what_it_is_not_told() -> None:
+    notes = " ".join(maxtext_of_sizes(ModelDetails()).notes)
+    assert "normalization_layer_epsilon and rope_max_timescale are left" in notes
+    stretched = maxtext_of_sizes(details({**LLAMA3, "factor": 32.0}))
+    assert "rope_type" not in stretched.settings
+    assert "stretches rotary positions (llama3, factor 32)" in " ".join(stretched.notes)
+
+
+def test_maxtext_says_that_no_flags_of_the_compiler_are_set() -> None:
+    assert any("XLA_FLAGS is not set" in note for note in maxtext_of_sizes(details()).notes)
+
+
 def test_what_is_not_known_of_a_model_is_to_be_filled_in() -> None:
     made = launched("megatron", "llama-3.1-8b", ModelDetails())
     assert {"--norm-epsilon", "--rotary-base"} <= made.placeholders.keys()
