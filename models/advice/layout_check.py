@@ -102,8 +102,9 @@ class LayoutCheck:
     where none was found, for which `no_best` is the reason. `best_is_exact` says that its search
     came to its end. `fitting` are the single changes that make a layout fit which does not surely
     fit: `first_change` where it is one of them, then the one with the shortest step first.
-    `first_change` is the change to make first: the single one that makes the layout legal and fit
-    at least cost or, where none does or only slowly, all that the best layout has otherwise. Where
+    `first_change` is the change to make first. Of an illegal layout it is the least that makes it
+    legal. Of one that does not fit it is the single one that makes it fit at least cost or, where
+    none does or only slowly, all that the best layout has otherwise. Where
     no layout surely fits, it is the single change that is likeliest to. Of a layout that fits it is
     the one that gains most; None where none gains LEAST_GAIN. `single_changes` are all that are
     legal, whatever the constraints (models.advice.single_changes).
@@ -169,6 +170,8 @@ def check_layout(
     fits_surely = prediction is not None and wanted.is_sure(prediction.fit_probability)
     if fits_surely:
         first = _cheapest(filter(_gains, sure), wanted, _gains)
+    elif broken and (repair := _repair(broken, sure, wanted)):
+        first = repair
     else:
         first = _cheapest(sure, wanted)
         if layout is not None and best is not None and _is_slow(first, best):
@@ -452,6 +455,32 @@ def _cheapest(
         if said and is_worth(said):
             found.append(said)
     return min(found, key=lambda one: one.num_settings, default=None)
+
+
+def _repair(
+    broken: Sequence[BrokenRule], changes: Sequence[SingleChange], wanted: _Wanted
+) -> SingleChange | None:
+    """The least of some changes that make a layout legal: with the fewest settings, of what the
+    rules blame, and to the nearest value. Whoever submitted the job meant the rest of it."""
+    blamed = {rule.knob for rule in broken}
+
+    def how_far(change: SingleChange) -> tuple[bool, float, float]:
+        return change.knob not in blamed, _distance(change), change.outcome.step_time_s
+
+    nearest = islice(sorted(changes, key=how_far), _MOST_TRIED)
+    said = [change for change in map(wanted.as_said, nearest) if change is not None]
+    return min(said, key=lambda change: (change.num_settings, how_far(change)), default=None)
+
+
+def _distance(change: SingleChange) -> float:
+    """How far the new value of a change is from the old one: the ratio of two numbers, as a
+    logarithm, since degrees are halved and doubled; 1, as for a factor of e, of anything else."""
+    numbers = (change.before, change.after)
+    if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
+        return 1.0
+    if min(numbers) <= 0:
+        return 1.0
+    return abs(math.log(change.after / change.before))
 
 
 def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> list[SingleChange]:

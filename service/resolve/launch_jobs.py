@@ -209,6 +209,9 @@ def _details(config: Mapping[str, Any]) -> ModelDetails:
     """What a launch must know of the model of a config beside its shape."""
     return ModelDetails(
         rope_theta=huggingface.rope_theta(config),
+        rope_scaling=huggingface.rope_scaling(config),
+        norm_epsilon=huggingface.norm_epsilon(config),
+        context_length=huggingface.context_length(config),
         rotary_share=huggingface.rotary_share(config),
         has_positions=huggingface.has_positions(config),
         activation=huggingface.activation(config),

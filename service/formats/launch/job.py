@@ -12,6 +12,7 @@ from models.errors import Invalid
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from service.formats.launch.machines import Machines
+from service.formats.rope_scaling import RopeScaling
 from service.formats.settings.stop import Stop
 
 Changes = Mapping[str, Any]
@@ -30,6 +31,12 @@ class ModelDetails:
     """The share of a head that has them."""
     has_positions: bool = True
     """Whether attention has any, rotary unless they are learned."""
+    rope_scaling: RopeScaling | None = None
+    """How rotary positions are stretched beyond the length that the model was first trained at."""
+    norm_epsilon: float | None = None
+    """The number that norms add to the variance."""
+    context_length: int | None = None
+    """The longest sequence that the model is made for."""
     activation: str | None = None
     """Of networks, by the name that transformers has for it."""
 

@@ -182,9 +182,9 @@ def _notes(job: Job) -> Iterator[str]:
     workload = job.problem.workload
     yield f"Sequences of {workload.seq_len} tokens are cut by the training script."
     yield (
-        "A script with the Trainer of transformers takes the document as --deepspeed"
-        " deepspeed.json, in place of --deepspeed_config, and wants the same numbers in its own"
-        f" arguments: --per_device_train_batch_size {layout.micro_batch}"
+        "A script with the Trainer of transformers takes the document as --deepspeed,"
+        " in place of --deepspeed_config, and wants the same numbers in its own arguments:"
+        f" --per_device_train_batch_size {layout.micro_batch}"
         f" --gradient_accumulation_steps {job.num_micro_batches}, the learning rate and, as"
         " --max_grad_norm, gradient_clipping."
     )

@@ -94,6 +94,10 @@ def require_expressible(format_: str, job: Job) -> None:
         cure = "experts with biases are not split over tensor parallelism; ask with etp 1"
         raise Inexpressible(format_, "layout.etp", layout.etp, cure)
     _require_expressible_mixers(format_, job)
+    if job.problem.is_partly_captured and layout.offload_activations:
+        # core/transformer/transformer_config.py: "CUDA graphs not supported with CPU offloading"
+        cure = "graphs without experts go with no activations on the host; ask with none"
+        raise Inexpressible(format_, "stack.moe_graphs", "partial", cure)
     repeats_routing = layout.recompute == "full" or "moe" in layout.recompute_modules
     if job.problem.is_partly_captured and repeats_routing:  # transformer_config.py asserts it
         cure = "graphs without experts go with no full recompute, nor that of moe; ask with none"

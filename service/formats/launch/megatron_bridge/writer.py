@@ -226,7 +226,9 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     field."""
     precision = job.problem.workload.precision
     if precision == "fp32":
-        return {"mixed_precision": None, "optimizer.bf16": False, "optimizer.fp16": False}
+        # Providers of hybrid models have bf16 unless they are told (models/hybrid_provider.py).
+        names = ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16")
+        return {"mixed_precision": None, **dict.fromkeys(names, False)}
     name = _PRECISION_NAMES[precision]
     if _has_its_name(job, switches):
         return {"mixed_precision": name}

@@ -65,7 +65,7 @@ done
 def run(script: str, folder: Path, *arguments: str, **variables: str) -> list[list[str]]:
     """The words of every command that a script starts, with its launchers replaced by some that
     write down how they were called."""
-    (folder / "bin").mkdir()
+    (folder / "bin").mkdir(exist_ok=True)
     for command, text in _STUBS.items():
         stub = folder / "bin" / command
         stub.write_text(f"#!/bin/bash\n{text}")
@@ -98,7 +98,7 @@ def test_the_script_starts_the_job_with_the_arguments(name: str, tmp_path: Path)
             {*made.placeholders} - {*made.list_placeholders}
         )
         assert ("value" in job) == bool(made.list_placeholders)
-    document = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}.get(name)
+    document = {"deepspeed": "deepspeed-7.json", "accelerate": "accelerate-7.yaml"}.get(name)
     assert (document is None) == (FORMATS[name].words is not None)
     if document is not None:
         assert document in job
@@ -187,7 +187,7 @@ def test_the_script_stops_where_something_is_to_be_filled_in(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("deepspeed", "deepspeed.json"), ("accelerate", "accelerate.yaml")]
+    ("name", "file"), [("deepspeed", "deepspeed-7.json"), ("accelerate", "accelerate-7.yaml")]
 )
 def test_the_script_writes_the_document(name: str, file: str, tmp_path: Path) -> None:
     made = configuration(name)
@@ -204,6 +204,16 @@ def test_the_script_writes_the_document(name: str, file: str, tmp_path: Path) ->
         assert document.pop("optimizer") == {"type": "AdamW", "params": {}}
     expected = {key: made.settings[key] for key in made.settings if key != "optimizer"}
     assert document == expected
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate"])
+def test_two_jobs_in_one_folder_write_two_documents(name: str, tmp_path: Path) -> None:
+    script = as_shell(configuration(name))
+    wanted = dict.fromkeys(_wanted_variables(script), "7")
+    for job in ("7", "8"):
+        run(script, tmp_path, **{**wanted, "SLURM_JOB_ID": job})
+    documents = [*tmp_path.glob("*.json"), *tmp_path.glob("*.yaml")]
+    assert sorted(path.stem for path in documents) == [f"{name}-7", f"{name}-8"]
 
 
 @NAMES
@@ -276,7 +286,7 @@ def test_any_text_survives_the_shell(value: str, what: str, note: str) -> None:
     script = as_shell(made)
     before, _, command = script.rpartition("END\n")
     assert shlex.split(command.replace("\\\n", " "))[-2:] == [value, "$@"]
-    checked = f"{before}END\n".replace("cat > accelerate.yaml", "cat") + 'printf "%s" "${A}"'
+    checked = f"{before}END\n".replace('cat > "${CONFIG}"', "cat") + 'printf "%s" "${A}"'
     found = subprocess.run(
         ["bash", "-c", checked],
         env={"LR": "0.1", "SCRIPT": "x", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
