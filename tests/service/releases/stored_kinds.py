@@ -3,6 +3,7 @@ service that is asked may be another release than the one that wrote them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -115,6 +116,15 @@ class Written:
         yield from (place, f"{place}/items", f"{place}/items?format=csv")
         yield from ("/v1/profiles", _PROFILE, f"{_PROFILE}/drift", "/v1/audit")
         yield from (f"{_PROFILE}/versions/{version}" for version in (1, 2))
+
+
+def finished(client: Client, written: Written) -> None:
+    """Waits until all of the sweep is computed."""
+    until = time.monotonic() + 60
+    path = f"/v1/sweeps/{written.sweep['id']}"
+    while client.request("GET", path).json()["state"] == "running":
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def refused(client: Client, written: Written) -> dict[str, str]:

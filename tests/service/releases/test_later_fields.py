@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from starlette.testclient import TestClient
 from service.store import database
 from service.store.tables import AnswerTextRow, Table
 from tests.service.asking import PREDICTION, REPORT, assert_problem, changed
-from tests.service.releases.stored_kinds import Written, refused
+from tests.service.releases.stored_kinds import Written, finished, refused
 
 LATER = "added_by_a_later_release"
 """A name that no field has."""
@@ -70,13 +69,6 @@ def add_later_fields(engine: Engine) -> dict[str, int]:
             later = {"gzip": gzip.compress(text)}
             connection.execute(update(texts).where(texts.c.key == key).values(later))
     return changed_rows
-
-
-def finished(client: TestClient, written: Written) -> None:
-    until = time.monotonic() + 60
-    while client.get(f"/v1/sweeps/{written.sweep['id']}").json()["state"] == "running":
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 @pytest.fixture
