@@ -20,7 +20,7 @@ from tests.conftest import prepare
 from tests.paths import ROOT
 from tests.service.asking import ON_BOTH
 from tests.service.processes import starting
-from tests.service.releases.stored_kinds import Written, finished, refused
+from tests.service.store.stored_kinds import Written, finished, refused
 
 COMMIT = (Path(__file__).parent / "earliest_beside.txt").read_text().strip()
 _KEPT = Path("models/__pycache__")

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from service.store import database
 from service.store.tables import AnswerTextRow, Table
 from tests.service.asking import PREDICTION, REPORT, assert_problem, changed
-from tests.service.releases.stored_kinds import Written, finished, refused
+from tests.service.store.stored_kinds import Written, finished, refused
 
 LATER = "added_by_a_later_release"
 """A name that no field has."""
