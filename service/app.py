@@ -101,7 +101,7 @@ _V1 = (
 def create_app(settings: Settings) -> FastAPI:
     store = Store(
         database.connect(settings.database_url, settings.database_wait_s),
-        max_stored=settings.max_stored_per_tenant,
+        max_stored=settings.max_stored_bytes_per_tenant,
     )
     running = RunningRequests()
     app = FastAPI(

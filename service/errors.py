@@ -97,13 +97,13 @@ class StillRunning(Conflict):
 
 
 class StorageFull(Conflict):
-    def __init__(self, limit: int) -> None:
+    def __init__(self, *, used: int, added: int, limit: int) -> None:
         super().__init__(
-            f"A tenant may store {limit} predictions, recommendations, reports, benchmarks, items"
-            " of sweeps and versions of its own profile together, and this request would store"
-            " more. Remove sweeps that are no longer needed (DELETE /v1/sweeps/{id}), or ask the"
-            " operator to drop your answers (python -m service.tools.retention --tenant NAME"
-            " --older-than 1h) or to raise SHARDWRIGHT_MAX_STORED_PER_TENANT."
+            f"A tenant may store {limit:,} bytes. {used:,} are used, and this request would store"
+            f" {added:,} more. Remove sweeps that are no longer needed (DELETE /v1/sweeps/{{id}}),"
+            " withdraw reports of training logs (DELETE /v1/reports/{id}), which drops their logs,"
+            " or ask the operator to drop your answers (python -m service.tools.retention --tenant"
+            " NAME --older-than 1h) or to raise SHARDWRIGHT_MAX_STORED_BYTES_PER_TENANT."
         )
 
 

@@ -96,10 +96,11 @@ class Settings(BaseSettings):
     """How many requests a key may send a minute, or all together where no keys are asked for;
     beyond that the answer is 429. Each process counts for itself. Unset, there is no limit."""
 
-    max_stored_per_tenant: Annotated[int, Field(ge=1)] | None = None
-    """How many predictions, recommendations, reports, benchmarks, items of sweeps and versions of
-    its own profile together a tenant may store; beyond that the answer is 409. Unset, there is no
-    limit."""
+    max_stored_bytes_per_tenant: Annotated[int, Field(ge=2**10, le=2**62)] = 10 * 2**30
+    """How many bytes of predictions, recommendations, reports, benchmarks, sweeps, entries of the
+    catalogue and versions of its own profile together a tenant may store, or all together where no
+    keys are asked for; beyond that the answer is 409. The default holds some two million
+    recommendations, or 600 of the largest logs, and leaves room for others on a small disk."""
 
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
     """Searches and calibrations that compute at the same time; cheaper requests never wait behind

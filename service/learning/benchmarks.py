@@ -41,6 +41,7 @@ from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPoint, Benchmark
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
+from service.schemas.stored import read_stored
 from service.store import Rows, Store
 from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import BenchmarkRow
@@ -116,7 +117,7 @@ class Benchmarks:
 def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
     """The benchmark as a calibration of this profile takes it. Raises DomainError where the
     catalogue no longer has what it is about."""
-    problem = resolver.resolve(Question.model_validate(row.question)).problem
+    problem = resolver.resolve(read_stored(Question, row.question)).problem
     coefficients = coefficients_with_offsets(
         profile.coefficients(problem.scopes), row.document["offsets"]
     )

@@ -50,7 +50,7 @@ class Reports:
             if row.withdrawn_at is None:
                 if not {"*", etag(row)} & {*seen}:
                     raise PreconditionFailed(etag(row))
-                row.withdrawn_at = datetime.now(UTC)
+                rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
                 _end_own_version(rows, row)
         return current_document(row), etag(row)

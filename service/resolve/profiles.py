@@ -20,7 +20,6 @@ from service.identifiers import digest
 from service.own_profile import own_profile_id
 from service.resolve.disclosure import Disclosure
 from service.schemas.profile import (
-    CalibrationAnswer,
     Policy,
     ProfileAnswer,
     ProfilePage,
@@ -28,6 +27,7 @@ from service.schemas.profile import (
     VersionSummary,
 )
 from service.schemas.question import ProfileWanted
+from service.schemas.stored import read_stored
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
 from service.store.tables import ProfileRow, ProfileVersionRow
@@ -244,7 +244,7 @@ def add_own_version(
 
 def own_policy(rows: Rows) -> Policy:
     """The policy that a tenant's own profile begins with: what its calibrations make is used."""
-    shared = Policy.model_validate(rows.profiles.get(DEFAULT_PROFILE).policy)
+    shared = read_stored(Policy, rows.profiles.get(DEFAULT_PROFILE).policy)
     return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
 
 
@@ -293,7 +293,7 @@ def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
     versions = [
         VersionSummary.model_validate(dict(row)) for row in rows.profiles.versions(profile.id)
     ]
-    policy = Policy.model_validate(profile.policy)
+    policy = read_stored(Policy, profile.policy)
     return ProfileAnswer(
         id=profile.id,
         tenant=profile.tenant,
@@ -323,11 +323,14 @@ def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
         if calibration and row.tenant is None:
             calibration = disclosure.calibration(calibration)
         terms = disclosure.terms(terms)
-    answer = ProfileVersionAnswer(
-        id=row.profile_id,
-        residual_spread=row.content["residual_spread"],
-        terms=terms,
-        calibration=CalibrationAnswer.model_validate(calibration) if calibration else None,
-        **_version_summary(row).model_dump(),
+    answer = read_stored(
+        ProfileVersionAnswer,
+        {
+            **_version_summary(row).model_dump(),
+            "id": row.profile_id,
+            "residual_spread": row.content["residual_spread"],
+            "terms": terms,
+            "calibration": calibration or None,
+        },
     )
     return answer.model_dump(mode="json")

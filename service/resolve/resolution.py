@@ -46,6 +46,7 @@ from service.schemas.prediction import (
 )
 from service.schemas.question import Question
 from service.schemas.stack import StackFields, StackForm
+from service.schemas.stored import read_stored, read_stored_as
 from service.schemas.wire import UNNAMED
 from service.store import Rows
 from service.store.tables import CatalogRow
@@ -297,7 +298,7 @@ class Resolver:
                 pinned_form=form.model_dump(mode="json", exclude_unset=True),
             )
         if row := self._registered("chips", form):
-            fields = ChipFields.model_validate(row.entry["chip"])
+            fields = read_stored(ChipFields, row.entry["chip"])
             return ResolvedPart(fields.build(row.name), _entry_used(row), pinned_name(row))
         shipped = self._shipped("chips", form, field, catalogue.chip)
         return _shipped_chip(shipped)
@@ -329,7 +330,7 @@ class Resolver:
         self, row: CatalogRow, form: ClusterPreset
     ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
         """The parts of a registered cluster, in the size that the request gives, if any."""
-        fields = ClusterFields.model_validate(row.entry["cluster"])
+        fields = read_stored(ClusterFields, row.entry["cluster"])
         chip, fabric = self.fabric(fields)
         named = ResolvedPart(
             value=replace(fabric.value, id=row.name),
@@ -476,7 +477,7 @@ def _hashed_name(stem: str, description: str) -> str:
 
 
 def _registered_architecture(row: CatalogRow) -> tuple[DescribedModel, Architecture]:
-    described = _described_model.validate_python(row.entry["model"])
+    described = read_stored_as(_described_model, row.entry["model"])
     return described, replace(_build_architecture(described), name=row.name)
 
 

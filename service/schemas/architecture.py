@@ -129,9 +129,9 @@ class NamedModelFields(Wire):
 
 
 def is_named_with_encoder(value: object) -> bool:
-    return isinstance(value, NamedModelFields) or (
-        isinstance(value, Mapping) and value.keys() == NamedModelFields.model_fields.keys()
-    )
+    if not isinstance(value, Mapping):
+        return isinstance(value, NamedModelFields)
+    return value.keys() & ShapeFields.model_fields.keys() == NamedModelFields.model_fields.keys()
 
 
 def is_config(value: object) -> bool:

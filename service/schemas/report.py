@@ -383,7 +383,8 @@ class ReportAnswer(Basis):
 
 class StoredReport(ReportAnswer):
     submission: str
-    """The body as it was received."""
+    """The body as it was received; empty where the report was withdrawn and its training log is
+    long."""
 
 
 class UnreadLine(Document):

@@ -11,6 +11,7 @@ from service.learning.report_table import csv_line
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import ProfileUsed
+from service.schemas.stored import read_stored
 from service.schemas.sweep import (
     Combination,
     ItemOutcome,
@@ -129,7 +130,8 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
     cluster = sweep.names["clusters"][indices["cluster"]]
     workload = sweep.request["workloads"][indices["workload"]]
     is_ok = row.outcome == "ok"
-    return SweepItem.model_validate(
+    return read_stored(
+        SweepItem,
         {
             "position": row.position,
             "combination": Combination(**indices),
@@ -142,7 +144,7 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
             "outcome": row.outcome or "waiting",
             "recommended": row.result if is_ok else None,
             "problem": None if is_ok else row.result,
-        }
+        },
     ).model_dump(mode="json")
 
 
@@ -153,9 +155,7 @@ def progress_document(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
 
 def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
     progress = progress_document(rows, sweep)
-    return SweepDetails.model_validate({**progress, "request": sweep.request}).model_dump(
-        mode="json"
-    )
+    return read_stored(SweepDetails, {**progress, "request": sweep.request}).model_dump(mode="json")
 
 
 def _answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:

@@ -123,7 +123,8 @@ TYPES: dict[str, ProblemType] = {
     "storage-full": ProblemType(
         "The tenant may store no more",
         409,
-        "`detail` names the limit, and what you and the operator can do. Nothing was stored.",
+        "`detail` says how much is used, the limit, and what you and the operator can do. Nothing"
+        " was stored.",
     ),
     "nothing-to-learn": ProblemType(
         "Nothing to learn",
