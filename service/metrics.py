@@ -76,6 +76,17 @@ RESIDUAL = Histogram(
     buckets=_RESIDUALS,
 )
 
+EVENT_STREAMS = Gauge(
+    "shardwright_event_streams",
+    "Event streams that clients listen to.",
+    multiprocess_mode="livesum",
+)
+CONNECTIONS_CLOSED = Counter(
+    "shardwright_connections_closed",
+    "Connections that the service has closed on clients, by the reason: `silent` (no request came),"
+    " `unread` (nothing of the answer was read), `full` (to make room for another).",
+    ["reason"],
+)
 SWEEP_ITEMS = Counter(
     "shardwright_sweep_items",
     "Items of sweeps that this service finished, by their outcome.",

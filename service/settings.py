@@ -96,6 +96,14 @@ class Settings(BaseSettings):
     """How many requests a key may send a minute, or all together where no keys are asked for;
     beyond that the answer is 429. Each process counts for itself. Unset, there is no limit."""
 
+    streams_per_tenant: Annotated[int, Field(ge=1, le=10_000)] = 32
+    """Event streams that a tenant may have open, in each process; beyond that the answer is 429.
+    Without keys everybody is one tenant."""
+
+    max_streams: Annotated[int, Field(ge=1, le=10_000)] = 128
+    """Event streams of all tenants together, in each process; beyond that the answer is 429. What a
+    client does not read may take some 4 MiB of the system's buffers."""
+
     max_stored_per_tenant: Annotated[int, Field(ge=1)] | None = None
     """How many predictions, recommendations, reports, benchmarks, items of sweeps and versions of
     its own profile together a tenant may store; beyond that the answer is 409. Unset, there is no
