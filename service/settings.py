@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from importlib.util import find_spec
+from ipaddress import ip_network
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
@@ -38,6 +39,15 @@ def _check_dask_address(address: str | None) -> str | None:
     return address
 
 
+def _check_networks(listed: str) -> str:
+    for network in filter(None, listed.split(",")):
+        try:
+            ip_network(network.strip())
+        except ValueError as error:
+            raise ValueError(f"{error}: list addresses or networks, such as 10.1.0.0/16") from None
+    return listed
+
+
 PREFIX = "SHARDWRIGHT_"
 _YEAR_S = 365 * 24 * 3600.0
 
@@ -69,6 +79,16 @@ class Settings(BaseSettings):
 
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that serve. Each has queues, caches and memory of its own."""
+
+    max_connections: Annotated[int, Field(ge=8)] | None = None
+    """Connections that clients may have open, to each process. Beyond them the one is closed that
+    has been idle for longest. Unset, it is half of the descriptors that a process may open (`ulimit
+    -n`), and at most 1,024."""
+
+    trusted_proxies: Annotated[str, AfterValidator(_check_networks)] = ""
+    """Addresses or networks of proxies in front, with commas between them, such as
+    `10.0.0.5,10.1.0.0/16`. `X-Forwarded-For` and `X-Forwarded-Proto` are believed from them, and
+    from nobody else."""
 
     proxy_checks_callers: bool = False
     """A proxy in front decides who may ask. Unless this or `SHARDWRIGHT_REQUIRE_API_KEYS` is set,

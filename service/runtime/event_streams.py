@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mappi
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from service.errors import ServiceError, Stopping, TooManyStreams
 from service.metrics import EVENT_STREAMS
@@ -47,7 +47,7 @@ class Feed(Protocol):
         """Returns a mark for each of these topics that is still there. The mark of a topic changes
         with every new event. This is asked twice a second, so it must be one cheap query."""
 
-    def after(self, topic: str, place: Hashable) -> Batch:
+    def after(self, topic: str, place: Any) -> Batch:
         """Returns the events of a topic behind a place, at most some hundred. Raises
         ServiceError."""
 

@@ -59,8 +59,7 @@ class SweepFeed:
         with self._store.reading() as rows:
             return rows.sweeps.progress(topics)
 
-    def after(self, topic: str, place: Hashable) -> Batch:
-        assert isinstance(place, Place)
+    def after(self, topic: str, place: Place) -> Batch:
         events = events_after(self._store, topic, place)
         last = events[-1].place if events else place
         results = sum(event.kind == "item" for event in events)
