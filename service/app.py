@@ -260,4 +260,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.graceful_stop.end()
     services.process_pool.close()
     services.readiness.close()
+    services.profile_gauges.close()
     services.store.close()

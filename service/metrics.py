@@ -111,7 +111,9 @@ class StoredGauge:
         return family
 
 
-DATABASE_UP = StoredGauge("shardwright_database_up", "Whether the database answers: 1 or 0.")
+DATABASE_UP = StoredGauge(
+    "shardwright_database_up", "Whether the database can be used, as /readyz has it: 1 or 0."
+)
 SCHEMA = StoredGauge(
     "shardwright_schema_info",
     "Always 1. The revision of the database's schema, and its state: ok if it is the schema that"

@@ -39,6 +39,7 @@ from service.field_violations import (
 )
 from service.json_pointers import location_of
 from service.schemas.layout import LayoutFields
+from service.web.masking import without_keys
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 100
@@ -250,8 +251,8 @@ def problem_response(
         "type": f"/problems/{name}",
         "title": kind.title,
         "status": kind.status,
-        "detail": truncate(detail, MAX_RULE_CHARACTERS),
-        "instance": truncate(scope["path"], MAX_VALUE_CHARACTERS),
+        "detail": truncate(without_keys(detail), MAX_RULE_CHARACTERS),
+        "instance": truncate(without_keys(scope["path"]), MAX_VALUE_CHARACTERS),
         "request_id": scope["state"].get("request_id"),
         **members,
     }

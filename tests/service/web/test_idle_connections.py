@@ -37,6 +37,7 @@ async def listening(
         lifespan="off",
         log_config=None,
         timeout_keep_alive=2,
+        timeout_graceful_shutdown=1,
         limit_concurrency=limit,
     )
     server = uvicorn.Server(config)
@@ -133,7 +134,8 @@ def test_where_all_wait_for_the_service_the_newest_goes() -> None:
     async def computes(scope, receive, send) -> None:
         await receive()
         await goes_on.wait()
-        await answered(scope, receive, send)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
 
     async def connect() -> None:
         async with listening(computes, limit=2) as address:
@@ -170,6 +172,7 @@ def test_a_client_that_reads_nothing_of_its_answer_is_dropped(*, reads: bool) ->
     asyncio.run(connect())
 
 
+@pytest.mark.long
 def test_silent_connections_beyond_all_descriptors_keep_nobody_out(database_url: str) -> None:
     """Nor do they fill the log."""
     descriptors, connections = 256, 400
