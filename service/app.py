@@ -210,7 +210,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         reports=Reports(store),
         sweep_feed=SweepFeed(store, sweeps.sent_form),
         sweep_runner=sweep_runner,
-        sweeps=Sweeps(store, sweep_runner.wake if sweep_runner else _nobody_to_wake),
+        sweeps=_sweeps(store, sweep_runner),
         timelines=Timelines(store),
         auto_calibration=AutoCalibration(
             store, calibrations, creation, calibration_admission, settings.unattended_look_s
@@ -232,8 +232,11 @@ def _sweep_runner(store: Store, settings: Settings, cost_model: CostModel) -> Sw
     return SweepRunner(store, workers, settings.sweep_lease_s, lambda: cost_model.state == "ok")
 
 
-def _nobody_to_wake() -> None:
-    """Another process computes sweeps, and looks for them by itself."""
+def _sweeps(store: Store, runner: SweepRunner | None) -> Sweeps:
+    """Without a runner another process computes sweeps, and looks for them by itself."""
+    if runner is None:
+        return Sweeps(store, wake=lambda: None)
+    return Sweeps(store, runner.wake, lambda: runner.waits_for)
 
 
 @asynccontextmanager
