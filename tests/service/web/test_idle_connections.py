@@ -178,11 +178,14 @@ def test_silent_connections_beyond_all_descriptors_keep_nobody_out(database_url:
     descriptors, connections = 256, 400
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > connections + 100
     command = ("bash", "-c", f'ulimit -n {descriptors} && exec "$@"', "bash", *COMMAND)
-    with serving(database_url, command=command, log_level="WARNING") as service, ExitStack() as all_:
+    with (
+        serving(database_url, command=command, log_level="WARNING") as service,
+        ExitStack() as all_,
+    ):
         host, port = service.address.removeprefix("http://").split(":")
         waits_s = list[float]()
         for i in range(connections):
-            all_.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            held.enter_context(socket.create_connection((host, int(port)), timeout=10))
             if i % 20 == 0:
                 began = time.monotonic()
                 assert service.request("GET", "/livez").is_success
