@@ -84,8 +84,8 @@ def _translated(asked: Future[ItemAnswer]) -> Future[ItemAnswer]:
             answered.set_exception(error)
         except Exception as error:  # noqa: BLE001  whatever the worker raised
             reason = (
-                "the Dask cluster cannot run the code of the service, as where it has another release"
-                f" or other settings: {error!r}"
+                "the Dask cluster cannot run the code of the service, as where it has another"
+                f" release or other settings: {error!r}"
             )
             answered.set_exception(WorkersGone(reason[:500]))
 

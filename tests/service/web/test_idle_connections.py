@@ -180,7 +180,7 @@ def test_silent_connections_beyond_all_descriptors_keep_nobody_out(database_url:
     command = ("bash", "-c", f'ulimit -n {descriptors} && exec "$@"', "bash", *COMMAND)
     with (
         serving(database_url, command=command, log_level="WARNING") as service,
-        ExitStack() as all_,
+        ExitStack() as held,
     ):
         host, port = service.address.removeprefix("http://").split(":")
         waits_s = list[float]()
