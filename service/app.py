@@ -57,6 +57,7 @@ from service.routes import (
 from service.routes.dependencies import Services
 from service.runtime.admission import MAX_SET_ASIDE, AdmissionControl
 from service.runtime.cost_model import CostModel
+from service.runtime.event_streams import EventStreams
 from service.runtime.graceful_stop import GracefulStop
 from service.runtime.idempotency import IdempotentCreation
 from service.runtime.leases import Leases
@@ -66,6 +67,7 @@ from service.runtime.single_flight import SingleFlight
 from service.settings import Settings
 from service.store import Store, database
 from service.sweeps.dask_workers import DaskWorkers
+from service.sweeps.events import SweepFeed
 from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
 from service.sweeps.workers import LocalWorkers, Workers
@@ -129,7 +131,11 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.memory = store.memory
     app.state.services = _services(store, settings, leases)
     app.state.graceful_stop = GracefulStop(
-        settings.stop_grace_s, store.gate, leases, running.interrupt
+        settings.stop_grace_s,
+        store.gate,
+        leases,
+        running.interrupt,
+        app.state.services.event_streams.end_all,
     )
     app.state.retention = UnattendedRetention(store, settings.retention_days)
     app.state.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
@@ -188,6 +194,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         checks=Checks(store),
         comparisons=Comparisons(store),
         drift=drift,
+        event_streams=EventStreams(settings.streams_per_tenant, settings.max_streams),
         evidence=evidence_use_case,
         explanations=Explanations(store),
         frontiers=Frontiers(store),
@@ -201,8 +208,9 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         report_logs=ReportLogs(store),
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
+        sweep_feed=SweepFeed(store, sweeps.sent_form),
         sweep_runner=sweep_runner,
-        sweeps=Sweeps(store, sweep_runner.wake if sweep_runner else _nobody_to_wake),
+        sweeps=_sweeps(store, sweep_runner),
         timelines=Timelines(store),
         auto_calibration=AutoCalibration(
             store, calibrations, creation, calibration_admission, settings.unattended_look_s
@@ -224,8 +232,11 @@ def _sweep_runner(store: Store, settings: Settings, cost_model: CostModel) -> Sw
     return SweepRunner(store, workers, settings.sweep_lease_s, lambda: cost_model.state == "ok")
 
 
-def _nobody_to_wake() -> None:
-    """Another process computes sweeps, and looks for them by itself."""
+def _sweeps(store: Store, runner: SweepRunner | None) -> Sweeps:
+    """Without a runner another process computes sweeps, and looks for them by itself."""
+    if runner is None:
+        return Sweeps(store, wake=lambda: None)
+    return Sweeps(store, runner.wake, lambda: runner.waits_for)
 
 
 @asynccontextmanager
@@ -242,6 +253,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         if services.sweep_runner is not None:
             services.sweep_runner.start()
         yield
+        services.event_streams.close()
         for task in unattended:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -251,4 +263,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.graceful_stop.end()
     services.process_pool.close()
     services.readiness.close()
+    services.profile_gauges.close()
     services.store.close()

@@ -20,6 +20,7 @@ ServiceError
 ├── NotJson              the body has another media type or character set
 ├── BodyTooLarge         the body has more bytes than the service reads
 ├── TooManyRequests      the key has sent as many requests as it may for now
+├── TooManyStreams       as many event streams are open as may be
 ├── BodyTooSlow          the next bytes of the body do not come
 ├── Unavailable          the database does not answer, or cannot store anything
 ├── Stopping             the service was told to stop, and there is no time left
@@ -181,6 +182,24 @@ class TooManyRequests(ServiceError):
             f" {math.ceil(wait_s)} s. The operator sets SHARDWRIGHT_REQUESTS_PER_MINUTE."
         )
         self.wait_s = wait_s
+
+
+class TooManyStreams(ServiceError):
+    @classmethod
+    def of_tenant(cls, limit: int) -> TooManyStreams:
+        return cls(
+            f"A tenant may have {limit} event streams open in one process of the service, and this"
+            " one has. Close those that nobody reads, or let several listeners share one; the"
+            " operator sets SHARDWRIGHT_STREAMS_PER_TENANT."
+        )
+
+    @classmethod
+    def of_process(cls, limit: int) -> TooManyStreams:
+        return cls(
+            f"{limit} event streams are open, of all tenants together, and this process of the"
+            " service takes no more. Try again later, or read the progress of the sweep now and"
+            " then (GET /v1/sweeps/{id}); the operator sets SHARDWRIGHT_MAX_STREAMS."
+        )
 
 
 class BodyTooSlow(ServiceError):

@@ -42,6 +42,7 @@ from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
 from service.runtime.admission import AdmissionControl, IsDisconnected, Turn
 from service.runtime.cost_model import CostModel
+from service.runtime.event_streams import EventStreams
 from service.runtime.idempotency import (
     CreatedResource,
     IdempotencyKey,
@@ -52,6 +53,7 @@ from service.runtime.process_pool import ProcessPool
 from service.runtime.readiness import Readiness
 from service.runtime.single_flight import SingleFlight
 from service.store import Store
+from service.sweeps.events import SweepFeed
 from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
 from service.web.at_hand import keep_answered
@@ -86,6 +88,7 @@ class Services:
     checks: Checks
     comparisons: Comparisons
     drift: Drift
+    event_streams: EventStreams
     evidence: Evidence
     explanations: Explanations
     frontiers: Frontiers
@@ -99,6 +102,7 @@ class Services:
     report_logs: ReportLogs
     report_summaries: ReportSummaries
     reports: Reports
+    sweep_feed: SweepFeed
     sweep_runner: SweepRunner | None
     """None where this process computes no items of sweeps."""
     sweeps: Sweeps

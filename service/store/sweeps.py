@@ -6,7 +6,7 @@ transactions wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -92,6 +92,12 @@ class Sweeps:
         if outcome is not None:
             query = query.where(_WAITS if outcome == "waiting" else SweepItemRow.outcome == outcome)
         return self._session.scalars(query.order_by(SweepItemRow.position).limit(limit)).all()
+
+    def progress(self, ids: Collection[str]) -> dict[str, tuple[int, int]]:
+        """How many events each of these sweeps has, and how many items wait. Sweeps that are not
+        there are left out."""
+        query = select(SweepRow.id, SweepRow.events, SweepRow.waiting).where(SweepRow.id.in_(ids))
+        return {id_: (events, waiting) for id_, events, waiting in self._session.execute(query)}
 
     def told_after(self, id_: str, event: int, limit: int) -> Sequence[SweepItemRow]:
         """The items whose results the events after this one tell, in the order of the events."""

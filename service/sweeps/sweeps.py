@@ -33,14 +33,21 @@ _ROWS_PER_QUERY = 500
 
 
 class Sweeps:
-    """`wake` tells the runner of this process that there is something to do."""
+    """`wake` tells the runner of this process that there is something to do. `waits_for` says why
+    it does nothing, if so."""
 
-    def __init__(self, store: Store, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        wake: Callable[[], None],
+        waits_for: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._store = store
         self._wake = wake
+        self._waits_for = waits_for
 
     def of(self, store: Store) -> Sweeps:
-        return Sweeps(store, self._wake)
+        return Sweeps(store, self._wake, self._waits_for)
 
     def prepare(self, request: SweepRequest) -> SaveRows:
         with self._store.reading() as rows:
@@ -61,7 +68,10 @@ class Sweeps:
 
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:
-            return _details(rows, rows.sweeps.get(id_))
+            document = _details(rows, rows.sweeps.get(id_))
+        if document["state"] == "running":
+            document["waits_for"] = self._waits_for()
+        return document
 
     def page(self, query: CatalogQuery) -> dict[str, Any]:
         before = None if query.cursor is None else read_cursor("sweeps", query.cursor)
