@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starlette.concurrency import run_in_threadpool
+from anyio.to_thread import run_sync
 
 from service.formats.logs.contents import LogContents, contents, masked_unless_clean
 from service.learning.logged_runs import asked_global_batch, require_run
@@ -22,7 +22,7 @@ class LogTexts:
     ) -> LogContents:
         """What the log says, once it is the tenant's turn if it is long. Raises Invalid for a log
         without a step to use, unless the run failed before."""
-        global_batch = await run_in_threadpool(asked_global_batch, self._store, submission)
+        global_batch = await run_sync(asked_global_batch, self._store, submission)
         found = await self._texts.read(
             is_disconnected,
             self._store.tenant,

@@ -54,12 +54,13 @@ from service.runtime.readiness import Readiness
 from service.runtime.single_flight import SingleFlight
 from service.runtime.text_process import TextProcess
 from service.store import Store
+from service.store.answer_text import AnswerText
 from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
 from service.web.at_hand import keep_answered
 from service.web.json_body import JsonRequest
 from service.web.preferences import WHOLE, Form
-from service.web.text_responses import text_response
+from service.web.text_responses import immutable_text_response, text_response
 
 T = TypeVar("T")
 
@@ -305,6 +306,17 @@ class ComputationResponder:
         tenant = _caller(self._request).tenant
         async with self._admission.admit(self._request.is_disconnected, tenant) as turn:
             return JSONResponse(await run_in_threadpool(compute, turn))
+
+    async def respond_kept(
+        self, kept: Callable[[], AnswerText | None], make: Callable[[], AnswerText], etag: str
+    ) -> Response:
+        """Answers with a text that never changes: as it is kept, or else made in a turn."""
+        text = await run_in_threadpool(kept)
+        if text is None:
+            tenant = _caller(self._request).tenant
+            async with self._admission.admit(self._request.is_disconnected, tenant):
+                text = await run_in_threadpool(make)
+        return immutable_text_response(self._request, text, etag=etag)
 
 
 async def _raw_body(request: Request) -> str:

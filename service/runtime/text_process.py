@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from starlette.concurrency import run_in_threadpool
-
 from service.runtime import malloc_trim
 from service.runtime.admission import AdmissionControl, IsDisconnected
 from service.runtime.processes import Processes
@@ -39,7 +37,7 @@ class TextProcess:
     ) -> T:
         """What a reader makes of a text: here where it is short, or else as `run` has it."""
         if len(text) <= MAX_INLINE_CHARACTERS:
-            return await run_in_threadpool(reader, text, *args, **kwargs)
+            return await run_sync(reader, text, *args, **kwargs)
         return await self.run(is_disconnected, tenant, reader, text, *args, **kwargs)
 
     async def run(
@@ -53,7 +51,7 @@ class TextProcess:
         """The result of the task in the process, once it is the tenant's turn. Raises QueueFull,
         TurnNeverCame, ClientGone or WorkerKilled, and whatever the task raises."""
         async with self._admission.admit(is_disconnected, tenant):
-            return await run_in_threadpool(self._process.run, _then_trimmed, task, *args, **kwargs)
+            return await run_sync(self._process.run, _then_trimmed, task, *args, **kwargs)
 
     def close(self) -> None:
         self._process.close()
