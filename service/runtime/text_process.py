@@ -4,7 +4,10 @@ for as long as that takes, and the process that answers could do nothing else me
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
+
+from anyio.to_thread import run_sync
 
 from service.runtime import malloc_trim
 from service.runtime.admission import AdmissionControl, IsDisconnected
@@ -37,7 +40,7 @@ class TextProcess:
     ) -> T:
         """What a reader makes of a text: here where it is short, or else as `run` has it."""
         if len(text) <= MAX_INLINE_CHARACTERS:
-            return await run_sync(reader, text, *args, **kwargs)
+            return await run_sync(partial(reader, text, *args, **kwargs))
         return await self.run(is_disconnected, tenant, reader, text, *args, **kwargs)
 
     async def run(
@@ -51,7 +54,7 @@ class TextProcess:
         """The result of the task in the process, once it is the tenant's turn. Raises QueueFull,
         TurnNeverCame, ClientGone or WorkerKilled, and whatever the task raises."""
         async with self._admission.admit(is_disconnected, tenant):
-            return await run_sync(self._process.run, _then_trimmed, task, *args, **kwargs)
+            return await run_sync(partial(self._process.run, _then_trimmed, task, *args, **kwargs))
 
     def close(self) -> None:
         self._process.close()
