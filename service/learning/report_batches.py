@@ -21,6 +21,7 @@ from service.runtime.process_pool import MAX_INLINE_REPORTS, ProcessPool
 from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
+from service.store.encoded_document import EncodedDocument
 from service.web.json_text import parse
 
 _MAX_ERRORS = 5  # shown of one report
@@ -32,8 +33,8 @@ question from the database more often."""
 MAX_BATCHES_SET_ASIDE = 3
 """Each keeps the outcomes that it has, which may be 50 MiB."""
 
-Outcome = RowValues | list[FieldViolation]
-"""The row to store for a report, or what is wrong with the report."""
+Outcome = tuple[RowValues, str | None] | list[FieldViolation]
+"""The row to store for a report and its flag, or what is wrong with the report."""
 
 
 class ReportBatches:
@@ -58,8 +59,8 @@ class ReportBatches:
             checkpoint()
             part = texts[start : start + _PART]
             parts.append(self._worker.run_in_process(self._store, pickled_outcomes, part, start))
-        # As objects they take five times the memory, so they become objects when no other tenant
-        # can come in between; part by part, because each holds Python's lock.
+        # They become objects when no other tenant can come in between, since they take less memory
+        # until then; and part by part, because each holds Python's lock.
         return [outcome for part in parts for outcome in pickle.loads(part)]  # noqa: S301
 
 
@@ -86,7 +87,9 @@ def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> 
         if isinstance(outcome, Exception):
             outcomes[index] = _violations(first_index + index, outcome, reports[index])
         else:
-            outcomes[index] = outcome
+            document = outcome["document"]
+            row = {**outcome, "document": EncodedDocument.of(document)}
+            outcomes[index] = row, document["flag"]
     return [outcomes[index] for index in range(len(texts))]
 
 
@@ -104,12 +107,12 @@ def _violations(index: int, error: Exception, report: Any) -> list[FieldViolatio
 
 
 def _save(rows: Rows, outcomes: Sequence[Outcome]) -> CreatedResource:
-    stored = rows.reports.add(outcome for outcome in outcomes if isinstance(outcome, dict))
+    stored = rows.reports.add(outcome[0] for outcome in outcomes if isinstance(outcome, tuple))
     remaining = iter(stored)
     items = [
         _refused_item(index, outcome)
         if isinstance(outcome, list)
-        else _stored_item(index, next(remaining))
+        else _stored_item(index, next(remaining), flag=outcome[1])
         for index, outcome in enumerate(outcomes)
     ]
     answer = BatchAnswer(accepted=len(stored), refused=len(outcomes) - len(stored), items=items)
@@ -121,12 +124,12 @@ def _refused_item(index: int, violations: Sequence[FieldViolation]) -> BatchItem
     return BatchItem(index=index, errors=errors)
 
 
-def _stored_item(index: int, report: RowValues) -> BatchItem:
+def _stored_item(index: int, report: RowValues, flag: str | None) -> BatchItem:
     return BatchItem(
         index=index,
         id=report["id"],
         location=report_location(report["id"]),
         residual=report["residual"],
         within_interval=report["within_interval"],
-        flag=report["document"]["flag"],
+        flag=flag,
     )

@@ -18,6 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from service.identifiers import new_id
+from service.store.encoded_document import EncodedDocument
 from service.store.quota import require_room
 from service.store.tables import TENANT
 
@@ -50,8 +51,11 @@ class Arrivals:
             self._session.execute(text(f"select {function}(:key)"), {"key": _LOCK_KEY})
 
 
-def _stamp(document: dict[str, Any]) -> RowValues:
+def _stamp(document: dict[str, Any] | EncodedDocument) -> RowValues:
     id_ = new_id()
     now = datetime.now(UTC)
     shown = now.isoformat().replace("+00:00", "Z")
-    return {"id": id_, "created_at": now, "document": {**document, "id": id_, "created_at": shown}}
+    stamp = {"id": id_, "created_at": shown}
+    if isinstance(document, EncodedDocument):
+        return {"id": id_, "created_at": now, "document": document.with_members(stamp)}
+    return {"id": id_, "created_at": now, "document": {**document, **stamp}}
