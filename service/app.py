@@ -188,7 +188,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         creation=creation,
         cost_model=cost_model,
         audit=AuditTrail(store),
-        benchmarks=Benchmarks(store),
+        benchmarks=Benchmarks(store, texts),
         calibrations=calibrations,
         catalog=Catalog(store),
         checks=Checks(store),

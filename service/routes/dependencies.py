@@ -129,7 +129,7 @@ class Services:
             self,
             store=store,
             creation=self.creation.of(store),
-            benchmarks=Benchmarks(store),
+            benchmarks=Benchmarks(store, self.texts),
             calibrations=self.calibrations.of(store),
             checks=Checks(store),
             comparisons=Comparisons(store),
