@@ -53,15 +53,16 @@ class TextProcess:
     ) -> T:
         """The result of the task in the process, once it is the tenant's turn. Raises QueueFull,
         TurnNeverCame, ClientGone or WorkerKilled, and whatever the task raises."""
+        job = partial(task, *args, **kwargs)
         async with self._admission.admit(is_disconnected, tenant):
-            return await run_sync(partial(self._process.run, _then_trimmed, task, *args, **kwargs))
+            return await run_sync(self._process.run, _then_trimmed, job)
 
     def close(self) -> None:
         self._process.close()
 
 
-def _then_trimmed(task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def _then_trimmed(job: Callable[[], T]) -> T:
     try:
-        return task(*args, **kwargs)
+        return job()
     finally:
         malloc_trim.trim()
