@@ -27,9 +27,10 @@ from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
 from service.learning.explanations import Explanations
+from service.learning.log_texts import LogTexts
 from service.learning.profile_gauges import ProfileGauges
 from service.learning.replays import Replays
-from service.learning.report_batches import ReportBatches
+from service.learning.report_batches import MAX_BATCHES_SET_ASIDE, ReportBatches
 from service.learning.report_logs import ReportLogs
 from service.learning.report_summaries import ReportSummaries
 from service.learning.reports import Reports
@@ -64,6 +65,7 @@ from service.runtime.leases import Leases
 from service.runtime.process_pool import ProcessPool
 from service.runtime.readiness import STATEMENT_S, Readiness
 from service.runtime.single_flight import SingleFlight
+from service.runtime.text_process import TextProcess
 from service.settings import Settings
 from service.store import Store, database
 from service.sweeps.dask_workers import DaskWorkers
@@ -77,7 +79,6 @@ from service.web.authentication import GUARDED, Authentication
 from service.web.compression import Compression
 from service.web.head_method import HeadAsGet
 from service.web.interruption import Interruptible, RunningRequests
-from service.web.json_body import LARGE_AT_ONCE
 from service.web.limits import BodyLimit
 from service.web.rate_limit import RateLimit
 from service.web.security_headers import SecurityHeaders
@@ -130,6 +131,7 @@ def create_app(settings: Settings) -> FastAPI:
     leases = Leases(store, settings.idempotency_lease_s)
     app.state.memory = store.memory
     app.state.services = _services(store, settings, leases)
+    app.state.texts = app.state.services.texts
     app.state.graceful_stop = GracefulStop(
         settings.stop_grace_s,
         store.gate,
@@ -138,7 +140,6 @@ def create_app(settings: Settings) -> FastAPI:
         app.state.services.event_streams.end_all,
     )
     app.state.retention = UnattendedRetention(store, settings.retention_days)
-    app.state.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
     for module in _V1:
         app.include_router(module.router, responses=responses.IN_V1)
     app.include_router(health.router)
@@ -167,6 +168,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
     process_pool = ProcessPool(settings.database_url, database_wait_s=settings.database_wait_s)
     creation = IdempotentCreation(store, settings.idempotency_ttl_s, leases)
     calibrations = Calibrations(store, process_pool)
+    texts = TextProcess(AdmissionControl("texts", 1, settings.heavy_queue, settings.heavy_wait_s))
     calibration_admission = AdmissionControl(
         "calibrations", 1, settings.heavy_queue, settings.heavy_wait_s
     )
@@ -181,14 +183,18 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
             MAX_SET_ASIDE,
         ),
         report_admission=AdmissionControl(
-            "reports", 1, settings.heavy_queue, settings.heavy_wait_s
+            "reports",
+            1,
+            settings.heavy_queue,
+            settings.heavy_wait_s,
+            MAX_BATCHES_SET_ASIDE,
         ),
         calibration_admission=calibration_admission,
         flights=SingleFlight(),
         creation=creation,
         cost_model=cost_model,
         audit=AuditTrail(store),
-        benchmarks=Benchmarks(store),
+        benchmarks=Benchmarks(store, texts),
         calibrations=calibrations,
         catalog=Catalog(store),
         checks=Checks(store),
@@ -198,6 +204,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         evidence=evidence_use_case,
         explanations=Explanations(store),
         frontiers=Frontiers(store),
+        log_texts=LogTexts(store, texts),
         launches=Launches(store),
         predictions=Predictions(store),
         profile_gauges=ProfileGauges(store, drift, cost_model),
@@ -211,6 +218,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         sweep_feed=SweepFeed(store, sweeps.sent_form),
         sweep_runner=sweep_runner,
         sweeps=_sweeps(store, sweep_runner),
+        texts=texts,
         timelines=Timelines(store),
         auto_calibration=AutoCalibration(
             store, calibrations, creation, calibration_admission, settings.unattended_look_s
@@ -262,6 +270,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             await asyncio.to_thread(services.sweep_runner.stop)
     await app.state.graceful_stop.end()
     services.process_pool.close()
+    services.texts.close()
     services.readiness.close()
     services.profile_gauges.close()
     services.store.close()

@@ -32,11 +32,14 @@ from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile, priors
 from models.spec.workload import Precision
 from service.formats import nccl_tests
+from service.formats.nccl_tests_output import Output, read_output
 from service.identifiers import new_id
 from service.json_pointers import relocate_errors
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
+from service.runtime.admission import IsDisconnected
 from service.runtime.idempotency import CreatedResource, SaveRows
+from service.runtime.text_process import TextProcess
 from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPoint, BenchmarkSubmission
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import ProfileUsed
@@ -58,14 +61,28 @@ _PLACEHOLDER_MODEL = "llama-3-8b"
 
 
 class Benchmarks:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, texts: TextProcess) -> None:
         self._store = store
+        self._texts = texts
 
     @relocate_errors("workload.precision", "precision")
-    def prepare(self, submission: BenchmarkSubmission, received: str) -> SaveRows:
+    async def output(
+        self, submission: BenchmarkSubmission, is_disconnected: IsDisconnected
+    ) -> Output | None:
+        """What the output of nccl-tests says, once it is the tenant's turn if it is long; None
+        where there is none."""
+        text = submission.nccl_tests
+        if text is None:
+            return None
+        return await self._texts.read(is_disconnected, self._store.tenant, read_output, text)
+
+    def prepare(
+        self, submission: BenchmarkSubmission, received: str, output: Output | None
+    ) -> SaveRows:
+        """What stores a benchmark whose output of nccl-tests says this."""
         table = None
-        if submission.nccl_tests is not None:
-            table = nccl_tests.read(submission.nccl_tests, submission.operation)
+        if output is not None:
+            table = nccl_tests.table_of(output, submission.operation)
         with self._store.reading() as rows:
             profile = active_profile(rows)
             question = _question(rows, submission, table)

@@ -3,7 +3,7 @@ it says so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,12 +19,9 @@ from models.spec.profile import shipped_profile
 from service.field_violations import violations_of
 from service.formats import logs
 from service.formats.logs import megatron_arguments
-from service.formats.logs.devices import printed_devices
-from service.formats.logs.failure import (
-    tells_crash,
-    tells_out_of_memory,
-    text_after_last_mark,
-)
+from service.formats.logs.contents import LogContents
+from service.formats.logs.devices import PrintedDevice
+from service.formats.logs.lines import MAX_LINE_CHARACTERS
 from service.learning.report_ingestion import software_age_years
 from service.resolve.answered_layout import AnsweredLayout, layout_of_report
 from service.resolve.model_values import model_values
@@ -57,19 +54,6 @@ _COMPARED_FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Contents:
-    """What a log says."""
-
-    reading: logs.Reading | None
-    """None where the run failed before its first step."""
-    framework: str | None
-    """That printed the steps or the arguments."""
-    arguments: Mapping[str, str]
-    crashed: bool = False
-    """The log has no step, and ends with a crash."""
-
-
-@dataclass(frozen=True, slots=True)
 class LoggedRun:
     """A run as its log and the request beside it tell of it."""
 
@@ -85,21 +69,23 @@ class LoggedRun:
     """What may be wrong about the date and the step time."""
     stack_differences: tuple[str, ...]
     """Switches that the log shows otherwise than what it is linked to."""
+    cut_lines: tuple[str, ...]
+    """A note on lines that were too long to be read whole, if there are any."""
 
     @property
     def notes(self) -> list[str]:
-        return [*self.doubts, *self.stack_differences]
+        return [*self.doubts, *self.stack_differences, *self.cut_lines]
 
 
 def read_logged_run(
     store: Store,
     submission: LogSubmission,
+    contents: LogContents,
     otherwise: str = "prediction_id or recommendation_id",
 ) -> LoggedRun:
-    """What a log says of a run. Raises Invalid for a log without a step to use, unless the run
-    failed before, and for one that is of another run than the request says. `otherwise` names the
-    members of the request that say what ran in place of a description."""
-    contents = _read(submission, _global_batch(store, submission))
+    """The run of a log that says this. Raises Invalid for a log that is of another run than the
+    request says. `otherwise` names the members of the request that say what ran in place of a
+    description."""
     reading = contents.reading
     logged = _logged_question(submission, contents.arguments)
     settled = [name for name in _LOGGED_PARTS if name in logged]
@@ -124,10 +110,11 @@ def read_logged_run(
         stack_differences=tuple(
             _stack_differences(problem, contents.arguments, linked=submission.is_linked)
         ),
+        cut_lines=tuple(_cut_line_notes(contents)),
     )
 
 
-def _global_batch(store: Store, submission: LogSubmission) -> int | None:
+def asked_global_batch(store: Store, submission: LogSubmission) -> int | None:
     """The sequences of a step, if the request gives or links to them."""
     if submission.workload is not None:
         return submission.workload.global_batch
@@ -138,13 +125,13 @@ def _global_batch(store: Store, submission: LogSubmission) -> int | None:
 
 
 def _require_same_run(
-    submission: LogSubmission, contents: _Contents, subject: AnsweredLayout, problem: Problem
+    submission: LogSubmission, contents: LogContents, subject: AnsweredLayout, problem: Problem
 ) -> None:
     """Refuse a log that is of another run than the request says, or than it is linked to."""
     linked = submission.is_linked
     if contents.framework is not None:
         _require_framework(problem, contents.framework)
-    _require_chip(problem, submission.log, linked=linked)
+    _require_chip(problem, contents.devices, linked=linked)
     if contents.arguments:
         _require_agreement(problem, subject, contents.arguments, linked=linked)
     if contents.reading is not None:
@@ -190,34 +177,36 @@ def _date_of_run(submission: LogSubmission, reading: logs.Reading | None, now: d
     return _Date(None, "arrival", (note,))
 
 
-def _read(submission: LogSubmission, global_batch: int | None) -> _Contents:
-    """What the log says. Raises Invalid for a log without a step to use, unless it is of a run that
-    failed before."""
-    try:
-        reading = logs.read(submission.log, submission.framework, global_batch)
-    except Invalid as refusal:
-        printed = logs.read_arguments(submission.log, submission.framework)
-        has_failed = submission.outcome not in (None, "ok")
-        crashed = submission.outcome is None and printed is not None and tells_crash(submission.log)
-        if not (has_failed or crashed or tells_out_of_memory(submission.log)):
-            if printed is not None or tells_crash(submission.log):
-                refusal.rule += "; if the run failed before its first step, say so in outcome"
-            raise
-        if printed is None:
-            return _Contents(None, None, {}, crashed)
-        return _Contents(None, printed.framework, printed.values, crashed)
-    return _Contents(reading, reading.framework, reading.arguments)
+def require_run(submission: LogSubmission, contents: LogContents) -> None:
+    """Raises the refusal of a log without a step to use, unless it is of a run that failed
+    before."""
+    refusal = contents.refusal
+    if refusal is None:
+        return
+    has_failed = submission.outcome not in (None, "ok")
+    if has_failed or contents.tells_out_of_memory or _crashed(submission, contents):
+        return
+    if contents.printed is not None or contents.tells_crash:
+        refusal.rule += "; if the run failed before its first step, say so in outcome"
+    refusal.rule += "".join(f"; {note}" for note in _cut_line_notes(contents))
+    raise refusal
 
 
-def _outcome(submission: LogSubmission, contents: _Contents) -> Outcome:
+def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
+    """Whether a log without a step is of a run that crashed: it prints the run's arguments, and
+    ends with a crash."""
+    has_started = contents.reading is None and contents.printed is not None
+    return submission.outcome is None and has_started and contents.tells_crash
+
+
+def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
     """How the run ended: as the log shows it, or else as the request says."""
-    log = submission.log
     if contents.reading is None:
-        shows_out_of_memory = tells_out_of_memory(log)
+        shows_out_of_memory = contents.tells_out_of_memory
     else:
-        shows_out_of_memory = _ends_out_of_memory(log, contents.reading)
+        shows_out_of_memory = contents.ends_out_of_memory
     if not shows_out_of_memory:
-        return submission.outcome or ("crashed" if contents.crashed else "ok")
+        return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
     if submission.outcome not in (None, "out_of_memory"):
         raise Invalid(
             "outcome", submission.outcome, "is not what the log shows: it ends out of memory"
@@ -225,25 +214,10 @@ def _outcome(submission: LogSubmission, contents: _Contents) -> Outcome:
     return "out_of_memory"
 
 
-def _ends_out_of_memory(log: str, reading: logs.Reading) -> bool:
-    """Whether the run ended because it ran out of memory. A retry that trains again shows that the
-    layout does fit."""
-    return tells_out_of_memory(log) and not has_steps(text_after_last_mark(log), reading.framework)
-
-
-def has_steps(log: str, framework: str | None = None) -> bool:
-    """Whether a log, or a part of one, has a step to use."""
-    try:
-        logs.read(log, framework)
-    except Invalid:
-        return False
-    return True
-
-
 def _report(
     submission: LogSubmission,
     logged: Mapping[str, Any],
-    contents: _Contents,
+    contents: LogContents,
     at: datetime | None,
 ) -> ReportSubmission:
     """The log as a report. Raises Invalid for what the log says and no report may."""
@@ -260,7 +234,7 @@ def _report(
 def _report_json(
     submission: LogSubmission,
     logged: Mapping[str, Any],
-    contents: _Contents,
+    contents: LogContents,
     at: datetime | None,
 ) -> dict[str, Any]:
     """The members of the report, without its date. What the request says goes before what the log
@@ -303,6 +277,15 @@ def _sources_without_steps(
     if reading is None and logged:
         parts = ", ".join(sorted(logged))
         yield f"the log has no step to use; its arguments say what ran ({parts})"
+
+
+def _cut_line_notes(contents: LogContents) -> Iterator[str]:
+    if contents.cut_lines:
+        lines = "1 line is" if contents.cut_lines == 1 else f"{contents.cut_lines} lines are"
+        yield (
+            f"{lines} longer than {MAX_LINE_CHARACTERS} characters, and the rest was not read: if"
+            " it has steps, send the log with its line breaks"
+        )
 
 
 def _step_time_doubts(reading: logs.Reading | None) -> list[str]:
@@ -396,12 +379,11 @@ def _compared_values(
         yield "cluster", "chips", chips, problem.cluster.num_devices
 
 
-def _require_chip(problem: Problem, log: str, *, linked: bool) -> None:
+def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked: bool) -> None:
     """Refuse a log that names accelerators, and none that is the cluster's. A chip that is not of
     the catalogue may print any name."""
     shipped = {chip.id for chip in catalogue.chips().values()}
     chip = problem.cluster.chip.id
-    devices = printed_devices(log)
     if chip not in shipped or not devices:
         return
     if any(chip in device.matching(shipped) for device in devices):

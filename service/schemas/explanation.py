@@ -178,6 +178,7 @@ ObservationCode = Literal[
     "restarted",
     "few_steps",
     "unread_lines",
+    "cut_lines",
     "memory_near_limit",
     "memory_to_spare",
     "memory_unexpected",

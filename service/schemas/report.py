@@ -22,6 +22,7 @@ from service.formats.logs import Framework, Unit
 from service.json_pointers import TAG_PREFIX
 from service.schemas.architecture import Model
 from service.schemas.cluster import ClusterForm, Dtype, Tflops
+from service.schemas.limits import MAX_BATCH_REPORTS
 from service.schemas.micro_batch import LayoutForm
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import Question
@@ -272,9 +273,6 @@ class ReportSubmission(RunSubject):
         if memory.allocated_gib > memory.reserved_gib:
             rule = f"must not exceed memory.reserved_gib = {memory.reserved_gib:g}"
             raise Invalid("memory.allocated_gib", memory.allocated_gib, rule)
-
-
-MAX_BATCH_REPORTS = 10_000
 
 
 class LogSubmission(RunSubject):

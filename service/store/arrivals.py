@@ -18,6 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from service.identifiers import new_id
+from service.store.encoded_document import EncodedDocument
 from service.store.quota import count_stored, size_of
 from service.store.tables import TENANT
 
@@ -54,6 +55,14 @@ def _stamp(row: RowValues) -> RowValues:
     id_ = new_id()
     now = datetime.now(UTC)
     shown = now.isoformat().replace("+00:00", "Z")
-    document = {**row["document"], "id": id_, "created_at": shown}
+    document = _with_members(row["document"], {"id": id_, "created_at": shown})
     size = size_of(row["submission"], row.get("question"), document)
     return {"id": id_, "created_at": now, "document": document, "stored_bytes": size}
+
+
+def _with_members(
+    document: dict[str, Any] | EncodedDocument, members: dict[str, Any]
+) -> dict[str, Any] | EncodedDocument:
+    if isinstance(document, EncodedDocument):
+        return document.with_members(members)
+    return {**document, **members}

@@ -16,9 +16,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from service.errors import StorageFull
+from service.store.encoded_document import EncodedDocument
 from service.store.prepared import execute, first_row
 from service.store.tables import MAX_STORED, STORED, Table, TenantStorageRow
 
+Part = bytes | str | dict[str, Any] | EncodedDocument
+"""A text or a document of a row."""
 ROW_BYTES = 512
 """Bytes of a row besides its documents: its other columns and its entries in indexes."""
 SWEEP_ITEM_BYTES = 2048
@@ -31,14 +34,16 @@ _NOBODY = ""
 _TABLE = Table.metadata.tables[TenantStorageRow.__tablename__]
 
 
-def size_of(*parts: bytes | str | dict[str, Any] | None) -> int:
+def size_of(*parts: Part | None) -> int:
     """Bytes of a row with these texts and documents."""
     return ROW_BYTES + sum(map(_bytes_of, parts))
 
 
-def _bytes_of(part: bytes | str | dict[str, Any] | None) -> int:
+def _bytes_of(part: Part | None) -> int:
     if part is None:
         return 0
+    if isinstance(part, EncodedDocument):
+        return len(part.text)
     if isinstance(part, dict):
         return len(json.dumps(part))  # which is ASCII, as in the database
     return len(part.encode() if isinstance(part, str) else part)

@@ -34,6 +34,10 @@ _TIMESTAMP = re.compile(
 _BINARY_CHARACTERS = frozenset(
     "\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd"
 )
+MAX_LINE_CHARACTERS = 1 << 16
+"""What is read of a line. Dozens of patterns are sought in all of a log, and a line of megabytes
+has nothing more for them: the longest lines of real logs, dumps of a configuration, have a tenth of
+this."""
 _SAMPLE_CHARACTERS = 1 << 20
 _TERMINAL_COLUMNS = range(40, 401)
 _TRIMMED_SPACES = 8
@@ -88,6 +92,21 @@ class Line:
             )
             last = start
             at = following
+
+
+def cut_lines(text: str) -> tuple[str, int]:
+    """The text with its lines cut to MAX_LINE_CHARACTERS, and how many were longer. The updates of
+    a progress bar, which a carriage return divides, are lines of their own."""
+    if len(text) <= MAX_LINE_CHARACTERS:
+        return text, 0
+    cut = 0
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if len(line) > MAX_LINE_CHARACTERS:
+            updates = line.split("\r")
+            cut += sum(len(update) > MAX_LINE_CHARACTERS for update in updates)
+            lines[number] = "\r".join(update[:MAX_LINE_CHARACTERS] for update in updates)
+    return ("\n".join(lines), cut) if cut else (text, 0)
 
 
 class Log:
