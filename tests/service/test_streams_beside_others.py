@@ -59,10 +59,10 @@ def timed(service: Service, method: str, path: str, **arguments: Any) -> float:
 class Waits:
     """How long each of some questions and probes of another tenant waits."""
 
-    def __init__(self, service: Service, headers: dict[str, str], longest_batch: int) -> None:
+    def __init__(self, service: Service, headers: dict[str, str], first: int) -> None:
         self.plain, self.alive, self.ready = list[float](), list[float](), list[float]()
         for i in range(QUESTIONS):  # each of a question that nobody has asked
-            asked = changed(QUESTION, "workload.global_batch", 64 * (longest_batch - i))
+            asked = changed(QUESTION, "workload.global_batch", 64 * (first + 2 * i))
             answer = {"json": asked, "headers": headers}
             self.plain.append(timed(service, "POST", "/v1/recommendations", **answer))
             self.alive.append(timed(service, "GET", "/livez"))
@@ -84,7 +84,7 @@ def test_unread_streams_of_one_tenant_keep_no_other_waiting(database_url: str) -
     headers = {"Authorization": f"Bearer {honest}"}
     settings: dict[str, Any] = {"require_api_keys": True, "sweep_processes": 0}
     with serving(database_url, log_level="WARNING", **settings) as service, ExitStack() as held:
-        alone = Waits(service, headers, 100)
+        alone = Waits(service, headers, 3)
         host, port = service.address.removeprefix("http://").split(":")
         head = f"GET /v1/sweeps/{id_}/events HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {hostile}"
         streams = list[socket.socket]()
@@ -93,7 +93,7 @@ def test_unread_streams_of_one_tenant_keep_no_other_waiting(database_url: str) -
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stream.sendall(f"{head}\r\n\r\n".encode())
             streams.append(stream)
-        beside = Waits(service, headers, 200)
+        beside = Waits(service, headers, 4)
         print(f"alone: {alone}\nbeside: {beside}")
         assert statuses(streams) == {b"200": 32, b"429": STREAMS - 32}
         # A machine that is busy with other things is allowed what it needs without streams.
