@@ -22,6 +22,7 @@ from service.field_violations import echoed_value, truncate
 from service.formats.launch.formats import FORMATS, LaunchFormat, format_of_stack
 from service.formats.launch.job import Changes
 from service.formats.launch.knob_settings import KNOB_SETTINGS, alternatives_in_settings
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 from service.resolve.answer_basis import grounds
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
@@ -49,6 +50,7 @@ from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
+from service.schemas.reservation import ReservationAnswer
 from service.store import Store
 
 _MOST_RULES = 8
@@ -73,6 +75,8 @@ class _ResolvedRequest:
     read: LaunchRead | None
     stops: tuple[Stop, ...] = ()
     """At which the framework stops, beyond the rules that its layout breaks."""
+    reservations: tuple[Reservation, ...] = ()
+    """Settings of a launch on which no verdict rests."""
     changes: LaunchChanges | None = None
     """Of a launch, in its words."""
     min_fit_probability: float = SAFE_FIT_PROBABILITY
@@ -146,6 +150,7 @@ class Checks:
                 format=FORMATS[request.launch.format],
                 read=launched.read,
                 stops=launched.stops,
+                reservations=launched.reservations,
                 changes=LaunchChanges(
                     request.launch, launched, profile, partial(self._read_again, request)
                 ),
@@ -177,25 +182,81 @@ def _explain(
         basis["assumptions"] += layout_assumptions(
             asked.place, asked.given, asked.completed, asked.resolved.problem
         )
-    broken = [_broken_rule(asked, broken) for broken in check.broken_rules]
-    broken += [_stop(asked, stop) for stop in asked.stops]
+    broken = _refusals(asked, check)
+    is_understood = not asked.reservations
     if shown is not None:
         basis["assumptions"] += empty_chunk_assumptions(asked.place, shown)
     return CheckAnswer(
         **basis,
-        verdict="illegal" if broken else verdict_of(check, has_warnings=bool(warnings)),
-        summary=summary_of(check, broken),
+        verdict=verdict_of(
+            check,
+            is_refused=bool(broken),
+            reservations=asked.reservations,
+            has_warnings=bool(warnings),
+        ),
+        summary=summary_of(check, broken, asked.reservations),
         legal=not broken,
         broken_rules=broken[:_MOST_RULES],
         broken_rule_count=len(broken),
         layout=asked.shown_layout,
         prediction=prediction and CheckedPrediction.of(prediction),
         fits=prediction
-        and FitAnswer.of(prediction, [_change(asked, change) for change in check.fitting]),
+        and FitAnswer.of(
+            prediction, [_change(asked, change) for change in check.fitting if is_understood]
+        ),
         best=check.best and BestAnswer.of(check, check.best, cluster),
-        first_change=check.first_change and _change(asked, check.first_change),
+        first_change=_first_change(asked, check),
         warnings=[WarningAnswer.of(warning) for warning in warnings],
         launch_read=asked.read,
+        reservations=ReservationAnswer.first_of(asked.reservations),
+    )
+
+
+def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAnswer]:
+    """What the framework stops at. Where any number of settings is not known, such as those of a
+    file that was not sent, only a name that it does not have is sure to be refused."""
+    is_open = any(one.is_open for one in asked.reservations)
+    broken = [] if is_open else [_broken_rule(asked, one) for one in check.broken_rules]
+    stops = [stop for stop in asked.stops if stop.is_of_name or not is_open]
+    return [*broken, *(_stop(asked, stop) for stop in stops)]
+
+
+def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer | None:
+    """What to change first: the spelling of names that the framework does not have, before all
+    else; and nothing of a job that was not understood."""
+    if asked.changes is not None and any(stop.meant for stop in asked.stops):
+        return _spelling(asked, asked.changes)
+    if asked.reservations or check.first_change is None:
+        return None
+    return _change(asked, check.first_change)
+
+
+def _spelling(asked: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswer | None:
+    """The names that the framework has for those that it does not have, with what is predicted of
+    the launch that is written so; None where nothing can be."""
+    misspelt = [stop for stop in asked.stops if stop.meant]
+    outcome = changes.outcome({stop.meant: stop.value for stop in misspelt})
+    if outcome is None:
+        return None
+    settings = [
+        change
+        for stop in misspelt
+        for change in (
+            SettingChange(name=stop.setting, before=echoed_value(stop.value), after=None),
+            SettingChange(name=stop.meant, before=None, after=echoed_value(stop.value)),
+        )
+    ]
+    words = ", ".join(f"{stop.cure or stop.meant} for {stop.setting}" for stop in misspelt)
+    return ChangeAnswer(
+        words=truncate(f"write {words}", _MOST_RULE_CHARACTERS),
+        knob="spelling",
+        before=[stop.setting for stop in misspelt],
+        after=[stop.meant for stop in misspelt],
+        settings=settings,
+        step_time_s=outcome.step_time_s,
+        gain_s=None,
+        gain=None,
+        fit_probability=outcome.fit_probability,
     )
 
 
@@ -310,6 +371,14 @@ def _more_warnings(
                 code="unread_settings",
                 numbers={"count": asked.read.unread_count},
                 message=f"settings that are not understood and could matter: {names}",
+            )
+        )
+    if asked.read is not None and asked.read.warnings:
+        warnings.append(
+            LayoutWarning(
+                code="ignored_names",
+                numbers={"count": len(asked.read.warnings)},
+                message="; ".join(asked.read.warnings),
             )
         )
     if shown is not None:

@@ -14,6 +14,7 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.formats.logs.failure import tells_crash, text_after_last_crash
+from service.formats.settings.reservation import Reservation
 from service.learning.logged_runs import LoggedRun, has_steps, read_logged_run
 from service.learning.report_ingestion import with_software_age
 from service.resolve import measurements
@@ -51,6 +52,7 @@ class ExplainedRun:
     log: str | None
     logged: LoggedRun | None
     launch: LaunchRead | None
+    reservations: tuple[Reservation, ...] = ()
 
     @property
     def problem(self) -> Problem:
@@ -105,6 +107,7 @@ def read_run(store: Store, request: Request) -> ExplainedRun:
         log=request.log,
         logged=logged,
         launch=launched.read if launched else None,
+        reservations=launched.reservations if launched else (),
     )
 
 

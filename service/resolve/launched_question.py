@@ -24,6 +24,7 @@ from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import other_format
 from service.formats.launch.shell_words import Command
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 from service.json_pointers import relocate_errors
 from service.resolve.launch_assumptions import batch_values, unwritten_values
@@ -63,6 +64,8 @@ class LaunchedQuestion:
     """What the framework would stop at, where that was allowed."""
     typed: Mapping[str, Any]
     """The settings of the launch, by the names that writers have for them."""
+    reservations: tuple[Reservation, ...] = ()
+    """Settings of the launch on which no verdict rests."""
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -103,12 +106,20 @@ def launched_question(
         framework=reading.framework,
         version=reading.version,
         unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in reading.unread[:_MOST_UNREAD]],
-        unread_count=len(reading.unread),
+        unread_count=len(reading.reservations),
+        warnings=[truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]],
         ignored_count=len(reading.ignored),
         assumed=[*_version_assumed(launch, reading), *assumed],
     )
     return LaunchedQuestion(
-        question, resolved, layout, read, f"{field}.arguments", tuple(stops), reading.settings
+        question,
+        resolved,
+        layout,
+        read,
+        f"{field}.arguments",
+        tuple(stops),
+        reading.settings,
+        reading.reservations,
     )
 
 

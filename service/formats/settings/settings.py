@@ -149,7 +149,10 @@ class Settings:
                 framework = f"{self.table.package} {self.table.release}"
                 rule = f"is no setting of {framework}, which stops at it"
                 rule += f": did you mean {near}?" if near else ": leave it out"
-                yield Stop(setting=name, value=value, rule=rule, cure=near or "")
+                near = near or ""
+                yield Stop(
+                    setting=name, value=value, rule=rule, cure=near, meant=near, is_of_name=True
+                )
 
     def _unknown(self) -> Iterator[tuple[str, Any, str | None]]:
         """Names that the release does not have, with their values and the nearest known name."""

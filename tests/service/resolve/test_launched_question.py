@@ -17,6 +17,7 @@ from service.errors import Refused
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.megatron import reader as megatron_reader
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 from service.resolve import launched_question as module
 from service.resolve.launched_question import LaunchedQuestion, launched_question
@@ -42,7 +43,7 @@ READING = LaunchReading(
     stack={"name": "deepspeed"},
     layout={"pp": 1, "cp": 1, "tp": 2, "dp_replicate": 1, "micro_batch": 2, "zero_stage": 3},
     num_devices=None,
-    unread=("--puzzle 3",),
+    reservations=(Reservation(setting="--puzzle 3"),),
     ignored=("--save", "--load"),
 )
 CLUSTER = {"preset": "h100", "num_chips": 64}

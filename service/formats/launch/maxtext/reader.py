@@ -35,6 +35,7 @@ from service.formats.launch.shell_words import (
     split_command,
 )
 from service.formats.launch.switch_settings import switch_fields
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop, Stopped, Stops
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
@@ -212,7 +213,7 @@ class _Reader:
             unwritten=self._unwritten(),
             stops=(*self.stops.found, *_stops(values, layout, ici["fsdp"] * dcn["fsdp"])),
             settings=self.given,
-            unread=(*self.unread, *unread),
+            reservations=tuple(map(Reservation.of_text, (*self.unread, *unread))),
             ignored=(*self.ignored, *ignored),
         )
 

@@ -52,6 +52,7 @@ from service.formats.logs.megatron_layers import (
 from service.formats.logs.megatron_models import read_model, require_layer_pattern
 from service.formats.logs.megatron_values import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stops
 
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
@@ -229,7 +230,7 @@ def reading(
         num_devices=given.optional("world_size"),
         num_micro_batches=1 if takes_one else None,
         stops=(*stops.found, *refusals(given, environment, is_newest=is_newest)),
-        unread=unread,
+        reservations=tuple(map(Reservation.of_text, unread)),
         ignored=ignored,
     )
 

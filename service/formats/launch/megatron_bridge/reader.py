@@ -49,6 +49,7 @@ from service.formats.launch.shell_words import (
 )
 from service.formats.logs.megatron_values import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stops
 
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*(?:\.\w+)+)\s+=\s+(\S.*?)\s*(?:#.*)?", re.ASCII)
@@ -199,7 +200,8 @@ def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES
 def _with_adapters(told: LaunchReading, found: _Overrides) -> LaunchReading:
     is_moe = "load_balancing" in told.workload
     lora, unread = read_adapters(found.fields, is_moe=is_moe)
-    return replace(told, workload={**told.workload, "lora": lora}, unread=(*told.unread, *unread))
+    reservations = (*told.reservations, *map(Reservation.of_text, unread))
+    return replace(told, workload={**told.workload, "lora": lora}, reservations=reservations)
 
 
 def _plain(text: str) -> bool | int | str | None:

@@ -35,6 +35,7 @@ from service.formats.launch.torchtitan.writer import (
     RELEASE,
     TABLE,
 )
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop, Stopped, Stops
 
 _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
@@ -259,7 +260,7 @@ class _Reader:
             unwritten=self._unwritten(values, layout, config, older),
             stops=(*self.stops.found, *(() if older else stops(values, layout, config))),
             settings=self.given,
-            unread=(*self.unread, *unread),
+            reservations=tuple(map(Reservation.of_text, (*self.unread, *unread))),
             ignored=(*self.ignored, *ignored),
         )
 
