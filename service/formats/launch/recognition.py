@@ -13,12 +13,12 @@ from models.spec.switches import switches_of
 from service.formats.launch.accelerate.axolotl import KEYS as AXOLOTL_KEYS
 from service.formats.launch.documents import flat
 from service.formats.launch.facts import facts
-from service.formats.launch.field_table import field_table
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.maxtext.writer import TABLE as MAXTEXT_TABLE
 from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.megatron_bridge.fields import sections
 from service.formats.launch.torchtitan.writer import TABLE as TORCHTITAN_TABLE
+from service.formats.settings.field_table import field_table
 
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})", re.ASCII)
 _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)

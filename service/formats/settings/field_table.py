@@ -4,6 +4,7 @@ A table is a file of JSON:
 
     {"package": "deepspeed", "version": "0.19.8", "source": "deepspeed 0.19.8: runtime/config.py",
      "unknown": "passes",
+     "open": ["optimizer.*"],
      "fields": {"zero_optimization.stage": ["int", 0, "read"]},
      "choices": {"zero_optimization.stage": [0, 1, 2, 3]},
      "no_account": ["tensorboard.*", "wandb.*"],
@@ -11,12 +12,13 @@ A table is a file of JSON:
 
 A row has the type, with a question mark where there may be no value, the default, and the use. The
 names of `no_account` and `not_described` may be patterns; a row goes before a pattern, and the
-longest pattern before the others.
+longest pattern before the others. The words of `not_described` hold for rows too. Names of a
+pattern in `open` may be known to a program of the caller's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -40,11 +42,15 @@ _USES: Mapping[str, Use] = {
 class FieldTable:
     """All settings of a release."""
 
-    package: str
+    framework: str
     release: str
     unknown: Unknown
     """What becomes of a name that is in no table: the framework `stops` at it, or takes no notice
     of it (`passes`), or a program of the caller's own may have it (`open`)."""
+    open: tuple[str, ...]
+    """Patterns of names that a program of the caller's own may have, whatever `unknown` says."""
+    prefix: str
+    """What stands in front of a name where it is typed, such as dashes."""
     fields: Mapping[str, Field]
     patterns: Mapping[str, Field]
     """Fields of which the name is a pattern, the longest first."""
@@ -55,9 +61,12 @@ class FieldTable:
         """The field of a name; None where the release has none."""
         if name in self.fields:
             return self.fields[name]
-        matching = (each for each in self.patterns if fnmatchcase(name, each))
-        pattern = next(matching, None)
+        pattern = _first_match(name, self.patterns)
         return None if pattern is None else self.patterns[pattern]
+
+    def unknown_as(self, name: str) -> Unknown:
+        """What becomes of a name that is in no table."""
+        return "open" if _first_match(name, self.open) else self.unknown
 
     def defaults(self) -> dict[str, Any]:
         return {name: field.default for name, field in self.fields.items()}
@@ -68,7 +77,9 @@ def field_table(file: str) -> FieldTable:
     """The table in a file of the folder `fields`."""
     document = dict(facts(file))
     choices = document.pop("choices", {})
-    reasons = document.pop("not_described", {})
+    reasons = dict(
+        sorted(document.pop("not_described", {}).items(), key=lambda item: -len(item[0]))
+    )
     fields = {
         name: _field(name, row, choices, reasons) for name, row in document.pop("fields").items()
     }
@@ -76,10 +87,13 @@ def field_table(file: str) -> FieldTable:
     for name, words in reasons.items():
         if name not in fields:
             patterns[name] = _pattern(name, "not_described", *words)
+    package = document.pop("package")
     return FieldTable(
-        package=document.pop("package"),
+        framework=document.pop("framework", package),
         release=document.pop("version"),
         unknown=document.pop("unknown", "stops"),
+        open=tuple(document.pop("open", ())),
+        prefix=document.pop("prefix", ""),
         fields=fields,
         patterns=dict(sorted(patterns.items(), key=lambda item: -len(item[0]))),
         facts=document,
@@ -90,7 +104,8 @@ def _field(
     name: str, row: list[Any], choices: Mapping[str, Any], reasons: Mapping[str, Any]
 ) -> Field:
     kind, default, use = row
-    reason, cure = [*reasons.get(name, ()), COULD_MATTER, GIVE_FIELDS][:2]
+    pattern = _first_match(name, reasons)
+    reason, cure = (COULD_MATTER, GIVE_FIELDS) if pattern is None else reasons[pattern]
     return Field(
         name=name,
         kind=kind.rstrip("?"),
@@ -101,6 +116,10 @@ def _field(
         reason=reason,
         cure=cure,
     )
+
+
+def _first_match(name: str, patterns: Iterable[str]) -> str | None:
+    return next((each for each in patterns if fnmatchcase(name, each)), None)
 
 
 def _pattern(name: str, use: Use, reason: str = COULD_MATTER, cure: str = GIVE_FIELDS) -> Field:
