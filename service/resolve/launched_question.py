@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -93,6 +93,8 @@ def launched_question(
     reading = _read(launch, field, changes)
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
+    reservations = tuple(one for one in reading.reservations if not _is_answered(one, parts))
+    reading = replace(reading, reservations=reservations)
     stops = list(reading.stops)
     command = command_in(launch.text)
     joining = _Joining(
@@ -121,6 +123,13 @@ def launched_question(
         reading.settings,
         reading.reservations,
     )
+
+
+def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
+    """Whether the request itself says what a launch says in words that are not understood."""
+    part, _, name = reservation.answered_by.partition(".")
+    given = getattr(parts, part, None) if part else None
+    return bool(given) and (not name or (isinstance(given, Mapping) and name in given))
 
 
 def _read(launch: LaunchForm, field: str, changes: Changes) -> LaunchReading:

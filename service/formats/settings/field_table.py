@@ -8,34 +8,28 @@ A table is a file of JSON:
      "fields": {"zero_optimization.stage": ["int", 0, "read"]},
      "choices": {"zero_optimization.stage": [0, 1, 2, 3]},
      "no_account": ["tensorboard.*", "wandb.*"],
-     "not_described": {"zero_optimization.zero_hpz_partition_size": ["why it matters", "cure"]}}
+     "not_described": {"lora.*": ["why it matters", "how to say it", "workload.lora"]}}
 
 A row has the type, with a question mark where there may be no value, the default, and the use. The
 names of `no_account` and `not_described` may be patterns; a row goes before a pattern, and the
-longest pattern before the others. The words of `not_described` hold for rows too. Names of a
+longest pattern before the others. The words of `not_described` hold for rows too; the third, which
+may be missing, is the member of the request that says the same. Names of a
 pattern in `open` may be known to a program of the caller's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, Literal
 
 from service.formats.launch.facts import facts
-from service.formats.settings.field import Field, Use
+from service.formats.settings.field import USES, Field, Use
 from service.formats.settings.reservation import COULD_MATTER, GIVE_FIELDS
 
 Unknown = Literal["stops", "passes", "open"]
-_USES: Mapping[str, Use] = {
-    "read": "read",
-    "ignored": "no_account",
-    "matters": "not_described",
-    "no_account": "no_account",
-    "not_described": "not_described",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +80,7 @@ def field_table(file: str) -> FieldTable:
     patterns = {name: _pattern(name, "no_account") for name in document.pop("no_account", ())}
     for name, words in reasons.items():
         if name not in fields:
-            patterns[name] = _pattern(name, "not_described", *words)
+            patterns[name] = _pattern(name, "not_described", words)
     package = document.pop("package")
     return FieldTable(
         framework=document.pop("framework", package),
@@ -104,23 +98,41 @@ def _field(
     name: str, row: list[Any], choices: Mapping[str, Any], reasons: Mapping[str, Any]
 ) -> Field:
     kind, default, use = row
+    if use not in USES:
+        raise ValueError(f"{name} has the use {use}, which is none of {', '.join(USES)}")
     pattern = _first_match(name, reasons)
-    reason, cure = (COULD_MATTER, GIVE_FIELDS) if pattern is None else reasons[pattern]
+    reason, cure, answered_by = _words(() if pattern is None else reasons[pattern])
     return Field(
         name=name,
         kind=kind.rstrip("?"),
         is_optional=kind.endswith("?"),
         default=default,
-        use=_USES[use],
+        use=use,
         choices=tuple(choices.get(name, ())),
         reason=reason,
         cure=cure,
+        answered_by=answered_by,
     )
+
+
+def _words(given: Sequence[str]) -> tuple[str, str, str]:
+    """Why a setting matters, how to say it, and the member of the request that does."""
+    reason, cure, answered_by = [*given, *(COULD_MATTER, GIVE_FIELDS, "")[len(given) :]]
+    return reason, cure, answered_by
 
 
 def _first_match(name: str, patterns: Iterable[str]) -> str | None:
     return next((each for each in patterns if fnmatchcase(name, each)), None)
 
 
-def _pattern(name: str, use: Use, reason: str = COULD_MATTER, cure: str = GIVE_FIELDS) -> Field:
-    return Field(name=name, kind="any", is_optional=True, use=use, reason=reason, cure=cure)
+def _pattern(name: str, use: Use, words: Sequence[str] = ()) -> Field:
+    reason, cure, answered_by = _words(words)
+    return Field(
+        name=name,
+        kind="any",
+        is_optional=True,
+        use=use,
+        reason=reason,
+        cure=cure,
+        answered_by=answered_by,
+    )

@@ -18,6 +18,8 @@ class Reservation:
     """Why it matters."""
     cure: str = GIVE_FIELDS
     """How to say it so that it is understood: a field of the request, or the file to send."""
+    answered_by: str = ""
+    """The member of the request, such as `model` or `workload.lora`, with which it is settled."""
     is_open: bool = False
     """It stands for any number of settings, such as those of a file that was not sent. Whatever
     else was read may then be otherwise."""

@@ -97,10 +97,13 @@ class Settings:
         """Fills in a value, such as one of "auto"."""
         self.given[name] = value
 
-    def reserve(self, name: str, reason: str, cure: str = GIVE_FIELDS) -> None:
+    def reserve(
+        self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""
+    ) -> None:
         """Notes that the value of a setting is not taken into account."""
-        written = shown(name, self.given.get(name, self.table.defaults().get(name)))
-        self.note(Reservation(setting=written, reason=reason, cure=cure))
+        field = self.table.fields.get(name)
+        written = shown(name, self.given.get(name, None if field is None else field.default))
+        self.note(Reservation(setting=written, reason=reason, cure=cure, answered_by=answered_by))
 
     def note(self, reservation: Reservation) -> None:
         """Notes what a reader cannot take into account, once."""
@@ -134,7 +137,12 @@ class Settings:
     def _not_described(self) -> Iterator[Reservation]:
         for field, name, value in self._of_use("not_described"):
             if not _changes_nothing(field, value):
-                yield Reservation(setting=shown(name, value), reason=field.reason, cure=field.cure)
+                yield Reservation(
+                    setting=shown(name, value),
+                    reason=field.reason,
+                    cure=field.cure,
+                    answered_by=field.answered_by,
+                )
         for name, value, near in self._unknown("open"):
             reason = f"{self._framework} has no such setting"
             cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"

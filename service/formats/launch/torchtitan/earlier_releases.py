@@ -90,7 +90,7 @@ class Settings:
             self.config["layers"] = catalogue.architecture(model).num_layers
         elif name is not None:
             reason = "this flavor is not in the catalogue"
-            self.reserve("model.flavor", f"{name} {flavor}", reason, "describe the model")
+            self.reserve("model.flavor", f"{name} {flavor}", reason, "describe the model", "model")
         formats = [_CONVERTERS[one] for one in self.older["model.converters"] if one in _CONVERTERS]
         others = [one for one in self.older["model.converters"] if one not in _CONVERTERS]
         if self.older["float8.enable_float8_linear"]:
@@ -103,10 +103,19 @@ class Settings:
         if self.older[name] not in ("AdamW", "Adam"):
             self.reserve(name, self.older[name], "the state of this optimizer is not described")
 
-    def reserve(self, name: str, value: Any, reason: str, cure: str = GIVE_FIELDS) -> None:
+    def reserve(
+        self,
+        name: str,
+        value: Any,
+        reason: str,
+        cure: str = GIVE_FIELDS,
+        answered_by: str = "",
+    ) -> None:
         """Notes that a setting is not taken into account."""
         written = shown(name, value)
-        self.reservations.append(Reservation(setting=written, reason=reason, cure=cure))
+        self.reservations.append(
+            Reservation(setting=written, reason=reason, cure=cure, answered_by=answered_by)
+        )
 
     def layout(self, values: Mapping[str, Any], settings: SettingsOfToday) -> dict[str, Any]:
         """The knobs that are said otherwise than in 0.3.0."""
