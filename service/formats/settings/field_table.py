@@ -36,7 +36,9 @@ Unknown = Literal["stops", "passes", "open"]
 class FieldTable:
     """All settings of a release."""
 
+    package: str
     framework: str
+    """What the package is called in sentences."""
     release: str
     unknown: Unknown
     """What becomes of a name that is in no table: the framework `stops` at it, or takes no notice
@@ -83,6 +85,7 @@ def field_table(file: str) -> FieldTable:
             patterns[name] = _pattern(name, "not_described", words)
     package = document.pop("package")
     return FieldTable(
+        package=package,
         framework=document.pop("framework", package),
         release=document.pop("version"),
         unknown=document.pop("unknown", "stops"),

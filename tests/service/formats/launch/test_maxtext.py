@@ -14,12 +14,12 @@ from models.spec import catalogue
 from models.spec.architecture import Architecture, MoeShape
 from models.spec.layout import AXES, Layout
 from models.spec.problem import Problem
-from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchReading
 from service.formats.launch.maxtext import reader as maxtext_reader
 from service.formats.launch.maxtext import writer as maxtext_writer
 from service.formats.launch.maxtext.mesh import devices_per_slice
 from service.formats.launch.rendering import as_shell
+from service.formats.settings.field_table import field_table
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
@@ -466,7 +466,8 @@ def test_what_nobody_wrote_names_where_it_comes_from() -> None:
 def test_models_that_the_catalogue_lacks_are_to_be_described() -> None:
     assert read("model_name=gemma2-9b").model is None
     (unknown,) = read("model_name=gemma2-9b").reservations
-    assert "describe" in unknown.cure and unknown.answered_by == "model"
+    assert "describe" in unknown.cure
+    assert unknown.answered_by == "model"
     changed = read("model_name=llama3.1-8b base_num_decoder_layers=4 override_model_config=true")
     assert changed.model is None
     mtp = read("model_name=deepseek3-671b")

@@ -13,12 +13,12 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
-from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchReading
 from service.formats.launch.rendering import as_shell
 from service.formats.launch.torchtitan import reader as torchtitan_reader
 from service.formats.launch.torchtitan import writer as torchtitan_writer
 from service.formats.launch.torchtitan.pipeline import generated_split, split_settings
+from service.formats.settings.field_table import field_table
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.stack import StackFields
