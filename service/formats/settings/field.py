@@ -50,6 +50,8 @@ class Field:
     is_optional: bool = False
     use: Use = "read"
     choices: tuple[Any, ...] = ()
+    as_predicted: tuple[Any, ...] = ()
+    """Values beside the default with which a setting that is not described changes nothing."""
     reason: str = COULD_MATTER
     """Why it matters, of a setting that is not described."""
     cure: str = GIVE_FIELDS

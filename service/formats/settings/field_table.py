@@ -7,6 +7,7 @@ A table is a file of JSON:
      "open": ["optimizer.*"],
      "fields": {"zero_optimization.stage": ["int", 0, "read"]},
      "choices": {"zero_optimization.stage": [0, 1, 2, 3]},
+     "as_predicted": {"fp16.loss_scale": [1]},
      "no_account": ["tensorboard.*", "wandb.*"],
      "not_described": {"lora.*": ["why it matters", "how to say it", "workload.lora"]}}
 
@@ -29,7 +30,7 @@ from service.formats.launch.facts import facts
 from service.formats.settings.field import USES, Field, Use
 from service.formats.settings.reservation import COULD_MATTER, GIVE_FIELDS
 
-Unknown = Literal["stops", "passes", "open"]
+Unknown = Literal["stops", "passes", "open", "misspelt"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,9 @@ class FieldTable:
     release: str
     unknown: Unknown
     """What becomes of a name that is in no table: the framework `stops` at it, or takes no notice
-    of it (`passes`), or a program of the caller's own may have it (`open`)."""
+    of it (`passes`), or a program of the caller's own may have it (`open`). Where forks have names
+    of their own, it stops at one that is spelt like a known one (`misspelt`), and another is
+    `open`."""
     open: tuple[str, ...]
     """Patterns of names that a program of the caller's own may have, whatever `unknown` says."""
     prefix: str
@@ -76,8 +79,10 @@ def field_table(file: str) -> FieldTable:
     reasons = dict(
         sorted(document.pop("not_described", {}).items(), key=lambda item: -len(item[0]))
     )
+    predicted = document.pop("as_predicted", {})
     fields = {
-        name: _field(name, row, choices, reasons) for name, row in document.pop("fields").items()
+        name: _field(name, row, choices, reasons, predicted)
+        for name, row in document.pop("fields", {}).items()
     }
     patterns = {name: _pattern(name, "no_account") for name in document.pop("no_account", ())}
     for name, words in reasons.items():
@@ -98,7 +103,11 @@ def field_table(file: str) -> FieldTable:
 
 
 def _field(
-    name: str, row: list[Any], choices: Mapping[str, Any], reasons: Mapping[str, Any]
+    name: str,
+    row: list[Any],
+    choices: Mapping[str, Any],
+    reasons: Mapping[str, Any],
+    as_predicted: Mapping[str, Any],
 ) -> Field:
     kind, default, use = row
     if use not in USES:
@@ -112,6 +121,7 @@ def _field(
         default=default,
         use=use,
         choices=tuple(choices.get(name, ())),
+        as_predicted=tuple(as_predicted.get(name, ())),
         reason=reason,
         cure=cure,
         answered_by=answered_by,

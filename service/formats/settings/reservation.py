@@ -44,8 +44,8 @@ class Reservation:
         """An assignment of a script that may or may not have run."""
         return cls(
             setting=assignment,
-            reason="set in a branch, which may or may not be taken",
-            cure="send the script with the branch decided, or give the variable in"
+            reason="set in a branch",
+            cure="decide the branch: send the script without it, or the variable in"
             " launch.environment",
         )
 

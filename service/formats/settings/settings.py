@@ -40,6 +40,8 @@ class Settings:
     def __init__(self, table: FieldTable, given: Mapping[str, Any] | None = None) -> None:
         self.table = table
         self.given = dict(given or {})
+        self.written: dict[str, str] = {}
+        """What was written of a setting, where that is not `name = value`."""
         self.is_other_release = False
         """Names that the table does not have may be those of the release that runs."""
         self.reservations: list[Reservation] = []
@@ -101,9 +103,16 @@ class Settings:
         self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""
     ) -> None:
         """Notes that the value of a setting is not taken into account."""
+        self.note(
+            Reservation(setting=self.shown(name), reason=reason, cure=cure, answered_by=answered_by)
+        )
+
+    def shown(self, name: str) -> str:
+        """A setting as it was written; with its default where it was not."""
+        if name in self.written:
+            return self.written[name]
         field = self.table.fields.get(name)
-        written = shown(name, self.given.get(name, None if field is None else field.default))
-        self.note(Reservation(setting=written, reason=reason, cure=cure, answered_by=answered_by))
+        return shown(name, self.given.get(name, None if field is None else field.default))
 
     def note(self, reservation: Reservation) -> None:
         """Notes what a reader cannot take into account, once."""
@@ -132,27 +141,27 @@ class Settings:
         for use in ("no_account", "not_described"):
             for field, name, value in self._of_use(use):
                 if use == "no_account" or _changes_nothing(field, value):
-                    yield shown(name, value)
+                    yield self.shown(name)
 
     def _not_described(self) -> Iterator[Reservation]:
         for field, name, value in self._of_use("not_described"):
             if not _changes_nothing(field, value):
                 yield Reservation(
-                    setting=shown(name, value),
+                    setting=self.shown(name),
                     reason=field.reason,
                     cure=field.cure,
                     answered_by=field.answered_by,
                 )
-        for name, value, near in self._unknown("open"):
+        for name, _, near in self._unknown("open"):
             reason = f"{self._framework} has no such setting"
             cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
-            yield Reservation(setting=shown(name, value), reason=reason, cure=cure)
+            yield Reservation(setting=self.shown(name), reason=reason, cure=cure)
 
     def _passed(self) -> Iterator[str]:
-        for name, value, near in self._unknown("passes"):
+        for name, _, near in self._unknown("passes"):
             hint = f": did you mean {near}?" if near else ": leave it out"
             framework = self.table.framework
-            yield f"{shown(name, value)} is no setting of {framework}, which ignores it{hint}"
+            yield f"{self.shown(name)} is no setting of {framework}, which ignores it{hint}"
 
     def _stopped(self) -> Iterator[Stop]:
         for name, value, near in self._unknown("stops"):
@@ -177,11 +186,13 @@ class Settings:
         unknown = [name for name in self.given if self.table.field(name) is None]
         for count, name in enumerate(unknown):
             found = "open" if self.is_other_release else self.table.unknown_as(name)
+            near = nearest(name, self.table.fields) if count < _MOST_HINTS else None
+            if found == "misspelt":
+                found = "open" if near is None else "stops"
             if found == kind:
-                near = nearest(name, self.table.fields) if count < _MOST_HINTS else None
                 yield name, self.given[name], near
 
 
 def _changes_nothing(field: Field, value: Any) -> bool:
     """Whether a value is the default, or no value at all."""
-    return value == field.default or value in ({}, [], None, "")
+    return value == field.default or value in (*field.as_predicted, {}, [], None, "")
