@@ -99,6 +99,17 @@ class Settings:
         """Fills in a value, such as one of "auto"."""
         self.given[name] = value
 
+    def change(self, changes: Mapping[str, Any]) -> None:
+        """Takes other values for some settings, by type where they are texts; None leaves one
+        out."""
+        for name, value in changes.items():
+            field = self.table.fields.get(name)
+            self.given.pop(name, None)
+            if isinstance(value, str) and field is not None:
+                self.given[name] = field.checked(value)
+            elif value is not None:
+                self.given[name] = value
+
     def reserve(
         self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""
     ) -> None:

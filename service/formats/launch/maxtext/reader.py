@@ -15,7 +15,7 @@ from models.spec.architecture import Architecture
 from models.spec.switches import Condition
 from models.spec.workload import MAX_CAPACITY
 from service.formats.launch.documents import read_document, read_yaml, sent_document
-from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words, with_changes
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
@@ -117,7 +117,7 @@ class _Reader:
                 self._take(name, value)
         else:
             self._read_command(split_command(text), text)
-        self.settings.given = with_changes(self.given, changes)
+        self.settings.change(changes)
         values = {**self.table.defaults(), **self.given}
         return self._reading(values)
 

@@ -86,6 +86,7 @@ _COUNTS = (
     "micro_batch_size",
 )
 """Arguments that must be at least 1."""
+_ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 _LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 _MOST_SWITCHES = 1024
 _NEEDED_BY = {"dsa": ("apply_rope_fusion",)}
@@ -605,18 +606,27 @@ def _sorted_out(given: Arguments, source: Source) -> SortedSettings:
 
 def _reserve_half_read(settings: Settings, name: str, argument: str, given: Arguments) -> None:
     """Note an argument that is read where its value means more than what is read of it."""
-    reason = reason_of_half_read(argument, given)
-    if reason is not None:
-        settings.reserve(name, reason, "use a value that means no more than that")
+    words = half_read(argument, given)
+    if words is not None:
+        settings.reserve(name, *words)
 
 
-def reason_of_half_read(argument: str, given: Arguments) -> str | None:
-    """Why an argument that is read means more than what is read of it; None where it does not."""
+def half_read(argument: str, given: Arguments) -> tuple[str, str] | None:
+    """What an argument that is read means beyond what is read of it, and what to do; None where it
+    means no more."""
     if argument == "pipeline_model_parallel_layout" and has_early_prediction(given):
-        return "multi-token prediction is read as on the last stage"
+        return "multi-token prediction is read as on the last stage", "write m in front of L"
     if argument == "moe_expert_capacity_factor" and _pads_no_experts(given):
-        return "an expert that gets fewer tokens is read as padded"
-    return "a part of what it says is not described" if _is_half_read(argument, given) else None
+        reason = "an expert that gets fewer tokens is read as padded"
+        return reason, "use --moe-pad-expert-input-to-capacity beside it"
+    if argument in _ENDS and given.count("pipeline_model_parallel_size", 1) == 1:
+        built, layers = given.optional(argument), given.optional("num_layers")
+        if built != layers:
+            reason = f"with one pipeline stage Megatron builds {built} of the {layers} layers"
+            return f"{reason}, and all are read", "leave it out, or use a pipeline"
+    if _is_half_read(argument, given):
+        return "a part of what it says is not described", "use a value that is simpler"
+    return None
 
 
 def _pads_no_experts(given: Arguments) -> bool:

@@ -21,8 +21,8 @@ from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron.fields import flag_of_argument
 from service.formats.launch.megatron.reader import (
     filled_in,
+    half_read,
     reading,
-    reason_of_half_read,
     without_refused,
 )
 from service.formats.launch.megatron_bridge.adapters import HARMLESS as HARMLESS_OF_ADAPTERS
@@ -510,8 +510,11 @@ def _reservation(name: str, value: str, given: Arguments) -> Reservation | None:
             reason = "the recipe has the rest of the model"
             cure = "describe the model beside the launch, as `model`"
             return Reservation(setting=written, reason=reason, cure=cure, answered_by="model")
-        reason = reason_of_half_read(argument, given)
-        return None if reason is None else Reservation(setting=written, reason=reason)
+        words = half_read(argument, given)
+        if words is None:
+            return None
+        reason, cure = map(_in_fields, words)
+        return Reservation(setting=written, reason=reason, cure=cure)
     if _is_harmless(name, argument, value):
         return None
     if name.startswith(_ENCODERS):

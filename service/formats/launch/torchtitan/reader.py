@@ -11,7 +11,7 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from service.formats.launch.documents import document_in_script, flat, sent_document
-from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words, with_changes
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, require_arguments_defined, split_command
@@ -114,7 +114,7 @@ class _Reader:
             if RECOMPUTE in changes:
                 rule = f"is a command of {FRAMEWORK} {RELEASE}, and the flags are of one before it"
                 raise Invalid(PATH, RECOMPUTE, rule)
-        self.settings.given = with_changes(self.given, changes)
+        self.settings.change(changes)
         return self._reading(older)
 
     # -- words
