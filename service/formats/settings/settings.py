@@ -53,6 +53,13 @@ class Settings:
         is_object = any(each.startswith(f"{name}.") for each in self.given)
         return name in self.given or is_object
 
+    @property
+    def known(self) -> dict[str, Any]:
+        """The given settings that the release has."""
+        return {
+            name: value for name, value in self.given.items() if self.table.field(name) is not None
+        }
+
     def is_auto(self, name: str) -> bool:
         """Whether another program fills a setting in."""
         return self.given.get(name) == _AUTO

@@ -231,7 +231,7 @@ class _Reader:
                 *found.stops,
                 *_stops(values, layout, ici["fsdp"] * dcn["fsdp"]),
             ),
-            settings=self.given,
+            settings=self.settings.known,
             reservations=found.reservations,
             ignored=(*self.ignored, *found.no_account),
         )

@@ -244,7 +244,7 @@ class _Reader:
             stack=stack,
             layout=layout,
             num_devices=self.num_devices,
-            devices_setting=f"--{_SHARDS}",
+            devices_setting=None if values[_SHARDS] == -1 else f"--{_SHARDS}",
             num_micro_batches=_num_micro_batches(values, layout, workload),
             unwritten=self._unwritten(values, layout, config, older),
             stops=(
@@ -252,7 +252,7 @@ class _Reader:
                 *found.stops,
                 *(() if older else stops(values, layout, config)),
             ),
-            settings=self.given,
+            settings=self.settings.known,
             reservations=found.reservations,
             ignored=(*self.ignored, *found.no_account),
         )
