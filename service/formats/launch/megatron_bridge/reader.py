@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from models.errors import Invalid
-from service.formats.launch.documents import read_yaml
+from service.formats.launch.documents import flat, read_document
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
 from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron.fields import flag_of_argument
@@ -233,7 +233,7 @@ def _overrides(text: str) -> _Overrides:
         pairs = (match.groups() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
         return _joined((_without_object(name), value) for name, value in pairs)
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
-        return _joined(_leaves(read_yaml(text), ""))
+        return _joined((name, str(value)) for name, value in flat(read_document(text)))
     command = split_command(text)
     found = _joined(_pairs(command.words))
     found.environment.update(command.environment)
@@ -247,17 +247,6 @@ def _without_object(name: str) -> str:
     first, _, rest = name.partition(".")
     known = {*sections(), "trainer", "data", "optim", "model", "env_vars", "peft"}
     return rest if first not in known and rest.partition(".")[0] in known else name
-
-
-def _leaves(document: Any, prefix: str) -> Iterator[tuple[str, str]]:
-    """The leaves of a document by their dotted names."""
-    if not isinstance(document, Mapping):
-        return
-    for name, value in document.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", str(value)
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:

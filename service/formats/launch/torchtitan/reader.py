@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
-from service.formats.launch.documents import document_in_script, flat, sent_document
+from service.formats.launch.documents import document_in_script, read_toml, sent_document
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
@@ -38,7 +37,6 @@ from service.formats.settings.stop import Stop, Stopped, Stops
 _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
 _FILE = "job.config_file"
 _TOML_SECTION = re.compile(r"^[ \t]*\[[\w.]+\][ \t\r]*(#.*)?$", re.ASCII | re.MULTILINE)
-_DEEP_NAME = re.compile(r"(?:[\w-]{1,80}[ \t]{0,9}\.[ \t]{0,9}){32}", re.ASCII)
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_STEP = "local_batch_size * data-parallel ranks"
 _SHARDS = "parallelism.data_parallel_shard_degree"
@@ -95,7 +93,7 @@ class _Reader:
     def read(self, text: str, changes: Changes) -> LaunchReading:
         older: earlier.Settings | None = None
         if _TOML_SECTION.search(text) and document_in_script(text) is None:
-            older = earlier.Settings.of(_toml(text), self.table)
+            older = earlier.Settings.of(read_toml(text), self.table)
         else:
             command = split_command(text)
             self._read_command(command)
@@ -211,7 +209,7 @@ class _Reader:
         if _FILE not in self.others:
             return self.others
         file = self.others.pop(_FILE)
-        return {**_toml(sent_document(text, f"--{_FILE} {file}")), **self.others}
+        return {**read_toml(sent_document(text, f"--{_FILE} {file}")), **self.others}
 
     def _report_unknown(self) -> None:
         """Takes in the flags that 0.3.0 does not have. It stops at them, unless they are of another
@@ -484,15 +482,6 @@ class _Reader:
         if schedule not in own:
             stack["schedules"] = [*own, schedule]
         return stack
-
-
-def _toml(text: str) -> dict[str, Any]:
-    if _DEEP_NAME.search(text):
-        raise Invalid(PATH, text[:60], "is no TOML of torchtitan, whose names have few parts")
-    try:
-        return dict(flat(tomllib.loads(text)))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise Invalid(PATH, text[:60], f"is no TOML: {error}") from None
 
 
 def _num_ranks(command: Command) -> int | None:
