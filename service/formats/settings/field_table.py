@@ -20,9 +20,10 @@ pattern in `open` may be known to a program of the caller's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import cache
 from typing import Any, Literal
 
@@ -135,7 +136,13 @@ def _words(given: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _first_match(name: str, patterns: Iterable[str]) -> str | None:
-    return next((each for each in patterns if fnmatchcase(name, each)), None)
+    return next((each for each in patterns if _matcher(each)(name)), None)
+
+
+@cache
+def _matcher(pattern: str) -> Callable[[str], object]:
+    """A pattern of a table, compiled for good: fnmatch itself keeps fewer than a table has."""
+    return re.compile(translate(pattern)).match
 
 
 def _pattern(name: str, use: Use, words: Sequence[str] = ()) -> Field:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,76 +139,80 @@ class Settings:
 
     def sorted_out(self) -> SortedSettings:
         """Sorts what was given and is not read, beside what readers noted themselves."""
+        reservations = [*self.reservations]
+        warnings = [*self.warnings]
+        stops = [*self.stops]
+        no_account: list[str] = []
+        num_unknown = 0
+        for name, value in self.given.items():
+            field = self.table.field(name)
+            if field is None:
+                num_unknown += 1
+                near = nearest(name, self.table.fields) if num_unknown <= _MOST_HINTS else None
+                kind = self._unknown_as(name, near)
+                if kind == "stops":
+                    stops.append(self._stop(name, value, near))
+                elif kind == "open":
+                    reservations.append(self._of_own_program(name, near))
+                else:
+                    warnings.append(self._ignored(name, near))
+            elif field.use == "no_account" or (
+                field.use == "not_described" and _changes_nothing(field, value)
+            ):
+                no_account.append(self.shown(name))
+            elif field.use == "not_described":
+                reservations.append(self._not_described(field, name))
         return SortedSettings(
-            reservations=(*self.reservations, *self._not_described()),
-            warnings=(*self.warnings, *self._passed()),
-            stops=(*self.stops, *self._stopped()),
-            no_account=tuple(self._of_no_account()),
+            reservations=tuple(reservations),
+            warnings=tuple(warnings),
+            stops=tuple(stops),
+            no_account=tuple(no_account),
         )
 
     def _field(self, name: str) -> Field:
         return self.table.fields[name]
 
-    def _of_use(self, use: str) -> Iterator[tuple[Field, str, Any]]:
-        for name, value in self.given.items():
-            field = self.table.field(name)
-            if field is not None and field.use == use:
-                yield field, name, value
+    def _not_described(self, field: Field, name: str) -> Reservation:
+        return Reservation(
+            setting=self.shown(name),
+            reason=field.reason,
+            cure=field.cure,
+            answered_by=field.answered_by,
+        )
 
-    def _of_no_account(self) -> Iterator[str]:
-        for use in ("no_account", "not_described"):
-            for field, name, value in self._of_use(use):
-                if use == "no_account" or _changes_nothing(field, value):
-                    yield self.shown(name)
+    def _unknown_as(self, name: str, near: str | None) -> Unknown:
+        """What becomes of a name that the release does not have."""
+        kind = "open" if self.is_other_release else self.table.unknown_as(name)
+        if kind == "misspelt":
+            return "open" if near is None else "stops"
+        return kind
 
-    def _not_described(self) -> Iterator[Reservation]:
-        for field, name, value in self._of_use("not_described"):
-            if not _changes_nothing(field, value):
-                yield Reservation(
-                    setting=self.shown(name),
-                    reason=field.reason,
-                    cure=field.cure,
-                    answered_by=field.answered_by,
-                )
-        for name, _, near in self._unknown("open"):
-            reason = f"{self._framework} has no such setting"
-            cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
-            yield Reservation(setting=self.shown(name), reason=reason, cure=cure)
+    def _stop(self, name: str, value: Any, near: str | None) -> Stop:
+        meant = f"{self.table.prefix}{near}" if near else ""
+        hint = f"did you mean {meant}?" if near else "leave it out"
+        return Stop(
+            setting=f"{self.table.prefix}{name}",
+            value=value,
+            rule=f"is no setting of {self._framework}, which stops at it: {hint}",
+            cure=meant,
+            meant=near or "",
+            is_of_name=True,
+        )
 
-    def _passed(self) -> Iterator[str]:
-        for name, _, near in self._unknown("passes"):
-            hint = f": did you mean {near}?" if near else ": leave it out"
-            framework = self.table.framework
-            yield f"{self.shown(name)} is no setting of {framework}, which ignores it{hint}"
+    def _of_own_program(self, name: str, near: str | None) -> Reservation:
+        """A name that the framework does not have, and a program of the caller's own may."""
+        reason = f"{self._framework} has no such setting"
+        cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
+        return Reservation(setting=self.shown(name), reason=reason, cure=cure)
 
-    def _stopped(self) -> Iterator[Stop]:
-        for name, value, near in self._unknown("stops"):
-            meant = f"{self.table.prefix}{near}" if near else ""
-            hint = f"did you mean {meant}?" if near else "leave it out"
-            yield Stop(
-                setting=f"{self.table.prefix}{name}",
-                value=value,
-                rule=f"is no setting of {self._framework}, which stops at it: {hint}",
-                cure=meant,
-                meant=near or "",
-                is_of_name=True,
-            )
+    def _ignored(self, name: str, near: str | None) -> str:
+        hint = f"did you mean {near}?" if near else "leave it out"
+        framework = self.table.framework
+        return f"{self.shown(name)} is no setting of {framework}, which ignores it: {hint}"
 
     @property
     def _framework(self) -> str:
         return f"{self.table.framework} {self.table.release}"
-
-    def _unknown(self, kind: Unknown) -> Iterator[tuple[str, Any, str | None]]:
-        """Names that the release does not have and that become this, with their values and the
-        nearest known name."""
-        unknown = [name for name in self.given if self.table.field(name) is None]
-        for count, name in enumerate(unknown):
-            found = "open" if self.is_other_release else self.table.unknown_as(name)
-            near = nearest(name, self.table.fields) if count < _MOST_HINTS else None
-            if found == "misspelt":
-                found = "open" if near is None else "stops"
-            if found == kind:
-                yield name, self.given[name], near
 
 
 def _changes_nothing(field: Field, value: Any) -> bool:
