@@ -18,8 +18,8 @@ from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.layout import Layouts
 from models.spec.switches import switches_of
 from service.ask.oom_history import least_failed_gib, out_of_memory_runs
-from service.formats.logs import megatron_arguments
 from service.formats.logs.failure import last_error
+from service.formats.megatron import arguments as megatron_arguments
 from service.learning.explained_runs import ExplainedRun, Request, read_run
 from service.learning.explanation_words import (
     CAVEATS,

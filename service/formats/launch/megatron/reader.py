@@ -2,7 +2,7 @@
 
 Arguments as they are typed leave out what Megatron fills in: its defaults, and what follows from
 other arguments (megatron/training/arguments.py, validate_args). Both are filled in here; what a
-dump of the run would say is then read by `service.formats.logs.megatron_arguments`.
+dump of the run would say is then read by `service.formats.megatron.arguments`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from service.formats.launch.megatron.stages import (
 from service.formats.launch.megatron.writer import FRAMEWORK, NAME, words
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, split_command
-from service.formats.logs.layer_pattern import layer_switches
-from service.formats.logs.megatron_arguments import (
+from service.formats.megatron.arguments import (
     HALF_DTYPES,
     data_parallel,
     data_parallel_axes,
@@ -42,15 +41,16 @@ from service.formats.logs.megatron_arguments import (
     read_workload,
     require_known_version,
 )
-from service.formats.logs.megatron_layers import (
+from service.formats.megatron.layer_pattern import layer_switches
+from service.formats.megatron.layers import (
     PATTERNS,
     chunks_of,
     has_layers_of_kinds,
     prediction_modules,
 )
-from service.formats.logs.megatron_models import read_model, require_layer_pattern
-from service.formats.logs.megatron_values import Arguments
-from service.formats.logs.megatron_versions import in_todays_names
+from service.formats.megatron.models import read_model, require_layer_pattern
+from service.formats.megatron.values import Arguments
+from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings, SortedSettings

@@ -46,8 +46,8 @@ from service.formats.launch.shell_words import (
     require_defined,
     split_command,
 )
-from service.formats.logs.megatron_values import Arguments
-from service.formats.logs.megatron_versions import in_todays_names
+from service.formats.megatron.values import Arguments
+from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.field import shown
 from service.formats.settings.release import known_release
 from service.formats.settings.reservation import GIVE_FIELDS, Reservation
@@ -375,7 +375,7 @@ def _values(found: _Overrides) -> dict[str, str]:
 
 
 def _old_names(found: _Overrides) -> dict[str, str]:
-    """Fields of NeMo 1 whose names other versions of Megatron had (megatron_versions)."""
+    """Fields of NeMo 1 whose names other versions of Megatron had (formats.megatron.versions)."""
     names = {name: name.removeprefix("model.") for name in found.fields if not is_field(name)}
     return {
         old: found.fields[name]

@@ -35,7 +35,7 @@ from service.formats.launch.megatron.stages import (
 from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
 from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
 from service.formats.launch.megatron_bridge.fields import is_field, sections
-from service.formats.logs.megatron_values import Arguments
+from service.formats.megatron.values import Arguments
 from service.schemas.architecture import ShapeFields
 from service.schemas.layer_list import LayerListFields
 from service.schemas.layout import LayoutFields
