@@ -22,9 +22,11 @@ from service.field_violations import echoed_value, truncate
 from service.formats.launch.formats import FORMATS, LaunchFormat, format_of_stack
 from service.formats.launch.job import Changes
 from service.formats.launch.knob_settings import KNOB_SETTINGS, alternatives_in_settings
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 from service.resolve.answer_basis import grounds
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
+from service.resolve.held_nodes import on_held_nodes
 from service.resolve.launch_changes import LaunchChanges
 from service.resolve.launch_settings import written_settings
 from service.resolve.launched_question import LaunchedQuestion, launched_question
@@ -49,6 +51,7 @@ from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
+from service.schemas.reservation import ReservationAnswer
 from service.store import Store
 
 _MOST_RULES = 8
@@ -73,6 +76,10 @@ class _ResolvedRequest:
     read: LaunchRead | None
     stops: tuple[Stop, ...] = ()
     """At which the framework stops, beyond the rules that its layout breaks."""
+    reservations: tuple[Reservation, ...] = ()
+    """Settings of a launch on which no verdict rests."""
+    overruled: tuple[str, ...] = ()
+    """Sentences about values of a launch in whose place those of the request were taken."""
     changes: LaunchChanges | None = None
     """Of a launch, in its words."""
     min_fit_probability: float = SAFE_FIT_PROBABILITY
@@ -122,6 +129,9 @@ class Checks:
         with self._store.reading() as rows:
             resolver = Resolver(rows)
             profile = requested_profile(rows, request.profile)
+            if request.cluster is not None:
+                held = on_held_nodes(resolver, request.cluster, request.allocation)
+                request = request.model_copy(update={"cluster": held})
             if isinstance(request, CheckRequest):
                 resolved = resolver.resolve(request)
                 return _ResolvedRequest(
@@ -146,6 +156,8 @@ class Checks:
                 format=FORMATS[request.launch.format],
                 read=launched.read,
                 stops=launched.stops,
+                reservations=launched.reservations,
+                overruled=launched.overruled,
                 changes=LaunchChanges(
                     request.launch, launched, profile, partial(self._read_again, request)
                 ),
@@ -177,25 +189,80 @@ def _explain(
         basis["assumptions"] += layout_assumptions(
             asked.place, asked.given, asked.completed, asked.resolved.problem
         )
-    broken = [_broken_rule(asked, broken) for broken in check.broken_rules]
-    broken += [_stop(asked, stop) for stop in asked.stops]
+    broken = _refusals(asked, check)
+    is_understood = not asked.reservations
     if shown is not None:
         basis["assumptions"] += empty_chunk_assumptions(asked.place, shown)
     return CheckAnswer(
         **basis,
-        verdict="illegal" if broken else verdict_of(check, has_warnings=bool(warnings)),
-        summary=summary_of(check, broken),
+        verdict=verdict_of(
+            check,
+            is_refused=bool(broken),
+            reservations=asked.reservations,
+            has_warnings=bool(warnings),
+        ),
+        summary=summary_of(check, broken, asked.reservations),
         legal=not broken,
         broken_rules=broken[:_MOST_RULES],
         broken_rule_count=len(broken),
         layout=asked.shown_layout,
         prediction=prediction and CheckedPrediction.of(prediction),
         fits=prediction
-        and FitAnswer.of(prediction, [_change(asked, change) for change in check.fitting]),
+        and FitAnswer.of(
+            prediction, [_change(asked, change) for change in check.fitting if is_understood]
+        ),
         best=check.best and BestAnswer.of(check, check.best, cluster),
-        first_change=check.first_change and _change(asked, check.first_change),
+        first_change=_first_change(asked, check),
         warnings=[WarningAnswer.of(warning) for warning in warnings],
         launch_read=asked.read,
+        reservations=ReservationAnswer.first_of(asked.reservations),
+    )
+
+
+def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAnswer]:
+    """What the framework stops at. Where any number of settings is not known, such as those of a
+    file that was not sent, only a name that it does not have is sure to be refused."""
+    is_open = any(one.is_open for one in asked.reservations)
+    broken = [] if is_open else [_broken_rule(asked, one) for one in check.broken_rules]
+    stops = [stop for stop in asked.stops if stop.is_of_name or not is_open]
+    return [*broken, *(_stop(asked, stop) for stop in stops)]
+
+
+def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer | None:
+    """What to change first: names that the framework does not have, before all else; and nothing of
+    a job that was not understood."""
+    if asked.changes is not None and any(stop.is_of_name for stop in asked.stops):
+        return _spelling(asked, asked.changes)
+    if asked.reservations or check.first_change is None:
+        return None
+    return _change(asked, check.first_change)
+
+
+def _spelling(asked: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswer | None:
+    """The names that the framework has for those that it does not have, and the others left out,
+    with what is predicted of the launch that is written so; None where nothing can be."""
+    stops = [stop for stop in asked.stops if stop.is_of_name][:_MOST_RULES]
+    outcome = changes.outcome({stop.meant: stop.value for stop in stops if stop.meant})
+    if outcome is None:
+        return None
+    settings = list[SettingChange]()
+    words = list[str]()
+    for stop in stops:
+        name, value = truncate(stop.setting, _MOST_CHARACTERS), echoed_value(stop.value)
+        settings.append(SettingChange(name=name, before=value, after=None))
+        if stop.meant:
+            settings.append(SettingChange(name=stop.cure, before=None, after=value))
+        words.append(f"write {stop.cure} for {name}" if stop.meant else f"leave out {name}")
+    return ChangeAnswer(
+        words=truncate(", ".join(words), _MOST_RULE_CHARACTERS),
+        knob="spelling",
+        before=[one.name for one in settings if one.after is None],
+        after=[one.name for one in settings if one.before is None],
+        settings=settings,
+        step_time_s=outcome.step_time_s,
+        gain_s=None,
+        gain=None,
+        fit_probability=outcome.fit_probability,
     )
 
 
@@ -312,6 +379,10 @@ def _more_warnings(
                 message=f"settings that are not understood and could matter: {names}",
             )
         )
+    for message in asked.read.warnings if asked.read is not None else ():
+        is_overruled = message in asked.overruled
+        code = "request_overrules_launch" if is_overruled else "ignored_setting"
+        warnings.append(LayoutWarning(code=code, numbers={}, message=message))
     if shown is not None:
         warnings += [
             LayoutWarning(

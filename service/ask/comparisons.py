@@ -31,6 +31,7 @@ from service.schemas.launch_request import LaunchedComparisonRequest, QuestionPa
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun
 from service.schemas.question import PinnedQuestion
+from service.schemas.reservation import ReservationAnswer
 from service.schemas.stack import StackFields
 from service.store import Store
 
@@ -217,4 +218,9 @@ def _explain(
     if resolved.second_stack.value != resolved.question.problem.stack:
         answer.request["second"]["stack"] = resolved.second_stack.pinned_form
     answer.launch_read = {name: side.read for name, side in resolved.launched.items()}
+    answer.reservations = {
+        name: ReservationAnswer.first_of(side.reservations)
+        for name, side in resolved.launched.items()
+        if side.reservations
+    }
     return answer

@@ -18,6 +18,7 @@ from service.ask.answer_pages import answer_page
 from service.ask.kept_answers import KeptAnswers, LookedUp
 from service.ask.oom_history import RunsAlike, oom_warnings
 from service.errors import Refused
+from service.formats.settings.reservation import Reservation
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
 from service.resolve.launch_jobs import AnswerLaunched, launch_block
@@ -35,6 +36,7 @@ from service.schemas.prediction import (
     PredictionRequest,
 )
 from service.schemas.question import PinnedQuestion
+from service.schemas.reservation import ReservationAnswer
 from service.schemas.workload import WorkloadFields
 from service.store import Rows, Store
 from service.store.answer_text import AnswerText
@@ -53,6 +55,7 @@ class _ResolvedRequest:
     layouts: dict[str, Layout]
     """These as values."""
     launch_read: LaunchRead | None = None
+    reservations: tuple[Reservation, ...] = ()
 
 
 class Predictions:
@@ -129,8 +132,16 @@ def _with_stack_defaults(
     layouts = {name: fields.build() for name, fields in completed.items()}
     settings = None if launched is None else launched.settings
     require_all_legal(question.problem, layouts, given, asked.workload, settings)
-    read = None if launched is None else launched.read
-    return _ResolvedRequest(asked, question, profile, given, completed, layouts, read)
+    return _ResolvedRequest(
+        asked=asked,
+        question=question,
+        profile=profile,
+        given=given,
+        completed=completed,
+        layouts=layouts,
+        launch_read=None if launched is None else launched.read,
+        reservations=() if launched is None else launched.reservations,
+    )
 
 
 def _predict(resolved: _ResolvedRequest) -> dict[str, PredictedLayout]:
@@ -162,7 +173,11 @@ def _explain(
     return PredictionAnswer(
         layouts=[*predicted.values()],
         out_of_memory=failed,
-        warnings=[*slips(problem, fastest_s), *oom_warnings(predicted, failed)],
+        warnings=[
+            *(() if resolved.launch_read is None else resolved.launch_read.warnings),
+            *slips(problem, fastest_s),
+            *oom_warnings(predicted, failed),
+        ],
         launch=launch_block(
             problem,
             first,
@@ -170,6 +185,7 @@ def _explain(
             AnswerLaunched(kind="prediction", id=grounds["id"], rank=1),
         ),
         launch_read=resolved.launch_read,
+        reservations=ReservationAnswer.first_of(resolved.reservations),
         **grounds,
     )
 

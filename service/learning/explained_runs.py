@@ -14,6 +14,7 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.formats.logs.contents import LogContents, LogTrouble
+from service.formats.settings.reservation import Reservation
 from service.learning.logged_runs import LoggedRun, read_logged_run
 from service.learning.report_ingestion import with_software_age
 from service.resolve import measurements
@@ -52,6 +53,7 @@ class ExplainedRun:
     """None where there is no log."""
     logged: LoggedRun | None
     launch: LaunchRead | None
+    reservations: tuple[Reservation, ...] = ()
 
     @property
     def problem(self) -> Problem:
@@ -111,6 +113,7 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
         trouble=None if contents is None else contents.trouble,
         logged=logged,
         launch=launched.read if launched else None,
+        reservations=launched.reservations if launched else (),
     )
 
 

@@ -11,6 +11,7 @@ from models.advice.single_changes import value_in_words
 from models.cost.memory_uncertainty import percent
 from models.cost.predictions import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.prediction.prediction import Prediction
+from service.formats.settings.reservation import Reservation
 from service.learning.residual_attribution import NOT_DESCRIBED
 from service.schemas.explanation import (
     FailureExplained,
@@ -313,6 +314,17 @@ def _fixes_of_log(observations: Sequence[Observation]) -> Iterator[_Fix]:
 def saved_seconds(step_time_s: float, gain: float) -> float:
     """By how much a step of this length becomes shorter with a gain."""
     return step_time_s * (1 - 1 / (1 + gain))
+
+
+def first_fix_of_reservations(reservations: Sequence[Reservation]) -> str:
+    """What to do where settings of the launch were not understood: say them otherwise."""
+    first = reservations[0]
+    others = len(reservations) - 1
+    more = f", and {others} more that `reservations` names" if others else ""
+    return (
+        f"The launch has {first.setting}, which is not understood ({first.reason}){more}. What is"
+        f" said here is as if it were not there, and nothing is learnt from the run: {first.cure}."
+    )
 
 
 def first_fix_of_illegal(check: LayoutCheck) -> str:

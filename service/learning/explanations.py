@@ -18,8 +18,8 @@ from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.layout import Layouts
 from models.spec.switches import switches_of
 from service.ask.oom_history import least_failed_gib, out_of_memory_runs
-from service.formats.logs import megatron_arguments
 from service.formats.logs.contents import LogContents
+from service.formats.megatron import arguments as megatron_arguments
 from service.learning.explained_runs import ExplainedRun, Request, log_submission, read_run
 from service.learning.explanation_words import (
     CAVEATS,
@@ -28,6 +28,7 @@ from service.learning.explanation_words import (
     failure_summary,
     first_fix_of_failure,
     first_fix_of_illegal,
+    first_fix_of_reservations,
     first_fix_of_speed,
     saved_seconds,
     speed_summary,
@@ -55,6 +56,7 @@ from service.schemas.explanation import (
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention
 from service.schemas.report import LogSubmission, MeasuredSpeed
+from service.schemas.reservation import ReservationAnswer
 from service.store import Store
 
 _MOST_SUSPECTS = 3
@@ -185,6 +187,7 @@ def _answer(it: _Explained) -> ExplanationAnswer:
         search_exact=it.check.best_is_exact,
         warnings=[WarningAnswer.of(warning) for warning in it.check.warnings],
         launch_read=run.launch,
+        reservations=ReservationAnswer.first_of(run.reservations),
     )
 
 
@@ -195,6 +198,8 @@ def _first_fix(
     failure: FailureExplained | None,
     log: LogExplained | None,
 ) -> str:
+    if it.run.reservations:
+        return first_fix_of_reservations(it.run.reservations)
     if failure is not None:
         return first_fix_of_failure(failure, it.check, it.remedies, log)
     if speed is None:

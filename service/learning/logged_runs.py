@@ -18,10 +18,10 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from service.field_violations import violations_of
 from service.formats import logs
-from service.formats.logs import megatron_arguments
 from service.formats.logs.contents import LogContents
 from service.formats.logs.devices import PrintedDevice
 from service.formats.logs.lines import MAX_LINE_CHARACTERS
+from service.formats.megatron import arguments as megatron_arguments
 from service.learning.report_ingestion import software_age_years
 from service.resolve.answered_layout import AnsweredLayout, layout_of_report
 from service.resolve.model_values import model_values

@@ -29,6 +29,7 @@ from service.resolve.profiles import active_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.layout import LayoutFields
 from service.schemas.report import ReportAnswer, ReportSubmission
+from service.schemas.reservation import ReservationAnswer
 from service.schemas.stack import with_age
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
@@ -249,6 +250,7 @@ class _Ingestion:
             measured_at=submission.measured_at or datetime.now(UTC),
             source=submission.source,
             flag=self._flag(run, prediction, step_time_s, within_interval),
+            reservations=[*map(ReservationAnswer.model_validate, subject.reservations)],
             **rests_on,
         )
 

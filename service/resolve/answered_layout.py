@@ -3,6 +3,7 @@ layout answered."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,9 +27,12 @@ class AnsweredLayout:
     """The field of the request that names the layout."""
     rank: int | None
     """Which of the layouts of an earlier answer it is, from 1."""
+    reservations: Sequence[Mapping[str, str]] = ()
+    """Settings of the launch that an earlier answer read the layout from, and did not
+    understand."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLayout(AnsweredLayout):
     """A layout of a stored answer, with the profile that it was predicted with."""
 
@@ -99,4 +103,5 @@ def _layout_at_rank(
         field="rank",
         rank=rank,
         profile=read_stored(ProfileUsed, document["profile"]),
+        reservations=document.get("reservations", ()),
     )

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.advice.single_changes import SingleChange, outcomes
+from models.advice.single_changes import Outcome, SingleChange, outcomes
 from models.errors import Invalid
 from models.layouts.rules import broken_rules
 from models.spec.layout import Layout
@@ -73,6 +73,19 @@ class LaunchChanges:
             job = self._job(change, changes) if changes else None
             if job is not None:
                 return self._as_made(change, *self._by_fewest(change, changes, job))
+        return None
+
+    def outcome(self, changes: Changes) -> Outcome | None:
+        """What is predicted of the launch with other values of these settings, whatever names in it
+        the framework does not have; None where nothing can be."""
+        with suppress(Invalid, Refused):
+            launched = self._read(changes)
+            layout = _layout(launched)
+            problem = launched.resolved.problem
+            if layout is None or broken_rules(problem, layout):
+                return None
+            (found,) = outcomes(problem, self._profile, [layout])
+            return found
         return None
 
     def _as_made(self, change: SingleChange, changes: Changes, job: _Job) -> SingleChange:

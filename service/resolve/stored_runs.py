@@ -71,7 +71,8 @@ class StoredRuns:
 
     def read(self, reports: Iterable[ReportRow]) -> tuple[list[StoredRun], list[Unusable]]:
         """The runs of the reports that still mean something to the models, and why the others do
-        not: an entry of the catalogue may be gone, or a layout no longer be legal."""
+        not: an entry of the catalogue may be gone, a layout no longer be legal, or the launch of a
+        run not have been understood."""
         runs: list[StoredRun] = []
         unusable: list[Unusable] = []
         for report in reports:
@@ -83,6 +84,7 @@ class StoredRuns:
         return runs, unusable
 
     def _run(self, report: ReportRow) -> StoredRun:
+        _require_understood(report)
         problem, layout = self._problem_and_layout(report)
         document = report.document
         parts = document.get("parts") or {}
@@ -120,6 +122,15 @@ class StoredRuns:
         if key not in self._problems:
             self._problems[key] = self._resolver.resolve(read_stored(Question, question)).problem
         return self._problems[key]
+
+
+def _require_understood(report: ReportRow) -> None:
+    """Raises Invalid for a run whose launch had settings that were not understood: the job that ran
+    may be another than the one that is predicted."""
+    reservations = report.document.get("reservations")
+    if reservations:
+        setting = reservations[0]["setting"]
+        raise Invalid("reservations", setting, f"{setting} of its launch was not understood")
 
 
 def _unusable_reason(error: DomainError | ValidationError) -> str:

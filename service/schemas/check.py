@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from models.advice.layout_check import BrokenRule, LayoutCheck
 from models.advice.layout_warnings import LayoutWarning
 from models.advice.single_changes import SingleChange
 from models.cost.memory_uncertainty import percent
+from models.errors import Invalid
 from models.prediction.prediction import Prediction
 from models.spec.hardware import Cluster
+from service.formats.settings.reservation import Reservation
 from service.json_pointers import TAG_PREFIX
+from service.schemas.allocation import AllocationFields
 from service.schemas.comparison import SearchTime
 from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts, request_tag
@@ -21,20 +24,25 @@ from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.micro_batch import ConstraintForm, LayoutForm
 from service.schemas.prediction import ByConvention, Grounds, MemoryTerms, TimeTerms
 from service.schemas.question import PinnedQuestion
+from service.schemas.reservation import ReservationAnswer
 from service.schemas.wire import Document
 from service.schemas.workload import WorkloadFields
 
 CHECK_TIME_S = 0.5
 
-Verdict = Literal["go", "go_with_warnings", "will_not_fit", "illegal"]
+Verdict = Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
 """What to do with the job. "go": nothing speaks against it. "go_with_warnings": it will run, and
 `warnings` say what to look at; a slow layout is one of these, not an invalid one. "will_not_fit":
 its predicted memory is more than there is, and it will most likely run out. "illegal": the
-framework will refuse to start it."""
+framework will refuse to start it. "cannot_tell": something that could change the answer was not
+understood, or is not modelled; `reservations` say what, why it matters and how to say it."""
 
 
 class CheckRequest(PinnedQuestion):
     layout: LayoutForm
+    allocation: AllocationFields | None = None
+    """Nodes that a scheduler holds for the job, which runs on every chip of them, or on
+    `cluster.num_chips`. They go before what a launch says of nodes."""
     constraints: ConstraintForm = ConstraintFields()
     """What the layouts may be that the job is held against, and how surely it has to fit."""
     time_limit_s: SearchTime = CHECK_TIME_S
@@ -43,10 +51,19 @@ class CheckRequest(PinnedQuestion):
 
 class LaunchedCheckRequest(QuestionParts):
     launch: LaunchForm
+    allocation: AllocationFields | None = None
+    """Nodes that a scheduler holds for the job, which runs on every chip of them, or on
+    `cluster.num_chips`. They go before what a launch says of nodes."""
     constraints: ConstraintForm = ConstraintFields()
     """What the layouts may be that the job is held against, and how surely it has to fit."""
     time_limit_s: SearchTime = CHECK_TIME_S
     """How long to search for the best layout at most."""
+
+    @model_validator(mode="after")
+    def _allocation_of_cluster(self) -> Self:
+        if self.allocation is not None and self.cluster is None:
+            raise Invalid("cluster", None, "is required beside allocation: it says which chips")
+        return self
 
 
 CheckForm = Annotated[
@@ -268,7 +285,8 @@ class CheckAnswer(Grounds):
     verdict: Verdict
     """"go": nothing speaks against it. "go_with_warnings": it will run, and `warnings` say what to
     look at; a slow layout is one of these. "will_not_fit": its predicted memory is more than there
-    is. "illegal": the framework will refuse to start it."""
+    is. "illegal": the framework will refuse to start it. "cannot_tell": `reservations` name what
+    was not understood, or is not modelled, and how to say it; the job may be any of the others."""
     summary: str
     """The verdict in a sentence."""
     legal: bool
@@ -288,26 +306,50 @@ class CheckAnswer(Grounds):
     first_change: ChangeAnswer | None
     """What to change first: the single change that makes the layout legal and fit at least cost; or
     all that the best layout has otherwise, where no single one does, or only far slower. Of a
-    layout that fits it is the single change that gains most; null where none gains 1%."""
+    layout that fits it is the single change that gains most; null where none gains 1%. A name that
+    the framework does not have is first spelt rightly. Null too where the verdict is "cannot_tell":
+    no change is advised for a job that is not understood."""
     warnings: list[WarningAnswer]
     launch_read: LaunchRead | None = None
     """Of a launch: what was read of it."""
+    reservations: list[ReservationAnswer] = []
+    """Settings of the launch that could change the answer and were not understood: all else here
+    is given as if they were not there. The first, of `launch_read.unread_count`."""
 
 
-def verdict_of(check: LayoutCheck, *, has_warnings: bool) -> Verdict:
-    if check.prediction is None:
+def verdict_of(
+    check: LayoutCheck,
+    *,
+    is_refused: bool,
+    reservations: Sequence[Reservation],
+    has_warnings: bool,
+) -> Verdict:
+    """What to do with a job. `is_refused` is whether the framework stops at it for a reason that
+    does not depend on what was not understood."""
+    if is_refused:
         return "illegal"
+    if reservations or check.prediction is None:
+        return "cannot_tell"
     if not check.prediction.fits:
         return "will_not_fit"
     return "go_with_warnings" if has_warnings else "go"
 
 
-def summary_of(check: LayoutCheck, broken: Sequence[BrokenRuleAnswer]) -> str:
-    """The verdict in a sentence, with the figures that decide it."""
-    prediction = check.prediction
-    if broken or prediction is None:
+def summary_of(
+    check: LayoutCheck, broken: Sequence[BrokenRuleAnswer], reservations: Sequence[Reservation]
+) -> str:
+    """The verdict in a sentence, with what decides it."""
+    if broken:
         names = dict.fromkeys(one.name for one in broken)
         return f"it is not legal: {', '.join(names)}"
+    if reservations:
+        first = ReservationAnswer.of(reservations[0])
+        text = f"it cannot be told: {first.setting} is not understood; {first.reason}; {first.cure}"
+        others = len(reservations) - 1
+        return f"{text} ({others} more in `reservations`)" if others else text
+    prediction = check.prediction
+    if prediction is None:
+        return "it cannot be told: nothing is predicted of this layout"
     memory = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
     surety = f"it fits with a probability of {percent(prediction.fit_probability)}"
     speed = f"{prediction.step_time_s:.3g} s a step, {prediction.mfu['causal']:.0%} MFU"

@@ -15,6 +15,7 @@ from service.schemas.micro_batch import in_sequences
 from service.schemas.prediction import Grounds, MemoryTerms, TimeTerms
 from service.schemas.question import PinnedQuestion
 from service.schemas.recommendation import CandidateAnswer
+from service.schemas.reservation import ReservationAnswer
 from service.schemas.wire import Wire
 
 
@@ -70,6 +71,9 @@ class ComparisonAnswer(Grounds):
     launch_read: dict[str, LaunchRead] = {}
     """By side: what was read of those that are launch configurations. Where the two run different
     stacks, `request` has that of the first, and that of the second beside its layout."""
+    reservations: dict[str, list[ReservationAnswer]] = {}
+    """By side: settings of a launch that could change the answer and were not understood. All else
+    here is given as if they were not there."""
 
     @classmethod
     def of(cls, comparison: Comparison, cluster: Cluster, grounds: dict[str, Any]) -> Self:

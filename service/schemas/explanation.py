@@ -25,6 +25,7 @@ from service.schemas.report import (
     Outcome,
     RunSubject,
 )
+from service.schemas.reservation import ReservationAnswer
 from service.schemas.wire import Document, Instant, Wire
 
 SearchTime = Annotated[float, Field(gt=0, le=60)]
@@ -300,3 +301,6 @@ class ExplanationAnswer(Grounds):
     """Facts of the layout that a reviewer would raise."""
     launch_read: LaunchRead | None = None
     """Of a launch: what was read of it."""
+    reservations: list[ReservationAnswer] = []
+    """Settings of the launch that could change the answer and were not understood: all else here
+    is given as if they were not there. The first, of `launch_read.unread_count`."""

@@ -159,12 +159,15 @@ class LaunchRead(Document):
     version: str
     """The release of the framework whose defaults were taken."""
     unread: list[str]
-    """The first settings that are not understood and could change time or memory, as they were
-    written."""
+    """The first settings that are not understood and could change the answer, as they were written:
+    `reservations` says why they matter and what to do."""
     unread_count: int = 0
     """How many of these there are in all; 0 in answers that were stored before they were
     counted."""
     ignored_count: int
     """How many settings are known and change neither, such as paths of data."""
+    warnings: list[str] = []
+    """Values of the launch in whose place those of the request were taken, and names that the
+    framework accepts and ignores, with the nearest that it knows."""
     assumed: list[str]
     """What the launch leaves open, and what was taken."""

@@ -17,6 +17,7 @@ from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
 from service.schemas.micro_batch import LayoutForm, layouts_in_sequences
 from service.schemas.question import PinnedQuestion
+from service.schemas.reservation import ReservationAnswer
 from service.schemas.switches import SwitchAnswer
 from service.schemas.wire import Document
 
@@ -319,3 +320,6 @@ class PredictionAnswer(Basis):
     null for stacks without a launch format."""
     launch_read: LaunchRead | None = None
     """What was read of the launch configuration, where the request has one."""
+    reservations: list[ReservationAnswer] = []
+    """Settings of the launch that could change the answer and were not understood: all else here
+    is given as if they were not there. The first, of `launch_read.unread_count`."""

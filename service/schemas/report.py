@@ -26,6 +26,7 @@ from service.schemas.limits import MAX_BATCH_REPORTS
 from service.schemas.micro_batch import LayoutForm
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import Question
+from service.schemas.reservation import ReservationAnswer
 from service.schemas.stack import StackForm
 from service.schemas.wire import Document, Instant, Label, Name, TimeSpan, Wire
 from service.schemas.workload import WorkloadFields
@@ -375,6 +376,9 @@ class ReportAnswer(Basis):
     """The id of the first report that came in the same words and is not withdrawn. Both count:
     withdraw this one if it is of the same run. Null in a batch, and for a log, which makes one
     report only."""
+    reservations: list[ReservationAnswer] = []
+    """Settings of the launch that the prediction was made of, where some were not understood: the
+    report is kept, and nothing is learnt from it."""
     withdrawn_at: AwareDatetime | None = None
     """Since when it no longer counts: it is kept, and nothing is learnt from it."""
 

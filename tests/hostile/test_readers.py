@@ -39,7 +39,7 @@ MOST_MIB = 512
 FRAGMENTS = [
     *"[{(<'\"\\-=:,#&* \n\t\0a0", "9.", "a:", "- ", "--a ", "a=b ", "[[", "{a: ", '{"a":', "$(",
     "<<", "e9", "\r\n", "\x1b[3", "step: 1 ", " iteration 1/ ", "&a [*a]\n", "|-\n ", "[rank1]: ",
-    "Traceback ",
+    "Traceback ", "a.", '"a".',
 ]  # fmt: skip
 CONFIGS = json.loads(
     (Path(__file__).parents[1] / "service" / "formats" / "published.json").read_text()

@@ -10,6 +10,7 @@ import difflib
 import json
 import math
 import re
+import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,6 +24,14 @@ _MOST_CHARACTERS = 2**16
 _MOST_SHOWN = 80
 _LARGEST = 10**9
 _DEEPEST = 32
+_LONGEST_NAME = 400
+"""Characters of a name with its dots: frameworks have none of half as many, and every setting of an
+object repeats the name of the object."""
+_MANY_STEPS = re.compile(
+    r"""(?:(?:[\w-]{1,80}+|"[^"\n]{0,80}+"|'[^'\n]{0,80}+')[ \t]{0,9}+\.[ \t]{0,9}+){32}"""
+)
+"""A dotted name of TOML of more steps than a document nests: its parser keeps every beginning of a
+name, which is gigabytes for a name of 64 KB."""
 _MOST_HINTS = 20
 _LIKENESS = 0.85
 """Of names that are spelt alike, from 0 to 1."""
@@ -84,17 +93,19 @@ def _json_value(text: str) -> Any:
 
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of some pairs. Raises Invalid where two have the same name."""
-    _require_distinct([name for name, _ in pairs])
-    return dict(pairs)
+    """The object of some pairs. Raises Invalid where two have the same name and other values."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found and found[name] != value:
+            raise _twice(name)
+        found[name] = value
+    return found
 
 
-def _require_distinct(names: Sequence[str]) -> None:
-    """Raise Invalid for a name that an object has twice. Frameworks stop at it, or take either."""
-    if len({*names}) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        rule = "stands twice in one object of the document: write it once"
-        raise Invalid(PATH, twice[:_MOST_SHOWN], rule)
+def _twice(name: str) -> Invalid:
+    """An error of a name that an object has twice. Frameworks stop at it, or take either."""
+    rule = "stands twice in one object of the document, with different values: write it once"
+    return Invalid(PATH, name[:_MOST_SHOWN], rule)
 
 
 def _items(value: Any) -> Collection[Any]:
@@ -105,9 +116,9 @@ def _items(value: Any) -> Collection[Any]:
 
 
 def _yaml_value(text: str) -> Any:
-    """The value of a YAML text. Raises Invalid where it has aliases or a name twice, or nests
-    deeper than a document of settings does: its events come one by one, so that no text is too
-    deep to find out."""
+    """The value of a YAML text. Raises Invalid where it has aliases or a name twice with different
+    values, or nests deeper than a document of settings does: its events come one by one, so that no
+    text is too deep to find out."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
@@ -121,12 +132,36 @@ def _yaml_value(text: str) -> Any:
     while nodes:
         node = nodes.pop()
         if isinstance(node, yaml.MappingNode):
-            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            _require_distinct([key.value for key in keys])
+            _require_distinct(node)
             nodes += [inner for _, inner in node.value]
         elif isinstance(node, yaml.SequenceNode):
             nodes += node.value
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+
+
+def _require_distinct(mapping: yaml.MappingNode) -> None:
+    """Raise Invalid for a name that an object has twice, with different values."""
+    first: dict[str, yaml.Node] = {}
+    for key, value in mapping.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        if key.value in first and not _is_same(first[key.value], value):
+            raise _twice(key.value)
+        first[key.value] = value
+
+
+def _is_same(node: yaml.Node, other: yaml.Node) -> bool:
+    """Whether two nodes of YAML stand for one value."""
+    if type(node) is not type(other) or node.tag != other.tag:
+        return False
+    if isinstance(node, yaml.ScalarNode):
+        return bool(node.value == other.value)
+    if len(node.value) != len(other.value):
+        return False
+    pairs = zip(node.value, other.value, strict=True)
+    if isinstance(node, yaml.MappingNode):
+        return all(_is_same(one[0], two[0]) and _is_same(one[1], two[1]) for one, two in pairs)
+    return all(_is_same(one, two) for one, two in pairs)
 
 
 def document_in_script(text: str) -> str | None:
@@ -163,6 +198,18 @@ def sent_document(text: str, setting: str) -> str:
     return written
 
 
+def read_toml(text: str) -> dict[str, Any]:
+    """The settings of a text in TOML, with dotted names. Raises Invalid where it is none, and for a
+    name of more steps than a document nests."""
+    if _MANY_STEPS.search(text):
+        rule = f"has a name of {_DEEPEST} steps or more, which no setting of a framework has"
+        raise Invalid(PATH, text[:_MOST_SHOWN], rule)
+    try:
+        return dict(flat(tomllib.loads(text)))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise Invalid(PATH, text[:_MOST_SHOWN], f"is no TOML: {error}") from None
+
+
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with dotted names as a document: "bf16.enabled" is `enabled` of the object
     `bf16`."""
@@ -179,9 +226,13 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a document with dotted names, in its order. An empty object is a value."""
+    """The settings of a document with dotted names, in its order. An empty object is a value.
+    Raises Invalid for a name that is longer than any of a framework."""
     for name, value in document.items():
         path = f"{prefix}{name}"
+        if len(path) > _LONGEST_NAME:
+            rule = f"is a name of {len(path)} characters; no setting has one of {_LONGEST_NAME}"
+            raise Invalid(PATH, path[:_MOST_SHOWN], rule)
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{path}.")
         else:

@@ -13,6 +13,7 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from service.formats.launch.machines import Machines
 from service.formats.rope_scaling import RopeScaling
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 
 Changes = Mapping[str, Any]
@@ -189,9 +190,16 @@ class LaunchReading:
     num_micro_batches: where they come from, in words."""
     stops: tuple[Stop, ...] = ()
     """What is read, but the framework refuses, beyond the rules of layouts."""
-    unread: tuple[str, ...] = ()
-    """Settings that are not understood and could change time or memory, as they were written."""
+    reservations: tuple[Reservation, ...] = ()
+    """Settings that are not understood and could change time, memory or what is legal."""
+    warnings: tuple[str, ...] = ()
+    """Names that the framework takes and ignores, with the nearest that it knows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What is set, by the names that writers have for it."""
     ignored: tuple[str, ...] = ()
     """Settings that are known and change neither (data paths, logging, learning rate)."""
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The reservations as texts."""
+        return tuple(one.text for one in self.reservations)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 
+from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import switches_of
 from service.formats.launch.accelerate.axolotl import KEYS as AXOLOTL_KEYS
-from service.formats.launch.documents import flat
+from service.formats.launch.documents import read_toml
 from service.formats.launch.facts import facts
-from service.formats.launch.field_table import field_table
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.maxtext.writer import TABLE as MAXTEXT_TABLE
 from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.megatron_bridge.fields import sections
 from service.formats.launch.torchtitan.writer import TABLE as TORCHTITAN_TABLE
+from service.formats.settings.field_table import field_table
 
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})", re.ASCII)
 _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
@@ -53,8 +53,8 @@ def other_format(format_: str, text: str) -> str | None:
 
 def _names(text: str) -> set[str]:
     """The names of settings in a text of any format, with underscores."""
-    with suppress(tomllib.TOMLDecodeError, RecursionError):
-        return {name for name, _ in flat(tomllib.loads(text))}
+    with suppress(Invalid):
+        return {*read_toml(text)}
     found = (pattern.findall(text) for pattern in (_FLAG, _PAIR, _KEY, _DUMPED))
     return {name.replace("-", "_") for names in found for name in names}
 

@@ -18,6 +18,16 @@ class Reservation:
     """Why it matters."""
     cure: str = GIVE_FIELDS
     """How to say it so that it is understood: a field of the request, or the file to send."""
+    answered_by: str = ""
+    """The member of the request, such as `model` or `workload.lora`, with which it is settled."""
+    is_open: bool = False
+    """It stands for any number of settings, such as those of a file that was not sent. Whatever
+    else was read may then be otherwise."""
+
+    @property
+    def text(self) -> str:
+        """The setting with its reason, where it has one of its own."""
+        return self.setting if self.reason == COULD_MATTER else f"{self.setting} ({self.reason})"
 
     @classmethod
     def of_file(cls, setting: str, file: str) -> Reservation:
@@ -26,4 +36,23 @@ class Reservation:
             setting=setting,
             reason=f"the text of {file} was not sent, and the settings in it are not known",
             cure=f"send it as launch.files[{file!r}]",
+            is_open=True,
         )
+
+    @classmethod
+    def of_branch(cls, assignment: str) -> Reservation:
+        """An assignment of a script that may or may not have run."""
+        return cls(
+            setting=assignment,
+            reason="set in a branch",
+            cure="decide the branch: send the script without it, or the variable in"
+            " launch.environment",
+        )
+
+    @classmethod
+    def of_text(cls, written: str) -> Reservation:
+        """A setting as a text, with its reason in brackets behind it."""
+        setting, _, reason = written.removesuffix(")").partition(" (")
+        if not written.endswith(")") or not reason:
+            return cls(setting=written)
+        return cls(setting=setting, reason=reason)

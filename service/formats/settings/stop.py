@@ -21,6 +21,10 @@ class Stop:
     rule: str
     cure: str = ""
     """What to write instead; empty where the rule says it."""
+    meant: str = ""
+    """The setting that is probably meant by a name that the framework does not have."""
+    is_of_name: bool = False
+    """The framework has no such name, whatever else is set."""
     hides_layout: bool = False
     """The layout that would run cannot be told, and the one that is read is another."""
 

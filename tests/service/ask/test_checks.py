@@ -128,13 +128,20 @@ def test_changes_of_a_launch_are_in_its_words(shared_client) -> None:
     assert settings["tensor_parallel.autotp_size"]["from"] == 4
 
 
-def test_settings_that_are_not_understood_are_warned_of(shared_client) -> None:
+def test_no_verdict_rests_on_settings_that_are_not_understood(shared_client) -> None:
     odd = changed(LAUNCHED, "launch.arguments", {**DEEPSPEED, "puzzle": {"size": 3}})
     answer = check(shared_client, odd)
     (warning,) = (one for one in answer["warnings"] if one["code"] == "unread_settings")
     assert "puzzle.size" in warning["message"]
     assert answer["launch_read"]["unread"] == ["puzzle.size = 3"]
-    assert answer["verdict"] == "go_with_warnings"
+    assert answer["verdict"] == "cannot_tell"
+    (reservation,) = answer["reservations"]
+    assert reservation["setting"] == "puzzle.size = 3"
+    assert all(reservation[part] in answer["summary"] for part in ("setting", "reason", "cure"))
+    assert answer["prediction"]
+    assert answer["layout"]
+    assert answer["first_change"] is None
+    assert answer["fits"]["enough"] == []
 
 
 def test_a_broken_rule_of_a_launch_is_in_its_words(shared_client) -> None:

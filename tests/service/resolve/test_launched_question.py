@@ -17,6 +17,7 @@ from service.errors import Refused
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.megatron import reader as megatron_reader
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 from service.resolve import launched_question as module
 from service.resolve.launched_question import LaunchedQuestion, launched_question
@@ -42,7 +43,7 @@ READING = LaunchReading(
     stack={"name": "deepspeed"},
     layout={"pp": 1, "cp": 1, "tp": 2, "dp_replicate": 1, "micro_batch": 2, "zero_stage": 3},
     num_devices=None,
-    unread=("--puzzle 3",),
+    reservations=(Reservation(setting="--puzzle 3"),),
     ignored=("--save", "--load"),
 )
 CLUSTER = {"preset": "h100", "num_chips": 64}
@@ -133,11 +134,28 @@ def test_the_cluster_has_as_many_chips_as_the_launch_unless_it_says_so_itself(as
     assert asked(reading, cluster={"preset": "h100"}).resolved.problem.cluster.num_chips == 32
     assert asked(reading, cluster={"preset": "h100", "num_chips": 32}).layout.dp_shard == 16
     with refused("launch.arguments") as rules:
-        asked(reading)
+        asked(replace(reading, devices_setting="train_batch_size"))
     assert "32 devices" in rules[0]
     assert "64" in rules[0]
     with refused("cluster.num_chips"):
         asked(cluster={"preset": "h100"})
+
+
+def test_the_ranks_that_launchers_start_give_way_to_the_chips_of_the_request(asked) -> None:
+    layout = {**READING.layout, "dp_shard": 16, "dp_replicate": 1}
+    found = asked(replace(READING, num_devices=32, layout=layout))
+    assert found.resolved.problem.cluster.num_chips == 64
+    assert found.layout.dp_shard == 32
+    (sentence,) = found.overruled
+    assert "32 ranks" in sentence
+    assert "64 devices" in sentence
+    assert found.read.warnings == [sentence]
+
+
+@pytest.mark.parametrize(("model", "left"), [(None, 1), (SHAPE, 0)])
+def test_what_the_request_says_itself_is_no_reservation(asked, model: Any, left: int) -> None:
+    named = Reservation(setting="--spec x", answered_by="model")
+    assert len(asked(replace(READING, reservations=(named,)), model=model).reservations) == left
 
 
 def test_all_that_neither_says_is_named_at_once(asked) -> None:

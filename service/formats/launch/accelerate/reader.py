@@ -28,6 +28,7 @@ from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_
 from service.formats.launch.shell_script import PATH, Script, read_script
 from service.formats.launch.shell_words import require_arguments_defined, unwrapped
 from service.formats.launch.switch_settings import known_release, take_switches
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stopped, Stops
 
 _COMMAND = re.compile(r"\baccelerate(?:[\w.-]*launch\b|\s+launch\b)", re.ASCII)
@@ -106,7 +107,7 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
         unwritten=unwritten,
         stops=tuple(stops.found),
         settings=said,
-        unread=tuple(unread),
+        reservations=tuple(map(Reservation.of_text, unread)),
         ignored=tuple(ignored),
     )
 

@@ -22,6 +22,7 @@ from service.formats.launch.facts import facts
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words, with_changes
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.switch_settings import known_release, take_switches
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop, Stopped, Stops
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
@@ -76,7 +77,7 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
         unwritten=unwritten,
         stops=tuple(stops.found),
         settings=said,
-        unread=tuple(unread),
+        reservations=tuple(map(Reservation.of_text, unread)),
         ignored=tuple(ignored),
     )
 

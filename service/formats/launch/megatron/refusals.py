@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from service.formats.logs.megatron_values import Arguments
+from service.formats.megatron.values import Arguments
 from service.formats.settings.stop import Stop
 
 

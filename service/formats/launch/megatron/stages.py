@@ -17,8 +17,8 @@ from typing import Any
 from models.errors import Invalid
 from models.layouts.factors import divisors
 from service.formats.launch.job import in_words
-from service.formats.logs.megatron_layers import PATTERN, chunks_of, pattern_of
-from service.formats.logs.megatron_values import Arguments
+from service.formats.megatron.layers import PATTERN, chunks_of, pattern_of
+from service.formats.megatron.values import Arguments
 
 _LONGEST_LAYOUT = 20_000
 _REPEATED_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})", re.ASCII)

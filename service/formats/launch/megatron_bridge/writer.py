@@ -18,7 +18,7 @@ from service.formats.launch.megatron import model as megatron_model
 from service.formats.launch.megatron.patterns import has_pattern
 from service.formats.launch.megatron_bridge.adapters import adapter_fields, adapters_in_python
 from service.formats.launch.megatron_bridge.fields import PRECISIONS, RELEASE, field_of_argument
-from service.formats.logs.layer_pattern import layer_switches
+from service.formats.megatron.layer_pattern import layer_switches
 
 NAME = "megatron-bridge"
 FRAMEWORK = "Megatron-Bridge"

@@ -161,10 +161,16 @@ def test_json_is_read_as_yaml_does() -> None:
     ("text", "message"),
     [
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c': stands twice"),
-        ("a:\n  - b: 1\n    b: 1\n", "'b': stands twice"),
+        ("a:\n  - b: 1\n    b: 2\n", "'b': stands twice"),
+        ("a: {b: [1, 2]}\na: {b: [1, 3]}\n", "'a': stands twice"),
         ("a: \x01", "character 4"),
     ],
 )
 def test_a_document_says_each_setting_once(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=message):
         read_document(text)
+
+
+@pytest.mark.parametrize("text", ['{"a": {"b": 1}, "a": {"b": 1}}', "a: {b: 1}\na:\n  b: 1\n"])
+def test_a_setting_may_stand_twice_with_one_value(text: str) -> None:
+    assert read_document(text) == {"a": {"b": 1}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from contextlib import suppress
 from dataclasses import replace
 from time import process_time
@@ -16,9 +17,14 @@ from models.spec.profile import shipped_profile
 from models.spec.stack import Stack
 from service.formats.launch.formats import FORMATS, LaunchFormat
 from service.formats.launch.job import Inexpressible, Job
+from service.formats.launch.recognition import other_format
 from tests.launchers.jobs import hybrids
 from tests.oracles.random_problems import catalogue_problem, pick
 
+SECONDS = 4.0
+"""Of the processor, for what a request may hold and one tenant's turn can bear."""
+MOST_MIB = 512
+"""By how much the process may grow: a container of 2 GiB bears a reader beside all else."""
 ENDLESS = {
     "assignments": "A=1\n" * 16_000,
     "assignments in front": "A=1 " * 16_000 + "python a.py",
@@ -31,17 +37,30 @@ ENDLESS = {
     "dollars": "$" * 60_000,
     "sections": "[a]\n" + "a." * 30_000 + "b=1",
     "lists": "[a]\nx=" + "[" * 60_000,
+    "steps": "cfg." + "a." * 32_000 + "b = 1",
+    "quoted steps": "[a]\n" + '"a".' * 16_000 + "b = 1",
+    "steps of an option": "--a" + ".a" * 32_000 + " 1",
+    "names": f"{'a' * 30_000}: {{{', '.join(f'b{at}: 1' for at in range(3500))}}}",
+    "TOML names": f"[{'a' * 30_000}]\n" + "\n".join(f"b{at} = 1" for at in range(3000)),
     "branches": "if a; then\n" * 5000,
 }
 
 
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
-def test_no_text_takes_a_reader_long(format_: LaunchFormat, text: str) -> None:
+def test_no_text_takes_a_reader_long_or_much_memory(format_: LaunchFormat, text: str) -> None:
+    peak = _peak_mib()
     before = process_time()
     with suppress(Invalid):
         format_.read(text, None)
-    assert process_time() - before < 2  # a third of it on an idle machine
+    other_format(format_.name, text)
+    assert process_time() - before < SECONDS
+    assert _peak_mib() - peak < MOST_MIB
+
+
+def _peak_mib() -> float:
+    """The most that this process has taken so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 _QUESTIONS = 2

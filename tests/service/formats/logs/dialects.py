@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from service.formats.logs.megatron_arguments import question
+from service.formats.megatron.arguments import question
 from tests.paths import SHARED
 
 FOLDER = SHARED / "training_logs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.formats import logs
-from service.formats.logs.megatron_arguments import question
+from service.formats.megatron.arguments import question
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from tests.service.formats.logs.dialects import dll_log, needs_folder, sample

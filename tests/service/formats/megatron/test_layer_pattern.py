@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.formats.logs.layer_pattern import layer_switches
+from service.formats.megatron.layer_pattern import layer_switches
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from models.errors import Invalid
 from service.formats import logs
-from service.formats.logs.megatron_arguments import question
+from service.formats.megatron.arguments import question
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields

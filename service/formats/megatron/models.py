@@ -1,5 +1,5 @@
 """The model of Megatron's arguments, in its wire form: the fields of a shape where its layers are
-alike, and otherwise a list of layers (`megatron_layers`)."""
+alike, and otherwise a list of layers (`layers`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from service.formats.logs.layer_pattern import layer_switches
-from service.formats.logs.megatron_layers import (
+from service.formats.megatron.layer_pattern import layer_switches
+from service.formats.megatron.layers import (
     has_layers_of_kinds,
     layer_list,
     pattern_of,
     variant_of,
 )
-from service.formats.logs.megatron_values import WHOLE, Arguments
+from service.formats.megatron.values import WHOLE, Arguments
 
 _MAX_LAYERS = 1024
 _WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from service.formats.logs.megatron_values import Arguments
+from service.formats.megatron.values import Arguments
 
 PATTERN = "hybrid_layer_pattern"
 PATTERNS = (PATTERN, "hybrid_override_pattern")

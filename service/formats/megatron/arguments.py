@@ -1,7 +1,7 @@
 """The question that a Megatron run answers, read from its arguments: model, workload and layout in
 their wire form.
 
-Names and meanings are those of Megatron-Core 0.19; `megatron_versions` first puts those of other
+Names and meanings are those of Megatron-Core 0.19; `versions` first puts those of other
 versions into them. A dump is printed after Megatron has filled in what follows from other
 arguments, so what a script leaves out is there. An argument that the dump should have and does not
 have is refused: it may have been cut off, and is not the same as one that is off. Arguments as they
@@ -18,10 +18,10 @@ from typing import Any
 from models.errors import Invalid
 from models.spec.recompute import MODULES
 from models.spec.workload import MAX_CAPACITY
-from service.formats.logs.megatron_layers import chunks_of, pattern_of
-from service.formats.logs.megatron_models import num_layers, read_model
-from service.formats.logs.megatron_values import DUMP_PATH, Arguments
-from service.formats.logs.megatron_versions import in_todays_names, is_of_gpt_neox
+from service.formats.megatron.layers import chunks_of, pattern_of
+from service.formats.megatron.models import num_layers, read_model
+from service.formats.megatron.values import DUMP_PATH, Arguments
+from service.formats.megatron.versions import in_todays_names, is_of_gpt_neox
 
 _UNSUPPORTED_LAYOUTS = {
     "checkpoint_in_cpu": "the inputs of recomputed layers in the memory of the host",

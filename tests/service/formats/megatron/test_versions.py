@@ -6,8 +6,8 @@ import pytest
 
 from models.errors import Invalid, Unsupported
 from service.formats import logs
-from service.formats.logs.megatron_arguments import question, stated_values
-from service.formats.logs.megatron_versions import in_todays_names
+from service.formats.megatron.arguments import question, stated_values
+from service.formats.megatron.versions import in_todays_names
 from tests.service.formats.logs.dialects import DEEPSEEK, LLAMA, asked, dump, megatron, text
 
 OLD = {

@@ -1,0 +1,39 @@
+"""Settings of a launch on which no verdict rests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+from service.field_violations import truncate
+from service.formats.settings.reservation import Reservation
+from service.schemas.wire import Document
+
+_MOST = 10
+_MOST_CHARACTERS = 120  # of a setting
+_MOST_WORDS = 200  # characters of a reason or a cure
+
+
+class ReservationAnswer(Document):
+    """A setting that could change the answer and was not understood, and how to say it."""
+
+    setting: str
+    """As it was written."""
+    reason: str
+    """Why it matters."""
+    cure: str
+    """The field of the request that says it, or the file to send."""
+
+    @classmethod
+    def of(cls, reservation: Reservation) -> Self:
+        return cls(
+            setting=truncate(reservation.setting, _MOST_CHARACTERS),
+            reason=truncate(reservation.reason, _MOST_WORDS),
+            cure=truncate(reservation.cure, _MOST_WORDS),
+        )
+
+    @classmethod
+    def first_of(cls, reservations: Iterable[Reservation]) -> list[Self]:
+        """The first of some reservations, as many as an answer has; `launch_read.unread_count`
+        counts all."""
+        return [cls.of(one) for one in [*reservations][:_MOST]]
