@@ -33,6 +33,7 @@ _DATA_SHEET_MEMORY = {"aws"}
 _SOLD_IN_PARTS = {
     "mi250x-gcd": "a GCD, half of an MI250X",
     "pvc-tile-64gb": "a tile, half of a Max 1550",
+    "ascend-910c": "a die, half of a 910C: npu-smi lists a package as two devices of 64 GB",
     "vr200-nvl72": "a package of two dies, of which a rack has 72",
 }
 """What num_chips counts where it is not what the vendor sells as one."""

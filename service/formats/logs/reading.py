@@ -88,6 +88,8 @@ class Reading:
     """The largest peak printed."""
     memory_kind: MemoryKind | None
     """"reserved" if such peaks are printed, else "allocated"."""
+    used_share: float | None
+    """The largest share of a device's memory in use, where no peak is printed and that is."""
     unread: tuple[Unread, ...]
     """Lines that look like steps and could not be read, at most 20."""
     arguments: Mapping[str, str]
@@ -265,6 +267,7 @@ def _reading(
         device_tokens=median(tokens) if tokens else None,
         memory_gib=findings.peaks[kind] if kind else None,
         memory_kind=kind,
+        used_share=None if kind else findings.used_share,
         unread=tuple(findings.unread),
         arguments=arguments,
         timestamp=selection.used[-1].timestamp,

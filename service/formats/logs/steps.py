@@ -95,6 +95,8 @@ class Findings:
     history: StepHistory = field(default_factory=StepHistory)
     unread: list[Unread] = field(default_factory=list)
     peaks: dict[MemoryKind, float] = field(default_factory=dict)
+    used_share: float | None = None
+    """The largest share of its memory that a device had in use, where that alone is printed."""
 
     def add_unread(self, line: Line, reason: str) -> None:
         if len(self.unread) < _MAX_UNREAD:
@@ -103,3 +105,7 @@ class Findings:
     def update_peak(self, kind: MemoryKind, gib: float) -> None:
         if 0 < gib < _MAX_GIB:
             self.peaks[kind] = max(gib, self.peaks.get(kind, 0.0))
+
+    def update_used_share(self, share: float) -> None:
+        if 0 < share <= 1:
+            self.used_share = max(share, self.used_share or 0.0)
