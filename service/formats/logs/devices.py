@@ -28,7 +28,9 @@ _BARE_NVIDIA = re.compile(
 _AMD = re.compile(
     r"\b(?:AMD|Instinct)[ -](?:Instinct[ -])?(?P<family>MI\d{3}[XAP]?)(?P<rest>)\b", re.IGNORECASE
 )
-_TPU = re.compile(r"\bTPU[ -]?(?P<family>v\d(?: ?lite|[epx])?|[78][xt])(?P<rest>)(?![\w-])", re.IGNORECASE)
+_TPU = re.compile(
+    r"\bTPU[ -]?(?P<family>v\d(?: ?lite|[epx])?|[78][xt])(?P<rest>)(?![\w-])", re.IGNORECASE
+)
 _INTEL = re.compile(
     r"\bIntel(?:\(R\))? Data Center GPU (?P<family>(?:Max|Flex) \d{3,4})(?P<rest>)(?!\w)"
     r"|(?<![\w-])(?P<gaudi>GAUDI\d|HL-\d{3}|(?<=Intel )Gaudi \d)[A-Z]?(?![\w-])"

@@ -212,6 +212,12 @@ def is_finite(text: str | None) -> bool:
     return text is None or math.isfinite(float(text))
 
 
+def positive_number(match: re.Match[str] | None) -> float | None:
+    """The number of the first group; None where it is zero, negative or not finite."""
+    value = float(match.group(1)) if match else 0.0
+    return value if 0 < value < math.inf else None
+
+
 def is_printed_in_full(text: str, after: str) -> bool:
     """Whether a number is not cut off: it has decimals, or something follows it."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()

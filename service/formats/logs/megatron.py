@@ -17,6 +17,7 @@ from service.formats.logs.lines import (
     is_finite,
     is_printed_in_full,
     parse_timestamp,
+    positive_number,
     printable,
 )
 from service.formats.logs.steps import Findings, Step
@@ -41,6 +42,8 @@ _GIB_USED = re.compile(rf"\s{{0,20}}({NUMBER})\s?GB\b", re.IGNORECASE)
 _SHARE = "mem usages:"
 _PLAIN_NUMBER = re.compile(rf"\s{{0,20}}({NUMBER})(%?)(?=[\s|,]|$)", re.IGNORECASE)
 _RATE = re.compile(rf"\(tokens/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.IGNORECASE)
+
+_TFLOPS = re.compile(rf"\(TFLOP/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.IGNORECASE)
 
 _DUMP_START, _DUMP_END = "-- arguments --", "-- end of arguments --"
 _ARGUMENT = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
@@ -123,7 +126,8 @@ def _read(line: Line, findings: Findings) -> None:
 def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -> Step:
     loss = _LOSS.search(after)
     batch = _BATCH.search(after)
-    rate = _RATE.search(after)
+    rate = positive_number(_RATE.search(after))
+    tflops = positive_number(_TFLOPS.search(after))
     failed = any(map(int, _FAILED_ITERATIONS.findall(after)))
     return Step(
         number=iteration,
@@ -131,7 +135,8 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
         time=seconds,
         finite=is_finite(loss and loss.group(1)) and not failed,
         batch=int(batch.group(1)) if batch else None,
-        tokens=seconds * float(rate.group(1)) if rate else None,
+        tokens=seconds * rate if rate else None,
+        flops_per_token=tflops * 1e12 / rate if tflops and rate else None,
         label=line.label,
         timestamp=parse_timestamp(before),
     )

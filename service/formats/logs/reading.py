@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate
@@ -84,6 +84,8 @@ class Reading:
     """Sequences of the steps used, where they are printed."""
     device_tokens: float | None
     """Tokens of a step on each device, where they follow from what is printed."""
+    flops_per_token: float | None
+    """FLOPs of the model for a token, where they follow from what is printed."""
     memory_gib: float | None
     """The largest peak printed."""
     memory_kind: MemoryKind | None
@@ -244,11 +246,6 @@ def _reading(
         raise Invalid("log", None, f"has {_step_count(name, findings)} and none to use: {why}")
     low, high = np.percentile([step.value for step in selection.used], [10, 90]).tolist()
     regimes = tuple(_regimes(selection.used))
-    tokens = [
-        step.tokens
-        for step in selection.used
-        if step.tokens is not None and math.isfinite(step.tokens)
-    ]
     kind: MemoryKind | None = next(
         (kind for kind in ("reserved", "allocated") if kind in findings.peaks), None
     )
@@ -264,7 +261,8 @@ def _reading(
         regimes=regimes,
         restarts=len(findings.history.attempts) - 1,
         global_batch=selection.batch,
-        device_tokens=median(tokens) if tokens else None,
+        device_tokens=_median(step.tokens for step in selection.used),
+        flops_per_token=_median(step.flops_per_token for step in selection.used),
         memory_gib=findings.peaks[kind] if kind else None,
         memory_kind=kind,
         used_share=None if kind else findings.used_share,
@@ -272,6 +270,12 @@ def _reading(
         arguments=arguments,
         timestamp=selection.used[-1].timestamp,
     )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are known and positive; None where none is."""
+    known = [value for value in values if value is not None and 0 < value < math.inf]
+    return median(known) if known else None
 
 
 def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> float:

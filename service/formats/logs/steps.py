@@ -37,6 +37,8 @@ class Step:
     """Sequences, if printed."""
     tokens: float | None = None
     """Of one device, if known."""
+    flops_per_token: float | None = None
+    """FLOPs of the model for a token, if printed rates tell."""
     label: str = ""
     """Of the rank or pod that printed it."""
     clock: float | None = None
