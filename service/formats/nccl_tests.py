@@ -90,10 +90,10 @@ def _require_success(output: Output) -> None:
     unread = f"holds no line of an nccl-tests table that could be read ({output.unread} could not"
     if output.wrong:
         rule = f"{unread}, because results were wrong: {output.wrong}); send a run that passed"
-    elif output.unread and output.has_debug_output:
+    elif output.has_debug_output:
         rule = (
-            f"{unread}): NCCL's debug output (NCCL INFO) stands in the middle of them; run it again"
-            " with NCCL_DEBUG unset, or with NCCL_DEBUG_FILE, which takes it out of the table"
+            f"{unread}): NCCL's debug output (NCCL INFO) stands in the middle of its rows; run it"
+            " again with NCCL_DEBUG unset, or with NCCL_DEBUG_FILE, which takes it out of the table"
         )
     elif output.unread and not output.has_header:
         rule = (

@@ -26,6 +26,7 @@ from models.calibration.microbenchmarks import (
 from models.calibration.observation import Observation
 from models.columns import Array
 from models.errors import Invalid
+from models.spec import catalogue
 from models.spec.hardware import Chip
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -215,11 +216,12 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
     """Refuse output that lists devices of another chip than the cluster's, as far as their names
     tell."""
     chip = problem.cluster.chip
-    if not printed_devices(chip.name):
+    known = {each.id: each for each in (chip, *catalogue.chips().values())}
+    if not any(chip in device.matching([chip]) for device in printed_devices(chip.name)):
         return  # a chip that a request describes may print any name
     for printed in table.devices:
         for device in printed_devices(printed):
-            if not device.matching([chip]):
+            if chip not in device.matching(known.values()):
                 raise Invalid("cluster", None, f"has {chip.id}, and the output lists {printed}")
 
 

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from models.errors import Invalid, UnknownName
+from models.errors import Invalid
 from service.formats.logs import (
     foreign,
     maxtext,
@@ -27,6 +27,7 @@ from service.formats.logs.lines import Log, Unread
 from service.formats.logs.speed_regimes import speed_regimes
 from service.formats.logs.step_selection import Selection, select
 from service.formats.logs.steps import Findings, MemoryKind, Step
+from service.nearest_names import unknown_name
 
 Framework = Literal["megatron", "nemo", "torchtitan", "maxtext"]
 Unit = Literal["step_time_s", "tokens_per_s_per_chip"]
@@ -120,7 +121,7 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
     framework that has no reader, and Invalid where the log gives no answer.
     """
     if framework is not None and framework not in FRAMEWORKS:
-        raise UnknownName("framework", framework[:60], FRAMEWORKS)
+        raise unknown_name("framework", framework[:60], FRAMEWORKS)
     log, findings = _find_steps(Log(text))
     if framework:
         name = _require_steps_of(framework, log, findings)
