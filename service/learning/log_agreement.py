@@ -26,6 +26,9 @@ _PRINTED_BY: dict[str, set[str]] = {
     "nemo": {"megatron", "generic"},
     "torchtitan": {"torchtitan", "generic"},
     "maxtext": {"maxtext", "generic"},
+    "ms-swift": {"fsdp", "deepspeed", "megatron", "generic"},
+    "deepspeed": {"deepspeed", "megatron-deepspeed", "fsdp", "generic"},
+    "huggingface": {"fsdp", "deepspeed", "generic"},
 }
 """The stacks whose runs print each kind of log."""
 _OPEN_FIELDS = {"cluster": "cluster.num_chips"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from typing import Literal
@@ -74,6 +74,13 @@ class StepHistory:
             self.attempts[-1].append(step)
             self._seen.add(step.number)
 
+    def scale(self, times: float) -> None:
+        """Makes every step take `times` as long."""
+        self.attempts = [
+            [replace(step, value=step.value * times, time=step.time * times) for step in attempt]
+            for attempt in self.attempts
+        ]
+
     @property
     def steps(self) -> Iterator[Step]:
         return chain.from_iterable(self.attempts)
@@ -97,6 +104,8 @@ class Findings:
     history: StepHistory = field(default_factory=StepHistory)
     unread: list[Unread] = field(default_factory=list)
     peaks: dict[MemoryKind, float] = field(default_factory=dict)
+    in_samples: bool = False
+    """Steps have the time of one sample, since the log does not say how many a step has."""
     used_share: float | None = None
     """The largest share of its memory that a device had in use, where that alone is printed."""
 

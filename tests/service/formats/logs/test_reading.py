@@ -352,7 +352,7 @@ def test_steps_of_two_frameworks_are_not_mixed_but_one_can_be_named() -> None:
         logs.read(mixed, "nemo")
 
 
-@pytest.mark.parametrize("name", ["", "deepspeed", "x" * 10**6])
+@pytest.mark.parametrize("name", ["", "nanotron", "x" * 10**6])
 def test_a_framework_that_is_not_known_is_refused(name: str) -> None:
     with pytest.raises(Invalid, match="framework"):
         logs.read(megatron(100, 4000.0), name)
