@@ -159,7 +159,7 @@ class _KnownFacts:
             return f"{self.resolved.problem.workload.tokens:,.0f} tokens a step"
         if fact in ("parameters", "sharded_parameters", "trainable_parameters"):
             architecture = self.resolved.problem.architecture
-            return f"{architecture.name} with {architecture.parameters.total:,}"
+            return f"{architecture.name} with {architecture.parameters.total:,} parameters"
         value = min(self._values(fact))
         if fact == "data_parallel":
             return f"{value:,} data-parallel ranks"
