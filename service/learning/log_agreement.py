@@ -115,7 +115,8 @@ def _require_stated_facts(
     known = _KnownFacts(resolved, layout)
     for fact, statements in by_fact.items():
         if not any(known.allows(statement) for statement in statements):
-            first, field = statements[0], _FIELDS[fact]
+            first = statements[0]
+            field = known.field(first)
             where = "what it is linked to" if linked else "the request"
             remedy = (
                 f"report it with its own {field.partition('.')[0]}"
@@ -151,10 +152,18 @@ class _KnownFacts:
             return value <= self.resolved.problem.workload.tokens
         return value in self._values(fact)
 
+    def field(self, statement: Statement) -> str:
+        """The field of the request that a statement contradicts."""
+        if statement.fact == "trainable_parameters":
+            adapters = self.resolved.problem.workload.lora is not None
+            if adapters or statement.value < min(self._totals()) / 2:
+                return "workload.lora"
+        return _FIELDS[statement.fact]
+
     def shown(self, fact: Fact) -> str:
         """What the request says, in the words of an error."""
         if fact == "adapter_parameters":
-            return "none: it trains all parameters"
+            return "no workload.lora, and so trains all parameters"
         if fact == "step_tokens":
             return f"{self.resolved.problem.workload.tokens:,.0f} tokens a step"
         if fact in ("parameters", "sharded_parameters", "trainable_parameters"):
@@ -335,7 +344,7 @@ def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
     if global_batch not in (None, asked):
         rule = (
             f"has steps of {global_batch} sequences, and the run that it should be of has"
-            f" global_batch = {asked}"
+            f" global_batch = {asked}: give in workload.global_batch what ran"
         )
         raise Invalid("log", global_batch, rule)
 

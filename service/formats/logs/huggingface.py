@@ -66,9 +66,9 @@ def _journal(log: Log) -> list[Step]:
             if match and elapsed is not None:
                 seen.append((int(match[1]), elapsed, line, before + after))
     steps = list[Step]()
-    for (before, start, _, _), (number, end, line, text) in pairwise(seen):
-        if number > before and end >= start:
-            steps.append(_step(line, number, (end - start) / (number - before), text))
+    for (earlier, start, _, _), (number, end, line, text) in pairwise(seen):
+        if number > earlier and end >= start:
+            steps.append(_step(line, number, (end - start) / (number - earlier), text))
     return steps
 
 

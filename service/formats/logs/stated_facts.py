@@ -51,20 +51,21 @@ class _Rule:
     scale: float = 1.0
 
 
-def _rules(mark: str, **patterns: str) -> list[_Rule]:
-    return [_Rule(fact, mark, re.compile(pattern)) for fact, pattern in patterns.items()]  # type: ignore[arg-type]
+def _rules(mark: str, *facts: tuple[Fact, str]) -> list[_Rule]:
+    return [_Rule(fact, mark, re.compile(pattern)) for fact, pattern in facts]
 
 
 _BILLIONS = 1e9
+_TOTAL_BATCH = re.compile(rf"Total train batch size \(w\.[^)\n]{{0,80}}\) = {_INTEGER}")
 _RULES = [
     # torchtitan 0.3.0 trainer.py, and train.py of earlier ones; models/*/args.py
-    *_rules(" total parameters", parameters=rf"size: {_INTEGER} total parameters"),
+    *_rules(" total parameters", ("parameters", rf"size: {_INTEGER} total parameters")),
     *_rules(
         "local batch size",
-        global_batch=rf"global batch size {_INTEGER}",
-        seq_len=rf"sequence length {_INTEGER}",
+        ("global_batch", rf"global batch size {_INTEGER}"),
+        ("seq_len", rf"sequence length {_INTEGER}"),
     ),
-    *_rules("n_layers", num_layers=rf"\bn_layers['\"]?[=:] ?{_INTEGER}"),
+    *_rules("n_layers", ("num_layers", rf"\bn_layers['\"]?[=:] ?{_INTEGER}")),
     # MaxText max_utils.py, configs/pyconfig.py; the weights of the loss in metric_logger.py
     _Rule(
         "parameters",
@@ -72,13 +73,17 @@ _RULES = [
         re.compile(rf"number parameters: {_DECIMAL} billion"),
         _BILLIONS,
     ),
-    *_rules("Num_devices:", num_devices=rf"Num_devices: {_INTEGER}"),
-    *_rules("Config param max_target_length:", seq_len=rf"max_target_length: {_INTEGER}"),
+    *_rules("Num_devices:", ("num_devices", rf"Num_devices: {_INTEGER}")),
+    *_rules("Config param max_target_length:", ("seq_len", rf"max_target_length: {_INTEGER}")),
     *_rules(
         "Config param global_batch_size_to_train_on:",
-        global_batch=rf"global_batch_size_to_train_on: {_INTEGER}",
+        ("global_batch", rf"global_batch_size_to_train_on: {_INTEGER}"),
     ),
-    *_rules("total_weights:", step_tokens=rf"total_weights: {_INTEGER}"),
+    *_rules(
+        "num_decoder_layers:",
+        ("num_layers", rf"Config param (?:base_)?num_decoder_layers: {_INTEGER}"),
+    ),
+    *_rules("total_weights:", ("step_tokens", rf"total_weights: {_INTEGER}")),
     # Megatron-LM theoretical_memory_usage.py, initialize.py; Primus core/utils/logger.py
     _Rule(
         "parameters",
@@ -88,38 +93,42 @@ _RULES = [
     ),
     *_rules(
         "using world size:",
-        num_devices=rf"using world size: {_INTEGER}",
-        tp=rf"tensor-model-parallel size: {_INTEGER}",
-        pp=rf"pipeline-model-parallel size: {_INTEGER}",
-        cp=rf"\bcontext-parallel size: {_INTEGER}",
+        ("num_devices", rf"using world size: {_INTEGER}"),
+        ("tp", rf"tensor-model-parallel size: {_INTEGER}"),
+        ("pp", rf"pipeline-model-parallel size: {_INTEGER}"),
+        ("cp", rf"\bcontext-parallel size: {_INTEGER}"),
     ),
-    *_rules("[rank-", num_devices=rf"\[rank-\d{{1,6}}/{_INTEGER}\]"),
+    *_rules("[rank-", ("num_devices", rf"\[rank-\d{{1,6}}/{_INTEGER}\]")),
     # Lightning fabric/utilities/distributed.py
-    *_rules("MEMBER: ", num_devices=rf"\bMEMBER: \d{{1,6}}/{_INTEGER}"),
+    *_rules("MEMBER: ", ("num_devices", rf"\bMEMBER: \d{{1,6}}/{_INTEGER}")),
     *_rules(
-        "All distributed processes registered.", num_devices=rf"Starting with {_INTEGER} processes"
+        "All distributed processes registered.",
+        ("num_devices", rf"Starting with {_INTEGER} processes"),
     ),
     # transformers trainer.py, configuration_utils.py; peft peft_model.py
-    *_rules("Total train batch size (w.", global_batch=rf"accumulation\) = {_INTEGER}"),
+    _Rule("global_batch", "Total train batch size (w.", _TOTAL_BATCH),
     *_rules(
         "Number of trainable parameters",
-        trainable_parameters=rf"trainable parameters = {_INTEGER}",
+        ("trainable_parameters", rf"trainable parameters = {_INTEGER}"),
     ),
     *_rules(
         "trainable params:",
-        adapter_parameters=rf"trainable params: {_INTEGER} \|\| all params: [\d,]{{1,30}} ",
+        ("adapter_parameters", rf"trainable params: {_INTEGER} \|\| all params: [\d,]{{1,30}} "),
     ),
-    *_rules('"num_hidden_layers"', num_layers=rf'"num_hidden_layers": {_INTEGER}'),
+    *_rules('"num_hidden_layers"', ("num_layers", rf'"num_hidden_layers": {_INTEGER}')),
     # DeepSpeed runtime/config.py
-    *_rules("train_batch_size ", global_batch=rf":print\]\s+train_batch_size \.{{2,}} {_INTEGER}"),
+    *_rules(
+        "train_batch_size ", ("global_batch", rf":print\]\s+train_batch_size \.{{2,}} {_INTEGER}")
+    ),
     *_rules(
         "train_micro_batch_size_per_gpu ",
-        micro_batch=rf":print\]\s+train_micro_batch_size_per_gpu \.* ?{_INTEGER}",
+        ("micro_batch", rf":print\]\s+train_micro_batch_size_per_gpu \.* ?{_INTEGER}"),
     ),
     *_rules(
-        "zero_optimization_stage ", zero_stage=r":print\]\s+zero_optimization_stage \.{2,} (\d)"
+        "zero_optimization_stage ",
+        ("zero_stage", r":print\]\s+zero_optimization_stage \.{2,} (\d)"),
     ),
-    *_rules("world_size ...", data_parallel=rf":print\]\s+world_size \.{{2,}} {_INTEGER}"),
+    *_rules("world_size ...", ("data_parallel", rf":print\]\s+world_size \.{{2,}} {_INTEGER}")),
 ]
 _MESHES = (
     # torchtitan distributed/parallel_dims.py
@@ -209,7 +218,7 @@ def _ranks_by_batch(text: str) -> Iterator[Statement]:
     if not of_rank or not accumulation:
         return
     for start, segment in _segments(text, "Total train batch size (w."):
-        if match := re.search(rf"accumulation\) = {_INTEGER}", segment):
+        if match := _TOTAL_BATCH.search(segment):
             ranks = int(match[1].replace(",", "")) / (of_rank * accumulation)
             if ranks.is_integer():
                 yield _stated(text, start, match, "data_parallel", ranks)

@@ -137,7 +137,7 @@ def test_a_share_of_the_memory_becomes_that_share_of_the_chips(shared_client) ->
     log = primus(6301.5, "mem usages: 0.7500")
     answer = shared_client.post(ADDRESS, json={**MI300X, "log": log}).json()
     assert answer["reading"]["memory_gib"] == pytest.approx(0.75 * 191.5, abs=1)
-    assert answer["report"]["memory"]["measured"]["reserved_gib"] == answer["reading"]["memory_gib"]
+    assert answer["report"]["memory"]["reserved_gib"] == answer["reading"]["memory_gib"]
     assert "75.0% of the device's memory" in answer["notes"][-1]
 
 

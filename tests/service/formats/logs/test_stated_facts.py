@@ -32,6 +32,7 @@ TITAN = "[rank0]:[titan] 2026-03-04 10:11:12,101 - root - INFO - "
             {"num_layers": 32},
         ),
         ("number parameters: 8.030 billion", {"parameters": 8.03e9}),
+        ("Config param base_num_decoder_layers: 32", {"num_layers": 32}),
         ("Config param max_target_length: 8192", {"seq_len": 8192}),
         ("Config param global_batch_size_to_train_on: 512", {"global_batch": 512}),
         ("Num_devices: 256, shape (1, 1, 1, 256, 1)", {"num_devices": 256}),
