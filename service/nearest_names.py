@@ -37,8 +37,8 @@ def unknown_name(
     of, else the nearest ones. `cure` says what else can be given; `what` says what it should name,
     as in "of a chip"."""
     error = UnknownName(field, value, known)
-    near = misspelt(value, known)
-    if near:
+    if near := misspelt(value, known):
+        error.near = near
         hint = f"; did you mean {', '.join(near)}?" + (f" Else {cure}" if cure else "")
     else:
         error.near = nearest(value, known)

@@ -250,6 +250,6 @@ def _model_type(config: Mapping[str, object], path: str) -> str:
 
 
 def _unknown_family(model_type: str, path: str) -> UnknownName:
-    cure = f"configs of this family are not read; {_CURE}"
     known = [*FAMILIES, *text_towers()]
-    return unknown_name(f"{path}model_type", str(shown(model_type)), known, cure)
+    where = f"{path}model_type"
+    return unknown_name(where, str(shown(model_type)), known, _CURE, what="a family that is read")
