@@ -265,9 +265,12 @@ def _text_tower(question: Question, resolved: ResolvedQuestion) -> list[str]:
     used = resolved.used.architecture
     if not used.text_tower:
         return []
-    cure = "model.encoder.tokens_per_sequence brings in the encoder of images"
     form = question.model
-    if isinstance(form, HuggingFaceConfig) and not huggingface.reads_tower(form.root):
+    if not isinstance(form, HuggingFaceConfig):
+        cure = "its config.json, with an encoder beside it, brings in that of images"
+    elif huggingface.reads_tower(form.root):
+        cure = "model.encoder.tokens_per_sequence brings in the encoder of images"
+    else:
         cure = "the encoder of this family is not read; a model in explicit fields may have one"
     return [f"of {used.name} only the text tower counts: vision parameters are left out ({cure})"]
 

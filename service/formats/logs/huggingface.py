@@ -8,7 +8,8 @@ LLaMA-Factory, Unsloth. Of three forms the first that a log has is read.
 - What it prints in the end: `train_runtime` and `train_steps_per_second`, the means of the whole
   run, with its warm-up and evaluations (trainer_utils.py, speed_metrics).
 
-A step is one of the optimizer. axolotl prints memory in GiB (core/trainers/mixins, utils/bench.py).
+A step is one of the optimizer. axolotl (utils/bench.py) and LLaMA-Factory (`vram_reserved`) print
+memory in GiB.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _PEAKS: dict[str, MemoryKind] = {
     "memory/max_mem_allocated(gib)": "allocated",
     "memory/device_reserved (GiB)": "reserved",
     "memory/device_mem_reserved(gib)": "reserved",
+    "vram_allocated": "allocated",
+    "vram_reserved": "reserved",
 }
 
 

@@ -38,7 +38,7 @@ _ALLOCATED = re.compile(rf"max allocated:\s{{0,20}}({NUMBER})", re.IGNORECASE)
 _MIB_IN_GIB = 1024
 _SWIFT_MEMORY = "memory(GiB):"
 _DEVICE_MEMORY = "mem usage/free/total/usage_ratio:"
-_GIB_USED = re.compile(rf"\s{{0,20}}({NUMBER})\s?GB\b", re.IGNORECASE)
+_GIB_USED = re.compile(rf"\s{{0,20}}({NUMBER})\s?Gi?B\b", re.IGNORECASE)
 _SHARE = "mem usages:"
 _PLAIN_NUMBER = re.compile(rf"\s{{0,20}}({NUMBER})(%?)(?=[\s|,]|$)", re.IGNORECASE)
 _RATE = re.compile(rf"\(tokens/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.IGNORECASE)
