@@ -49,6 +49,13 @@ _FAMILIES = {
 """Families as the catalogue calls them, by other words for them."""
 _BINS = ((re.compile(r"910_?93\d*"), "910c"), (re.compile(r"910b\d"), "910b"))
 """Families of which each bin, or each release of the driver, prints a name of its own."""
+_VENDOR_WORDS = (
+    "nvidia", "tesla", "quadro", "geforce", "-sxm", "-pcie", "amd", "instinct", "tpu", "intel",
+    "gaudi", "hl-", "ascend", "aws",
+)  # fmt: skip
+"""Plain words of which each pattern needs one: they are found much faster than the patterns."""
+_BEFORE, _AFTER = 16, 90  # characters around such a word that a name may have
+_MOST_PIECES = 5000
 _MEMORY = re.compile(r"(?<![\w.])(\d{2,3})GB", re.IGNORECASE)
 _FORM_WORD = re.compile(r"(?:^|[ -])(sxm|pcie|nvl(?!\d))", re.IGNORECASE)
 _MOST_NAMES = 64
@@ -79,10 +86,24 @@ def printed_devices(text: str) -> list[PrintedDevice]:
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
     found: dict[str, PrintedDevice] = {}
-    for match in chain.from_iterable(pattern.finditer(text) for pattern in _PATTERNS):
-        if len(found) < _MOST_NAMES:
-            found.setdefault(match.group().lower(), _device(match))
+    for segment in _segments(text):
+        for match in chain.from_iterable(pattern.finditer(segment) for pattern in _PATTERNS):
+            if len(found) < _MOST_NAMES:
+                found.setdefault(match.group().lower(), _device(match))
     return [*found.values()]
+
+
+def _segments(text: str) -> Iterable[str]:
+    """The different pieces of a text that have a word of the vendors, in the order of the words."""
+    lower = text.lower()
+    pieces: dict[str, None] = {}
+    for word in _VENDOR_WORDS:
+        at = lower.find(word)
+        while at >= 0 and len(pieces) < _MOST_PIECES:
+            piece = text[max(0, at - _BEFORE) : at + _AFTER]
+            pieces[piece] = None
+            at = lower.find(word, at + len(word))
+    return pieces
 
 
 def _device(match: re.Match[str]) -> PrintedDevice:

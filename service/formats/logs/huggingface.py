@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from service.formats.logs.lines import NUMBER, Line, Log, is_finite, parse_timestamp
-from service.formats.logs.progress import Bar, bar_in, span_s
+from service.formats.logs.progress import Bar, bars_in, span_s
 from service.formats.logs.steps import Findings, MemoryKind, Step
 
 _JSON_MARK = '"current_steps":'
@@ -79,9 +79,9 @@ def _bars(log: Log) -> list[Step]:
     """A step for each bar of the training that says how long an iteration takes."""
     drawn: defaultdict[int, list[tuple[Bar, Line]]] = defaultdict(list)
     for line in log.lines(*_BAR_MARKS):
-        bar = bar_in(line.text)
-        if bar is not None and bar.done and _OF_TRAINING.fullmatch(bar.what):
-            drawn[bar.total].append((bar, line))
+        for bar in bars_in(line.text):
+            if bar.done and _OF_TRAINING.fullmatch(bar.what):
+                drawn[bar.total].append((bar, line))
     if not drawn:
         return []
     of_training = max(drawn.values(), key=_longest_s)

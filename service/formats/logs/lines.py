@@ -184,26 +184,21 @@ class Log:
 def parse_timestamp(text: str) -> datetime | None:
     """The last date with a time of day in the text, to the second, in the zone that it names, if
     any."""
-    for found in reversed(_printed_timestamps(text)):
+    found = [
+        f"{match[1]}-{match[3]}-{match[4]}T{match[5]}{match[6] or ''}"
+        for match in _YEAR_FIRST.finditer(text)
+    ]
+    if not found and "/" in text:
+        found = [
+            f"{match[3]}-{match[1]}-{match[2]}T{match[4]}{match[5] or ''}"
+            for match in _MONTH_FIRST.finditer(text)
+        ]
+    for printed in reversed(found):
         try:
-            return datetime.fromisoformat(found)
+            return datetime.fromisoformat(printed)
         except ValueError:
             continue
     return None
-
-
-def _printed_timestamps(text: str) -> list[str]:
-    """The timestamps in the text, as ISO 8601 has them and in the order of the text, whether or not
-    there is such a day."""
-    found = {
-        match.start(): f"{match[1]}-{match[3]}-{match[4]}T{match[5]}{match[6] or ''}"
-        for match in _YEAR_FIRST.finditer(text)
-    }
-    found |= {
-        match.start(): f"{match[3]}-{match[1]}-{match[2]}T{match[4]}{match[5] or ''}"
-        for match in _MONTH_FIRST.finditer(text)
-    }
-    return [found[start] for start in sorted(found)]
 
 
 def is_finite(text: str | None) -> bool:

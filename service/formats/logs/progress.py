@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _CLOCK = re.compile(r"(?:(\d{1,4}) days?, )?(?:(\d{1,5}):)?(\d{1,2}):(\d\d(?:\.\d{1,9})?)")
 _WORDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s?([dhms])\b")
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_BAR = re.compile(
-    r"(?:^|[\s\]:])(?P<what>[A-Za-z][\w ]{0,40}?)?:?\s{0,9}\d{1,3}%\|[^|]{0,200}\|"
-    r"\s{0,9}(?P<done>\d{1,12})/(?P<total>\d{1,12})"
-    r" \[(?P<elapsed>[\d:]{4,12})<(?P<left>[\d:?]{1,12}), {1,9}"
+_TIMES = re.compile(
+    r" \[(?P<elapsed>[\d:]{4,12})<[\d:?]{1,12}, {1,9}"
     r"(?P<rate>\d{1,9}(?:\.\d{1,9})?)(?P<unit>s/it|it/s)"
 )
-"""tqdm/std.py, format_meter."""
-_PLAIN_BAR = re.compile(
-    r"(?P<what>)(?P<done>\d{1,12})/(?P<total>\d{1,12})"
-    r" \[(?P<elapsed>[\d:]{4,12})<(?P<left>[\d:?]{1,12}), {1,9}"
-    r"(?P<rate>\d{1,9}(?:\.\d{1,9})?)(?P<unit>s/it|it/s)"
-)
-"""The end of a bar whose beginning was cut off."""
+"""The end of a bar, as tqdm draws it (tqdm/std.py, format_meter)."""
+_COUNT = re.compile(r"(\d{1,12})/(\d{1,12})$")
+_COUNT_REACH = 30
+_WHAT = re.compile(r"(?:^|[\s\]])([A-Za-z][\w ]{0,40})?:?\s{0,9}\d{1,3}$")
+_WHAT_REACH = 60
+_BAR_REACH = 300  # characters of a bar before its times
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +34,23 @@ class Bar:
     """Of an iteration: a mean in which the last ones weigh most."""
 
 
-def bar_in(text: str) -> Bar | None:
-    """The last bar of a text that says how long an iteration takes."""
-    found = [*_BAR.finditer(text)] or ([] if "%|" in text else [*_PLAIN_BAR.finditer(text)])
-    if not found:
-        return None
-    match = found[-1]
-    rate = float(match["rate"])
-    if not rate > 0:
-        return None
-    return Bar(
-        what=(match["what"] or "").strip(),
-        done=int(match["done"]),
-        total=int(match["total"]),
-        elapsed_s=span_s(match["elapsed"]) or 0.0,
-        seconds=rate if match["unit"] == "s/it" else 1 / rate,
-    )
+def bars_in(text: str) -> Iterator[Bar]:
+    """The bars of a text that say how long an iteration takes, whole or cut off at their start."""
+    for times in _TIMES.finditer(text):
+        start, rate = times.start(), float(times["rate"])
+        count = _COUNT.search(text[max(0, start - _COUNT_REACH) : start])
+        if count is None or not rate > 0:
+            continue
+        drawn = text[max(0, start - _BAR_REACH) : start].rpartition("\r")[2]
+        before, _, _ = drawn.rpartition("%|")
+        what = _WHAT.search(before[-_WHAT_REACH:])
+        yield Bar(
+            what=(what[1] or "").strip() if what else "",
+            done=int(count[1]),
+            total=int(count[2]),
+            elapsed_s=span_s(times["elapsed"]) or 0.0,
+            seconds=rate if times["unit"] == "s/it" else 1 / rate,
+        )
 
 
 def span_s(text: str) -> float | None:
