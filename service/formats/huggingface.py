@@ -39,6 +39,7 @@ from service.formats._huggingface_classes import (
 )
 from service.formats._huggingface_config import Config, shown
 from service.formats.rope_scaling import RopeScaling
+from service.nearest_names import unknown_name
 
 FAMILIES = {
     **_huggingface_dense.FAMILIES,
@@ -148,6 +149,11 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     own_name = config.get("_name_or_path")
     default = own_name if isinstance(own_name, str) and own_name else text.model_type
     return own.read(text.named(name or default))
+
+
+def reads_tower(config: Mapping[str, object]) -> bool:
+    """Whether `read_tower` knows the encoder of images of this config."""
+    return _huggingface_vision.is_known(config)
 
 
 def read_tower(config: Mapping[str, object], text: Architecture) -> _huggingface_vision.Tower:
@@ -285,17 +291,6 @@ def _model_type(config: Mapping[str, object], path: str) -> str:
 
 
 def _unknown_family(model_type: str, path: str) -> UnknownName:
-    """An error that names only families whose name differs in letters: a family of another number
-    is another model."""
-    known = (name for name in (*FAMILIES, *text_towers()) if _digits(name) == _digits(model_type))
-    return UnknownName(
-        f"{path}model_type",
-        str(shown(model_type)),
-        known,
-        cutoff=0.85,
-        otherwise=f"configs of this family are not read; {_CURE}",
-    )
-
-
-def _digits(name: str) -> str:
-    return "".join(filter(str.isdigit, name))
+    known = [*FAMILIES, *text_towers()]
+    where = f"{path}model_type"
+    return unknown_name(where, str(shown(model_type)), known, _CURE, what="a family that is read")

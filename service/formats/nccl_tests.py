@@ -91,6 +91,11 @@ def _require_success(output: Output) -> None:
     unread = f"holds no line of an nccl-tests table that could be read ({output.unread} could not"
     if output.wrong:
         rule = f"{unread}, because results were wrong: {output.wrong}); send a run that passed"
+    elif output.has_debug_output:
+        rule = (
+            f"{unread}): NCCL's debug output (NCCL INFO) stands in the middle of its rows; run it"
+            " again with NCCL_DEBUG unset, or with NCCL_DEBUG_FILE, which takes it out of the table"
+        )
     elif output.unread and not output.has_header:
         rule = (
             f"{unread}): the header that names the columns (# size count type …) is missing; send"

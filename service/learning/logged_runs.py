@@ -3,9 +3,9 @@ it says so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,38 +19,28 @@ from models.spec.profile import shipped_profile
 from service.field_violations import violations_of
 from service.formats import logs
 from service.formats.logs.contents import LogContents
-from service.formats.logs.devices import PrintedDevice
 from service.formats.logs.lines import MAX_LINE_CHARACTERS
 from service.formats.megatron import arguments as megatron_arguments
+from service.learning.log_agreement import require_same_run
 from service.learning.report_ingestion import software_age_years
-from service.resolve.answered_layout import AnsweredLayout, layout_of_report
-from service.resolve.model_values import model_values
+from service.resolve.answered_layout import layout_of_report
 from service.resolve.resolution import Resolver
-from service.schemas.report import DateSource, LogSubmission, Outcome, ReportSubmission
+from service.schemas.report import (
+    DateSource,
+    LogSubmission,
+    MeasuredMemory,
+    Outcome,
+    ReportSubmission,
+)
 from service.schemas.stack import StackFields
 from service.store import Store
 
-_PRINTED_BY: dict[str, set[str]] = {
-    "megatron": {"megatron", "megatron-deepspeed", "aa-scaling", "deepseek", "generic"},
-    "nemo": {"megatron", "generic"},
-    "torchtitan": {"torchtitan", "generic"},
-    "maxtext": {"maxtext", "generic"},
-}
-"""The stacks whose runs print each kind of log."""
 _LOGGED_PARTS = ("model", "workload", "layout")
 """The parts of a report that the arguments in a log may give."""
-_OPEN_FIELDS = {"cluster": "cluster.num_chips"}
-"""The field that may be left open to the log, of a part that has to be given."""
 _EARLIEST_DATE = datetime(2015, 1, 1, tzinfo=UTC)
 _MAX_ZONE_OFFSET = timedelta(days=1)
 """How far a clock that does not say its zone may be ahead, the error of the clock included."""
 _FEW_STEPS = 3
-_MAX_ROUNDING = 0.05  # of tokens that are worked out from rounded rates and times
-_COMPARED_FIELDS = {
-    "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute",
-    "sequence_parallel", "seq_len", "global_batch", "precision", "optimizer",
-}  # fmt: skip
-"""Of layout and workload. Of the model all that `model_values` has is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +84,13 @@ def read_logged_run(
     report = _report(submission, logged, contents, date.at)
     with store.reading() as rows:
         subject = layout_of_report(rows, report)
-        problem = Resolver(rows).resolve(subject.question).problem
-    _require_same_run(submission, contents, subject, problem)
+        resolved = Resolver(rows).resolve(subject.question)
+    problem = resolved.problem
+    if reading is not None and reading.used_share is not None:
+        reading = _with_device_memory(reading, problem)
+        measured = MeasuredMemory(reserved_gib=reading.memory_gib)
+        report = report.model_copy(update={"memory": measured})
+    require_same_run(contents, subject, resolved, linked=submission.is_linked)
     return LoggedRun(
         report=report,
         reading=reading,
@@ -105,6 +100,8 @@ def read_logged_run(
         doubts=(
             *date.notes,
             *_step_time_doubts(reading),
+            *_killed_by_host_notes(contents),
+            *_device_memory_notes(contents.reading, reading),
             *_sources_without_steps(reading, logged),
         ),
         stack_differences=tuple(
@@ -122,21 +119,6 @@ def asked_global_batch(store: Store, submission: LogSubmission) -> int | None:
         return None
     with store.reading() as rows:
         return layout_of_report(rows, submission).question.workload.global_batch
-
-
-def _require_same_run(
-    submission: LogSubmission, contents: LogContents, subject: AnsweredLayout, problem: Problem
-) -> None:
-    """Refuse a log that is of another run than the request says, or than it is linked to."""
-    linked = submission.is_linked
-    if contents.framework is not None:
-        _require_framework(problem, contents.framework)
-    _require_chip(problem, contents.devices, linked=linked)
-    if contents.arguments:
-        _require_agreement(problem, subject, contents.arguments, linked=linked)
-    if contents.reading is not None:
-        _require_batch(subject, contents.reading.global_batch)
-        _require_tokens(problem, contents.reading.device_tokens)
 
 
 def _logged_question(submission: LogSubmission, arguments: Mapping[str, str]) -> Mapping[str, Any]:
@@ -184,7 +166,8 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
     if refusal is None:
         return
     has_failed = submission.outcome not in (None, "ok")
-    if has_failed or contents.tells_out_of_memory or _crashed(submission, contents):
+    ran_out = contents.tells_out_of_memory or contents.ends_killed_by_host
+    if has_failed or ran_out or _crashed(submission, contents):
         return
     if contents.printed is not None or contents.tells_crash:
         refusal.rule += "; if the run failed before its first step, say so in outcome"
@@ -206,12 +189,26 @@ def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
     else:
         shows_out_of_memory = contents.ends_out_of_memory
     if not shows_out_of_memory:
-        return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
+        return _outcome_without_device(submission, contents)
     if submission.outcome not in (None, "out_of_memory"):
         raise Invalid(
             "outcome", submission.outcome, "is not what the log shows: it ends out of memory"
         )
     return "out_of_memory"
+
+
+def _outcome_without_device(submission: LogSubmission, contents: LogContents) -> Outcome:
+    """How a run ended of which no device ran out of memory."""
+    if not contents.ends_killed_by_host:
+        return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
+    if submission.outcome in ("ok", "out_of_memory"):
+        rule = (
+            "is not what the log shows: it ends with processes that were killed because the memory"
+            " of their host was full, which says nothing of that of a device: send crashed, or"
+            " leave it out"
+        )
+        raise Invalid("outcome", submission.outcome, rule)
+    return submission.outcome or "crashed"
 
 
 def _report(
@@ -288,6 +285,34 @@ def _cut_line_notes(contents: LogContents) -> Iterator[str]:
         )
 
 
+def _killed_by_host_notes(contents: LogContents) -> Iterator[str]:
+    if contents.ends_killed_by_host:
+        yield (
+            "the run was killed because the memory of a host was full, not that of a device: look"
+            " at the workers of the data loader, at what is offloaded, and at the memory that the"
+            " job asks its scheduler for"
+        )
+
+
+def _device_memory_notes(
+    printed: logs.Reading | None, reading: logs.Reading | None
+) -> Iterator[str]:
+    """A note on memory that was worked out from the share of a device that is printed."""
+    if printed is not None and reading is not None and printed.used_share is not None:
+        yield (
+            f"the log prints that {printed.used_share:.1%} of the device's memory were in use,"
+            f" which makes {reading.memory_gib:.1f} GiB, the runtime's own included"
+        )
+
+
+def _with_device_memory(reading: logs.Reading, problem: Problem) -> logs.Reading:
+    """A reading with its memory in GiB, where the log prints the share of a device alone."""
+    if reading.used_share is None:
+        return reading
+    used_gib = reading.used_share * problem.cluster.chip.usable_memory_gib
+    return replace(reading, memory_gib=used_gib, memory_kind="reserved")
+
+
 def _step_time_doubts(reading: logs.Reading | None) -> list[str]:
     """Notes on why the step time may not be that of the run."""
     if reading is None:
@@ -334,89 +359,3 @@ def _stack_as_logged(
         }
     with_switches = {**switches, **given}
     return stack if with_switches == given else with_switches
-
-
-def _require_agreement(
-    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str], *, linked: bool
-) -> None:
-    """Refuse a log that says something else than what it is linked to, or than the request."""
-    for part, name, ran, answered in _compared_values(problem, subject, arguments):
-        if ran == answered:
-            continue
-        if linked:
-            where = "what it is linked to"
-            remedy = f"report it with its own {part}"
-        else:
-            where = "the request"
-            remedy = f"leave {_OPEN_FIELDS.get(part, part)} to the log"
-        raise Invalid("log", ran, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
-
-
-def _compared_values(
-    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
-) -> Iterator[tuple[str, str, object, object]]:
-    """A part of the question, the name of a value, and the value in the log and in the answer, for
-    each value that both have."""
-    stated = megatron_arguments.stated_values(arguments)
-    of_model = model_values(problem.architecture)
-    logged_model = {**stated["model"], **stated["model"].get("moe", {})}
-    yield from (
-        ("model", name, logged_model[name], value)
-        for name, value in of_model.items()
-        if name in logged_model
-    )
-    layout = subject.layout.with_stack_defaults(problem).build()
-    for part, fields in (("layout", layout), ("workload", subject.question.workload)):
-        for name, ran in stated[part].items():
-            if name in _COMPARED_FIELDS:
-                yield part, name, ran, getattr(fields, name)
-    degrees = stated["layout"]
-    if "zero_stage" in degrees:
-        ranks = degrees["dp_shard"] * degrees["dp_replicate"]
-        if ranks > 1:
-            yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
-        chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
-        yield "cluster", "chips", chips, problem.cluster.num_devices
-
-
-def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked: bool) -> None:
-    """Refuse a log that names accelerators, and none that is the cluster's. A chip that is not of
-    the catalogue may print any name."""
-    shipped = {chip.id for chip in catalogue.chips().values()}
-    chip = problem.cluster.chip.id
-    if chip not in shipped or not devices:
-        return
-    if any(chip in device.matching(shipped) for device in devices):
-        return
-    where = "what it is linked to" if linked else "the request"
-    rule = (
-        f"ran on {devices[0].name} where {where} has cluster.chip = {chip}: name the chip that the"
-        " run had"
-    )
-    raise Invalid("log", devices[0].name, rule)
-
-
-def _require_framework(problem: Problem, framework: str) -> None:
-    if problem.stack.calibrated_as not in _PRINTED_BY[framework]:
-        rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
-        raise Invalid("log", framework, rule)
-
-
-def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
-    asked = subject.question.workload.global_batch
-    if global_batch not in (None, asked):
-        rule = (
-            f"has steps of {global_batch} sequences, and the run that it should be of has"
-            f" global_batch = {asked}"
-        )
-        raise Invalid("log", global_batch, rule)
-
-
-def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
-    asked = problem.workload.tokens / problem.cluster.num_devices
-    if device_tokens is not None and abs(device_tokens / asked - 1) > _MAX_ROUNDING:
-        rule = (
-            f"has steps of {device_tokens:.0f} tokens a device, and the run that it should be of"
-            f" has {asked:.0f}"
-        )
-        raise Invalid("log", round(device_tokens), rule)

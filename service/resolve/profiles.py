@@ -13,10 +13,11 @@ from typing import Any
 from cachetools import LRUCache, cached
 
 from models.calibration.posterior import Posterior, shipped_posterior
-from models.errors import Invalid, UnknownName
+from models.errors import Invalid
 from models.spec.profile import Profile, shipped_profile
 from service.errors import Conflict, NotFound, PreconditionFailed
 from service.identifiers import digest
+from service.nearest_names import unknown_name
 from service.own_profile import own_profile_id
 from service.resolve.disclosure import Disclosure
 from service.schemas.profile import (
@@ -98,7 +99,7 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
         return active_profile(rows)
     if rows.profiles.find(requested.id) is None:
         profiles = [profile.id for profile in rows.profiles.all()]
-        raise UnknownName("profile.id", requested.id, profiles)
+        raise unknown_name("profile.id", requested.id, profiles)
     try:
         return profile_version(rows, requested.id, requested.version)
     except NotFound:

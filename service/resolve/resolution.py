@@ -21,8 +21,9 @@ from models.spec.stack import Stack
 from service.formats import huggingface
 from service.identifiers import digest
 from service.json_pointers import prefix_errors, relocate_errors
+from service.nearest_names import misspelt, unknown_name
 from service.resolve.explicit_models import explicit_fields
-from service.resolve.hardware_names import chip_named_in, misspelt
+from service.resolve.hardware_names import chip_named_in
 from service.resolve.tpu_slices import expand_slice_name
 from service.schemas.architecture import HuggingFaceConfig, NamedModelFields, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
@@ -70,6 +71,12 @@ SHIPPED_NAMES: dict[Kind, Callable[[], Iterable[str]]] = {
     "stacks": catalogue.stacks,
 }
 """Every name and alias of a kind; a chip is also a cluster, on the fabric of its data sheet."""
+
+_DESCRIBE_MODEL = (
+    "give the model's config.json of Hugging Face as it is, its explicit fields (num_layers,"
+    " hidden_size, …), or a list of its layers"
+)
+"""How else to give a model than by a name of the catalogue."""
 
 TEXT_TOWERS = {"llama-4-scout", "llama-4-maverick", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b"}
 """Shipped architectures that leave out the other towers of a multimodal model."""
@@ -222,7 +229,7 @@ class Resolver:
     def architecture(self, form: ModelForm, field: str = "model") -> ResolvedPart[Architecture]:
         """The model of a form, which stands in this field of the request."""
         if isinstance(form, NamedModelFields):
-            return self._with_encoder(form)
+            return self._named_as_object(form)
         if not isinstance(form, str):
             return self._described_architecture(form)
         if row := self._registered("architectures", form):
@@ -238,9 +245,11 @@ class Resolver:
         used = EntryUsed(name=shipped.name, source="shipped")
         return ResolvedPart(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
 
-    def _with_encoder(self, form: NamedModelFields) -> ResolvedPart[Architecture]:
-        """A model of the catalogue with an encoder of images beside it."""
+    def _named_as_object(self, form: NamedModelFields) -> ResolvedPart[Architecture]:
+        """A model of the catalogue, perhaps with an encoder of images beside it."""
         named = self.architecture(form.name, "model.name")
+        if form.encoder is None:
+            return named
         with prefix_errors("model.encoder"):
             encoder = form.encoder.build()
         images = form.encoder.model_dump(mode="json", exclude_unset=True)
@@ -382,17 +391,17 @@ class Resolver:
             raise self._unknown_name(kind, name, field) from None
 
     def _unknown_name(self, kind: Kind, name: str, field: str) -> UnknownName:
-        registered = self._rows.catalog.names(kind)
-        error = UnknownName(field, name, [*SHIPPED_NAMES[kind](), *registered])
+        known = [*SHIPPED_NAMES[kind](), *self._rows.catalog.names(kind)]
         base, _, version = name.rpartition("@")
         if base and (row := self._registered(kind, base)):
-            hint = f": {base} has no version {version}, its last is {row.version}"
-            return _with_hint(error, hint)
+            error = UnknownName(field, name, known)
+            return _with_hint(
+                error, f": {base} has no version {version}, its last is {row.version}"
+            )
         if kind in ("chips", "clusters"):
-            return _with_hint(error, _unknown_hardware_hint(kind, name, registered))
-        if kind == "architectures":
-            return _with_hint(error, _unknown_model_hint(name, registered))
-        return error
+            return _unknown_hardware(kind, name, field, known)
+        cure = _DESCRIBE_MODEL if kind == "architectures" else ""
+        return unknown_name(field, name, known, cure)
 
 
 def normalized_name(name: str) -> str:
@@ -404,32 +413,22 @@ def pinned_name(row: CatalogRow) -> str:
     return f"{row.name}@{row.version}"
 
 
-def _unknown_hardware_hint(kind: Kind, name: str, registered: Iterable[str]) -> str:
+def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> UnknownName:
     """What an unknown name of a chip or machine may have meant, and how to describe either."""
-    near = misspelt(name, [*SHIPPED_NAMES[kind](), *registered])
-    named = None if near else chip_named_in(name, _chip_of_names())
     describe = (
         "the chip of a cluster may be the explicit fields of its data sheet, or registered by POST"
         " /v1/catalog/chips"
     )
-    if near:
-        return f"; did you mean {', '.join(near)}? Else {describe}"
     links = " and its links in cluster.levels" if kind == "clusters" else ""
-    if named:
-        return f"; if its chip is {named}, give cluster.chip = {named!r}{links}; else {describe}"
+    if misspelt(name, known):
+        return unknown_name(field, name, known, describe)
+    if chip := chip_named_in(name, _chip_of_names()):
+        hint = f"; if its chip is {chip}, give cluster.chip = {chip!r}{links}; else {describe}"
+        return _with_hint(UnknownName(field, name, known), hint)
     if kind == "clusters":
-        return f" of a chip or machine: give cluster.chip{links}; {describe}"
-    return f" of a chip: {describe}"
-
-
-def _unknown_model_hint(name: str, registered: Iterable[str]) -> str:
-    """What an unknown name of a model may have meant, and how else to give one."""
-    near = misspelt(name, [*SHIPPED_NAMES["architectures"](), *registered])
-    describe = (
-        "give the model's config.json of Hugging Face as it is, its explicit fields (num_layers,"
-        " hidden_size, …), or a list of its layers"
-    )
-    return f"; did you mean {', '.join(near)}? Else {describe}" if near else f": {describe}"
+        describe = f"give cluster.chip{links}; {describe}"
+        return unknown_name(field, name, known, describe, what="a chip or machine")
+    return unknown_name(field, name, known, describe, what="a chip")
 
 
 def _chip_of_names() -> dict[str, str]:

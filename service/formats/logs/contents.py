@@ -12,12 +12,15 @@ from service.formats.logs.devices import PrintedDevice, printed_devices
 from service.formats.logs.failure import (
     last_error,
     tells_crash,
+    tells_kill_by_host,
     tells_out_of_memory,
     text_after_last_crash,
+    text_after_last_kill_by_host,
     text_after_last_mark,
 )
-from service.formats.logs.lines import cut_lines
+from service.formats.logs.lines import Log, cut_lines
 from service.formats.logs.reading import Reading, RunArguments, read, read_arguments
+from service.formats.logs.stated_facts import Statement, stated_facts
 from service.formats.logs.symptoms import Symptom, symptoms
 from service.secrets import mask_secrets
 
@@ -48,7 +51,12 @@ class LogContents:
     ends_out_of_memory: bool
     """No step follows the message that the run ran out of memory: a retry that trains again shows
     that the layout does fit."""
+    ends_killed_by_host: bool
+    """No step follows the message that processes were ended because the memory of their host was
+    full."""
     devices: tuple[PrintedDevice, ...]
+    statements: tuple[Statement, ...]
+    """Facts of the run that lines state."""
     cut_lines: int
     """Lines that are longer than is read of one."""
     trouble: LogTrouble
@@ -84,7 +92,10 @@ def contents(text: str, framework: str | None, global_batch: int | None) -> LogC
         tells_crash=crashed,
         tells_out_of_memory=ran_out,
         ends_out_of_memory=ran_out and not _has_steps(text_after_last_mark(text), steps_of),
+        ends_killed_by_host=tells_kill_by_host(text)
+        and not _has_steps(text_after_last_kill_by_host(text), steps_of),
         devices=tuple(printed_devices(text)),
+        statements=tuple(stated_facts(Log(text).text)),
         cut_lines=cut,
         trouble=LogTrouble(
             ends_in_crash=crashed and not _has_steps(text_after_last_crash(text)),

@@ -28,16 +28,6 @@ _KNOWN = (
         f"measured.step_time_s ({_MEDIAN} elapsed_time_per_iteration_ms / 1000)",
     ),
     (
-        r"iter time \(s\):",
-        "GPT-NeoX or another run of DeepSpeed's pipeline engine",
-        f"measured.step_time_s ({_MEDIAN} iter time)",
-    ),
-    (
-        r"(?:Curr|RunningAvg)SamplesPerSec=",
-        "DeepSpeed",
-        "measured.step_time_s (the sequences of a step over CurrSamplesPerSec)",
-    ),
-    (
         r"\btgs \(tokens/gpu/second\)",
         "InternEvo or InternLM",
         f"measured.tokens_per_s_per_chip ({_MEDIAN} tgs)",
@@ -71,11 +61,6 @@ _KNOWN = (
         r"\bms \| -?\d{1,3}(?:\.\d{1,3})?% (?:bf16 |fp16 )?MFU \|",
         "llm.c",
         f"measured.step_time_s ({_MEDIAN} the milliseconds / 1000)",
-    ),
-    (
-        r"\btrain_steps_per_second\b",
-        "the Trainer of Hugging Face",
-        "measured.step_time_s (1 / train_steps_per_second)",
     ),
     (
         r"\"?\bwps\"?: \"?[\d.]{1,20}\"?, \"?ups\"?:|\bwps=[\d.]{1,20}, ups=",
