@@ -14,6 +14,7 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from service.formats import logs
 from service.formats.logs.contents import LogContents
+from service.formats.logs.devices import PrintedDevice
 from service.formats.logs.stated_facts import Fact, Statement
 from service.formats.megatron import arguments as megatron_arguments
 from service.resolve.answered_layout import AnsweredLayout
