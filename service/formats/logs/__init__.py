@@ -5,8 +5,9 @@ The text is read line by line (`lines`). Each dialect (`megatron`, `nemo`, `torc
 turns its lines into steps (`steps`). Of these `step_selection` keeps the ones that say how long a
 step takes, and `speed_regimes` finds where the speed changed for good. `reading` puts the answer
 together. `formats.megatron` reads the question that a run answers off the arguments in its log;
-`nemo_parameters` first puts those of NeMo into the names of today's Megatron. `devices` finds the accelerators that a log names, `failure` how a run
-ended, and `foreign` the trainers whose logs are not read.
+`nemo_parameters` first puts those of NeMo into the names of today's Megatron. `devices` finds the
+accelerators that a log names, `failure` how a run ended, and `foreign` the trainers whose logs are
+not read.
 
 To add a dialect:
 1. Write a module with `find(log: Log) -> Findings`, as `torchtitan` has it: look for a mark that
