@@ -471,3 +471,53 @@ def test_a_job_that_may_not_fit_is_told_of_its_micro_batch(shared_client) -> Non
     assert answer["fits"]["probability"] < 0.9 <= change["fit_probability"]
     (setting,) = change["settings"]
     assert (setting["name"], setting["from"], setting["to"]) == ("--micro-batch-size", 2, 1)
+
+
+FLAGS = SBATCH.replace("--bf16", "--bf16 {}")
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ("--recompute-granularty full", ["--recompute-granularty", "--recompute-granularity"]),
+        ("--moe-router-topq 2", ["--moe-router-topq", "--moe-router-topk"]),
+    ],
+)
+def test_a_misspelt_name_is_illegal_and_its_spelling_the_first_change(
+    shared_client, written: str, names: list[str]
+) -> None:
+    launch = {"format": "megatron", "arguments": FLAGS.format(written)}
+    answer = check(shared_client, {"launch": launch, "cluster": {"preset": "h100"}})
+    assert answer["verdict"] == "illegal"
+    change = answer["first_change"]
+    assert change is None or [one["name"] for one in change["settings"]] == names
+    assert names[1] in answer["broken_rules"][0]["cure"]
+
+
+def test_a_name_that_is_like_none_may_be_of_a_fork(shared_client) -> None:
+    launch = {"format": "megatron", "arguments": FLAGS.format("--zorblax 16")}
+    answer = check(shared_client, {"launch": launch, "cluster": {"preset": "h100"}})
+    assert answer["verdict"] == "cannot_tell"
+    assert [one["setting"] for one in answer["reservations"]] == ["--zorblax 16"]
+
+
+def test_the_chips_of_the_request_go_before_those_of_the_script(shared_client) -> None:
+    script = f"#!/bin/bash\n#SBATCH --gres=gpu:a100:8\n{SBATCH}"
+    launch = {"format": "megatron", "arguments": script}
+    answer = check(shared_client, {"launch": launch, "cluster": {"preset": "h100"}})
+    warnings = [
+        one["message"] for one in answer["warnings"] if one["code"] == "request_overrules_launch"
+    ]
+    assert any("a100" in one and "h100" in one for one in warnings)
+    assert answer["catalogue"]["chip"]["name"].startswith("h100")
+
+
+def test_a_check_is_of_the_nodes_that_are_held(shared_client) -> None:
+    nodes = [{"name": f"n{at}", "chips": 4} for at in range(16)]
+    body = {**QUESTION, "layout": SLOW, **PATIENT, "allocation": {"nodes": nodes}}
+    answer = check(shared_client, body)
+    cluster = answer["request"]["cluster"]
+    assert (cluster["num_chips"], cluster["chips_per_domain"]) == (64, 4)
+    twice = {**body, "allocation": {"nodes": [nodes[0], nodes[0]]}}
+    refused = shared_client.post("/v1/checks", json=twice)
+    assert refused.status_code == 422
