@@ -10,15 +10,14 @@ from functools import cache
 
 from models.spec import catalogue
 from models.spec.switches import switches_of
-from service.formats.launch.accelerate.axolotl import KEYS as AXOLOTL_KEYS
 from service.formats.launch.documents import flat
-from service.formats.launch.facts import facts
 from service.formats.launch.field_table import field_table
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.maxtext.writer import TABLE as MAXTEXT_TABLE
 from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.megatron_bridge.fields import sections
 from service.formats.launch.torchtitan.writer import TABLE as TORCHTITAN_TABLE
+from service.formats.settings.field_table import field_table as settings_table
 
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})", re.ASCII)
 _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
@@ -30,11 +29,15 @@ _ACCELERATE = re.compile(r"\baccelerate(?:-launch|[\w.]{0,40}launch|\s+launch)\b
 _MAIN_KEYS = {
     "accelerate": (
         "distributed_type", "mixed_precision", "num_processes", "num_machines", "fsdp_version",
-        "use_fsdp", "use_deepspeed", "bf16", "fp16", *AXOLOTL_KEYS,
+        "use_fsdp", "use_deepspeed", "bf16", "fp16", "finetuning_type",
     ),
     "deepspeed": ("train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "enabled"),
 }  # fmt: skip
 """Of a document, beside those of knobs, of switches and of what changes nothing."""
+TRAINER_TABLES = (
+    "transformers", "axolotl", "llama_factory", "llama_factory_v1", "ms_swift", "megatron_swift",
+)  # fmt: skip
+"""The tables of tools whose files the reader of accelerate takes."""
 _FEWEST = 2
 """Settings of another format, of a text that has so many, that tell of it."""
 
@@ -79,10 +82,10 @@ def _known(format_: str) -> frozenset[str]:
 
 
 def _of_document(format_: str) -> Iterable[str]:
-    """The keys of a document, at any level."""
-    known = facts(format_)
+    """The keys of a document, at any level, and the settings of tools beside it."""
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
+    tables = (format_, *TRAINER_TABLES) if format_ == "accelerate" else (format_,)
     switches = (argument for switch in switches_of(stack) for argument in switch.arguments)
-    knobs = KNOB_SETTINGS[format_].values()
-    for name in (*known["ignored"], *known["defaults"], *switches, *knobs, *_MAIN_KEYS[format_]):
+    named = (name for table in map(settings_table, tables) for name in (*table.fields, *table.patterns))
+    for name in (*named, *switches, *KNOB_SETTINGS[format_].values(), *_MAIN_KEYS[format_]):
         yield from name.split(".")

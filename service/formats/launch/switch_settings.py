@@ -54,6 +54,21 @@ def take_switches(
     return switch_fields(stack_id, given, dated, lambda condition: _holds(condition, layout))
 
 
+def set_switches(
+    given: Mapping[str, Any], stack_id: str, release: str, layout: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Fields of the stack as some settings have its switches, or as the release does. Raises
+    Invalid where a value is none that the switch has."""
+    named = {
+        name: _unspoiled(given[name], name, stack_id)
+        for switch in switches_of(catalogue.stack(stack_id))
+        for name in switch.arguments
+        if given.get(name) is not None
+    }
+    dated = release if release in releases(stack_id) else None
+    return switch_fields(stack_id, named, dated, lambda condition: _holds(condition, layout))
+
+
 def _unspoiled(value: Any, name: str, stack_id: str) -> Any:
     """A value as it was meant: YAML reads `NO` as false, where a switch has words for values."""
     is_word = any(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import Invalid
-from service.formats.launch.accelerate import reader as accelerate_reader
+from service.formats.launch.trainer import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.job import Inexpressible
 from service.formats.launch.recognition import other_format

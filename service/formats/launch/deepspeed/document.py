@@ -2,92 +2,90 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from models.errors import Invalid
 from models.layouts.factors import divisors
-from service.formats.launch.deepspeed.writer import FRAMEWORK, NAME, RELEASE
-from service.formats.launch.documents import (
-    Settings,
-    document_in_script,
-    flat,
-    read_document,
-    sent_document,
-    shown,
-)
-from service.formats.launch.facts import facts
-from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words, with_changes
+from service.formats.launch.job import in_words
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.switch_settings import known_release, take_switches
-from service.formats.settings.reservation import Reservation
+from service.formats.settings.field import shown
+from service.formats.settings.settings import Settings
+from service.formats.settings.spelling import nearest
 from service.formats.settings.stop import Stop, Stopped, Stops
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
+_ON_HOST = ("cpu", "nvme")
 _MOST_VALUES = 4  # that a cure names
-_BATCH_KEYS = (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-)  # fmt: skip
-_NAMES_FILE = re.compile(r"(?<![\w-])(--deepspeed(?:[_-]config)?)[ =]+([^\s'\"-][^\s'\"]*)")
-"""A flag that says where the document is."""
+BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
-def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
-    """What a document says, or the one that a script writes.
+@dataclass(slots=True)
+class Said:
+    """A document as parts of a reading."""
 
-    The model, the sequence length and the devices are not in it, except for the number of devices
-    that follows from a batch of which all three numbers are given.
-    """
-    said = with_changes(dict(flat(read_document(_document(text)))), changes)
-    settings = Settings(said)
-    says_ranks = "data_parallel_size" in settings
-    layout = _mesh(settings)
-    stops = Stops()
+    layout: dict[str, Any]
+    workload: dict[str, Any]
+    steps: int | None
+    """Micro-batches of a step, where they are said."""
+    unwritten: dict[str, str] = field(default_factory=dict)
+
+
+def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: bool) -> Said:
+    """The layout and the workload of a document. Its block for checkpointing says that the model's
+    code uses it, unless the Trainer of transformers is what decides."""
     unwritten: dict[str, str] = {}
+    layout = _mesh(settings)
     workload = _precision(settings, stops, unwritten)
     workload |= _optimizer(settings)
     layout |= _sharding(settings)
-    layout |= _recompute(settings, pp=layout["pp"])
-    takes_one = sum(name in settings for name in _BATCH_KEYS) == 1
+    layout |= _recompute(settings, pp=layout["pp"], has_trainer=has_trainer)
+    takes_one = sum(_is_said(settings, name) for name in BATCH_KEYS) == 1
     steps = settings.whole("gradient_accumulation_steps")
     workload |= _batch(settings, layout, steps, stops)
     if takes_one and "global_batch" in workload:
         steps = 1
         unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
-    release = known_release(settings, NAME, version, RELEASE)
-    switches = take_switches(settings, NAME, release, layout)
-    _check_reduction(settings, switches)
-    known = facts(NAME)
-    unread, ignored = settings.rest(known["ignored"], known["defaults"])
-    return LaunchReading(
-        format=NAME,
-        framework=FRAMEWORK,
-        version=release,
-        model=None,
-        workload=workload,
-        stack={"name": NAME, **switches},
-        layout=layout,
-        num_devices=_num_devices(layout),
-        devices_setting="data_parallel_size" if says_ranks else "train_batch_size",
-        num_micro_batches=steps,
-        micro_batches_setting="gradient_accumulation_steps",
-        unwritten=unwritten,
-        stops=tuple(stops.found),
-        settings=said,
-        reservations=tuple(map(Reservation.of_text, unread)),
-        ignored=tuple(ignored),
-    )
+    stop_at_unknown(settings)
+    return Said(layout, workload, steps, unwritten)
 
 
-def _document(text: str) -> str:
-    """The text of the document: all of it, or what a script writes. Raises Invalid for a command
-    line that only names its file."""
-    if not text.lstrip().startswith("{") and (match := _NAMES_FILE.search(text)):
-        return sent_document(text, f"{match.group(1)} {match.group(2)}")
-    return document_in_script(text) or text
+def num_devices(layout: Mapping[str, Any]) -> int | None:
+    ranks: int | None = layout.get("dp_shard") or layout.get("dp_replicate")
+    return ranks and ranks * layout["pp"] * layout["cp"] * layout["tp"]
+
+
+def check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
+    """Gradients are taken to be reduced in the format that they are added up in; another is
+    reserved."""
+    name = "communication_data_type"
+    written = settings.word(name)
+    if written is None or settings.is_auto(name):
+        return
+    if _DATA_TYPE_BYTES.get(written) != switches.get("gradient_bytes"):
+        reason = "gradients are counted as sent in the format that they are added up in"
+        settings.reserve(name, reason, "give stack.reduce_bytes")
+
+
+def stop_at_unknown(settings: Settings) -> None:
+    """Note where DeepSpeed stops: at names that the objects of its document do not have (runtime/
+    config_utils.py, extra="forbid"). At the top level it passes over them."""
+    strict = settings.table.facts["strict"]
+    for name in [*settings.given]:
+        if name.partition(".")[0] in strict and settings.table.field(name) is None:
+            near = nearest(name, settings.table.fields)
+            rule = f"is no setting of DeepSpeed {settings.table.release}, which stops at it"
+            rule += f": did you mean {near}?" if near else ": leave it out"
+            settings.stops.append(
+                Stop(setting=name, value=settings.given.pop(name), rule=rule, cure=near or "")
+            )
+
+
+def _is_said(settings: Settings, name: str) -> bool:
+    return name in settings.given and not settings.is_auto(name)
 
 
 def _mesh(settings: Settings) -> dict[str, Any]:
@@ -95,6 +93,9 @@ def _mesh(settings: Settings) -> dict[str, Any]:
     enabled = settings.truth("expert_parallel.enabled")
     ep = settings.whole("expert_parallel.autoep_size")
     etp = settings.whole("expert_parallel.expert_tensor_parallel_size")
+    stages = settings.given.get("pipeline.stages")
+    if stages is not None and stages != "auto":
+        settings.put("pipeline.stages", _whole(stages))
     mesh: dict[str, Any] = {
         "pp": settings.whole("pipeline.stages") or 1,
         "cp": settings.whole("sequence_parallel_size") or 1,
@@ -107,6 +108,10 @@ def _mesh(settings: Settings) -> dict[str, Any]:
     if mesh["pp"] > 1:
         mesh["schedule"] = "1f1b"
     return mesh
+
+
+def _whole(written: Any) -> Any:
+    return int(written) if isinstance(written, str) and written.isdigit() else written
 
 
 def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> dict[str, Any]:
@@ -130,17 +135,19 @@ def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> d
     if bf16 and all(has_narrow_states):
         found["master_weights"] = False
     elif any(has_narrow_states):
-        settings.unread.append("bf16.bf16_master_weights_and_grads (read as false)")
+        reason = "states of which only some have 16 bits are not described"
+        settings.reserve("bf16.bf16_master_weights_and_grads", reason, "set both, or neither")
     return found
 
 
 def _optimizer(settings: Settings) -> dict[str, Any]:
-    written = settings.take("optimizer.type")
-    if written is None:
+    written = settings.value("optimizer.type")
+    if written is None or settings.is_auto("optimizer.type"):
         return {}
     optimizer = _OPTIMIZERS.get(str(written).lower())
     if optimizer is None:
-        settings.unread.append(shown("optimizer.type", written))
+        reason = "how much this optimizer keeps of a parameter is not described"
+        settings.reserve("optimizer.type", reason, "give workload.optimizer in place of it")
         return {}
     return {"optimizer": optimizer}
 
@@ -152,37 +159,32 @@ def _sharding(settings: Settings) -> dict[str, Any]:
     device = settings.word("zero_optimization.offload_optimizer.device")
     if settings.truth("zero_optimization.cpu_offload"):  # as it was written before 0.3.16
         device = "cpu"
+    parameters = settings.word("zero_optimization.offload_param.device")
     if device == "nvme":
         name = "zero_optimization.offload_optimizer.device"
-        settings.unread.append(f"{shown(name, device)} (read as cpu)")
-    return {"zero_stage": stage, "offload_optimizer": device in ("cpu", "nvme")}
+        settings.reserve(name, "reads and writes of NVMe are not described", "judge it with cpu")
+    if parameters in _ON_HOST or settings.truth("zero_optimization.cpu_offload_param"):
+        name = "zero_optimization.offload_param.device"
+        reason = "parameters that come from the host for every layer are not described"
+        settings.reserve(name, reason, "judge it with none, which takes more memory of the device")
+    return {"zero_stage": stage, "offload_optimizer": device in _ON_HOST}
 
 
-def _recompute(settings: Settings, pp: int) -> dict[str, Any]:
-    """A block for checkpointing says that the model's code uses it; that of a pipeline has a
-    number of layers between checkpoints too."""
+def _recompute(settings: Settings, pp: int, *, has_trainer: bool) -> dict[str, Any]:
+    """Whether every layer is computed again. A pipeline has a number of layers between checkpoints
+    too."""
     interval = settings.whole("pipeline.activation_checkpoint_interval", least=0) or 0
-    has_block = "activation_checkpointing" in settings
-    on_host = settings.truth("activation_checkpointing.cpu_checkpointing") or False
+    names = ("activation_checkpointing", "activation_checkpointing.partition_activations")
+    has_block = not has_trainer and any(name in settings for name in names)
+    on_host = settings.truth("activation_checkpointing.cpu_checkpointing") and not has_trainer
     if interval > 1:
         name = "pipeline.activation_checkpoint_interval"
-        settings.unread.append(f"{shown(name, interval)} (read as every layer)")
+        settings.reserve(name, "checkpoints of several layers are not described", "judge it with 1")
+    if settings.truth("activation_checkpointing.partition_activations") and not has_trainer:
+        name = "activation_checkpointing.partition_activations"
+        settings.reserve(name, "checkpoints cut over tensor parallelism are not described", "false")
     is_full = has_block or (interval > 0 and pp > 1)
-    return {
-        "recompute": "full" if is_full else "none",
-        "offload_activations": on_host,
-    }
-
-
-def _check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
-    """Gradients are taken to be reduced in the format that they are added up in; another is
-    unread."""
-    name = "communication_data_type"
-    written = settings.word(name)
-    if written is None:
-        return
-    if _DATA_TYPE_BYTES.get(written) != switches.get("gradient_bytes"):
-        settings.unread.append(shown(name, written))
+    return {"recompute": "full" if is_full else "none", "offload_activations": on_host}
 
 
 def _batch(
@@ -247,8 +249,3 @@ def _without_tensor(name: str, value: int, tp: int) -> int:
         cure = f"tensor_parallel.autotp_size {in_words(divisors(value)[:_MOST_VALUES])}"
         raise Stopped("tensor_parallel.autotp_size", tp, rule, cure)
     return value // tp
-
-
-def _num_devices(layout: dict[str, Any]) -> int | None:
-    ranks = layout.get("dp_shard") or layout.get("dp_replicate")
-    return ranks and ranks * layout["pp"] * layout["cp"] * layout["tp"]

@@ -1,0 +1,60 @@
+"""The model that a launch names, where the catalogue has it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from models.spec import catalogue
+from service.formats.launch.shell_words import undefined_variables
+
+_QUANTIZED = re.compile(
+    r"-(?:unsloth-)?(?:bnb-(?P<bnb>[48])bit|(?:GPTQ|AWQ)(?:-Int(?P<int>[48]))?|Int(?P<plain>[48]))",
+    re.ASCII | re.IGNORECASE,
+)
+"""What the name of a checkpoint says of the bits of its weights."""
+_PATH_MARKS = ("/", ".", "~")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """A model by the name that a launch has for it."""
+
+    id: str | None
+    """Its name in the catalogue; None where that has no such model."""
+    bits: int | None = None
+    """Of its weights, where its name says that they are quantized."""
+    ask: str | None = None
+    """What to send, where the catalogue has it not."""
+
+
+def named_model(setting: str, name: str) -> NamedModel:
+    """The model that a setting names by its name at Hugging Face, with or without the organisation,
+    in upper or lower case."""
+    mark = _QUANTIZED.search(name)
+    bits = None
+    if mark is not None:
+        written = mark.group("bnb") or mark.group("int") or mark.group("plain") or "4"
+        bits = int(written)
+    plain = _QUANTIZED.sub("", name)
+    own = _bare(plain)
+    if undefined_variables(name):
+        rule = f"{setting} = {name[:80]} is a variable whose value was not sent"
+    elif name[:1] in _PATH_MARKS or name.count("/") > 1:
+        rule = f"{setting} = {name[:80]} is a folder, and what is in it was not sent"
+    elif own in _known():
+        return NamedModel(id=_known()[own], bits=bits)
+    else:
+        rule = f"{setting} = {name[:80]} is not in the catalogue"
+    return NamedModel(id=None, bits=bits, ask=f"{rule}: send its config.json as model")
+
+
+@cache
+def _known() -> dict[str, str]:
+    """The ids of models by their names without the organisation, in lower case."""
+    return {_bare(name): model.name for name, model in catalogue.architectures().items()}
+
+
+def _bare(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")
