@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from models.spec import catalogue
 from models.spec.problem import Problem
 from service.formats.launch.accelerate import writer as accelerate_writer
+from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.deepspeed import writer as deepspeed_writer
 from service.formats.launch.fine_tuning import OF_SCRIPTS, with_fine_tuning
 from service.formats.launch.job import (
@@ -132,7 +133,7 @@ _ALL = (
         starter="python",
         program=("-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml"),
     ),
-    _format(deepspeed_writer, trainer_reader, ("deepspeed",)),
+    _format(deepspeed_writer, deepspeed_reader, ("deepspeed",)),
     _format(accelerate_writer, trainer_reader, ("fsdp",), "accelerate"),
 )
 FORMATS: Mapping[str, LaunchFormat] = {format_.name: format_ for format_ in _ALL}

@@ -43,7 +43,7 @@ def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: boo
     workload |= _optimizer(settings)
     layout |= _sharding(settings)
     layout |= _recompute(settings, pp=layout["pp"], has_trainer=has_trainer)
-    takes_one = sum(_is_said(settings, name) for name in BATCH_KEYS) == 1
+    takes_one = sum(name in settings.given for name in BATCH_KEYS) == 1
     steps = settings.whole("gradient_accumulation_steps")
     workload |= _batch(settings, layout, steps, stops)
     if takes_one and "global_batch" in workload:
@@ -82,10 +82,6 @@ def stop_at_unknown(settings: Settings) -> None:
             settings.stops.append(
                 Stop(setting=name, value=settings.given.pop(name), rule=rule, cure=near or "")
             )
-
-
-def _is_said(settings: Settings, name: str) -> bool:
-    return name in settings.given and not settings.is_auto(name)
 
 
 def _mesh(settings: Settings) -> dict[str, Any]:

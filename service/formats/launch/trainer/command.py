@@ -18,7 +18,7 @@ _STARTERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch", "d
     "torchrun", "torch.distributed.run", "torch.distributed.launch")  # fmt: skip
 _PROGRAM = re.compile(r"[^-\s]\S*\.py", re.ASCII)
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
-_HEREDOC = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w{0,40})", re.ASCII)
+_HEREDOC = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w{0,40})['\"]?", re.ASCII)
 _WRITTEN = re.compile(r">{1,2}[ \t]*([^\s<>&|;]{1,200})", re.ASCII)
 _SHELL_VARIABLE = re.compile(r"(?<![\\\w\"'/.])\$\{?(\w+)\}?(?![\w\"'/.])", re.ASCII)
 

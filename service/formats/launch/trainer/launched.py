@@ -17,6 +17,7 @@ from service.formats.launch.trainer.files import Files
 from service.formats.settings.reservation import Reservation
 
 _DEEPSPEED_MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
+_TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size", "learning_rate")
 _SWIFT = re.compile(r"swift[./]cli[./](?:sft|pt|rlhf)", re.ASCII)
 _FACTORY = re.compile(r"llamafactory[./]\S*(?:launcher|cli)\b", re.ASCII)
 _FACTORY_MARKS = ("finetuning_type", "stage", "cutoff_len", "quantization_bit", "lora_target")
@@ -34,6 +35,8 @@ _DIALECTS_OF_TOOLS = {
 class Launched:
     """A training that a text starts, or the document that it takes."""
 
+    launcher_name: str | None = None
+    """accelerate, deepspeed or torchrun, where a command says it."""
     dialect: str
     """Whose names the settings have: axolotl, llama_factory, llama_factory_v1, ms_swift,
     megatron_swift, trl, transformers, or deepspeed for a document alone."""
@@ -42,25 +45,26 @@ class Launched:
     launcher: dict[str, Any] = field(default_factory=dict)
     """The settings of `accelerate launch`, in the names of its document."""
     files: Files
+    is_command: bool = False
     num_devices: int | None = None
     method: str | None = None
     """What the tool was told to run, such as dpo."""
     reservations: list[Reservation] = field(default_factory=list)
 
 
-def launched_in(text: str, sent: Files) -> Launched:
+def launched_in(text: str, sent: Files, otherwise: str = "transformers") -> Launched:
     """The training that a text starts. Raises Invalid where it is neither a document nor a
     command, or where a document that it needs is none."""
     files = written_files(text, sent)
     document = _document(text)
     if document is not None:
-        return Launched(dialect=_dialect_of(document), settings=document, files=files)
+        return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=files)
     command = started(text)
     if command is not None:
         return _of_command(command, files)
     if len(files.texts) == 1:
         written = dict(flat(read_document(next(iter(files.texts.values())))))
-        return Launched(dialect=_dialect_of(written), settings=written, files=files)
+        return Launched(dialect=_dialect_of(written, otherwise), settings=written, files=files)
     rule = "is neither a document nor a command that trains: send the file or the line that does"
     raise Invalid(PATH, text[:80], rule)
 
@@ -78,14 +82,14 @@ def _document(text: str) -> dict[str, Any] | None:
 
 
 _COMMAND = re.compile(
-    r"^(?![ \t]*#)[^\n]*?(?:\b(?:accelerate|deepspeed|torchrun|axolotl|llamafactory-cli|lmf|trl"
+    r"^(?![ \t]*#)[^\n]*?(?:\b(?:accelerate(?:-launch)?|deepspeed|torchrun|axolotl|llamafactory-cli|lmf|trl"
     r"|swift|megatron)\s|\bpython[\d.]*\s|<<-?)",
     re.ASCII | re.MULTILINE,
 )
 """A line that starts something, or writes a file."""
 
 
-def _dialect_of(settings: Mapping[str, Any]) -> str:
+def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") -> str:
     names = settings.keys()
     heads = {name.partition(".")[0] for name in names}
     if "base_model" in names:
@@ -98,7 +102,9 @@ def _dialect_of(settings: Mapping[str, Any]) -> str:
         return "axolotl"
     if "model" in names and {"tuner_type", "train_type", "dataset"} & names:
         return "ms_swift"
-    return "deepspeed" if heads & {*_DEEPSPEED_MARKS} else "transformers"
+    if heads & {"distributed_type", "fsdp_config", "mixed_precision", *_TRAINER_MARKS}:
+        return "transformers"
+    return "deepspeed" if heads & {*_DEEPSPEED_MARKS} else otherwise
 
 
 def _of_command(command: Started, files: Files) -> Launched:
@@ -107,7 +113,14 @@ def _of_command(command: Started, files: Files) -> Launched:
     method = None
     if command.program.rpartition("/")[2] in _DIALECTS_OF_TOOLS:
         method, arguments = arguments[0], arguments[1:]
-    made = Launched(dialect=dialect, settings={}, files=files, method=method)
+    made = Launched(
+        dialect=dialect,
+        settings={},
+        files=files,
+        method=method,
+        launcher_name=command.launcher,
+        is_command=True,
+    )
     given, behind = _before_launcher(arguments, dialect)
     for name in documents_in(given):
         made.settings |= _sent(made, name, name)

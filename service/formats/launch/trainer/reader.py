@@ -48,6 +48,8 @@ from service.formats.settings.stop import Stops
 _ACCELERATE = accelerate_writer.NAME
 _DEEPSPEED = deepspeed_writer.NAME
 _MODEL_NAMES = ("model_name_or_path", "model_id")
+_TRAINER = (*_MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
+"""Settings of which each tells of the Trainer."""
 
 
 def read(
@@ -56,13 +58,15 @@ def read(
     *,
     changes: Changes = NO_CHANGES,
     files: Files = NO_FILES,
+    otherwise: str = "transformers",
 ) -> LaunchReading:
     """What a document, a command line or a script says. The number of devices, the length of
-    sequences and the model are in it only where a launcher or a training argument says them."""
-    launched = launched_in(text, files)
+    sequences and the model are in it only where a launcher or a training argument says them. A
+    document by which no tool is known is one of `otherwise`."""
+    launched = launched_in(text, files, otherwise)
     if launched.dialect == "megatron_swift":
         return read_megatron(launched, version, changes)
-    return _Reader(launched, version, changes).reading()
+    return _Reader(launched, version, changes, otherwise).reading()
 
 
 @dataclass(slots=True)
@@ -72,6 +76,7 @@ class _Reader:
     launched: Launched
     version: str | None
     changes: Changes
+    otherwise: str
     reservations: list[Reservation] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     unwritten: dict[str, str] = field(default_factory=dict)
@@ -87,6 +92,8 @@ class _Reader:
         self.assumed += told.assumed
         given = self._given(told)
         document = self.launched.settings if is_document else self._document(given)
+        if document is None and self._lacks_document(given):
+            document = {}
         if document is None:
             found = self._of_accelerate(given)
         else:
@@ -158,6 +165,19 @@ class _Reader:
         if str(given.get("distributed_type")).upper() == "DEEPSPEED":
             return of_plugin(given)
         return None
+
+    def _lacks_document(self, given: Mapping[str, Any]) -> bool:
+        """Whether a script is started for DeepSpeed, and nothing says what the document is that it
+        takes. The Trainer takes none unless it is told so."""
+        is_for_it = _DEEPSPEED in (self.otherwise, self.launched.launcher_name)
+        lacks = self.launched.is_command and is_for_it and not given.keys() & {*_TRAINER}
+        if lacks:
+            reason = "the document that says how DeepSpeed shards is not named"
+            cure = "write --deepspeed_config ds.json, and send its text as launch.files['ds.json']"
+            self.reservations.append(
+                Reservation(setting="deepspeed", reason=reason, cure=cure, is_open=True)
+            )
+        return lacks
 
     def _sent_document(self, name: str) -> dict[str, Any]:
         if name.lstrip().startswith("{"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import Invalid
-from service.formats.launch.trainer import reader as deepspeed_reader
+from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.deepspeed import writer as deepspeed_writer
 from service.formats.launch.job import Inexpressible
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written

@@ -1,0 +1,20 @@
+"""What a DeepSpeed document says, alone or beside the arguments of the Trainer."""
+
+from __future__ import annotations
+
+from service.formats.launch.deepspeed.writer import NAME
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
+from service.formats.launch.trainer import reader
+from service.formats.launch.trainer.files import NO_FILES, Files
+
+
+def read(
+    text: str,
+    version: str | None,
+    *,
+    changes: Changes = NO_CHANGES,
+    files: Files = NO_FILES,
+) -> LaunchReading:
+    """What a document says, or the one that a script writes or names. A document that tells of no
+    other tool is one of DeepSpeed."""
+    return reader.read(text, version, changes=changes, files=files, otherwise=NAME)
