@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from models.errors import Invalid
@@ -67,6 +68,17 @@ def set_switches(
     }
     dated = release if release in releases(stack_id) else None
     return switch_fields(stack_id, named, dated, lambda condition: _holds(condition, layout))
+
+
+@cache
+def values_of_switches(stack_id: str) -> Mapping[str, frozenset[str]]:
+    """The values, in lower case, that the arguments of a stack's switches have, by argument."""
+    found: dict[str, set[str]] = {}
+    for switch in switches_of(catalogue.stack(stack_id)):
+        for setting in switch.settings:
+            for name, value in setting.arguments.items():
+                found.setdefault(name, set()).add(str(value).lower())
+    return {name: frozenset(values) for name, values in found.items()}
 
 
 def _unspoiled(value: Any, name: str, stack_id: str) -> Any:

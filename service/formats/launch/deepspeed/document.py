@@ -9,8 +9,10 @@ from typing import Any
 
 from models.errors import Invalid
 from models.layouts.factors import divisors
+from service.formats.launch.deepspeed.writer import NAME
 from service.formats.launch.job import in_words
 from service.formats.launch.shell_script import PATH
+from service.formats.launch.switch_settings import values_of_switches
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.settings.spelling import nearest
@@ -20,6 +22,7 @@ _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_mo
 _ON_HOST = ("cpu", "nvme")
 _MOST_VALUES = 4  # that a cure names
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_PARAMETERS = "zero_optimization.offload_param.device"
 _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
@@ -155,14 +158,17 @@ def _sharding(settings: Settings) -> dict[str, Any]:
     device = settings.word("zero_optimization.offload_optimizer.device")
     if settings.truth("zero_optimization.cpu_offload"):  # as it was written before 0.3.16
         device = "cpu"
-    parameters = settings.word("zero_optimization.offload_param.device")
+    parameters = settings.word(_PARAMETERS)
     if device == "nvme":
         name = "zero_optimization.offload_optimizer.device"
         settings.reserve(name, "reads and writes of NVMe are not described", "judge it with cpu")
-    if parameters in _ON_HOST or settings.truth("zero_optimization.cpu_offload_param"):
-        name = "zero_optimization.offload_param.device"
-        reason = "parameters that come from the host for every layer are not described"
-        settings.reserve(name, reason, "judge it with none, which takes more memory of the device")
+    if settings.truth("zero_optimization.cpu_offload_param"):
+        parameters = "cpu"
+        settings.put(_PARAMETERS, parameters)
+    is_switch = _PARAMETERS in values_of_switches(NAME)
+    if parameters == "nvme" or (parameters == "cpu" and not is_switch):
+        cure = "judge it with cpu" if is_switch else "judge it with none, which takes more memory"
+        settings.reserve(_PARAMETERS, f"parameters on {parameters} are not described", cure)
     return {"zero_stage": stage, "offload_optimizer": device in _ON_HOST}
 
 

@@ -46,6 +46,8 @@ def filled(
     for name, value in said.items():
         written = full.get(name)
         if value is None:
+            if written == _AUTO and name.endswith(".enabled"):
+                full[name] = False  # the default of TrainingArguments
             continue
         if written in (None, _AUTO):
             full[name] = value

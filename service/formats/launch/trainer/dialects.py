@@ -39,6 +39,7 @@ def in_names_of_trainer(
     dialect = DIALECTS.get(launched.dialect)
     if dialect is None:
         return Told(settings=dict(launched.settings)), None
-    settings = Settings(field_table(dialect.table), launched.settings)
+    given = {name: value for name, value in launched.settings.items() if value is not None}
+    settings = Settings(field_table(dialect.table), given)
     told = dialect.translate(settings, Asked(launched.num_devices, version))
     return told, settings.sorted_out()

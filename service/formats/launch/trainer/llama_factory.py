@@ -120,7 +120,7 @@ def translate_v1(settings: Settings, asked: Asked) -> Told:
         told.put("global_batch_size", settings.whole("global_batch_size"))
     _adapters_v1(told, settings)
     _sharding_v1(told, settings)
-    if settings.word("kernel_config.name") == "liger_kernel":
+    if settings.given.get("kernel_config.name") == "liger_kernel":
         told.put("use_liger_kernel", True, "kernel_config.name")
     if settings.word("optim_config.name") == "muon":
         told.put("optim", "muon", "optim_config.name")

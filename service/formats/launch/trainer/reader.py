@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any
 
 from models.errors import Invalid
-from models.spec import catalogue
-from models.spec.switches import releases, switches_of
+from models.spec.switches import releases
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.accelerate.launcher import with_prefixes
 from service.formats.launch.accelerate.sharding import fsdp, megatron
@@ -23,7 +22,7 @@ from service.formats.launch.deepspeed.document import (
 from service.formats.launch.documents import flat, read_document
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.switch_settings import set_switches
+from service.formats.launch.switch_settings import set_switches, values_of_switches
 from service.formats.launch.trainer.deepspeed_arguments import filled, of_plugin
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer
 from service.formats.launch.trainer.files import NO_FILES, Files
@@ -331,7 +330,7 @@ class _Reader:
     ) -> dict[str, Any]:
         """The switches of the stack by the settings of a document and of the Trainer."""
         given = {**settings.given, **arguments.given}
-        known = _values_of_switches(stack)
+        known = values_of_switches(stack)
         for name in _KERNELS:
             value = given.get(name)
             if value is None or str(value).lower() in known.get(name, ()):
@@ -421,17 +420,6 @@ def trainer_table(dialect: str) -> FieldTable:
         facts={**own.facts, **theirs.facts},
         unknown="stops" if dialect == "trl" else "open",
     )
-
-
-@cache
-def _values_of_switches(stack: str) -> Mapping[str, frozenset[str]]:
-    """The values, in lower case, that arguments of switches have, by the argument."""
-    found: dict[str, set[str]] = {}
-    for switch in switches_of(catalogue.stack(stack)):
-        for setting in switch.settings:
-            for name, value in setting.arguments.items():
-                found.setdefault(name, set()).add(str(value).lower())
-    return {name: frozenset(values) for name, values in found.items()}
 
 
 _KERNELS = ("attn_implementation", "use_liger_kernel", "torch_compile", "tiled_mlp", "loss_type")
