@@ -331,9 +331,14 @@ class _Reader:
         """The switches of the stack by the settings of a document and of the Trainer."""
         given = {**settings.given, **arguments.given}
         known = values_of_switches(stack)
+        fields: dict[str, Any] = {}
         for name in _KERNELS:
             value = given.get(name)
             if value is None or str(value).lower() in known.get(name, ()):
+                continue
+            if str(value).lower() in _FIELDS:
+                fields |= _FIELDS[str(value).lower()]
+                del given[name]
                 continue
             other = _LIKE_KERNELS.get(str(value).lower())
             if other in known.get(name, ()):
@@ -344,7 +349,7 @@ class _Reader:
             if str(value).lower() not in _USUAL[name]:
                 arguments.reserve(name, "this kernel is not described", _GIVE_KERNEL[name])
         release = self._release(stack, "")
-        found = set_switches(given, stack, release, {"zero_stage": 3, **layout})
+        found = set_switches(given, stack, release, {"zero_stage": 3, **layout}) | fields
         experts = given.get("experts_implementation")
         if experts is not None:
             found["experts_at_once"] = str(experts).lower() != "eager"
@@ -439,6 +444,10 @@ _GIVE_KERNEL = {
     "tiled_mlp": "leave it out, which takes more memory",
     "loss_type": "give stack.loss and stack.loss_chunks",
 }
+_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "flash_attention_4": {"attention_kernel": "flash4"},
+}
+"""Kernels that no switch names, as fields of the stack."""
 _LIKE_KERNELS = {
     "xformers": "flash_attention_2",
     "flash_attention_2_hub": "flash_attention_2",
