@@ -11,7 +11,7 @@ from models.errors import Invalid
 from service.formats.launch.accelerate.launcher import launcher_settings
 from service.formats.launch.documents import flat, read_document
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.trainer.arguments import documents_in, settings_of
+from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
 from service.formats.launch.trainer.command import Started, started, written_files
 from service.formats.launch.trainer.files import Files
 from service.formats.settings.reservation import Reservation
@@ -134,7 +134,7 @@ def _of_command(command: Started, files: Files) -> Launched:
         made.dialect = _dialect_of(made.settings)
     if command.launcher == "accelerate":
         made.launcher = _launcher(made, command)
-    if behind and "launcher" in own:
+    if behind and own.get("launcher", "accelerate") == "accelerate":
         made.launcher |= launcher_settings(behind)
     made.settings.pop("launcher", None)
     made.num_devices = _num_devices(command, behind)
@@ -193,13 +193,11 @@ def _num_devices(command: Started, behind: tuple[str, ...]) -> int | None:
     if per_node is None and "CUDA_VISIBLE_DEVICES" in environment:
         listed = environment["CUDA_VISIBLE_DEVICES"]
         per_node = len(listed.split(",")) if re.fullmatch(r"[\d,]+", listed) else None
-    for word in behind:
-        if match := re.fullmatch(r"--nproc[_-]per[_-]node=(\d{1,4})", word):
-            per_node = int(match.group(1))
-    nodes = ranks.nnodes or _whole(environment.get("NNODES"))
+    own = flags_of(behind)  # of torchrun, which axolotl starts
+    per_node = _whole(own.get("nproc_per_node")) or per_node
+    nodes = ranks.nnodes or _whole(own.get("nnodes")) or _whole(environment.get("NNODES"))
     has_hosts = any(word.startswith(("--hostfile", "-H")) for word in command.launcher_words)
-    is_rest_of_job = command.launcher is None and nodes is None and not environment
-    if per_node is None or (nodes is None and (has_hosts or is_rest_of_job)):
+    if per_node is None or (nodes is None and has_hosts):
         return None
     return per_node * (nodes or 1)
 
