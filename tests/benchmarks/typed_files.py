@@ -82,8 +82,8 @@ def _trains(tool: str, path: Path) -> bool:
         document: Any = yaml.safe_load(path.read_text())
     except yaml.YAMLError:
         return False
-    if not isinstance(document, Mapping):
-        return False
+    if not isinstance(document, Mapping) or document.get("fsdp") and tool == "axolotl":
+        return False  # axolotl 0.20 and later refuse the list `fsdp`
     return any(keys <= document.keys() for keys in _TRAINING_KEYS[tool])
 
 

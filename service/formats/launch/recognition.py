@@ -86,6 +86,8 @@ def _of_document(format_: str) -> Iterable[str]:
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
     tables = (format_, *TRAINER_TABLES) if format_ == "accelerate" else (format_,)
     switches = (argument for switch in switches_of(stack) for argument in switch.arguments)
-    named = (name for table in map(settings_table, tables) for name in (*table.fields, *table.patterns))
+    named = (
+        name for table in map(settings_table, tables) for name in (*table.fields, *table.patterns)
+    )
     for name in (*named, *switches, *KNOB_SETTINGS[format_].values(), *_MAIN_KEYS[format_]):
         yield from name.split(".")

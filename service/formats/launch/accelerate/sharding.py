@@ -107,6 +107,23 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     return mesh
 
 
+def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+    """Plain data parallelism, with the other degrees of parallelism_config."""
+    others = {}
+    for axis in ("tp", "cp"):
+        name = f"{_MESH}{axis}_size"
+        degree = None if settings.is_auto(name) else settings.whole(name)
+        others |= {axis: degree} if degree and degree > 1 else {}
+    sequence = settings.whole(f"{_MESH}sp_size") or 1
+    others |= {"cp": sequence} if sequence > 1 else {}
+    shards = f"{_MESH}dp_shard_size"
+    if not settings.is_auto(shards) and (settings.whole(shards) or 1) > 1:
+        settings.reserve(shards, "nothing here asks for FSDP, which makes shards", "ask for FSDP")
+    taken = others.get("tp", 1) * others.get("cp", 1)
+    degrees = {"dp_replicate": max(num_devices // taken, 1)} if num_devices else {}
+    return {"zero_stage": 0, **others, **degrees}
+
+
 def megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
     prefix = "megatron_lm_config.megatron_lm"
     layout: dict[str, Any] = {

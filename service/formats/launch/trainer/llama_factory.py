@@ -56,7 +56,9 @@ def _adapters(told: Told, settings: Settings) -> None:
         told.put("use_peft", True, "finetuning_type")
         told.settings.setdefault("lora_r", settings.value("lora_rank"))
         modules = settings.given.get("oft_target" if kind == "oft" else "lora_target", "all")
-        told.put("lora_target_modules", "all-linear" if modules == "all" else modules, "lora_target")
+        told.put(
+            "lora_target_modules", "all-linear" if modules == "all" else modules, "lora_target"
+        )
     if kind == "oft":
         block = settings.whole("oft_block_size", least=0) or _RANKS_A_BLOCK
         told.put("lora_r", max(block // _RANKS_A_BLOCK, 1))

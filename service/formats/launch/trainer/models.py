@@ -10,10 +10,14 @@ from models.spec import catalogue
 from service.formats.launch.shell_words import undefined_variables
 
 _QUANTIZED = re.compile(
-    r"-(?:unsloth-)?(?:bnb-(?P<bnb>[48])bit|(?:GPTQ|AWQ)(?:-Int(?P<int>[48]))?|Int(?P<plain>[48]))",
+    r"-(?:unsloth-)?(?:bnb-(?P<bnb>[48])bit|AQLM-(?P<aqlm>\d)bit\S*"
+    r"|(?:GPTQ|AWQ)(?:-Int(?P<int>[48]))?|Int(?P<plain>[48])"
+    r"|(?P<four>bnb-nf4(?:-bf16)?|NVFP4|MXFP4)|(?P<eight>FP8))(?=-|$)",
     re.ASCII | re.IGNORECASE,
 )
 """What the name of a checkpoint says of the bits of its weights."""
+_BITS = {"four": 4, "eight": 8}
+_USUAL_BITS = 4  # of GPTQ and AWQ
 _PATH_MARKS = ("/", ".", "~")
 
 
@@ -33,10 +37,7 @@ def named_model(setting: str, name: str) -> NamedModel:
     """The model that a setting names by its name at Hugging Face, with or without the organisation,
     in upper or lower case."""
     mark = _QUANTIZED.search(name)
-    bits = None
-    if mark is not None:
-        written = mark.group("bnb") or mark.group("int") or mark.group("plain") or "4"
-        bits = int(written)
+    bits = None if mark is None else _bits_in(mark)
     plain = _QUANTIZED.sub("", name)
     own = _bare(plain)
     if undefined_variables(name):
@@ -48,6 +49,14 @@ def named_model(setting: str, name: str) -> NamedModel:
     else:
         rule = f"{setting} = {name[:80]} is not in the catalogue"
     return NamedModel(id=None, bits=bits, ask=f"{rule}: send its config.json as model")
+
+
+def _bits_in(mark: re.Match[str]) -> int:
+    found = next(((name, text) for name, text in mark.groupdict().items() if text), None)
+    if found is None:
+        return _USUAL_BITS
+    name, text = found
+    return _BITS[name] if name in _BITS else int(text)
 
 
 @cache

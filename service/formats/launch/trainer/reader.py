@@ -12,7 +12,7 @@ from models.errors import Invalid
 from models.spec.switches import releases
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.accelerate.launcher import with_prefixes
-from service.formats.launch.accelerate.sharding import fsdp, megatron
+from service.formats.launch.accelerate.sharding import fsdp, megatron, replicas
 from service.formats.launch.deepspeed import writer as deepspeed_writer
 from service.formats.launch.deepspeed.document import (
     check_reduction,
@@ -187,9 +187,7 @@ class _Reader:
             return {}
         return dict(flat(read_document(text)))
 
-    def _of_deepspeed(
-        self, document: Mapping[str, Any], given: Mapping[str, Any]
-    ) -> LaunchReading:
+    def _of_deepspeed(self, document: Mapping[str, Any], given: Mapping[str, Any]) -> LaunchReading:
         has_trainer = bool(given)
         arguments = Settings(trainer_table(self.launched.dialect), given)
         num_ranks = arguments.whole("num_processes", least=-1) or self.launched.num_devices
@@ -292,9 +290,7 @@ class _Reader:
             given,
         )
 
-    def _parallelism(
-        self, settings: Settings, num_ranks: int | None
-    ) -> tuple[str, dict[str, Any]]:
+    def _parallelism(self, settings: Settings, num_ranks: int | None) -> tuple[str, dict[str, Any]]:
         """The stack that a kind of distributed training is, and the layout."""
         kind = str(settings.word("distributed_type") or "no").upper()
         recompute = "full" if checkpoints(settings) else "none"
@@ -309,9 +305,8 @@ class _Reader:
         if kind != "NO" and not kind.startswith("MULTI_"):
             rule = "must be FSDP, DEEPSPEED, MEGATRON_LM, NO or one of MULTI_…"
             raise Invalid(PATH, shown("distributed_type", kind), rule)
-        degrees = {"dp_replicate": num_ranks} if num_ranks else {}
         offload = {"offload_activations": True} if offloads_activations(settings) else {}
-        return "fsdp", {"zero_stage": 0, **degrees, "recompute": recompute, **offload}
+        return "fsdp", {**replicas(settings, num_ranks), "recompute": recompute, **offload}
 
     # -- what both have
 
@@ -364,9 +359,7 @@ class _Reader:
         """The reading with its model, and with what was not read."""
         name = next((each for each in _MODEL_NAMES if given.get(each)), None)
         model = named_model(name, str(given[name])) if name else NamedModel(id=None)
-        workload = dict(found.workload)
-        if model.bits and "lora" in workload and workload["lora"]["base_bits"] > model.bits:
-            workload["lora"] = {**workload["lora"], "base_bits": model.bits}
+        workload = self._with_bits(found.workload, model, f"{name} = {given.get(name or '')}")
         return replace(
             found,
             model=None if model.id is None else {"name": model.id},
@@ -378,6 +371,21 @@ class _Reader:
             warnings=tuple(one for each in sorted_out for one in each.warnings),
             ignored=tuple(one for each in sorted_out for one in each.no_account),
         )
+
+    def _with_bits(
+        self, workload: Mapping[str, Any], model: NamedModel, setting: str
+    ) -> dict[str, Any]:
+        """The workload with frozen weights of as many bits as the name of the model says."""
+        lora = workload.get("lora")
+        if not model.bits or lora is None or lora["base_bits"] <= model.bits:
+            return dict(workload)
+        if model.bits not in (4, 8):
+            reason = f"frozen weights of {model.bits} bits are not described"
+            cure = "judge it with a model of 4 bits"
+            self.reservations.append(Reservation(setting=setting, reason=reason, cure=cure))
+            return dict(workload)
+        self.assumed.append(f"{setting}: by its name its weights have {model.bits} bits")
+        return {**workload, "lora": {**lora, "base_bits": model.bits}}
 
     def _with_rest(
         self, found: LaunchReading, told: Told, own: SortedSettings | None

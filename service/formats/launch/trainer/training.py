@@ -98,9 +98,7 @@ def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     return {"optimizer": optimizer}
 
 
-def _read_model_format(
-    settings: Settings, workload: dict[str, Any], *, has_own_copy: bool
-) -> None:
+def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_copy: bool) -> None:
     """Put into a workload the number format that the model is loaded in. What shards the model
     makes an fp32 copy of it where precision is mixed."""
     dtype = settings.word("dtype") or settings.word("torch_dtype")
