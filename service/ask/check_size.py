@@ -12,6 +12,7 @@ _LEAST_NEEDED = (
     ("launch_read", "assumed"),
     ("assumptions",),
     ("fits", "enough"),
+    ("reservations",),
     ("warnings",),
     ("broken_rules",),
 )

@@ -26,6 +26,7 @@ from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 from service.resolve.answer_basis import grounds
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
+from service.resolve.held_nodes import on_held_nodes
 from service.resolve.launch_changes import LaunchChanges
 from service.resolve.launch_settings import written_settings
 from service.resolve.launched_question import LaunchedQuestion, launched_question
@@ -77,6 +78,8 @@ class _ResolvedRequest:
     """At which the framework stops, beyond the rules that its layout breaks."""
     reservations: tuple[Reservation, ...] = ()
     """Settings of a launch on which no verdict rests."""
+    overruled: tuple[str, ...] = ()
+    """Sentences about values of a launch in whose place those of the request were taken."""
     changes: LaunchChanges | None = None
     """Of a launch, in its words."""
     min_fit_probability: float = SAFE_FIT_PROBABILITY
@@ -126,6 +129,9 @@ class Checks:
         with self._store.reading() as rows:
             resolver = Resolver(rows)
             profile = requested_profile(rows, request.profile)
+            if request.cluster is not None:
+                held = on_held_nodes(resolver, request.cluster, request.allocation)
+                request = request.model_copy(update={"cluster": held})
             if isinstance(request, CheckRequest):
                 resolved = resolver.resolve(request)
                 return _ResolvedRequest(
@@ -151,6 +157,7 @@ class Checks:
                 read=launched.read,
                 stops=launched.stops,
                 reservations=launched.reservations,
+                overruled=launched.overruled,
                 changes=LaunchChanges(
                     request.launch, launched, profile, partial(self._read_again, request)
                 ),
@@ -222,9 +229,9 @@ def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAns
 
 
 def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer | None:
-    """What to change first: the spelling of names that the framework does not have, before all
-    else; and nothing of a job that was not understood."""
-    if asked.changes is not None and any(stop.meant for stop in asked.stops):
+    """What to change first: names that the framework does not have, before all else; and nothing of
+    a job that was not understood."""
+    if asked.changes is not None and any(stop.is_of_name for stop in asked.stops):
         return _spelling(asked, asked.changes)
     if asked.reservations or check.first_change is None:
         return None
@@ -232,26 +239,25 @@ def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer |
 
 
 def _spelling(asked: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswer | None:
-    """The names that the framework has for those that it does not have, with what is predicted of
-    the launch that is written so; None where nothing can be."""
-    misspelt = [stop for stop in asked.stops if stop.meant]
-    outcome = changes.outcome({stop.meant: stop.value for stop in misspelt})
+    """The names that the framework has for those that it does not have, and the others left out,
+    with what is predicted of the launch that is written so; None where nothing can be."""
+    stops = [stop for stop in asked.stops if stop.is_of_name][:_MOST_RULES]
+    outcome = changes.outcome({stop.meant: stop.value for stop in stops if stop.meant})
     if outcome is None:
         return None
-    settings = [
-        change
-        for stop in misspelt
-        for change in (
-            SettingChange(name=stop.setting, before=echoed_value(stop.value), after=None),
-            SettingChange(name=stop.meant, before=None, after=echoed_value(stop.value)),
-        )
-    ]
-    words = ", ".join(f"{stop.cure or stop.meant} for {stop.setting}" for stop in misspelt)
+    settings = list[SettingChange]()
+    words = list[str]()
+    for stop in stops:
+        name, value = truncate(stop.setting, _MOST_CHARACTERS), echoed_value(stop.value)
+        settings.append(SettingChange(name=name, before=value, after=None))
+        if stop.meant:
+            settings.append(SettingChange(name=stop.cure, before=None, after=value))
+        words.append(f"write {stop.cure} for {name}" if stop.meant else f"leave out {name}")
     return ChangeAnswer(
-        words=truncate(f"write {words}", _MOST_RULE_CHARACTERS),
+        words=truncate(", ".join(words), _MOST_RULE_CHARACTERS),
         knob="spelling",
-        before=[stop.setting for stop in misspelt],
-        after=[stop.meant for stop in misspelt],
+        before=[one.name for one in settings if one.after is None],
+        after=[one.name for one in settings if one.before is None],
         settings=settings,
         step_time_s=outcome.step_time_s,
         gain_s=None,
@@ -373,14 +379,10 @@ def _more_warnings(
                 message=f"settings that are not understood and could matter: {names}",
             )
         )
-    if asked.read is not None and asked.read.warnings:
-        warnings.append(
-            LayoutWarning(
-                code="ignored_names",
-                numbers={"count": len(asked.read.warnings)},
-                message="; ".join(asked.read.warnings),
-            )
-        )
+    for message in asked.read.warnings if asked.read is not None else ():
+        is_overruled = message in asked.overruled
+        code = "request_overrules_launch" if is_overruled else "ignored_setting"
+        warnings.append(LayoutWarning(code=code, numbers={}, message=message))
     if shown is not None:
         warnings += [
             LayoutWarning(

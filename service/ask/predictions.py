@@ -173,7 +173,11 @@ def _explain(
     return PredictionAnswer(
         layouts=[*predicted.values()],
         out_of_memory=failed,
-        warnings=[*slips(problem, fastest_s), *oom_warnings(predicted, failed)],
+        warnings=[
+            *(() if resolved.launch_read is None else resolved.launch_read.warnings),
+            *slips(problem, fastest_s),
+            *oom_warnings(predicted, failed),
+        ],
         launch=launch_block(
             problem,
             first,

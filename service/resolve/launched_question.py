@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -15,6 +16,7 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.catalogue import as_tuples
+from models.spec.hardware import Chip
 from models.spec.stack import Stack
 from models.spec.switches import releases
 from service.errors import Refused
@@ -66,6 +68,8 @@ class LaunchedQuestion:
     """The settings of the launch, by the names that writers have for them."""
     reservations: tuple[Reservation, ...] = ()
     """Settings of the launch on which no verdict rests."""
+    overruled: tuple[str, ...] = ()
+    """Sentences about values of the launch in whose place those of the request were taken."""
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -93,6 +97,8 @@ def launched_question(
     reading = _read(launch, field, changes)
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
+    reservations = tuple(one for one in reading.reservations if not _is_answered(one, parts))
+    reading = replace(reading, reservations=reservations)
     stops = list(reading.stops)
     command = command_in(launch.text)
     joining = _Joining(
@@ -107,7 +113,10 @@ def launched_question(
         version=reading.version,
         unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in reading.unread[:_MOST_UNREAD]],
         unread_count=len(reading.reservations),
-        warnings=[truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]],
+        warnings=[
+            *joining.overruled,
+            *(truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]),
+        ],
         ignored_count=len(reading.ignored),
         assumed=[*_version_assumed(launch, reading), *reading.assumed, *assumed],
     )
@@ -120,7 +129,15 @@ def launched_question(
         tuple(stops),
         reading.settings,
         reading.reservations,
+        tuple(joining.overruled),
     )
+
+
+def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
+    """Whether the request itself says what a launch says in words that are not understood."""
+    part, _, name = reservation.answered_by.partition(".")
+    given = getattr(parts, part, None) if part else None
+    return bool(given) and (not name or (isinstance(given, Mapping) and name in given))
 
 
 def _read(launch: LaunchForm, field: str, changes: Changes) -> LaunchReading:
@@ -164,6 +181,8 @@ class _Joining:
     """What says the parts that the launch does not say, in words."""
     stops: list[Stop] | None
     """What the framework stops at, for more of it; None where it must stop at nothing."""
+    overruled: list[str] = dataclass_field(default_factory=list)
+    """Sentences about values of the launch in whose place those of the request are taken."""
 
     def joined(self) -> tuple[PinnedQuestion, LayoutFields, list[str]]:
         """The plain question, the layout, and what was assumed of it. Raises Refused for all that
@@ -257,13 +276,19 @@ class _Joining:
         if form is None:
             raise Invalid("cluster", None, "is required: a launch does not name its chips")
         chip, _, size = self.resolver.cluster_parts(form)
+        self._warn_of_other_chip(chip.value)
         devices = self.reading.num_devices
         if size.num_chips is None and size.torus_shape is None:
             if devices is None:
                 raise self._missing("cluster.num_chips")
             return form.model_copy(update={"num_chips": devices // chip.value.devices_per_chip})
         asked = self.resolver.cluster(form).cluster.num_devices
-        if devices not in (None, asked):
+        if self._is_overruled(asked):
+            self.overruled.append(
+                f"the launch starts {devices} ranks, and the request has {asked} devices: the"
+                " request is taken, as `sbatch -N` goes before #SBATCH"
+            )
+        elif devices not in (None, asked):
             rule = f"runs on {devices} devices where the request has {asked}: leave num_chips out"
             error = Invalid(f"{self.field}.arguments", f"{devices} devices", rule)
             self._stop_or(
@@ -273,6 +298,24 @@ class _Joining:
                 cure=f"values that make {asked} devices",
             )
         return form
+
+    def _is_overruled(self, num_devices: int) -> bool:
+        """Whether the request has another number of devices than launchers start. One that follows
+        from settings of the framework is no fact of a scheduler."""
+        is_said = self.reading.num_devices not in (None, num_devices)
+        return is_said and self.reading.devices_setting is None
+
+    def _warn_of_other_chip(self, chip: Chip) -> None:
+        """Note where the script asks for GPUs that are not those of the request."""
+        named = self.command.chip if self.command else None
+        if named is None or self.parts.cluster is None or chip.id.startswith(named.lower()):
+            return
+        asked = self._asked_chips()
+        if asked is not None and self.resolver.cluster_parts(asked)[0].value.id != chip.id:
+            self.overruled.append(
+                f"the script asks for GPUs {named}, and the request has {chip.id}: the request is"
+                " taken"
+            )
 
     def _asked_chips(self) -> ClusterPreset | None:
         """The chips by the name that Slurm has for them, where the catalogue has it too."""
@@ -374,10 +417,12 @@ class _Joining:
         """The layout as the launch says it, with the data-parallel degree that its devices leave;
         and what was assumed."""
         said = dict(self.reading.layout)
+        num_devices = self.resolver.cluster(cluster).cluster.num_devices
+        if self._is_overruled(num_devices):
+            said.pop("dp_shard" if said.get("zero_stage") else "dp_replicate", None)
         knob = _open_degree(said)
         if knob is None:
             return said, []
-        num_devices = self.resolver.cluster(cluster).cluster.num_devices
         said[knob] = self._remaining_devices(said, num_devices)
         if said[knob] == 1:
             return said, []

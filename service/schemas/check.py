@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from models.advice.layout_check import BrokenRule, LayoutCheck
 from models.advice.layout_warnings import LayoutWarning
 from models.advice.single_changes import SingleChange
 from models.cost.memory_uncertainty import percent
+from models.errors import Invalid
 from models.prediction.prediction import Prediction
 from models.spec.hardware import Cluster
 from service.formats.settings.reservation import Reservation
 from service.json_pointers import TAG_PREFIX
+from service.schemas.allocation import AllocationFields
 from service.schemas.comparison import SearchTime
 from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts, request_tag
@@ -38,6 +40,9 @@ understood, or is not modelled; `reservations` say what, why it matters and how 
 
 class CheckRequest(PinnedQuestion):
     layout: LayoutForm
+    allocation: AllocationFields | None = None
+    """Nodes that a scheduler holds for the job, which runs on every chip of them, or on
+    `cluster.num_chips`. They go before what a launch says of nodes."""
     constraints: ConstraintForm = ConstraintFields()
     """What the layouts may be that the job is held against, and how surely it has to fit."""
     time_limit_s: SearchTime = CHECK_TIME_S
@@ -46,10 +51,19 @@ class CheckRequest(PinnedQuestion):
 
 class LaunchedCheckRequest(QuestionParts):
     launch: LaunchForm
+    allocation: AllocationFields | None = None
+    """Nodes that a scheduler holds for the job, which runs on every chip of them, or on
+    `cluster.num_chips`. They go before what a launch says of nodes."""
     constraints: ConstraintForm = ConstraintFields()
     """What the layouts may be that the job is held against, and how surely it has to fit."""
     time_limit_s: SearchTime = CHECK_TIME_S
     """How long to search for the best layout at most."""
+
+    @model_validator(mode="after")
+    def _allocation_of_cluster(self) -> Self:
+        if self.allocation is not None and self.cluster is None:
+            raise Invalid("cluster", None, "is required beside allocation: it says which chips")
+        return self
 
 
 CheckForm = Annotated[

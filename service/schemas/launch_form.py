@@ -167,6 +167,7 @@ class LaunchRead(Document):
     ignored_count: int
     """How many settings are known and change neither, such as paths of data."""
     warnings: list[str] = []
-    """Names that the framework accepts and ignores, with the nearest that it knows."""
+    """Values of the launch in whose place those of the request were taken, and names that the
+    framework accepts and ignores, with the nearest that it knows."""
     assumed: list[str]
     """What the launch leaves open, and what was taken."""

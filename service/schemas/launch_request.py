@@ -50,8 +50,9 @@ ModelPart = Annotated[
 
 
 class QuestionParts(Wire):
-    """What the launch does not say. What both say must be the same, except for the stack, where the
-    fields of the request go before the settings of the launch."""
+    """What the launch does not say. What both say must be the same, with two exceptions: the fields
+    of `stack` go before the settings of the launch, and the chips of `cluster` and their number go
+    before those that a script asks a scheduler for, as `sbatch -N 8` goes before #SBATCH -N 16."""
 
     model: ModelPart | None = None
     """As in a question; or those fields of a shape that the launch does not say, such as

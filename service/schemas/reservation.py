@@ -11,7 +11,7 @@ from service.schemas.wire import Document
 
 _MOST = 10
 _MOST_CHARACTERS = 120  # of a setting
-_MOST_WORDS = 300  # characters of a reason or a cure
+_MOST_WORDS = 200  # characters of a reason or a cure
 
 
 class ReservationAnswer(Document):

@@ -11,13 +11,12 @@ from functools import cache
 from models.spec import catalogue
 from models.spec.switches import switches_of
 from service.formats.launch.documents import flat
-from service.formats.launch.field_table import field_table
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.maxtext.writer import TABLE as MAXTEXT_TABLE
 from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.megatron_bridge.fields import sections
 from service.formats.launch.torchtitan.writer import TABLE as TORCHTITAN_TABLE
-from service.formats.settings.field_table import field_table as settings_table
+from service.formats.settings.field_table import field_table
 
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})", re.ASCII)
 _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
@@ -87,7 +86,7 @@ def _of_document(format_: str) -> Iterable[str]:
     tables = (format_, *TRAINER_TABLES) if format_ == "accelerate" else (format_,)
     switches = (argument for switch in switches_of(stack) for argument in switch.arguments)
     named = (
-        name for table in map(settings_table, tables) for name in (*table.fields, *table.patterns)
+        name for table in map(field_table, tables) for name in (*table.fields, *table.patterns)
     )
     for name in (*named, *switches, *KNOB_SETTINGS[format_].values(), *_MAIN_KEYS[format_]):
         yield from name.split(".")

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from models.errors import Invalid
 from service.formats.launch.shell_words import require_defined, undefined_variables
@@ -15,6 +15,7 @@ from service.formats.settings.reservation import COULD_MATTER, GIVE_FIELDS
 ARGUMENTS = "launch.arguments"
 """The field that errors of a launch configuration name."""
 Use = Literal["read", "no_account", "not_described"]
+USES: tuple[Use, ...] = get_args(Use)
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 _NONE = ("none", "null", "~", "")
@@ -49,10 +50,14 @@ class Field:
     is_optional: bool = False
     use: Use = "read"
     choices: tuple[Any, ...] = ()
+    as_predicted: tuple[Any, ...] = ()
+    """Values beside the default with which a setting that is not described changes nothing."""
     reason: str = COULD_MATTER
     """Why it matters, of a setting that is not described."""
     cure: str = GIVE_FIELDS
     """How to say it otherwise, of a setting that is not described."""
+    answered_by: str = ""
+    """The member of the request that says it."""
 
     def parse(self, written: str) -> Any:
         """The value of a text. Raises Invalid where it is of another type or no choice, and where
@@ -124,4 +129,7 @@ def shown(name: str, value: object) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    """A text that is short and that every database stores: without halves of characters, and with
+    NUL, which PostgreSQL does not take, written out."""
+    short = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return short.encode("utf-8", "backslashreplace").decode().replace("\0", "\\u0000")

@@ -18,6 +18,8 @@ class Reservation:
     """Why it matters."""
     cure: str = GIVE_FIELDS
     """How to say it so that it is understood: a field of the request, or the file to send."""
+    answered_by: str = ""
+    """The member of the request, such as `model` or `workload.lora`, with which it is settled."""
     is_open: bool = False
     """It stands for any number of settings, such as those of a file that was not sent. Whatever
     else was read may then be otherwise."""
@@ -42,8 +44,8 @@ class Reservation:
         """An assignment of a script that may or may not have run."""
         return cls(
             setting=assignment,
-            reason="set in a branch, which may or may not be taken",
-            cure="send the script with the branch decided, or give the variable in"
+            reason="set in a branch",
+            cure="decide the branch: send the script without it, or the variable in"
             " launch.environment",
         )
 

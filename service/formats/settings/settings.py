@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.formats.settings.field import Field, shown
-from service.formats.settings.field_table import FieldTable
-from service.formats.settings.reservation import Reservation
+from service.formats.settings.field_table import FieldTable, Unknown
+from service.formats.settings.reservation import GIVE_FIELDS, Reservation
 from service.formats.settings.spelling import nearest
 from service.formats.settings.stop import Stop
 
@@ -37,9 +37,13 @@ class Settings:
     into account, it reserves.
     """
 
-    def __init__(self, table: FieldTable, given: Mapping[str, Any]) -> None:
+    def __init__(self, table: FieldTable, given: Mapping[str, Any] | None = None) -> None:
         self.table = table
-        self.given = dict(given)
+        self.given = dict(given or {})
+        self.written: dict[str, str] = {}
+        """What was written of a setting, where that is not `name = value`."""
+        self.is_other_release = False
+        """Names that the table does not have may be those of the release that runs."""
         self.reservations: list[Reservation] = []
         self.warnings: list[str] = []
         self.stops: list[Stop] = []
@@ -48,6 +52,13 @@ class Settings:
         """Whether a setting, or one of an object, is given."""
         is_object = any(each.startswith(f"{name}.") for each in self.given)
         return name in self.given or is_object
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The given settings that the release has."""
+        return {
+            name: value for name, value in self.given.items() if self.table.field(name) is not None
+        }
 
     def is_auto(self, name: str) -> bool:
         """Whether another program fills a setting in."""
@@ -95,10 +106,34 @@ class Settings:
         """Fills in a value, such as one of "auto"."""
         self.given[name] = value
 
-    def reserve(self, name: str, reason: str, cure: str) -> None:
+    def change(self, changes: Mapping[str, Any]) -> None:
+        """Takes other values for some settings, by type where they are texts; None leaves one
+        out."""
+        for name, value in changes.items():
+            field = self.table.fields.get(name)
+            self.given.pop(name, None)
+            if isinstance(value, str) and field is not None:
+                self.given[name] = field.checked(value)
+            elif value is not None:
+                self.given[name] = value
+
+    def reserve(
+        self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""
+    ) -> None:
         """Notes that the value of a setting is not taken into account."""
-        written = shown(name, self.given.get(name, self.table.defaults().get(name)))
-        reservation = Reservation(setting=written, reason=reason, cure=cure)
+        self.note(
+            Reservation(setting=self.shown(name), reason=reason, cure=cure, answered_by=answered_by)
+        )
+
+    def shown(self, name: str) -> str:
+        """A setting as it was written; with its default where it was not."""
+        if name in self.written:
+            return self.written[name]
+        field = self.table.fields.get(name)
+        return shown(name, self.given.get(name, None if field is None else field.default))
+
+    def note(self, reservation: Reservation) -> None:
+        """Notes what a reader cannot take into account, once."""
         if reservation not in self.reservations:
             self.reservations.append(reservation)
 
@@ -124,44 +159,58 @@ class Settings:
         for use in ("no_account", "not_described"):
             for field, name, value in self._of_use(use):
                 if use == "no_account" or _changes_nothing(field, value):
-                    yield shown(name, value)
+                    yield self.shown(name)
 
     def _not_described(self) -> Iterator[Reservation]:
         for field, name, value in self._of_use("not_described"):
             if not _changes_nothing(field, value):
-                yield Reservation(setting=shown(name, value), reason=field.reason, cure=field.cure)
-        if self.table.unknown == "open":
-            for name, value, near in self._unknown():
-                reason = f"{self.table.package} {self.table.release} has no such setting"
-                cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
-                yield Reservation(setting=shown(name, value), reason=reason, cure=cure)
+                yield Reservation(
+                    setting=self.shown(name),
+                    reason=field.reason,
+                    cure=field.cure,
+                    answered_by=field.answered_by,
+                )
+        for name, _, near in self._unknown("open"):
+            reason = f"{self._framework} has no such setting"
+            cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
+            yield Reservation(setting=self.shown(name), reason=reason, cure=cure)
 
     def _passed(self) -> Iterator[str]:
-        if self.table.unknown == "passes":
-            for name, value, near in self._unknown():
-                hint = f": did you mean {near}?" if near else ": leave it out"
-                framework = self.table.package
-                yield f"{shown(name, value)} is no setting of {framework}, which ignores it{hint}"
+        for name, _, near in self._unknown("passes"):
+            hint = f": did you mean {near}?" if near else ": leave it out"
+            framework = self.table.framework
+            yield f"{self.shown(name)} is no setting of {framework}, which ignores it{hint}"
 
     def _stopped(self) -> Iterator[Stop]:
-        if self.table.unknown == "stops":
-            for name, value, near in self._unknown():
-                framework = f"{self.table.package} {self.table.release}"
-                rule = f"is no setting of {framework}, which stops at it"
-                rule += f": did you mean {near}?" if near else ": leave it out"
-                near = near or ""
-                yield Stop(
-                    setting=name, value=value, rule=rule, cure=near, meant=near, is_of_name=True
-                )
+        for name, value, near in self._unknown("stops"):
+            meant = f"{self.table.prefix}{near}" if near else ""
+            hint = f"did you mean {meant}?" if near else "leave it out"
+            yield Stop(
+                setting=f"{self.table.prefix}{name}",
+                value=value,
+                rule=f"is no setting of {self._framework}, which stops at it: {hint}",
+                cure=meant,
+                meant=near or "",
+                is_of_name=True,
+            )
 
-    def _unknown(self) -> Iterator[tuple[str, Any, str | None]]:
-        """Names that the release does not have, with their values and the nearest known name."""
+    @property
+    def _framework(self) -> str:
+        return f"{self.table.framework} {self.table.release}"
+
+    def _unknown(self, kind: Unknown) -> Iterator[tuple[str, Any, str | None]]:
+        """Names that the release does not have and that become this, with their values and the
+        nearest known name."""
         unknown = [name for name in self.given if self.table.field(name) is None]
         for count, name in enumerate(unknown):
+            found = "open" if self.is_other_release else self.table.unknown_as(name)
             near = nearest(name, self.table.fields) if count < _MOST_HINTS else None
-            yield name, self.given[name], near
+            if found == "misspelt":
+                found = "open" if near is None else "stops"
+            if found == kind:
+                yield name, self.given[name], near
 
 
 def _changes_nothing(field: Field, value: Any) -> bool:
     """Whether a value is the default, or no value at all."""
-    return value == field.default or value in ({}, [], None, "")
+    return value == field.default or value in (*field.as_predicted, {}, [], None, "")

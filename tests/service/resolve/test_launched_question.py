@@ -134,11 +134,28 @@ def test_the_cluster_has_as_many_chips_as_the_launch_unless_it_says_so_itself(as
     assert asked(reading, cluster={"preset": "h100"}).resolved.problem.cluster.num_chips == 32
     assert asked(reading, cluster={"preset": "h100", "num_chips": 32}).layout.dp_shard == 16
     with refused("launch.arguments") as rules:
-        asked(reading)
+        asked(replace(reading, devices_setting="train_batch_size"))
     assert "32 devices" in rules[0]
     assert "64" in rules[0]
     with refused("cluster.num_chips"):
         asked(cluster={"preset": "h100"})
+
+
+def test_the_ranks_that_launchers_start_give_way_to_the_chips_of_the_request(asked) -> None:
+    layout = {**READING.layout, "dp_shard": 16, "dp_replicate": 1}
+    found = asked(replace(READING, num_devices=32, layout=layout))
+    assert found.resolved.problem.cluster.num_chips == 64
+    assert found.layout.dp_shard == 32
+    (sentence,) = found.overruled
+    assert "32 ranks" in sentence
+    assert "64 devices" in sentence
+    assert found.read.warnings == [sentence]
+
+
+@pytest.mark.parametrize(("model", "left"), [(None, 1), (SHAPE, 0)])
+def test_what_the_request_says_itself_is_no_reservation(asked, model: Any, left: int) -> None:
+    named = Reservation(setting="--spec x", answered_by="model")
+    assert len(asked(replace(READING, reservations=(named,)), model=model).reservations) == left
 
 
 def test_all_that_neither_says_is_named_at_once(asked) -> None:

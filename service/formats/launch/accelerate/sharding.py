@@ -109,7 +109,7 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
 
 def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     """Plain data parallelism, with the other degrees of parallelism_config."""
-    others = {}
+    others: dict[str, int] = {}
     for axis in ("tp", "cp"):
         name = f"{_MESH}{axis}_size"
         degree = None if settings.is_auto(name) else settings.whole(name)

@@ -70,7 +70,8 @@ def check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
         return
     if _DATA_TYPE_BYTES.get(written) != switches.get("gradient_bytes"):
         reason = "gradients are counted as sent in the format that they are added up in"
-        settings.reserve(name, reason, "give stack.reduce_bytes")
+        cure = "give stack.reduce_bytes"
+        settings.reserve(name, reason, cure, answered_by="stack.reduce_bytes")
 
 
 def stop_at_unknown(settings: Settings) -> None:
@@ -146,7 +147,8 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
     optimizer = _OPTIMIZERS.get(str(written).lower())
     if optimizer is None:
         reason = "how much this optimizer keeps of a parameter is not described"
-        settings.reserve("optimizer.type", reason, "give workload.optimizer in place of it")
+        cure = "give workload.optimizer in place of it"
+        settings.reserve("optimizer.type", reason, cure, answered_by="workload.optimizer")
         return {}
     return {"optimizer": optimizer}
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS, Architecture, MlaShape, MoeShape
-from service.formats.launch.field_table import FieldTable, shown, suggestion
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
+from service.formats.settings.field import shown
+from service.formats.settings.field_table import FieldTable
+from service.formats.settings.settings import Settings
+from service.formats.settings.spelling import suggestion
 
 _DENSE_BLOCKS = ("default", "llama2", "mistral", "qwen2", "qwen3")
 _SPARSE_BLOCKS = ("mixtral", "qwen3_moe", "deepseek")
 _WITHOUT_MUON = ("mixtral", "mistral", "llama4", "qwen2")
 """Beginnings of the names of models and blocks that Muon is refused for (configs/types.py, Muon
 dimension numbers)."""
+_DESCRIBE = "describe the model beside the launch, as `model`"
 _MOST = 10**9
 _SIZES = (
     "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim",
@@ -120,41 +124,44 @@ def takes_muon(values: Mapping[str, Any]) -> bool:
 
 
 def read_model(
-    values: Mapping[str, Any], given: Mapping[str, Any], table: FieldTable
-) -> tuple[dict[str, Any] | None, Architecture | None, list[str]]:
-    """The model in the form of LaunchReading, the model itself where it is known, and settings of
-    it that are not understood. Where no setting says the model it is left to be said beside them:
-    the one that MaxText then makes is a toy."""
+    values: Mapping[str, Any], settings: Settings
+) -> tuple[dict[str, Any] | None, Architecture | None]:
+    """The model in the form of LaunchReading, and the model itself, where it is known. Where no
+    setting says the model it is left to be said beside them: the one that MaxText then makes is a
+    toy."""
+    given, table = settings.given, settings.table
     if not given.keys() & {"model_name", "decoder_block", *_SIZES}:
-        return None, None, []
+        return None, None
     name = values["model_name"].removesuffix("-Instruct")
     if name == "default":
-        return _read_sizes(values)
+        return _read_sizes(values, settings)
     models = table.facts["models"]
     if name not in models:
         if name not in table.facts["other_models"]:
-            rule = "is no model of MaxText"
-            raise Invalid(
-                PATH, shown("model_name", name), rule + suggestion(name, [*models, "default"])
-            )
-        return None, None, [f"model_name={name}: describe this model beside the configuration"]
-    changed = [shown(size, given[size]) for size in _SIZES if size in given]
+            rule = f"is no model of MaxText{suggestion(name, [*models, 'default'])}"
+            raise Invalid(PATH, shown("model_name", name), rule)
+        settings.reserve("model_name", "the catalogue does not have this model", _DESCRIBE, "model")
+        return None, None
+    changed = [size for size in _SIZES if size in given]
+    for size in changed:
+        settings.reserve(
+            size, f"it changes {name}, whose sizes are known without it", _DESCRIBE, "model"
+        )
     if changed:
-        why = f"changes {name}: describe the model beside the configuration"
-        return None, None, [f"{one} ({why})" for one in changed]
+        return None, None
     mtp_layers = values["mtp_num_layers"]
     architecture = replace(catalogue.architecture(models[name]), mtp_layers=mtp_layers)
-    return named_model(models[name], mtp_layers), architecture, []
+    return named_model(models[name], mtp_layers), architecture
 
 
 def _read_sizes(
-    values: Mapping[str, Any],
-) -> tuple[dict[str, Any] | None, Architecture | None, list[str]]:
+    values: Mapping[str, Any], settings: Settings
+) -> tuple[dict[str, Any] | None, Architecture | None]:
     block = values["decoder_block"]
     if block not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
-        why = "its layers are not understood: describe the model beside the configuration"
-        return None, None, [f"decoder_block={block} ({why})"]
-    unread = list(_unread_sizes(values))
+        settings.reserve("decoder_block", "its layers are not described", _DESCRIBE, "model")
+        return None, None
+    _reserve_sizes(values, settings)
     _require_sizes(values)
     shape: dict[str, Any] = {
         "name": f"maxtext-{block}",
@@ -184,7 +191,7 @@ def _read_sizes(
     except Invalid as error:
         raise Invalid(PATH, f"{error.field}={error.value}", error.rule) from None
     parts = {"mla": mla, "moe": moe}
-    return {**shape, **{name: part for name, part in parts.items() if part}}, architecture, unread
+    return {**shape, **{name: part for name, part in parts.items() if part}}, architecture
 
 
 def _require_sizes(values: Mapping[str, Any]) -> None:
@@ -196,11 +203,12 @@ def _require_sizes(values: Mapping[str, Any]) -> None:
             raise Invalid(PATH, shown(name, values[name]), f"must be between 1 and {most}")
 
 
-def _unread_sizes(values: Mapping[str, Any]) -> Iterator[str]:
+def _reserve_sizes(values: Mapping[str, Any], settings: Settings) -> None:
     if values["global_parameter_scale"] != 1:
-        yield f"global_parameter_scale={values['global_parameter_scale']} (sizes read as they are)"
+        settings.reserve("global_parameter_scale", "it scales sizes, which are read as they are")
     if values["num_experts"] > 1 and values["decoder_block"] in _DENSE_BLOCKS:
-        yield f"num_experts={values['num_experts']} with decoder_block={values['decoder_block']}"
+        block = values["decoder_block"]
+        settings.reserve("num_experts", f"layers of decoder_block={block} have no experts")
 
 
 def _mla(values: Mapping[str, Any]) -> dict[str, Any] | None:

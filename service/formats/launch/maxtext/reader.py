@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -14,15 +15,7 @@ from models.spec.architecture import Architecture
 from models.spec.switches import Condition
 from models.spec.workload import MAX_CAPACITY
 from service.formats.launch.documents import read_document, read_yaml, sent_document
-from service.formats.launch.field_table import (
-    FieldTable,
-    field_table,
-    known_release,
-    shown,
-    suggestion,
-    unknown_setting,
-)
-from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words, with_changes
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
@@ -35,7 +28,11 @@ from service.formats.launch.shell_words import (
     split_command,
 )
 from service.formats.launch.switch_settings import switch_fields
+from service.formats.settings.field import shown
+from service.formats.settings.field_table import field_table
+from service.formats.settings.release import known_release
 from service.formats.settings.reservation import Reservation
+from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stopped, Stops
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
@@ -71,8 +68,10 @@ _AXES: Mapping[str, tuple[str, ...]] = {
 """The axes of the mesh by what they do."""
 _NEAREST = ("fsdp_transpose", "context_usp_ulysses")
 """Axes that are read as others, which they are not quite."""
-_MOST_HINTS = 20
-"""Unknown settings for which a known one is looked up."""
+_AXIS_NOT_DESCRIBED = (
+    "what this axis of the mesh shards is not described, or read as the nearest axis",
+    "use the axes data, fsdp, tensor, context, expert and pipeline",
+)
 _FOREIGN = ("diloco", "sequence", "context_autoregressive", "autoregressive")
 _CONTEXTS = {"all_gather": "allgather", "ring": "ring", "ulysses": "ulysses"}
 
@@ -98,15 +97,19 @@ class _Reader:
     def __init__(
         self, version: str | None, num_devices: int | None, num_slices: int | None
     ) -> None:
-        self.table: FieldTable = field_table(TABLE)
+        self.table = field_table(TABLE)
         self.version = version
         self.num_devices = num_devices
         self.num_slices = num_slices
-        self.given: dict[str, Any] = {}
-        self.unread: list[str] = []
+        self.settings = Settings(self.table)
+        self.settings.is_other_release = version not in (None, RELEASE)
         self.ignored: list[str] = []
         self.stops = Stops()
         self.devices_setting: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return self.settings.given
 
     def read(self, text: str, changes: Changes) -> LaunchReading:
         if _DOCUMENT.match(text):
@@ -114,7 +117,7 @@ class _Reader:
                 self._take(name, value)
         else:
             self._read_command(split_command(text), text)
-        self.given = with_changes(self.given, changes)
+        self.settings.change(changes)
         values = {**self.table.defaults(), **self.given}
         return self._reading(values)
 
@@ -136,16 +139,17 @@ class _Reader:
         for name, value in (match.groups() for match in pairs):
             self._take(name, self._typed(name, value))
         self._read_environment(command.environment)
-        self.unread += [f"{each} (set in a branch)" for each in command.in_branches]
+        for each in command.in_branches:
+            self.settings.note(Reservation.of_branch(each))
 
     def _typed(self, name: str, written: str) -> Any:
         """A value as OmegaConf reads it: text in YAML."""
-        field = self.table.fields.get(name)
+        field = self.table.field(name)
         if field is not None and field.kind not in ("any", "list", "lists"):
             return field.parse(written) if written or not field.is_optional else written
-        if field is None or field.use != "ignored":
+        if field is None or field.use != "no_account":
             require_defined(name, written)
-        if field is None and not self._hints():
+        if field is None:
             return written
         try:
             return read_yaml(written)
@@ -158,34 +162,45 @@ class _Reader:
             name = variable.removeprefix("M_").lower()
             if variable.startswith("M_") and name in self.table.fields:
                 self._take(name, self._typed(name, value))
-            elif variable in _COMPILER_FLAGS and value.strip():
-                self.unread.append(shown(variable, value))
+            elif variable in _COMPILER_FLAGS:
+                self._read_compiler_flags(variable, value)
 
-    def _hints(self) -> Iterable[str]:
-        """The settings that may be meant by one that is not known; none after the first few."""
-        is_few = len(self.unread) + len(self.stops.found) < _MOST_HINTS
-        return self.table.fields if is_few else ()
+    def _read_compiler_flags(self, variable: str, value: str) -> None:
+        """Flags of XLA. Those that tune kernels and schedules have no term; those that change what
+        is computed, or keep collectives from overlapping, are not described."""
+        for word in value.split():
+            flag = word.lstrip("-")
+            pattern = next((each for each in self._xla if fnmatchcase(flag, each)), None)
+            if pattern is None:
+                self.ignored.append(shown(variable, word))
+            else:
+                reason, cure = self._xla[pattern]
+                self.settings.note(
+                    Reservation(setting=shown(variable, word), reason=reason, cure=cure)
+                )
+
+    @property
+    def _xla(self) -> Mapping[str, tuple[str, str]]:
+        """The flags of XLA that matter and are not described, with why and what to do."""
+        found: Mapping[str, tuple[str, str]] = self.table.facts["xla_flags"]
+        return found
 
     def _take(self, name: str, value: Any) -> None:
-        field = self.table.fields.get(name)
-        if field is None and self.version not in (None, RELEASE):
-            self.unread.append(shown(name, value) + suggestion(name, self._hints()))
-        elif field is None:
-            framework = f"{FRAMEWORK} {RELEASE}"
-            self.stops.found.append(unknown_setting(name, value, self._hints(), framework))
+        field = self.table.field(name)
+        if field is None:
+            self.settings.put(name, value)
         elif name == "base_config" and str(value).endswith("base.yml"):
             self.ignored.append(shown(name, value))
         elif value == "" and field.is_optional:
-            self.given[name] = None
+            self.settings.put(name, None)
         else:
-            self.given[name] = field.checked(value)
+            self.settings.put(name, field.checked(value))
 
     # -- meaning
 
     def _reading(self, values: Mapping[str, Any]) -> LaunchReading:
-        release = known_release(NAME, self.version, self.unread)
-        model, architecture, unread = read_model(values, self.given, self.table)
-        self.unread += unread
+        release = known_release(NAME, self.version)
+        model, architecture = read_model(values, self.settings)
         ones = dict.fromkeys(_AXES, 1)
         of_all = {**ones, "fsdp": 0}  # what is read where there is no mesh
         ici, dcn = self.stops.attempt(lambda: self._degrees(values), (of_all, ones))
@@ -198,11 +213,11 @@ class _Reader:
         layout["offload_optimizer"] = values["optimizer_memory_host_offload"]
         workload = self._workload(values)
         stack = self._stack(values, layout, release)
-        unread, ignored = self.table.sorted_out(self.given)
+        found = self.settings.sorted_out()
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
-            version=self.version or RELEASE,
+            version=release or RELEASE,
             model=model,
             workload={**workload, **({"global_batch": batch} if batch else {})},
             stack=stack,
@@ -211,10 +226,14 @@ class _Reader:
             devices_setting=self.devices_setting,
             num_micro_batches=micro_batches,
             unwritten=self._unwritten(),
-            stops=(*self.stops.found, *_stops(values, layout, ici["fsdp"] * dcn["fsdp"])),
-            settings=self.given,
-            reservations=tuple(map(Reservation.of_text, (*self.unread, *unread))),
-            ignored=(*self.ignored, *ignored),
+            stops=(
+                *self.stops.found,
+                *found.stops,
+                *_stops(values, layout, ici["fsdp"] * dcn["fsdp"]),
+            ),
+            settings=self.settings.known,
+            reservations=found.reservations,
+            ignored=(*self.ignored, *found.no_account),
         )
 
     def _unwritten(self) -> dict[str, str]:
@@ -243,7 +262,7 @@ class _Reader:
                 if degree < 1 and degree != -1:
                     raise Stopped(setting, degree, "must be at least 1, or -1", f"{setting}=1")
                 if degree != 1 and name in (*_FOREIGN, *_NEAREST):
-                    self.unread.append(shown(setting, degree))
+                    self.settings.reserve(setting, *_AXIS_NOT_DESCRIBED)
                 side[name] = degree
             open_axes = [f"{kind}_{name}_parallelism" for name in side if side[name] == -1]
             if len(open_axes) > 1:
@@ -322,16 +341,20 @@ class _Reader:
             placement, is_exact = placement_of(split)
             layout["placement"] = placement
             if not is_exact:
-                self.unread.append(
-                    "several axes lie both within slices and across them (read as one after the"
-                    " other)"
+                self.settings.note(
+                    Reservation(
+                        setting="degrees within slices and across them",
+                        reason="several axes lie in both, and are read as one after the other",
+                        cure="let one axis cross slices",
+                    )
                 )
         return layout
 
     def _experts_over_context(self, values: Mapping[str, Any]) -> bool:
         rule = values["custom_mesh_and_rule"]
         if rule not in ("", None, EXPERT_RULE):
-            self.unread.append(f"{shown('custom_mesh_and_rule', rule)} (read as the default mesh)")
+            reason = "what this mesh shards is not described, and read as the default mesh"
+            self.settings.reserve("custom_mesh_and_rule", reason, "leave it out")
         return bool(rule == EXPERT_RULE)
 
     def _fully_sharded(
@@ -345,9 +368,12 @@ class _Reader:
         layout["zero_stage"] = 3
         if total["fsdp"] == total["expert"] == 1 and total["data"] != 1:
             layout["zero_stage"] = 0
-            self.unread.append(
-                "context parallelism beside data parallelism (weights are sharded over context, and"
-                " read as whole)"
+            self.settings.note(
+                Reservation(
+                    setting="context parallelism beside data parallelism",
+                    reason="weights are sharded over context, and read as whole",
+                    cure="use ici_fsdp_parallelism in place of ici_data_parallelism",
+                )
             )
         return {
             "dp_shard": (ici["fsdp"] * ici["expert"], dcn["fsdp"] * dcn["expert"]),
@@ -383,10 +409,9 @@ class _Reader:
             delays = values["pipeline_delay_activation_forwarding"]
             at_once = layout["pp"] * (2 if delays else 1) if at_once == -1 else at_once
             if steps > 1:
-                self.unread.append(
-                    f"gradient_accumulation_steps={steps} (the pipeline fills and drains as often;"
-                    " read as once)"
-                )
+                reason = "the pipeline fills and drains as often, and is read as once"
+                cure = "use num_pipeline_microbatches instead"
+                self.settings.reserve("gradient_accumulation_steps", reason, cure)
         micro_batch = of_rank / max(at_once, 1)
         if steps < 1 or at_once < 1 or micro_batch.denominator > 1 or micro_batch < 1:
             rule = (
@@ -421,18 +446,18 @@ class _Reader:
             )
             layers, repeats = max(layers, 1), repeats or -1
         if piped != -1:
-            self.unread.append(f"pipeline_parallel_layers={piped} (read as all layers)")
+            reason = "only these layers are in the pipeline, and all are read as such"
+            self.settings.reserve("pipeline_parallel_layers", reason, "leave it out")
         if architecture is not None and repeats == -1:
             repeats, rest = divmod(architecture.num_layers, pp * layers)
             if rest and piped == -1:
                 self.stops.attempt(partial(_stop_at_stages, layers, pp, architecture), None)
                 repeats = max(repeats, 1)
         if repeats != 1:
-            written = "as many as layers need" if repeats == -1 else repeats
-            self.unread.append(
-                f"num_pipeline_repeats={written} (a circular pipeline, read as if each stage ran"
-                " all of its layers at once)"
-            )
+            reason = "a circular pipeline is read as if each stage ran all of its layers at once"
+            cure = "use num_layers_per_pipeline_stage so that there is one repeat"
+            written = shown("num_pipeline_repeats", repeats)
+            self.settings.note(Reservation(setting=written, reason=reason, cure=cure))
         gathers_once = values["pipeline_fsdp_ag_once"]
         return {"schedule": "afab", "virtual_stages": 1, "reshard": not gathers_once}
 
@@ -447,8 +472,9 @@ class _Reader:
             fields = (*TENSORS, LAYER_INPUT)
             idle = [shown(name, self.given[name]) for name in fields if name in self.given]
             self.ignored += [f"{one} (without remat_policy=custom)" for one in idle]
-        knobs, unread = read_remat(values, architecture)
-        self.unread += unread
+        knobs, unsure = read_remat(values, architecture)
+        for reason in unsure:
+            self.settings.reserve("remat_policy", reason, "use minimal_with_context, or full")
         return knobs
 
     def _workload(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -460,20 +486,16 @@ class _Reader:
         written = values["opt_type"]
         workload["optimizer"] = _OPTIMIZERS.get(written, "sgd_momentum")
         if written not in _OPTIMIZERS:
-            self.unread.append(f"{shown('opt_type', written)} (read as with momentum)")
+            self.settings.reserve("opt_type", "its state is not described, read as one of momentum")
         moments = ("", None, values["weight_dtype"])
         if values["weight_dtype"] in ("bfloat16", "float16") and workload["precision"] != "fp32":
             workload["master_weights"] = False
         elif values["weight_dtype"] != "float32":
-            self.unread.append(
-                f"{shown('weight_dtype', values['weight_dtype'])} (parameters and moments; read as"
-                " float32)"
-            )
+            reason = "parameters and moments of this type are read as float32"
+            self.settings.reserve("weight_dtype", reason)
         if values["mu_dtype"] not in moments:
-            self.unread.append(
-                f"{shown('mu_dtype', values['mu_dtype'])} (the first moment; read as"
-                f" {values['weight_dtype']})"
-            )
+            reason = f"the first moment is read as {values['weight_dtype']}"
+            self.settings.reserve("mu_dtype", reason)
         if values["use_random_routing"]:
             workload["routing"] = "balanced"
         workload |= _capacity(values)
@@ -488,10 +510,10 @@ class _Reader:
         if quantization in _PRECISIONS:
             return _PRECISIONS[quantization]
         if quantization:
-            self.unread.append(f"{shown('quantization', quantization)} (read as none)")
+            self.settings.reserve("quantization", "products of this type are read as of `dtype`")
         dtype = values["dtype"]
         if dtype not in _DTYPES:
-            self.unread.append(f"{shown('dtype', dtype)} (read as bfloat16)")
+            self.settings.reserve("dtype", "products of this type are read as bfloat16")
         return _DTYPES.get(dtype, "bf16")
 
     def _stack(
@@ -501,8 +523,8 @@ class _Reader:
             return condition != "ep" or layout["ep"] > 1
 
         if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
-            written = "sparse_matmul=false"
-            self.unread.append(f"{written} (every expert computes every token; read as true)")
+            reason = "every expert computes every token, and is read as its own alone"
+            self.settings.reserve("sparse_matmul", reason, "use true, or a capacity_factor")
         said = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in said:
             said["sparse_matmul"] = True
@@ -511,9 +533,7 @@ class _Reader:
         if layout["cp"] > 1 and strategy != "all_gather":
             stack["context"] = _CONTEXTS.get(strategy, "allgather")
             if strategy not in _CONTEXTS:
-                self.unread.append(
-                    f"{shown('context_parallel_strategy', strategy)} (read as all_gather)"
-                )
+                self.settings.reserve("context_parallel_strategy", "it is read as all_gather")
         if not layout.get("reshard", True):
             stack["reshard"] = [True, False]
         return stack

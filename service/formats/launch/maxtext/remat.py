@@ -134,13 +134,12 @@ def _custom(kept: frozenset[str], place: str) -> dict[str, Any]:
 def read_remat(
     values: Mapping[str, Any], architecture: Architecture | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Recompute and offload of activations in the fields of LayoutFields, and what of the settings
-    is not quite so."""
+    """Recompute and offload of activations in the fields of LayoutFields, and why they are not
+    quite what is computed."""
     policy = values["remat_policy"] or "none"
     policy = _ALIASES.get(policy, policy)
     if policy == "none":
-        why = "remat_policy=none (layers are checkpointed without a policy: recomputed as a whole)"
-        return {"recompute": "full"}, [why]
+        return {"recompute": "full"}, []  # layers are checkpointed all the same, as a whole
     if policy == "custom":
         kept = {name for name in TENSORS if values[name] != "remat"}
         on_host = {name for name in (*kept, LAYER_INPUT) if values[name] == "offload"}
@@ -151,12 +150,12 @@ def read_remat(
         offloads = policy in _OFFLOADING
         is_mixed = False
     knobs, is_same = _classified(kept, architecture, is_custom=policy == "custom")
-    unread = []
+    unsure = []
     if not is_same:
-        unread.append(f"remat_policy={policy} (keeps {', '.join(sorted(kept))}; read as nearest)")
+        unsure.append(f"it keeps {', '.join(sorted(kept))}, and is read as the nearest recompute")
     if is_mixed:
-        unread.append(f"remat_policy={policy} (read as if all that is kept were offloaded)")
-    return {**knobs, "offload_activations": offloads}, unread
+        unsure.append("all that it keeps is read as offloaded")
+    return {**knobs, "offload_activations": offloads}, unsure
 
 
 def _classified(

@@ -12,13 +12,13 @@ from models.layouts.defaults import torus_axes_covering_dims
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.switches import launch_arguments
-from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_values
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.maxtext.mesh import Mesh, mesh_of, splits_physical_axes
 from service.formats.launch.maxtext.model import model_settings, takes_muon
 from service.formats.launch.maxtext.remat import remat_settings
+from service.formats.settings.field_table import field_table
 
 NAME = "maxtext"
 FRAMEWORK = "MaxText"

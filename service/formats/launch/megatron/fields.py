@@ -7,15 +7,15 @@ given.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
 from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.switches import switches_of
 from service.formats.launch.facts import facts
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import (
@@ -23,10 +23,10 @@ from service.formats.launch.shell_words import (
     require_defined,
     undefined_variables,
 )
+from service.formats.settings.field import Field
+from service.formats.settings.field_table import FieldTable, field_table
 
 RELEASE = "0.19.2"
-_MOST_HINTS = 20
-"""Unknown flags for which a known one is looked up."""
 _TABLE = f"megatron_core_{RELEASE}"
 _EFFECTS = "megatron_effects"
 _WHOLE = re.compile(r"[-+]?\d{1,18}", re.ASCII)
@@ -71,8 +71,10 @@ class Typed:
     """The text of every argument that is given, by its name."""
     written: Mapping[str, str]
     """What was written of every flag that is known, by the flag."""
-    unknown: tuple[str, ...]
-    """What no flag of the parser is, as it was written."""
+    unknown: Mapping[str, str]
+    """The words behind each flag that the parser does not have, by the flag."""
+    strays: tuple[str, ...]
+    """Words that are values of no flag."""
 
 
 @cache
@@ -126,21 +128,50 @@ def value_of(flag: Flag, text: str) -> Any:
     return int(text) if flag.type == "int" and _WHOLE.fullmatch(text) else text
 
 
+@cache
+def table() -> FieldTable:
+    """The flags as settings: which are read, which change nothing, and which are not described. A
+    value is the text of the argument, as Megatron dumps it."""
+    effects = field_table(_EFFECTS)
+    fields = {name: _setting(flag, effects) for name, flag in flags().items()}
+    return replace(effects, fields=fields)
+
+
+def _setting(flag: Flag, effects: FieldTable) -> Field:
+    known = effects.field(flag.name)
+    predicted = effects.facts["values_as_predicted"].get(flag.name, ())
+    if flag.argument in effects.facts["read"] or flag.name in switch_names("megatron"):
+        known = Field(name=flag.name, kind="any")
+    elif known is None:
+        known = Field(name=flag.name, kind="any", use="not_described")
+    return replace(
+        known, name=flag.name, default=text_of(flag.default), as_predicted=tuple(predicted)
+    )
+
+
+@cache
+def switch_names(stack_id: str) -> frozenset[str]:
+    """The arguments that set the switches of a stack."""
+    found = (switch.arguments for switch in switches_of(catalogue.stack(stack_id)))
+    return frozenset(name for names in found for name in names)
+
+
 def is_read(argument: str) -> bool:
     """Whether the model, the workload or the layout is read from an argument."""
-    return argument in facts(_EFFECTS)["read"]
+    return argument in table().facts["read"]
 
 
 @lru_cache(maxsize=4096)
 def is_harmless(name: str) -> bool:
     """Whether a flag is known to change neither time nor memory."""
-    return any(fnmatchcase(name, pattern) for pattern in facts(_EFFECTS)["harmless"])
+    known = field_table(_EFFECTS).field(name)
+    return known is not None and known.use == "no_account"
 
 
 def is_as_predicted(name: str, text: str) -> bool:
     """Whether a value of a flag is what predictions assume anyway."""
-    flag = flags()[name]
-    return text == text_of(flag.default) or text in facts(_EFFECTS)["as_predicted"].get(name, ())
+    field = table().fields[name]
+    return text == field.default or text in field.as_predicted
 
 
 def parse(words: Sequence[str]) -> Typed:
@@ -148,24 +179,26 @@ def parse(words: Sequence[str]) -> Typed:
     than its flag, or is none of its choices."""
     values: dict[str, str] = {}
     written: dict[str, str] = {}
-    unknown: list[str] = []
+    unknown: dict[str, str] = {}
+    strays: list[str] = []
     for name, given in _grouped(words):
         flag = flags().get(name)
         if not name:
             _require_defined(given)
+            strays += given
+            continue
         if flag is None:
-            hint = _nearest(name) if len(unknown) < _MOST_HINTS else ""
-            unknown.append(" ".join([name, *given]).strip() + hint)
+            unknown[name] = " ".join(given)
             continue
         own, others = _own_values(flag, given)
         _require_defined(others)
-        unknown += others
+        strays += others
         written[name] = " ".join([name, *own])
         if not is_harmless(name):
             values[flag.argument] = _text(flag, own)
         elif not any(map(undefined_variables, own)):
             values[flag.argument] = " ".join(own) or "True"
-    return Typed(values=values, written=written, unknown=tuple(unknown))
+    return Typed(values=values, written=written, unknown=unknown, strays=tuple(strays))
 
 
 def _require_defined(others: Sequence[str]) -> None:
@@ -188,12 +221,6 @@ def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             given.append(word)
     if name or given:
         yield name, given
-
-
-def _nearest(name: str) -> str:
-    """Which flag may be meant by one that the parser does not have."""
-    near = difflib.get_close_matches(name[:80].replace("_", "-"), flags(), n=1, cutoff=0.8)
-    return f" (unknown; did you mean {near[0]}?)" if near else ""
 
 
 def _own_values(flag: Flag, given: list[str]) -> tuple[list[str], list[str]]:

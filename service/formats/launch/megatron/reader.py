@@ -15,8 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from models.errors import Invalid
-from models.spec import catalogue
-from models.spec.switches import Condition, read_switches, releases, switches_of
+from models.spec.switches import Condition, read_switches, releases
 from service.formats.launch.documents import read_yaml
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.megatron import fields as megatron_fields
@@ -52,12 +51,18 @@ from service.formats.logs.megatron_layers import (
 from service.formats.logs.megatron_models import read_model, require_layer_pattern
 from service.formats.logs.megatron_values import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
+from service.formats.settings.release import known_release
 from service.formats.settings.reservation import Reservation
+from service.formats.settings.settings import Settings, SortedSettings
 from service.formats.settings.stop import Stops
 
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _FEWEST_DUMPED = 3
-_YAML_LINE = re.compile(r"\s*(?:-\s*)?[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
+_YAML_LINE = re.compile(r"\s*(?:-\s+)?-{0,2}[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
+_ARGUMENTS = ("ARGS", "ARGUMENTS")
+"""How the object of a recipe is called that has the arguments."""
+_VARIABLES = "ENV_VARS"
+"""The object of a recipe that has environment variables."""
 _MODEL = ("num_layers", "hidden_size", "num_attention_heads")
 _TOKENIZERS = {"Llama2Tokenizer": "32000", "GPT2BPETokenizer": "50257"}
 """The vocabularies of tokenizers that have always the same."""
@@ -81,6 +86,7 @@ _COUNTS = (
     "micro_batch_size",
 )
 """Arguments that must be at least 1."""
+_ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 _LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 _MOST_SWITCHES = 1024
 _NEEDED_BY = {"dsa": ("apply_rope_fusion",)}
@@ -103,8 +109,9 @@ class Source:
     """The text of each argument, with the defaults of those that are not given."""
     given: Mapping[str, str]
     """What was written of each argument that is given, by its flag."""
-    unknown: tuple[str, ...] = ()
-    """What is no argument of Megatron, as it was written."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """The values of what is no argument of Megatron."""
+    reservations: tuple[Reservation, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -142,7 +149,7 @@ def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES
     given = without_refused(
         Arguments(in_todays_names(filled_in(source.values)), flag_of_argument()), stops
     )
-    unread, ignored = _unread(given, source)
+    sorted_out = _sorted_out(given, source)
     found = reading(
         given,
         stops,
@@ -151,29 +158,9 @@ def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES
         release=release,
         environment=source.environment,
         switches=_switch_arguments(given, source),
-        unread=unread,
-        ignored=ignored,
+        sorted_out=sorted_out,
     )
     return replace(found, unwritten=_unwritten(found, source.values), settings=source.settings)
-
-
-def known_release(stack_id: str, version: str | None) -> str | None:
-    """The release whose defaults hold for a version: itself, or the last one before that is known.
-    Raises Invalid for what is no version."""
-    if version is None:
-        return None
-    asked = _numbers(version)
-    known = releases(stack_id)
-    if not asked:
-        rule = f"must be a release such as {', '.join(list(known)[-3:])}"
-        raise Invalid("launch.version", version, rule)
-    earlier = [release for release in known if _numbers(release) <= asked]
-    return earlier[-1] if earlier else next(iter(known), None)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"(?:core_)?[rv]?(\d{1,4}(?:\.\d{1,4}){0,3})", version, re.ASCII)
-    return tuple(map(int, match.group(1).split("."))) if match else ()
 
 
 def without_refused(given: Arguments, stops: Stops) -> Arguments:
@@ -204,8 +191,7 @@ def reading(
     release: str | None,
     environment: Mapping[str, str],
     switches: Mapping[str, Any],
-    unread: tuple[str, ...],
-    ignored: tuple[str, ...],
+    sorted_out: SortedSettings,
 ) -> LaunchReading:
     """The reading of arguments that are filled in. `switches` are the arguments that are given, as
     models.spec.switches calls them."""
@@ -229,9 +215,13 @@ def reading(
         layout=layout,
         num_devices=given.optional("world_size"),
         num_micro_batches=1 if takes_one else None,
-        stops=(*stops.found, *refusals(given, environment, is_newest=is_newest)),
-        reservations=tuple(map(Reservation.of_text, unread)),
-        ignored=ignored,
+        stops=(
+            *stops.found,
+            *sorted_out.stops,
+            *refusals(given, environment, is_newest=is_newest),
+        ),
+        reservations=sorted_out.reservations,
+        ignored=sorted_out.no_account,
     )
 
 
@@ -254,52 +244,120 @@ def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str
 def _source(text: str) -> Source:
     dumped = [match for line in text.splitlines() if (match := _DUMPED.search(line[:5000]))]
     if len(dumped) >= _FEWEST_DUMPED:
-        return _of_values({match.group(1): match.group(2).strip() for match in dumped})
+        return _of_dump({match.group(1): match.group(2).strip() for match in dumped})
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
-        return _of_values(_yaml_values(text))
+        return _of_document(read_yaml(text))
     command = split_command(text)
-    typed = megatron_fields.parse(command.words)
-    values = {**megatron_fields.defaults(), **typed.values}
-    if command.num_ranks:
-        values["world_size"] = str(command.num_ranks)
-    return Source(
-        values=values,
-        given=typed.written,
-        unknown=(*typed.unknown, *_conditional(command)),
+    source = _of_words(command.words)
+    of_ranks = {"world_size": str(command.num_ranks)} if command.num_ranks else {}
+    return replace(
+        source,
+        values={**source.values, **of_ranks},
+        reservations=(*source.reservations, *_conditional(command)),
         environment=command.environment,
     )
 
 
-def _conditional(command: Command) -> Iterable[str]:
+def _of_words(words: Iterable[str]) -> Source:
+    """What flags say as they are typed, those of forks among them."""
+    facts = megatron_fields.table().facts
+    typed = megatron_fields.parse([facts["same_as"].get(word, word) for word in words])
+    of_deepspeed = {
+        argument: typed.unknown[name] or "True"
+        for name, argument in facts["of_deepspeed"].items()
+        if name in typed.unknown
+    }
+    return Source(
+        values={**megatron_fields.defaults(), **typed.values, **of_deepspeed},
+        given=typed.written,
+        unknown={
+            name: value
+            for name, value in typed.unknown.items()
+            if name not in facts["of_deepspeed"]
+        },
+        reservations=tuple(map(_stray, typed.strays)),
+    )
+
+
+def _stray(word: str) -> Reservation:
+    return Reservation(
+        setting=word,
+        reason="it is the value of no flag",
+        cure="leave it out, or write the flag in front of it",
+    )
+
+
+def _conditional(command: Command) -> Iterable[Reservation]:
     """Assignments that may or may not have run, and hold flags that may matter or another value of
     a variable."""
     for assignment in command.in_branches:
         names = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
         is_value = not names and assignment in command.replaced_in_branches
         if is_value or not all(map(megatron_fields.is_harmless, names)):
-            yield f"{assignment} (set in a branch)"
+            yield Reservation.of_branch(assignment)
 
 
-def _of_values(values: Mapping[str, str]) -> Source:
-    """What values by the name of the argument say."""
+def _of_dump(values: Mapping[str, str]) -> Source:
+    """What values by the name of the argument say, as Megatron dumps them."""
     by_name = flag_of_argument()
     given = {}
-    unknown = []
+    unknown = {}
     for name, value in values.items():
         if name in by_name:
             given[by_name[name]] = f"{name} {value}"
         elif not _DERIVED.fullmatch(name) and value not in ("None", "False"):
-            unknown.append(f"{name} {value}")
-    return Source(
-        values={**megatron_fields.defaults(), **values}, given=given, unknown=tuple(unknown)
+            unknown[name] = value
+    return Source(values={**megatron_fields.defaults(), **values}, given=given, unknown=unknown)
+
+
+def _of_document(document: Any) -> Source:
+    """What a YAML document of flags or arguments says, with dashes or underscores. A recipe has
+    them in an object of its own, beside one of environment variables."""
+    same = megatron_fields.table().facts["same_as"]
+    typed: dict[str, Any] = {}
+    others: dict[str, str] = {}
+    for written, value in _leaves(_arguments_of(document)):
+        name = written.lstrip("-").replace("-", "_")
+        flag = f"--{name.replace('_', '-')}"
+        if same.get(flag, flag) in flags():
+            typed[flag] = value
+        else:
+            others[name] = str(value)
+    source = _of_words(_words_of(typed))
+    dumped = _of_dump(others)
+    environment = document.get(_VARIABLES) if isinstance(document, Mapping) else None
+    return replace(
+        source,
+        values={**source.values, **others},
+        given={**source.given, **dumped.given},
+        unknown={**source.unknown, **dumped.unknown},
+        environment={
+            str(name): str(value)
+            for name, value in (environment if isinstance(environment, Mapping) else {}).items()
+        },
     )
 
 
-def _yaml_values(text: str) -> dict[str, str]:
-    """The leaves of a YAML document, by their own names, as Megatron dumps them."""
-    leaves = _leaves(read_yaml(text))
-    return {name.lstrip("-").replace("-", "_"): str(value) for name, value in leaves}
+def _arguments_of(document: Any) -> Any:
+    """The object of a recipe that has the arguments; the whole document where there is none."""
+    if not isinstance(document, Mapping):
+        return {}
+    named = [value for name, value in document.items() if str(name).upper().endswith(_ARGUMENTS)]
+    objects = [value for value in named if isinstance(value, Mapping)]
+    return {name: value for each in objects for name, value in each.items()} or document
+
+
+def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
+    """Flags of a document as they are typed; false and null leave one out."""
+    for flag, value in values.items():
+        if value is True:
+            yield flag
+            if flag in flags() and flags()[flag].takes_value:
+                yield "True"
+        elif value not in (False, None):
+            yield flag
+            yield from map(str, value) if isinstance(value, list) else str(value).split()
 
 
 def _leaves(document: Any) -> Iterable[tuple[str, Any]]:
@@ -527,38 +585,48 @@ def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) ->
 # -- what is not read
 
 
-def _unread(given: Arguments, source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What was given and may matter but is not read, and what is known not to matter."""
-    switches = switch_names(NAME)
+def _sorted_out(given: Arguments, source: Source) -> SortedSettings:
+    """What was given, by what it means for an answer."""
+    settings = Settings(megatron_fields.table())
     needed = _NEEDED_BY.get(given.word("experimental_attention_variant") or "", ())
-    unread = list(source.unknown)
-    ignored = []
     for name, written in source.given.items():
         argument = flags()[name].argument
-        text = given.values.get(argument, "None")
-        if megatron_fields.is_read(argument) or name in switches:
-            unread += half_read(written, argument, given)
-        elif megatron_fields.is_harmless(name) or megatron_fields.is_as_predicted(name, text):
-            ignored.append(written)
-        elif argument not in needed:
-            unread.append(written)
-    return tuple(unread), tuple(ignored)
+        if argument in needed:
+            continue
+        settings.put(name, given.values.get(argument, "None"))
+        settings.written[name] = written
+        _reserve_half_read(settings, name, argument, given)
+    for name, value in source.unknown.items():
+        settings.put(name, value)
+        settings.written[name] = f"{name} {value}".strip()
+    for reservation in source.reservations:
+        settings.note(reservation)
+    return settings.sorted_out()
 
 
-def switch_names(stack_id: str) -> frozenset[str]:
-    """The arguments that set the switches of a stack."""
-    found = (switch.arguments for switch in switches_of(catalogue.stack(stack_id)))
-    return frozenset(name for names in found for name in names)
+def _reserve_half_read(settings: Settings, name: str, argument: str, given: Arguments) -> None:
+    """Note an argument that is read where its value means more than what is read of it."""
+    words = half_read(argument, given)
+    if words is not None:
+        settings.reserve(name, *words)
 
 
-def half_read(written: str, argument: str, given: Arguments) -> list[str]:
-    """An argument that is read, as it was written, where its value means more than what is read
-    of it."""
+def half_read(argument: str, given: Arguments) -> tuple[str, str] | None:
+    """What an argument that is read means beyond what is read of it, and what to do; None where it
+    means no more."""
     if argument == "pipeline_model_parallel_layout" and has_early_prediction(given):
-        return [f"{written} (multi-token prediction is read as on the last stage)"]
+        return "multi-token prediction is read as on the last stage", "write m in front of L"
     if argument == "moe_expert_capacity_factor" and _pads_no_experts(given):
-        return [f"{written} (an expert that gets fewer tokens is read as padded)"]
-    return [written] if _is_half_read(argument, given) else []
+        reason = "an expert that gets fewer tokens is read as padded"
+        return reason, "use --moe-pad-expert-input-to-capacity beside it"
+    if argument in _ENDS and given.count("pipeline_model_parallel_size", 1) == 1:
+        built, layers = given.optional(argument), given.optional("num_layers")
+        if built != layers:
+            reason = f"with one pipeline stage Megatron builds {built} of the {layers} layers"
+            return f"{reason}, and all are read", "leave it out, or use a pipeline"
+    if _is_half_read(argument, given):
+        return "a part of what it says is not described", "use a value that is simpler"
+    return None
 
 
 def _pads_no_experts(given: Arguments) -> bool:

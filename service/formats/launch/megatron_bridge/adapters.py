@@ -13,6 +13,8 @@ from models.spec.adapters import MAX_RANK, Lora
 from models.spec.architecture import Architecture
 from service.formats.launch.job import Inexpressible
 from service.formats.launch.shell_script import PATH
+from service.formats.settings.field import shown
+from service.formats.settings.reservation import Reservation
 
 SCHEME = "peft.scheme"
 """What the field is called here that the options peft and peft_scheme set."""
@@ -99,7 +101,9 @@ def has_adapters(fields: Mapping[str, str]) -> bool:
     return scheme != "none" and any(name.startswith(_SECTION) for name in fields)
 
 
-def read_adapters(fields: Mapping[str, str], *, is_moe: bool) -> tuple[dict[str, Any], list[str]]:
+def read_adapters(
+    fields: Mapping[str, str], *, is_moe: bool
+) -> tuple[dict[str, Any], list[Reservation]]:
     """Adapters in the wire form, and what is understood in part of the fields that make them.
     Raises Invalid for a rank that is none."""
     rank = fields.get("peft.dim", str(_USUAL_RANK))
@@ -111,16 +115,27 @@ def read_adapters(fields: Mapping[str, str], *, is_moe: bool) -> tuple[dict[str,
     if not targets:
         rule = f"names no module of {', '.join(_USUAL_MODULES)}: write which have adapters"
         raise Invalid(PATH, f"peft.target_modules={written}", rule)
-    unread = []
+    unsure = []
     if written is not None and not _are_whole(modules):
-        unread.append(f"peft.target_modules={written} (read as adapters of {', '.join(targets)})")
+        reason = f"it is read as adapters of {', '.join(targets)}"
+        unsure.append(_unsure("peft.target_modules", written, reason))
     scheme = fields.get(SCHEME, "lora")
     if scheme.lower() != "lora":
-        unread.append(f"peft_scheme={scheme} (read as lora)")
+        unsure.append(_unsure("peft_scheme", scheme, "it is read as lora"))
     is_shared = fields.get("peft.share_expert_adapters") != "False"
     if is_moe and "experts" in targets and is_shared:
-        unread.append("peft.share_expert_adapters=true (read as adapters of each expert by itself)")
-    return {"rank": int(rank), "targets": targets}, unread
+        reason = "it is read as adapters of each expert by itself"
+        unsure.append(_unsure("peft.share_expert_adapters", "true", reason))
+    return {"rank": int(rank), "targets": targets}, unsure
+
+
+def _unsure(name: str, value: str, reason: str) -> Reservation:
+    return Reservation(
+        setting=shown(name, value),
+        reason=reason,
+        cure="give workload.lora in the request",
+        answered_by="workload.lora",
+    )
 
 
 def _targets(module: str) -> tuple[str, ...]:

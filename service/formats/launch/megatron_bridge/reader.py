@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from models.errors import Invalid
@@ -21,9 +22,7 @@ from service.formats.launch.megatron.fields import flag_of_argument
 from service.formats.launch.megatron.reader import (
     filled_in,
     half_read,
-    known_release,
     reading,
-    switch_names,
     without_refused,
 )
 from service.formats.launch.megatron_bridge.adapters import HARMLESS as HARMLESS_OF_ADAPTERS
@@ -49,7 +48,11 @@ from service.formats.launch.shell_words import (
 )
 from service.formats.logs.megatron_values import Arguments
 from service.formats.logs.megatron_versions import in_todays_names
-from service.formats.settings.reservation import Reservation
+from service.formats.settings.field import shown
+from service.formats.settings.release import known_release
+from service.formats.settings.reservation import GIVE_FIELDS, Reservation
+from service.formats.settings.settings import SortedSettings
+from service.formats.settings.spelling import nearest
 from service.formats.settings.stop import Stops
 
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*(?:\.\w+)+)\s+=\s+(\S.*?)\s*(?:#.*)?", re.ASCII)
@@ -145,10 +148,8 @@ _BASE_SWITCHES: Mapping[str, Any] = {
     "model.cross_entropy_loss_fusion": True,
     "model.moe_grouped_gemm": True,
 }
+_PACKING = "dataset.enable_offline_packing"
 _ENCODERS = ("model.freeze_vision", "model.freeze_audio")
-_OF_IMAGES = " (an encoder, which is not read: describe it as model.encoder beside the launch)"
-_MOST_HINTS = 8
-"""Unknown fields for which a known one is looked up."""
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 _IN_FP32 = "ddp.grad_reduce_in_fp32"
 
@@ -158,7 +159,7 @@ class _Overrides:
     """What a text sets, by dotted field."""
 
     fields: dict[str, str] = field(default_factory=dict)
-    unread: list[str] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     num_ranks: int | None = None
     recipe: str | None = None
@@ -176,7 +177,6 @@ def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES
     values = _values(found)
     stops = Stops()
     given = without_refused(Arguments(in_todays_names(filled_in(values)), _names()), stops)
-    unread, ignored = _unread(given, found)
     read_as_flags = reading(
         _without_part_of_model(given),
         stops,
@@ -185,8 +185,7 @@ def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES
         release=release,
         environment=found.environment,
         switches=_switches(found),
-        unread=unread,
-        ignored=ignored,
+        sorted_out=_sorted_out(given, found),
     )
     in_fields = [
         replace(stop, rule=_in_fields(stop.rule), cure=_in_fields(stop.cure))
@@ -199,8 +198,8 @@ def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES
 
 def _with_adapters(told: LaunchReading, found: _Overrides) -> LaunchReading:
     is_moe = "load_balancing" in told.workload
-    lora, unread = read_adapters(found.fields, is_moe=is_moe)
-    reservations = (*told.reservations, *map(Reservation.of_text, unread))
+    lora, unsure = read_adapters(found.fields, is_moe=is_moe)
+    reservations = (*told.reservations, *unsure)
     return replace(told, workload={**told.workload, "lora": lora}, reservations=reservations)
 
 
@@ -238,7 +237,7 @@ def _overrides(text: str) -> _Overrides:
     command = split_command(text)
     found = _joined(_pairs(command.words))
     found.environment.update(command.environment)
-    found.unread += [f"{each} (set in a branch)" for each in command.in_branches]
+    found.reservations += map(Reservation.of_branch, command.in_branches)
     found.num_ranks = found.num_ranks or command.num_ranks
     return found
 
@@ -304,7 +303,7 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> _Overrides:
         elif name in _OPTIONS_OF_RUNS:
             others[name] = value
         elif not _is_harmless_option(name):
-            found.unread.append(f"{name} {value}".strip())
+            found.reservations.append(_unknown_option(name, value))
     _take_run(found, others)
     return found
 
@@ -431,7 +430,7 @@ def _without_part_of_model(given: Arguments) -> Arguments:
 def _switches(found: _Overrides) -> dict[str, Any]:
     """The switches that are set, by their fields. A mixed precision and the configuration of
     overlaps go before what is said elsewhere."""
-    names = switch_names(NAME)
+    names = megatron_fields.switch_names(NAME)
     switches = {**_BASE_SWITCHES, **_named_precision(found)}
     switches |= {name: found.fields[name] for name in names if name in found.fields}
     for name in _OVERLAPS:
@@ -462,29 +461,86 @@ def _named_precision(found: _Overrides) -> dict[str, Any]:
 # -- what is not read
 
 
-def _unread(given: Arguments, found: _Overrides) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    unread = list(found.unread)
+def _unknown_option(name: str, value: str) -> Reservation:
+    return Reservation(
+        setting=f"{name} {value}".strip(),
+        reason="it is no option of the launch scripts, and no field",
+        cure="leave it out if it changes nothing, or write the field that it sets",
+    )
+
+
+def _sorted_out(given: Arguments, found: _Overrides) -> SortedSettings:
+    """What was given, by what it means for an answer."""
+    reservations = [*found.reservations]
     if found.recipe is not None:
-        unread.append(f"{found.recipe} (what the recipe sets itself is not known)")
+        reservations.append(
+            Reservation(
+                setting=found.recipe,
+                reason="what the recipe sets itself is not known",
+                cure="write as overrides what it sets of parallelism, precision and recompute",
+                is_open=True,
+            )
+        )
     if given.word("micro_batch_size") is None:
-        unread.append("train.micro_batch_size (not said; the recipe has it)")
-    has_model = all(given.word(name) for name in _MODEL)
-    switches = switch_names(NAME)
-    arguments = argument_of_field()
-    ignored = []
+        reservations.append(
+            Reservation(
+                setting="train.micro_batch_size",
+                reason="it is not said: the recipe has it",
+                cure="write it as an override",
+            )
+        )
+    no_account = []
     for name, value in found.fields.items():
-        written = f"{name}={value}"
-        argument = arguments.get(name, "")
-        if name in switches or _is_read(name, argument):
-            is_part = not has_model and argument in _MODEL
-            unread += [written] if is_part else half_read(written, argument, given)
-        elif _is_harmless(name, argument, value):
-            ignored.append(written)
-        else:
-            hint = "" if is_field(name) or len(unread) > _MOST_HINTS else _nearest(name)
-            hint = _OF_IMAGES if name.startswith(_ENCODERS) else hint
-            unread.append(written + hint)
-    return tuple(unread), tuple(ignored)
+        reservation = _reservation(name, value, given)
+        if reservation is not None:
+            reservations.append(reservation)
+        elif not _is_read(name, argument_of_field().get(name, "")):
+            no_account.append(shown(name, value))
+    return SortedSettings(
+        reservations=tuple(reservations), warnings=(), stops=(), no_account=tuple(no_account)
+    )
+
+
+def _reservation(name: str, value: str, given: Arguments) -> Reservation | None:
+    """Why a field that is set is not taken into account; None where it is, or changes nothing."""
+    argument = argument_of_field().get(name, "")
+    written = shown(name, value)
+    if name in megatron_fields.switch_names(NAME) or _is_read(name, argument):
+        if argument in _MODEL and not all(map(given.word, _MODEL)):
+            reason = "the recipe has the rest of the model"
+            cure = "describe the model beside the launch, as `model`"
+            return Reservation(setting=written, reason=reason, cure=cure, answered_by="model")
+        words = half_read(argument, given)
+        if words is None:
+            return None
+        reason, cure = map(_in_fields, words)
+        return Reservation(setting=written, reason=reason, cure=cure)
+    if _is_harmless(name, argument, value):
+        return None
+    if name.startswith(_ENCODERS):
+        return Reservation(
+            setting=written,
+            reason="it is of an encoder, which is not read",
+            cure="describe it beside the launch, as model.encoder",
+            answered_by="model",
+        )
+    if name == _PACKING:
+        reason = "attention then does not cross documents, whose lengths are not known"
+        return Reservation(setting=written, reason=reason, cure="leave it out")
+    known = megatron_fields.table().field(flag_of_argument().get(argument, ""))
+    if is_field(name) and known is not None:
+        return Reservation(
+            setting=written, reason=known.reason, cure=known.cure, answered_by=known.answered_by
+        )
+    near = None if is_field(name) else nearest(name, _field_names())
+    cure = f"did you mean {near}?" if near else GIVE_FIELDS
+    is_known = "it is not described here" if is_field(name) else f"{FRAMEWORK} has no such field"
+    return Reservation(setting=written, reason=is_known, cure=cure)
+
+
+@cache
+def _field_names() -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for section, names in sections().items() for name in names)
 
 
 def _is_read(name: str, argument: str) -> bool:
@@ -505,7 +561,7 @@ def _is_harmless(name: str, argument: str, value: str) -> bool:
     section, _, rest = name.partition(".")
     if name.startswith(_ENCODERS):
         return False
-    if name == "dataset.enable_offline_packing":
+    if name == _PACKING:
         return value == "False"  # documents that attention does not cross
     if section in _HARMLESS or name in HARMLESS_OF_ADAPTERS:
         return True
@@ -518,10 +574,3 @@ def _is_harmless(name: str, argument: str, value: str) -> bool:
     if not flag:
         return False
     return megatron_fields.is_harmless(flag) or megatron_fields.is_as_predicted(flag, value)
-
-
-def _nearest(name: str) -> str:
-    """Which field may be meant by one that there is not."""
-    known = [f"{section}.{each}" for section, fields in sections().items() for each in fields]
-    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.8)
-    return f" (unknown; did you mean {near[0]}?)" if near else ""

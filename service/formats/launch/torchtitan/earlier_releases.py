@@ -9,9 +9,13 @@ from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
-from service.formats.launch.field_table import Field, FieldTable, field_table, shown, suggestion
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.torchtitan.writer import RECOMPUTE, TABLE
+from service.formats.settings.field import Field, shown
+from service.formats.settings.field_table import FieldTable, field_table
+from service.formats.settings.reservation import GIVE_FIELDS, Reservation
+from service.formats.settings.settings import Settings as SettingsOfToday
+from service.formats.settings.spelling import suggestion
 
 RELEASE = "0.2.2"
 _MODES = {
@@ -47,7 +51,7 @@ class Settings:
     given: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     """What a config function is in 0.3.0: the model, its precision and its optimizer."""
-    unread: list[str] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     older: dict[str, Any] = field(default_factory=dict)
     """Settings without a name in 0.3.0."""
@@ -71,8 +75,9 @@ class Settings:
             elif _is_ignored(name, facts["ignored"]):
                 found.ignored.append(shown(name, value))
             else:
-                known = [*read, *table.fields] if len(found.unread) < _MOST_HINTS else ()
-                found.unread.append(shown(name, value) + suggestion(name, known))
+                known = [*read, *table.fields] if len(found.reservations) < _MOST_HINTS else ()
+                reason = f"torchtitan {RELEASE} has no such setting{suggestion(name, known)}"
+                found.reserve(name, value, reason, "leave it out if it changes nothing")
         found.older = {name: found.older.get(name, one.default) for name, one in read.items()}
         found._read_config(facts["flavors"])
         return found
@@ -84,7 +89,8 @@ class Settings:
         if model:
             self.config["layers"] = catalogue.architecture(model).num_layers
         elif name is not None:
-            self.unread.append(f"model.name={name} model.flavor={flavor}: describe the model")
+            reason = "this flavor is not in the catalogue"
+            self.reserve("model.flavor", f"{name} {flavor}", reason, "describe the model", "model")
         formats = [_CONVERTERS[one] for one in self.older["model.converters"] if one in _CONVERTERS]
         others = [one for one in self.older["model.converters"] if one not in _CONVERTERS]
         if self.older["float8.enable_float8_linear"]:
@@ -92,20 +98,38 @@ class Settings:
         if formats:
             self.config["precision"] = formats[0]
         if others:
-            self.unread.append(shown("model.converters", others))
-        if self.older["optimizer.name"] not in ("AdamW", "Adam"):
-            self.unread.append(shown("optimizer.name", self.older["optimizer.name"]))
+            self.reserve("model.converters", others, "what they make of layers is not known")
+        name = "optimizer.name"
+        if self.older[name] not in ("AdamW", "Adam"):
+            self.reserve(name, self.older[name], "the state of this optimizer is not described")
 
-    def layout(self, values: Mapping[str, Any], unread: list[str]) -> dict[str, Any]:
+    def reserve(
+        self,
+        name: str,
+        value: Any,
+        reason: str,
+        cure: str = GIVE_FIELDS,
+        answered_by: str = "",
+    ) -> None:
+        """Notes that a setting is not taken into account."""
+        written = shown(name, value)
+        self.reservations.append(
+            Reservation(setting=written, reason=reason, cure=cure, answered_by=answered_by)
+        )
+
+    def layout(self, values: Mapping[str, Any], settings: SettingsOfToday) -> dict[str, Any]:
         """The knobs that are said otherwise than in 0.3.0."""
         knobs: dict[str, Any] = {"etp": self.older["parallelism.expert_tensor_parallel_degree"]}
         option = self.older["activation_checkpoint.selective_ac_option"]
         if values[RECOMPUTE] == "selective" and option != "op":
             knobs["recompute"] = "full"
             if option != "1":
-                unread.append(
-                    f"activation_checkpoint.selective_ac_option={option} (every layer of so many is"
-                    " recomputed; read as all)"
+                settings.note(
+                    Reservation(
+                        setting=shown("activation_checkpoint.selective_ac_option", option),
+                        reason="every layer of so many is recomputed, and all are read as such",
+                        cure="use op, or 1",
+                    )
                 )
         return knobs
 

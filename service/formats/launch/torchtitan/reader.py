@@ -11,15 +11,7 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from service.formats.launch.documents import document_in_script, flat, sent_document
-from service.formats.launch.field_table import (
-    FieldTable,
-    field_table,
-    known_release,
-    shown,
-    suggestion,
-    unknown_setting,
-)
-from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words, with_changes
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.named_model import named_model
 from service.formats.launch.shell_script import PATH
 from service.formats.launch.shell_words import Command, require_arguments_defined, split_command
@@ -35,20 +27,18 @@ from service.formats.launch.torchtitan.writer import (
     RELEASE,
     TABLE,
 )
+from service.formats.settings.field import shown
+from service.formats.settings.field_table import field_table
+from service.formats.settings.release import known_release
 from service.formats.settings.reservation import Reservation
+from service.formats.settings.settings import Settings
+from service.formats.settings.spelling import suggestion
 from service.formats.settings.stop import Stop, Stopped, Stops
 
 _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
-_GROUP_OPTION = re.compile(
-    r"optimizer\.param_groups\.\d+\.(optimizer_kwargs\.\w+|pattern)", re.ASCII
-)
-_OPEN_SECTIONS = ("optimizer.", "loss.", "dataloader.", "validator.")
-"""Whose options are those of the classes that a config function names."""
 _FILE = "job.config_file"
 _TOML_SECTION = re.compile(r"^[ \t]*\[[\w.]+\][ \t\r]*(#.*)?$", re.ASCII | re.MULTILINE)
 _DEEP_NAME = re.compile(r"(?:[\w-]{1,80}[ \t]{0,9}\.[ \t]{0,9}){32}", re.ASCII)
-_MOST_HINTS = 20
-"""Unknown flags for which a known one is looked up."""
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_STEP = "local_batch_size * data-parallel ranks"
 _SHARDS = "parallelism.data_parallel_shard_degree"
@@ -87,16 +77,20 @@ def read(
 
 class _Reader:
     def __init__(self, version: str | None, num_devices: int | None) -> None:
-        self.table: FieldTable = field_table(TABLE)
+        self.table = field_table(TABLE)
         self.version = version
         self.num_devices = num_devices
-        self.given: dict[str, Any] = {}
-        """Known settings of the text, by their names in 0.3.0."""
+        self.settings = Settings(self.table)
+        """Those of the text, by their names in 0.3.0."""
         self.others: dict[str, Any] = {}
         """Flags that 0.3.0 does not have."""
-        self.unread: list[str] = []
         self.ignored: list[str] = []
         self.stops = Stops()
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Known settings of the text."""
+        return self.settings.given
 
     def read(self, text: str, changes: Changes) -> LaunchReading:
         older: earlier.Settings | None = None
@@ -114,13 +108,13 @@ class _Reader:
                 self._report_unknown()
             self.num_devices = _num_ranks(command) or self.num_devices
         if older is not None:
-            self.given = {**older.given, **self.given}
-            self.unread += older.unread
+            self.settings.given = {**older.given, **self.given}
+            self.settings.reservations += older.reservations
             self.ignored += older.ignored
             if RECOMPUTE in changes:
                 rule = f"is a command of {FRAMEWORK} {RELEASE}, and the flags are of one before it"
                 raise Invalid(PATH, RECOMPUTE, rule)
-        self.given = with_changes(self.given, changes)
+        self.settings.change(changes)
         return self._reading(older)
 
     # -- words
@@ -129,7 +123,9 @@ class _Reader:
         if (command.program or "").endswith(".sh"):  # run_train.sh
             variables = {"MODULE": "module", "CONFIG": "config"}
             said = {name: command.environment.get(each) for each, name in variables.items()}
-            self.given |= {name: value for name, value in said.items() if value is not None}
+            for name, value in said.items():
+                if value is not None:
+                    self.settings.put(name, value)
             if "CONFIG_FILE" in command.environment and "module" not in self.given:
                 self.others[_FILE] = command.environment["CONFIG_FILE"]
         words = list(command.words)
@@ -147,7 +143,8 @@ class _Reader:
             written, has_value, value = word[2:].partition("=")
             behind = [value] if has_value else _values(words)
             self._read_flag(written, behind, bool(has_value), words, subcommand)
-        self.unread += [f"{each} (set in a branch)" for each in command.in_branches]
+        for each in command.in_branches:
+            self.settings.note(Reservation.of_branch(each))
 
     def _read_flag(
         self,
@@ -207,7 +204,7 @@ class _Reader:
             cure = earlier.words_of_today(name, value)
             self.stops.found.append(Stop(setting=f"--{name}", value=value, rule=rule, cure=cure))
         older = earlier.Settings.of(written, self.table)
-        self.given = {**older.given, **self.given}
+        self.settings.given = {**older.given, **self.given}
 
     def _with_file(self, text: str) -> dict[str, Any]:
         """The flags of an earlier release, and the settings of the file that one of them names."""
@@ -217,21 +214,13 @@ class _Reader:
         return {**_toml(sent_document(text, f"--{_FILE} {file}")), **self.others}
 
     def _report_unknown(self) -> None:
-        """Flags that 0.3.0 does not have. It stops at them, unless they are of another release or
-        of a config function that is not known."""
+        """Takes in the flags that 0.3.0 does not have. It stops at them, unless they are of another
+        release or of a config function that is not known."""
         name = self.given.get("config")
         configs = self.table.facts["configs"].get(self.given.get("module"), {})
         is_known = self.version in (None, RELEASE) and (name is None or name in configs)
-        for at, (name, value) in enumerate(self.others.items()):
-            written = f"--{name}" if value is True else f"--{name} {value}"
-            fields = self.table.fields if at < _MOST_HINTS else {}
-            if _GROUP_OPTION.fullmatch(name):
-                self.ignored.append(written)
-            elif is_known and not name.startswith(_OPEN_SECTIONS):
-                framework = f"{FRAMEWORK} {RELEASE}"
-                self.stops.found.append(unknown_setting(f"--{name}", value, fields, framework))
-            else:
-                self.unread.append(written + suggestion(name, fields))
+        self.settings.is_other_release = not is_known
+        self.settings.given |= self.others
 
     # -- meaning
 
@@ -241,28 +230,37 @@ class _Reader:
         self._replace_degrees(values)
         layout = self._layout(values, config)
         if older:
-            layout |= older.layout(values, self.unread)
+            layout |= older.layout(values, self.settings)
         self._divide_devices(layout, values)
         workload = self._workload(values, layout, config)
         stack = self._stack(values, layout, config, older)
-        unread, ignored = self.table.sorted_out(self.given)
+        found = self.settings.sorted_out()
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
-            version=self.version or (older.release if older else RELEASE),
+            version=self._release(older),
             model=_model(config),
             workload=workload,
             stack=stack,
             layout=layout,
             num_devices=self.num_devices,
-            devices_setting=f"--{_SHARDS}",
+            devices_setting=None if values[_SHARDS] == -1 else f"--{_SHARDS}",
             num_micro_batches=_num_micro_batches(values, layout, workload),
             unwritten=self._unwritten(values, layout, config, older),
-            stops=(*self.stops.found, *(() if older else stops(values, layout, config))),
-            settings=self.given,
-            reservations=tuple(map(Reservation.of_text, (*self.unread, *unread))),
-            ignored=(*self.ignored, *ignored),
+            stops=(
+                *self.stops.found,
+                *found.stops,
+                *(() if older else stops(values, layout, config)),
+            ),
+            settings=self.settings.known,
+            reservations=found.reservations,
+            ignored=(*self.ignored, *found.no_account),
         )
+
+    def _release(self, older: earlier.Settings | None) -> str:
+        """The release whose defaults hold."""
+        written = self.version or (older.release if older else None)
+        return known_release(NAME, written) or RELEASE
 
     def _unwritten(
         self,
@@ -278,7 +276,7 @@ class _Reader:
             "workload.seq_len": "training.seq_len",
             "layout.micro_batch": of_pipeline if layout["pp"] > 1 else local,
         }
-        release = self.version or (older.release if older else RELEASE)
+        release = self._release(older)
         found = {}
         for field, name in fields.items():
             if name in config.get("sets", {}):
@@ -298,12 +296,25 @@ class _Reader:
         module, name = self.given.get("module"), self.given.get("config")
         configs = self.table.facts["configs"].get(module, {})
         if name is None:
-            self.unread.append("--config (not given: what its function sets is not known here)")
+            self.settings.note(
+                Reservation(
+                    setting="--config",
+                    reason="it is not given, and what its function sets is not known",
+                    cure="write --module and --config as torchtitan is told them",
+                    is_open=True,
+                )
+            )
             return {}
         if name not in configs:
             hint = suggestion(name, configs) if module in self.table.facts["modules"] else ""
-            written = f"--module {module} --config {name}{hint}"
-            self.unread.append(f"{written}: what this function sets is not known here")
+            self.settings.note(
+                Reservation(
+                    setting=f"--module {module} --config {name}",
+                    reason=f"what this function sets is not known{hint}",
+                    cure="write as flags what it sets, and describe the model in the request",
+                    is_open=True,
+                )
+            )
         return dict(configs.get(name, {}))
 
     def _replace_degrees(self, values: dict[str, Any]) -> None:
@@ -335,11 +346,9 @@ class _Reader:
 
     def _recompute(self, policy: str, values: Mapping[str, Any]) -> dict[str, Any]:
         if policy == "memory-budget":
-            budget = values["activation_checkpoint.memory_budget"]
-            self.unread.append(
-                f"activation-checkpoint:memory-budget ({budget}): read as selective, though the"
-                " compiler picks what is recomputed"
-            )
+            name = "activation_checkpoint.memory_budget"
+            reason = "the compiler picks what is recomputed, which is read as selective"
+            self.settings.reserve(name, reason, "use activation-checkpoint:selective or :full")
         return {"recompute": "selective" if policy == "memory-budget" else policy}
 
     def _pipeline(
@@ -349,7 +358,8 @@ class _Reader:
         written = values[name]
         schedule, is_same = self.stops.attempt(partial(_schedule, written), ("1f1b", True))
         if not is_same:
-            self.unread.append(f"{shown(name, written)} (read as {schedule}, the nearest)")
+            reason = f"this schedule is not described, and read as {schedule}, the nearest"
+            self.settings.reserve(name, reason, "use a schedule that is: 1F1B or Interleaved1F1B")
         default_chunks = 1 if schedule in ("1f1b", "afab") else 2
         num_layers = config.get("layers")
         unknown: tuple[int, tuple[int, ...] | None] = (default_chunks, None)
@@ -357,7 +367,8 @@ class _Reader:
             lambda: read_split(values, num_layers, pp, default_chunks), unknown
         )
         if split is None and (PER_STAGE in self.given or NAMES in self.given):
-            self.unread.append(f"{shown(PER_STAGE, values[PER_STAGE])} (layers are not known)")
+            reason = "how the layers of the model are split is not known without their number"
+            self.settings.reserve(PER_STAGE, reason, "name a --config of torchtitan's own")
         layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": of_rank}
         if split is not None:
             layout["balanced"] = len(set(split)) > 1
@@ -391,10 +402,11 @@ class _Reader:
             means_fsdp = name in self.given or layout["offload_optimizer"]
             is_sharded = is_sharded or layout["cp"] > 1 or means_fsdp
         elif layout["cp"] > 1 and not is_sharded:
-            self.unread.append(
-                "parallelism.data_parallel_shard_degree=1 with replicas and context parallelism:"
-                " parameters are sharded over context parallelism, and read as whole"
+            reason = (
+                "with replicas and context parallelism, parameters are sharded over context"
+                " parallelism, and read as whole"
             )
+            self.settings.reserve(_SHARDS, reason, "use a degree of 2 or more")
         if not is_sharded:
             return {"zero_stage": 0}
         return {"zero_stage": 3, "reshard": reshards}
@@ -417,7 +429,8 @@ class _Reader:
         if values["training.dtype"] == "bfloat16" and precision != "fp32":
             workload["master_weights"] = False
         elif values["training.dtype"] == "bfloat16":
-            self.unread.append("training.dtype=bfloat16 (parameters have 16 bits; read as 32)")
+            reason = "parameters have 16 bits where products have 32, and are read as 32"
+            self.settings.reserve("training.dtype", reason, "use float32 for both, or bfloat16")
         if values["debug.moe_force_load_balance"]:
             workload["routing"] = "balanced"
         batch = self._global_batch(values, layout)
@@ -438,10 +451,10 @@ class _Reader:
         self.stops.attempt(partial(_require_multiple, name, batch, step, _OF_STEP), None)
         batch = batch or step
         if layout["pp"] > 1 and batch > step:
-            self.unread.append(
-                f"training.local_batch_size={local} (the pipeline fills and drains {batch // step}"
-                " times a step; read as once)"
-            )
+            times = batch // step
+            reason = f"the pipeline fills and drains {times} times a step, and is read as once"
+            cure = f"use {local * times}, so that all micro-batches pass it at once"
+            self.settings.reserve("training.local_batch_size", reason, cure)
         return batch
 
     def _stack(
@@ -451,8 +464,7 @@ class _Reader:
         config: Mapping[str, Any],
         older: earlier.Settings | None,
     ) -> dict[str, Any]:
-        version = self.version or (older.release if older else None)
-        release = known_release(NAME, version, self.unread)
+        release = known_release(NAME, self.version or (older.release if older else None))
         said = {**config.get("sets", {}), **self.given}
         components = values["compile.components"]
         compiles = values["compile.enable"]

@@ -15,11 +15,11 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.switches import as_launched, launch_arguments
 from models.spec.workload import Workload
-from service.formats.launch.field_table import field_table
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.torchtitan.pipeline import SCHEDULES, named_split, split_settings
+from service.formats.settings.field_table import field_table
 
 NAME = "torchtitan"
 FRAMEWORK = "torchtitan"

@@ -82,8 +82,8 @@ def _document(text: str) -> dict[str, Any] | None:
 
 
 _COMMAND = re.compile(
-    r"^(?![ \t]*#)[^\n]*?(?:\b(?:accelerate(?:-launch)?|deepspeed|torchrun|axolotl|llamafactory-cli|lmf|trl"
-    r"|swift|megatron)\s|\bpython[\d.]*\s|<<-?)",
+    r"^(?![ \t]*#)[^\n]*?(?:\b(?:accelerate(?:-launch)?|deepspeed|torchrun|axolotl"
+    r"|llamafactory-cli|lmf|trl|swift|megatron)\s|\bpython[\d.]*\s|<<-?)",
     re.ASCII | re.MULTILINE,
 )
 """A line that starts something, or writes a file."""
@@ -126,9 +126,10 @@ def _of_command(command: Started, files: Files) -> Launched:
         made.settings |= _sent(made, name, name)
     own = settings_of(given)
     for flag in ("config", "config_file"):
-        if isinstance(name := own.get(flag), str) and dialect != "axolotl":
+        file = own.get(flag)
+        if isinstance(file, str) and dialect != "axolotl":
             del own[flag]
-            made.settings |= _sent(made, f"--{flag} {name}", name)
+            made.settings |= _sent(made, f"--{flag} {file}", file)
     made.settings |= own
     if dialect == "transformers" and _dialect_of(made.settings) != "deepspeed":
         made.dialect = _dialect_of(made.settings)

@@ -314,7 +314,9 @@ class _Reader:
         """The release whose defaults are taken: the one that is asked for where it is known. That
         of a tool is none of the stack."""
         is_own = self.launched.dialect in DIALECTS
-        return self.version if self.version in releases(stack) and not is_own else newest
+        if self.version is None or is_own or self.version not in releases(stack):
+            return newest
+        return self.version
 
     def _stack(
         self,
@@ -342,7 +344,10 @@ class _Reader:
                 continue
             del given[name]
             if str(value).lower() not in _USUAL[name]:
-                arguments.reserve(name, "this kernel is not described", _GIVE_KERNEL[name])
+                reason = "this kernel is not described"
+                answer = _GIVEN_AS[name]
+                cure = f"give {answer}" if answer else "leave it out, which takes more memory"
+                arguments.reserve(name, reason, cure, answered_by=answer)
         release = self._release(stack, "")
         found = set_switches(given, stack, release, {"zero_stage": 3, **layout}) | fields
         experts = given.get("experts_implementation")
@@ -445,13 +450,14 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
     "loss_type": ("nll",),
 }
 """Their values that are what a stack does anyway."""
-_GIVE_KERNEL = {
-    "attn_implementation": "give stack.attention_kernel",
-    "use_liger_kernel": "give stack.loss",
-    "torch_compile": "give stack.launch",
-    "tiled_mlp": "leave it out, which takes more memory",
-    "loss_type": "give stack.loss and stack.loss_chunks",
+_GIVEN_AS = {
+    "attn_implementation": "stack.attention_kernel",
+    "use_liger_kernel": "stack.loss",
+    "torch_compile": "stack.launch",
+    "tiled_mlp": "",
+    "loss_type": "stack.loss",
 }
+"""The members of a request that say the same."""
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "flash_attention_4": {"attention_kernel": "flash4"},
 }

@@ -47,8 +47,8 @@ def read_workload(
 
 def checkpoints(settings: Settings) -> bool:
     """Whether every layer is computed again in backward."""
-    names = ("gradient_checkpointing", "activation_checkpointing")
-    return any([settings.truth(name) for name in names])
+    is_on = settings.truth("gradient_checkpointing")
+    return settings.truth("activation_checkpointing") or is_on
 
 
 def offloads_activations(settings: Settings) -> bool:
@@ -91,7 +91,8 @@ def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     known = settings.table.facts["optimizers"].get(written)
     if known is None:
         reason = "how much this optimizer keeps of a parameter is not described"
-        settings.reserve("optim", reason, "give workload.optimizer in place of it")
+        cure = "give workload.optimizer in place of it"
+        settings.reserve("optim", reason, cure, answered_by="workload.optimizer")
         return {}
     optimizer, *note = known
     assumed += [f"optim {written}: {each}" for each in note]

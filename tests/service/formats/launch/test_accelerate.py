@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import Invalid
-from service.formats.launch.trainer import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.job import Inexpressible
 from service.formats.launch.recognition import other_format
+from service.formats.launch.trainer import reader as accelerate_reader
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 
 PROBLEM = problem_of("fsdp")

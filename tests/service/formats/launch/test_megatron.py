@@ -633,11 +633,10 @@ def test_what_is_not_read_is_listed_and_what_does_not_matter_is_ignored() -> Non
         LLAMA + "--lr 3e-4 --data-path $DATA --tensorboard-dir logs --hidden-dropout 0.0"
         " --attention-dropout 0.1 --fp32-residual-connection --tensor-model-paralel-size 4 --foo"
     )
-    assert reading.unread == (
-        "--tensor-model-paralel-size 4 (unknown; did you mean --tensor-model-parallel-size?)",
-        "--foo",
-        "--fp32-residual-connection",
-    )
+    assert [one.setting for one in reading.reservations] == ["--fp32-residual-connection", "--foo"]
+    (misspelt,) = reading.stops
+    assert (misspelt.setting, misspelt.value) == ("--tensor-model-paralel-size", "4")
+    assert misspelt.meant == "--tensor-model-parallel-size"
     assert "--data-path $DATA" in reading.ignored
     assert "--lr 3e-4" in reading.ignored
 
@@ -666,8 +665,9 @@ def test_multi_token_prediction_on_a_stage_of_its_own_is_listed() -> None:
     reading = megatron_reader.read(LLAMA + arguments)
     assert reading.layout["balanced"]
     assert "layers_per_chunk" not in reading.layout
-    (unread,) = reading.unread
-    assert unread.startswith("--pipeline-model-parallel-layout Et*40|t*40|m|L (multi-token")
+    (unread,) = reading.reservations
+    assert unread.setting == "--pipeline-model-parallel-layout Et*40|t*40|m|L"
+    assert unread.reason.startswith("multi-token")
 
 
 @pytest.mark.parametrize(

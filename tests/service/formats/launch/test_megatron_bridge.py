@@ -96,11 +96,10 @@ def test_a_wrong_override_is_named(text: str, value: str, rule: str) -> None:
 def test_unknown_overrides_are_listed() -> None:
     text = "model.tensor_model_paralel_size=4 train.micro_batch_size=1 logger.log_interval=1"
     reading = megatron_bridge_reader.read(text)
-    assert reading.unread == (
-        "model.tensor_model_paralel_size=4 (unknown; did you mean"
-        " model.tensor_model_parallel_size?)",
-    )
-    assert reading.ignored == ("logger.log_interval=1",)
+    (misspelt,) = reading.reservations
+    assert misspelt.setting == "model.tensor_model_paralel_size = 4"
+    assert misspelt.cure == "did you mean model.tensor_model_parallel_size?"
+    assert reading.ignored == ("logger.log_interval = 1",)
 
 
 def test_stops_are_told_in_fields() -> None:
@@ -140,6 +139,7 @@ def test_what_makes_no_adapters_is_refused() -> None:
 
 def test_parts_of_a_model_that_are_not_read_are_listed() -> None:
     text = "train.micro_batch_size=1 model.freeze_vision_model=false"
-    assert "model.encoder" in megatron_bridge_reader.read(text).unread[0]
+    (encoder,) = megatron_bridge_reader.read(text).reservations
+    assert "model.encoder" in encoder.cure
     packed = megatron_bridge_reader.read("-mb 1 dataset.enable_offline_packing=true")
-    assert packed.unread == ("dataset.enable_offline_packing=True",)
+    assert "attention then does not cross documents" in packed.reservations[0].reason

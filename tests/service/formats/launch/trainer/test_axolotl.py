@@ -177,7 +177,7 @@ def test_what_changes_nothing_is_passed_over() -> None:
             "rl": None,
         }
     )
-    assert not (found.reservations or found.warnings or found.stops)
+    assert [*found.reservations, *found.warnings, *found.stops] == []
 
 
 def test_an_unknown_key_is_a_warning_with_its_nearest() -> None:

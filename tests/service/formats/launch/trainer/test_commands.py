@@ -52,7 +52,7 @@ def test_arguments_of_the_trainer_fill_in_a_document_of_deepspeed() -> None:
     assert found.layout | expected == found.layout
     assert found.workload["precision"] == "bf16"
     assert found.model == {"name": "qwen3-8b"}
-    assert not (found.reservations or found.stops)
+    assert [*found.reservations, *found.stops] == []
 
 
 def test_dashes_and_underscores_are_the_same() -> None:

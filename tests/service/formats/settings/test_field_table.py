@@ -7,7 +7,8 @@ import pytest
 
 from models.errors import Invalid
 from models.spec import catalogue
-from service.formats.launch.field_table import Field, field_table
+from service.formats.settings.field import Field
+from service.formats.settings.field_table import field_table
 from tests.paths import SHARED
 
 FIELDS = SHARED / "launch_fields"
@@ -97,5 +98,5 @@ def test_values_of_another_type_are_refused(kind: str, written: str) -> None:
 
 
 def test_a_setting_that_changes_nothing_may_be_a_variable() -> None:
-    field = Field(name="steps", kind="int", default=1, use="ignored")
+    field = Field(name="steps", kind="int", default=1, use="no_account")
     assert field.parse("$STEPS") == "$STEPS"

@@ -1,0 +1,30 @@
+"""Releases of frameworks whose defaults are known."""
+
+from __future__ import annotations
+
+import re
+
+from models.errors import Invalid
+from models.spec.switches import releases
+
+_RELEASE = re.compile(r"(?:core_)?[rv]?(\d{1,4}(?:\.\d{1,4}){0,3})", re.ASCII)
+
+
+def known_release(stack_id: str, version: str | None) -> str | None:
+    """The release whose defaults hold for a version: itself, or the last one before that is known,
+    or the first where none is; None, which is the newest, without a version. Raises Invalid for
+    what is no version."""
+    if version is None:
+        return None
+    known = releases(stack_id)
+    asked = _numbers(version)
+    if not asked:
+        rule = f"must be a release such as {', '.join([*known][-3:])}"
+        raise Invalid("launch.version", version, rule)
+    earlier = [release for release in known if _numbers(release) <= asked]
+    return earlier[-1] if earlier else next(iter(known), None)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = _RELEASE.match(version)
+    return tuple(map(int, match.group(1).split("."))) if match else ()

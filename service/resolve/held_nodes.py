@@ -1,0 +1,49 @@
+"""The cluster that the nodes of an allocation make, of which a job uses every chip."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from models.errors import Invalid
+from service.resolve.resolution import Resolver
+from service.schemas.allocation import AllocationFields
+from service.schemas.cluster import ClusterFields, ClusterPreset
+
+
+def on_held_nodes(
+    resolver: Resolver,
+    cluster: ClusterPreset | ClusterFields,
+    allocation: AllocationFields | None,
+) -> ClusterPreset | ClusterFields:
+    """Returns the cluster with as many chips as the nodes have, and as many in each scale-up domain
+    as every one of theirs is a multiple of. Raises Invalid where the nodes contradict each other
+    or the cluster."""
+    if allocation is None:
+        return cluster
+    _require_distinct(allocation)
+    held = allocation.chips
+    if cluster.num_chips is not None and cluster.num_chips > held:
+        rule = f"is more than the {held} chips of the allocation: leave it out"
+        raise Invalid("cluster.num_chips", cluster.num_chips, rule)
+    sized = cluster.model_copy(update={"num_chips": cluster.num_chips or held})
+    fabric = resolver.cluster(sized).cluster.fabric
+    if fabric.torus is not None:
+        rule = f"is of fabric {fabric.id}, a torus, whose slices are whole: leave it out"
+        raise Invalid("allocation", None, rule)
+    chips_of_domain = Counter[str]()
+    for node in allocation.build():
+        chips_of_domain[node.domain] += node.chips
+    together = math.gcd(*chips_of_domain.values())
+    if sized.chips_per_domain is not None or fabric.domain is None or together >= fabric.domain:
+        return sized
+    return sized.model_copy(update={"chips_per_domain": together})
+
+
+def _require_distinct(allocation: AllocationFields) -> None:
+    names = set[str]()
+    for index, node in enumerate(allocation.nodes):
+        if node.name in names:
+            rule = "is the name of an earlier node too"
+            raise Invalid(f"allocation.nodes[{index}].name", node.name, rule)
+        names.add(node.name)
