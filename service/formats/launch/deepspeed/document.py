@@ -84,7 +84,14 @@ def stop_at_unknown(settings: Settings) -> None:
             rule = f"is no setting of DeepSpeed {settings.table.release}, which stops at it"
             rule += f": did you mean {near}?" if near else ": leave it out"
             settings.stops.append(
-                Stop(setting=name, value=settings.given.pop(name), rule=rule, cure=near or "")
+                Stop(
+                    setting=name,
+                    value=settings.given.pop(name),
+                    rule=rule,
+                    cure=near or "",
+                    meant=near or "",
+                    is_of_name=True,
+                )
             )
 
 
