@@ -37,6 +37,8 @@ TRAINER_TABLES = (
     "transformers", "axolotl", "llama_factory", "llama_factory_v1", "ms_swift", "megatron_swift",
 )  # fmt: skip
 """The tables of tools whose files the reader of accelerate takes."""
+_OF_TRAINER = ("accelerate", "deepspeed")
+"""The formats of tools around the Trainer, whose reader tells which of the two a text is."""
 _FEWEST = 2
 """Settings of another format, of a text that has so many, that tell of it."""
 
@@ -46,9 +48,11 @@ def other_format(format_: str, text: str) -> str | None:
     as many. None where the text may be of that format, or is of none."""
     names = _names(text)
     found = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
-    if _FLAG.search(text) and not _ACCELERATE.search(text):
+    if _FLAG.search(text) and not _ACCELERATE.search(text) and format_ not in _OF_TRAINER:
         found["accelerate"] = 0  # whose flags are those of any script of transformers
     likely = max(found, key=lambda name: found[name])
+    if format_ in _OF_TRAINER and likely in _OF_TRAINER:
+        return None  # one reader takes both
     is_other = found[likely] > 2 * found[format_] and found[likely] >= min(_FEWEST, len(names))
     return likely if is_other else None
 
