@@ -37,6 +37,16 @@ TRAINER_TABLES = (
     "transformers", "axolotl", "llama_factory", "llama_factory_v1", "ms_swift", "megatron_swift",
 )  # fmt: skip
 """The tables of tools whose files the reader of accelerate takes."""
+_TOOL = re.compile(
+    r"\b(?:axolotl|llamafactory-cli|lmf|trl|swift|megatron)\s+(?:train|sft|pt|rlhf|dpo|grpo|kto)\b",
+    re.ASCII,
+)
+"""A command of a tool around the Trainer."""
+_MARKS_OF_TRAINER = {
+    "model_name_or_path", "per_device_train_batch_size", "base_model", "finetuning_type",
+    "tuner_type", "train_type", "deepspeed", "deepspeed_config",
+}  # fmt: skip
+"""Settings of which each tells of a tool around the Trainer."""
 _OF_TRAINER = ("accelerate", "deepspeed")
 """The formats of tools around the Trainer, whose reader tells which of the two a text is."""
 _FEWEST = 2
@@ -48,7 +58,9 @@ def other_format(format_: str, text: str) -> str | None:
     as many. None where the text may be of that format, or is of none."""
     names = _names(text)
     found = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
-    if _FLAG.search(text) and not _ACCELERATE.search(text) and format_ not in _OF_TRAINER:
+    if format_ in _OF_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
+        return None
+    if _FLAG.search(text) and not _ACCELERATE.search(text):
         found["accelerate"] = 0  # whose flags are those of any script of transformers
     likely = max(found, key=lambda name: found[name])
     if format_ in _OF_TRAINER and likely in _OF_TRAINER:
