@@ -22,11 +22,11 @@ from service.formats.launch.deepspeed.document import (
 from service.formats.launch.documents import flat, read_document
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
 from service.formats.launch.shell_script import PATH
-from service.formats.launch.switch_settings import set_switches, values_of_switches
 from service.formats.launch.trainer.deepspeed_arguments import filled, of_plugin
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer
 from service.formats.launch.trainer.files import NO_FILES, Files
 from service.formats.launch.trainer.fsdp_arguments import with_fsdp
+from service.formats.launch.trainer.kernels import read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
 from service.formats.launch.trainer.models import NamedModel, named_model
@@ -215,7 +215,7 @@ class _Reader:
         if is_open:
             layout.pop("zero_stage", None)  # of a document that was not sent
         self._size(layout, num_ranks)
-        stack = self._stack(settings, arguments, _DEEPSPEED, layout)
+        stack = self._switches(settings, arguments, _DEEPSPEED, layout)
         check_reduction(settings, stack)
         says_ranks = "data_parallel_size" in full
         devices = num_ranks or num_devices(layout)
@@ -271,7 +271,7 @@ class _Reader:
         elif steps is None and micro is not None:
             steps = 1
             self.unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
-        switches = self._stack(settings, settings, stack, layout) if stack == "fsdp" else {}
+        switches = self._switches(settings, settings, stack, layout) if stack == "fsdp" else {}
         return self._finished(
             LaunchReading(
                 format=_ACCELERATE,
@@ -318,42 +318,17 @@ class _Reader:
             return newest
         return self.version
 
-    def _stack(
+    def _switches(
         self,
-        settings: Settings,
+        document: Settings,
         arguments: Settings,
         stack: str,
         layout: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """The switches of the stack by the settings of a document and of the Trainer."""
-        given = {**settings.given, **arguments.given}
-        known = values_of_switches(stack)
-        fields: dict[str, Any] = {}
-        for name in _KERNELS:
-            value = given.get(name)
-            if value is None or str(value).lower() in known.get(name, ()):
-                continue
-            if str(value).lower() in _FIELDS:
-                fields |= _FIELDS[str(value).lower()]
-                del given[name]
-                continue
-            other = _LIKE_KERNELS.get(str(value).lower())
-            if other in known.get(name, ()):
-                self.assumed.append(f"{name} {value} is counted as {other}")
-                given[name] = other
-                continue
-            del given[name]
-            if str(value).lower() not in _USUAL[name]:
-                reason = "this kernel is not described"
-                answer = _GIVEN_AS[name]
-                cure = f"give {answer}" if answer else "leave it out, which takes more memory"
-                arguments.reserve(name, reason, cure, answered_by=answer)
+        """Fields of the stack by the settings of a document and of the Trainer."""
+        given = {**document.given, **arguments.given}
         release = self._release(stack, "")
-        found = set_switches(given, stack, release, {"zero_stage": 3, **layout}) | fields
-        experts = given.get("experts_implementation")
-        if experts is not None:
-            found["experts_at_once"] = str(experts).lower() != "eager"
-        return found
+        return read_switches(given, arguments, stack, release, layout, self.assumed)
 
     def _finished(
         self,
@@ -438,32 +413,3 @@ def trainer_table(dialect: str) -> FieldTable:
         facts={**own.facts, **theirs.facts},
         unknown="stops" if dialect == "trl" else "open",
     )
-
-
-_KERNELS = ("attn_implementation", "use_liger_kernel", "torch_compile", "tiled_mlp", "loss_type")
-"""Settings that choose kernels, which are switches of a stack."""
-_USUAL: Mapping[str, tuple[str, ...]] = {
-    "attn_implementation": ("sdpa", "auto"),
-    "use_liger_kernel": ("false",),
-    "torch_compile": ("false", "auto"),
-    "tiled_mlp": ("false",),
-    "loss_type": ("nll",),
-}
-"""Their values that are what a stack does anyway."""
-_GIVEN_AS = {
-    "attn_implementation": "stack.attention_kernel",
-    "use_liger_kernel": "stack.loss",
-    "torch_compile": "stack.launch",
-    "tiled_mlp": "",
-    "loss_type": "stack.loss",
-}
-"""The members of a request that say the same."""
-_FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "flash_attention_4": {"attention_kernel": "flash4"},
-}
-"""Kernels that no switch names, as fields of the stack."""
-_LIKE_KERNELS = {
-    "xformers": "flash_attention_2",
-    "flash_attention_2_hub": "flash_attention_2",
-}
-"""Kernels that are counted as others."""
