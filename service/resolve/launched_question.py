@@ -108,7 +108,7 @@ def launched_question(
     with joining.blaming_launch():
         resolved = resolver.resolve(question)
     read = LaunchRead(
-        format=launch.format,
+        format=reading.format,
         framework=reading.framework,
         version=reading.version,
         unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in reading.unread[:_MOST_UNREAD]],
@@ -118,7 +118,7 @@ def launched_question(
             *(truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]),
         ],
         ignored_count=len(reading.ignored),
-        assumed=[*_version_assumed(launch, reading), *assumed],
+        assumed=[*_version_assumed(launch, reading), *reading.assumed, *assumed],
     )
     return LaunchedQuestion(
         question,
@@ -511,6 +511,8 @@ class _Joining:
     def _missing(self, name: str) -> Invalid:
         """What neither the launch nor the request says, and where to write it."""
         part, *steps = name.split(".")
+        if name in self.reading.asks:
+            return Invalid(name, None, f"is required: {self.reading.asks[name]}")
         beside = "…"
         for step in reversed(steps):
             beside = f'{{"{step}": {beside}}}'

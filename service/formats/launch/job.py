@@ -188,6 +188,10 @@ class LaunchReading:
     unwritten: Mapping[str, str] = field(default_factory=dict)
     """Of values that are here and that nobody wrote, by their field, such as workload.seq_len or
     num_micro_batches: where they come from, in words."""
+    assumed: tuple[str, ...] = ()
+    """What is counted as something else than it is, in words."""
+    asks: Mapping[str, str] = field(default_factory=dict)
+    """By part: what is named and not known here, and what to send."""
     stops: tuple[Stop, ...] = ()
     """What is read, but the framework refuses, beyond the rules of layouts."""
     reservations: tuple[Reservation, ...] = ()
