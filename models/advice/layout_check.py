@@ -270,7 +270,7 @@ def _all_broken(problem: Problem, layout: Layout | None) -> tuple[BrokenRule, ..
 def _broken(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
     field = rule.blamed_field(problem, layout)
     is_of_batch = field == BATCH_FIELD
-    knob = None if is_of_batch else field.removeprefix("layout").lstrip(".") or None
+    knob = rule.blamed_knob(problem, layout)
     of_batch = [] if knob == "micro_batch" else _cures_of_batch(problem, layout, rule)
     of_knobs = [*_cures_of_knobs(problem, layout, rule, knob)]
     return BrokenRule(

@@ -123,13 +123,14 @@ class Checks:
             profile = requested_profile(rows, request.profile)
             if isinstance(request, CheckRequest):
                 resolved = resolver.resolve(request)
+                completed = request.layout.with_stack_defaults(resolved.problem)
                 return _ResolvedRequest(
                     question=request,
-                    resolved=resolved,
+                    resolved=resolved.for_layouts([completed.build()]),
                     profile=profile,
                     place="layout",
                     given=request.layout,
-                    completed=request.layout.with_stack_defaults(resolved.problem),
+                    completed=completed,
                     format=format_of_stack(resolved.problem.stack.id),
                     read=None,
                     min_fit_probability=request.constraints.build().min_fit_probability,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from models.layouts.rules import require_legal
+from models.layouts.rules import lifted, require_legal
 from models.prediction.timeline import chrome_trace, timeline
 from service.resolve.answered_layout import (
     StoredLayout,
@@ -39,6 +39,7 @@ class Timelines:
             profile = requested_profile(rows, ProfileWanted(**answered.profile.model_dump()))
             problem = Resolver(rows).resolve(answered.question).problem
         layout = answered.layout.build()
+        problem = lifted(problem, layout)
         require_legal(problem, layout)  # an answer may be older than a rule
         drawn = timeline(problem, profile, layout, query.micro_batches)
         if query.format == "chrome":

@@ -32,6 +32,12 @@ def _flag(field: str) -> Callable[[Any], Changes]:
     return lambda value: {field: bool(value)}
 
 
+def _graphs(value: Any) -> Changes:
+    """How much of a step is captured. A run that was captured whole had experts of a fixed size."""
+    extent = _GRAPHS[value]
+    return {"moe_graphs": extent, "static_experts": extent == "full"}
+
+
 def _named(field: str, words: Mapping[Any, Any]) -> Callable[[Any], Changes]:
     """A switch whose words stand for values of a field; others change nothing."""
     return lambda value: {field: words[value]} if value in words else {}
@@ -54,12 +60,14 @@ _READERS: dict[str, Callable[[Any], Changes]] = {
     "grouped_gemm": lambda value: {"experts_at_once": value is not False},
     "router_fusion": _flag("fused_routing"),
     "fused_loss": lambda value: {"loss": "fused"} if value else {},
+    "liger": lambda value: {"loss": "fused_linear", "fused": True} if value else {},
+    "param_offload": _flag("parameters_on_host"),
     "gradient_bytes": lambda value: {"gradient_bytes": float(value)},
     "reduce_dtype": _named("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
     "fp8_param_gather": _gathers_fp8,
     "fp8_all_gather": _gathers_fp8,
     "fp8_recipe": _named("fp8_scaling", {"tensorwise": "tensorwise", "rowwise": "rowwise"}),
-    "cuda_graphs": _named("moe_graphs", _GRAPHS),
+    "cuda_graphs": _graphs,
 }
 """By name of a switch. Those that are not here are read elsewhere, or change nothing that the
 models tell apart."""

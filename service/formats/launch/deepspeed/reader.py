@@ -39,6 +39,7 @@ _BATCH_KEYS = (
 )  # fmt: skip
 _NAMES_FILE = re.compile(r"(?<![\w-])(--deepspeed(?:[_-]config)?)[ =]+([^\s'\"-][^\s'\"]*)")
 """A flag that says where the document is."""
+_PARAMETERS = "zero_optimization.offload_param.device"
 _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
@@ -67,6 +68,8 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
     release = known_release(settings, NAME, version, RELEASE)
     switches = take_switches(settings, NAME, release, layout)
     _check_reduction(settings, switches)
+    if said.get(_PARAMETERS) == "nvme":
+        settings.unread.append(f"{shown(_PARAMETERS, 'nvme')} (read as cpu)")
     known = facts(NAME)
     unread, ignored = settings.rest(known["ignored"], known["defaults"])
     return LaunchReading(
