@@ -46,10 +46,11 @@ SCORE_PASSES = {"unfused": 10.0, "fused_softmax": 5.0}
 dropout one by one, or all at once."""
 LOSS_TRAFFIC = {"fused": 16, "fused_linear": 8, "compiled": 16, "pytorch": 40, "stepwise": 52}
 """Bytes of memory traffic per fp32 logit. One kernel writes it, reads it for its maximum and sum,
-writes a gradient and reads that; Liger does so with logits of 16 bits. PyTorch's cross-entropy converts it (6 bytes), takes log-softmax
-(12), clears a gradient (4), fills it (12) and converts that (6). Step by step, as Megatron-LM's
-vocab_parallel_cross_entropy does unless told otherwise: converted (6), maximum (4), subtracted (8),
-exponent (8), sum (4), divided (8); backward scaled (8) and converted (6)."""
+writes a gradient and reads that; Liger does so with logits of 16 bits. PyTorch's cross-entropy
+converts it (6 bytes), takes log-softmax (12), clears a gradient (4), fills it (12) and converts
+that (6). Step by step, as Megatron-LM's vocab_parallel_cross_entropy does unless told otherwise:
+converted (6), maximum (4), subtracted (8), exponent (8), sum (4), divided (8); backward scaled (8)
+and converted (6)."""
 LOSS_MEMORY = {
     # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for
     # logits)

@@ -65,7 +65,7 @@ MEMORY = (
 )  # fmt: skip
 PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, LOGITS, RUNTIME, FRAGMENTATION = range(len(MEMORY))
 HOST_GRADIENT_BYTES = 4.0
-"""Of a gradient that is added up on the host (DeepSpeed runtime/zero/stage_1_and_2.py and stage3.py:
+"""Of a gradient that is added up on the host (DeepSpeed runtime/zero/stage_1_and_2.py, stage3.py:
 fp32 partitions; FSDP keeps fp32 shards)."""
 
 

@@ -191,7 +191,7 @@ def _explain(
         layout=asked.shown_layout,
         prediction=prediction and CheckedPrediction.of(prediction),
         fits=prediction
-        and FitAnswer.of(prediction, [_change(asked, change) for change in check.fitting]),
+        and FitAnswer.of(check, prediction, [_change(asked, change) for change in check.fitting]),
         best=check.best and BestAnswer.of(check, check.best, cluster),
         first_change=check.first_change and _change(asked, check.first_change),
         warnings=[WarningAnswer.of(warning) for warning in warnings],
@@ -224,6 +224,7 @@ def _broken_rule(asked: _ResolvedRequest, broken: BrokenRule) -> BrokenRuleAnswe
     value = workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
         name=broken.rule.name,
+        kind=broken.rule.kind,
         field=asked.place if step is None else f"{asked.place}.{step}",
         setting=setting,
         value=value if broken.knob is None else getattr(asked.completed, broken.knob),
