@@ -726,7 +726,7 @@ def _has_axis(p: Problem, axis: str) -> bool:
 def _degrees_message(p: Problem, x: Layout) -> str:
     s = p.stack
     lacks = [axis for axis in _LIMITED_AXES if not _has_axis(p, axis)]
-    limits = [f"{' and '.join(lacks)} 1 only"] if lacks else []
+    limits = [f"{', '.join(lacks)} 1 only"] if lacks else []
     if not s.context_in_pipeline:
         limits.append("cp 1 beside a pipeline")
     if s.tensor_alone:
