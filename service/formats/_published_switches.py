@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.errors import Invalid
+from models.spec.stack import Stack
 
 Changes = dict[str, Any]
 
@@ -23,6 +24,9 @@ _ATTENTION_KERNELS = {
     "flash-2": "flash2",
 }
 """Other words, such as "flash", leave the version open, or name what the chip's best kernel is."""
+_BEST_KERNELS = {"flash-3": "flash3", "flash-4": "flash4"}
+"""Words that name the best kernel of a chip, for stacks that take another unless told otherwise."""
+_LOADED_BY_TRANSFORMERS = ("deepspeed", "fsdp")
 _GRAPHS = {"none": "none", "partial": "partial", "full": "full", "on": "full"}
 """How much of a step is captured, by the extent that is stated."""
 
@@ -78,10 +82,13 @@ _NOT_DESCRIBED = {"packed_experts": "how the weights of experts lie in memory is
 that states one is refused."""
 
 
-def stated_switches(training: Mapping[str, Any]) -> Changes:
-    """The fields of the stack that the switches of a run say. Raises Invalid for a switch that the
+def stated_switches(training: Mapping[str, Any], stack: Stack) -> Changes:
+    """The fields of a stack that the switches of a run say. Raises Invalid for a switch that the
     models lack, and for a word that is not known of CUDA graphs."""
     changes: Changes = {}
+    kernel = (training.get("switches") or {}).get("attention")
+    if kernel in _BEST_KERNELS and stack.id in _LOADED_BY_TRANSFORMERS:
+        changes["attention_kernel"] = _BEST_KERNELS[kernel]
     for name, value in (training.get("switches") or {}).items():
         if name in _NOT_DESCRIBED:
             raise Invalid(f"training.switches.{name}", value, _NOT_DESCRIBED[name])

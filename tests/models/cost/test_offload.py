@@ -147,7 +147,7 @@ def test_a_published_run_of_256k_tokens_fits_as_it_did() -> None:
     (stas00/ml-engineering insights/when-to-upgrade-gpus)."""
     problem = asked("llama-3.1-8b", 262144, **FLASH_AND_LIGER)
     needed = float(predicted(problem, OFFLOADED).needed_bytes[0]) / GIB
-    assert 100 < needed < 150
+    assert 0.7 < needed / 124.5 < 1.2  # its buffers of gathered parameters are not counted
     eager = asked("llama-3.1-8b", 262144)
     assert float(predicted(eager, OFFLOADED).needed_bytes[0]) / GIB > 400
 
