@@ -355,7 +355,8 @@ class _Joining:
         usual = StackFields.model_validate({"name": base.id, **age}).build(base)
         # What a switch brings with it where somebody asks for it, a launch says or does not have.
         switches = _differing(said, usual)
-        switches |= _differing(said, changed(usual, switches))
+        given_as_values = {name: as_tuples(value) for name, value in switches.items()}
+        switches |= _differing(said, changed(usual, given_as_values))
         if not (age or switches or given):
             return base.id
         return self._validated("stack", StackFields, {"name": base.id, **given}, age | switches)
@@ -515,11 +516,7 @@ def _collected(join: Callable[[], Joined], faults: list[Invalid]) -> Joined | No
 
 def _differing(said: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
     """The fields of a stack that a launch says otherwise."""
-    return {
-        name: as_tuples(value)
-        for name, value in said.items()
-        if as_tuples(value) != getattr(stack, name)
-    }
+    return {name: value for name, value in said.items() if as_tuples(value) != getattr(stack, name)}
 
 
 def _data_parallel(layout: Mapping[str, Any]) -> int:

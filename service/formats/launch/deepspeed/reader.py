@@ -68,8 +68,11 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
     release = known_release(settings, NAME, version, RELEASE)
     switches = take_switches(settings, NAME, release, layout)
     _check_reduction(settings, switches)
-    if said.get(_PARAMETERS) == "nvme":
-        settings.unread.append(f"{shown(_PARAMETERS, 'nvme')} (read as cpu)")
+    device = said.get(_PARAMETERS)
+    if device in ("cpu", "nvme") and not layout["offload_optimizer"]:
+        settings.unread.append(f"{shown(_PARAMETERS, device)} (without the optimizer)")
+    elif device == "nvme":
+        settings.unread.append(f"{shown(_PARAMETERS, device)} (read as cpu)")
     known = facts(NAME)
     unread, ignored = settings.rest(known["ignored"], known["defaults"])
     return LaunchReading(

@@ -234,7 +234,7 @@ def test_a_command_line_is_read(text: str) -> None:
     [
         (fsdp1(fsdp_reshard_after_forward="SHARD_GRAD_OP"), "FSDP1 takes fsdp_sharding_strategy"),
         (fsdp1(fsdp_auto_wrap_policy="NO_WRAP"), "fsdp_auto_wrap_policy"),
-        ({**FSDP2, "torch_compile": True}, "torch_compile = true"),
+        ({**FSDP2, "torch_compile_mode": "max"}, "torch_compile_mode"),
         ({**FSDP2, "fsdp": "full_shard"}, 'fsdp = "full_shard"'),
         ({**FSDP2, "config_file": "fsdp.yaml"}, "config_file"),
         (
@@ -404,3 +404,11 @@ def test_a_file_of_axolotl_is_read() -> None:
     assert reading.unread == ("sample_packing = true",)
     short = "base_model: x\nadapter: lora\nlora_r: 8\nmicro_batch_size: 2\nsequence_len: 2048\n"
     assert other_format("accelerate", short) is None
+
+
+def test_arguments_of_the_trainer_set_switches() -> None:
+    arguments = {"torch_compile": True, "use_liger_kernel": True, "attn_implementation": "eager"}
+    found = read({**FSDP2, **arguments}).stack
+    assert (found["launch"], found["loss"]) == ("compiled", "fused_linear")
+    assert (found["attention_kernel"], found["fused"]) == ("unfused", True)
+    assert read({**FSDP2, "torch_compile": False}).stack["launch"] == "eager"
