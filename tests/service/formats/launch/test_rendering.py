@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from models.spec import catalogue
 from models.spec.hardware import Cluster
+from models.spec.switches import changed
 from service.formats.launch.formats import FORMATS, format_of_stack
 from service.formats.launch.job import Inexpressible, LaunchConfiguration
 from service.formats.launch.machines import Machines, slurm_options
