@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import service
-from models.layouts.rules import require_legal
+from models.layouts.rules import lifted, require_legal
 from models.prediction.timeline import Timeline, chrome_trace, timeline
 from service.identifiers import digest
 from service.resolve.answered_layout import (
@@ -53,6 +53,7 @@ class Timelines:
             profile = requested_profile(rows, ProfileWanted(**answered.profile.model_dump()))
             problem = Resolver(rows).resolve(answered.question).problem
         layout = answered.layout.build()
+        problem = lifted(problem, layout)
         require_legal(problem, layout)  # an answer may be older than a rule
         drawn: Timeline = timeline(problem, profile, layout, query.micro_batches)
         if query.format == "chrome":

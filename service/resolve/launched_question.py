@@ -18,7 +18,7 @@ from models.spec.architecture import Architecture
 from models.spec.catalogue import as_tuples
 from models.spec.hardware import Chip
 from models.spec.stack import Stack
-from models.spec.switches import releases
+from models.spec.switches import changed, releases
 from service.errors import Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
 from service.formats.launch.formats import FORMATS
@@ -107,6 +107,8 @@ def launched_question(
     question, layout, assumed = joining.joined()
     with joining.blaming_launch():
         resolved = resolver.resolve(question)
+    if not any(stop.hides_layout for stop in stops):
+        resolved = resolved.for_layouts([layout.with_stack_defaults(resolved.problem).build()])
     read = LaunchRead(
         format=reading.format,
         framework=reading.framework,
@@ -406,9 +408,10 @@ class _Joining:
         if is_dated and not age:
             age = {"version": self.reading.version}
         usual = StackFields.model_validate({"name": base.id, **age}).build(base)
-        switches = {
-            name: value for name, value in said.items() if as_tuples(value) != getattr(usual, name)
-        }
+        # What a switch brings with it where somebody asks for it, a launch says or does not have.
+        switches = _differing(said, usual)
+        given_as_values = {name: as_tuples(value) for name, value in switches.items()}
+        switches |= _differing(said, changed(usual, given_as_values))
         if not (age or switches or given):
             return base.id
         return self._validated("stack", StackFields, {"name": base.id, **given}, age | switches)
@@ -568,6 +571,11 @@ def _collected(join: Callable[[], Joined], faults: list[Invalid]) -> Joined | No
     except Refused as refused:
         faults += refused.errors
     return None
+
+
+def _differing(said: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
+    """The fields of a stack that a launch says otherwise."""
+    return {name: value for name, value in said.items() if as_tuples(value) != getattr(stack, name)}
 
 
 def _data_parallel(layout: Mapping[str, Any]) -> int:

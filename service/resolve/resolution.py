@@ -7,15 +7,17 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from models.errors import DomainError, Invalid, UnknownName
+from models.layouts.rules import lifted
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.hardware import Chip, Cluster, Fabric
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.stack import Stack
 from service.formats import huggingface
@@ -124,6 +126,12 @@ class ResolvedQuestion:
     """The question with every name pinned to its version and every default filled in."""
     quantized: bool = False
     """Whether the model was given with weights in a format for inference."""
+
+    def for_layouts(self, layouts: Iterable[Layout]) -> ResolvedQuestion:
+        """The same question for layouts that are stated: how far layouts are searched is no limit
+        of theirs."""
+        problem = reduce(lifted, layouts, self.problem)
+        return self if problem is self.problem else replace(self, problem=problem)
 
     def with_answered_problem(self, problem: Problem) -> ResolvedQuestion:
         """The same question with the problem that was answered, which may use fewer of the chips:

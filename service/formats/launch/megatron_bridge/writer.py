@@ -309,15 +309,6 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
             f" cfg.peft = {adapters_in_python(NAME, job.problem.architecture, lora)} of"
             " megatron.bridge.peft.lora in Python."
         )
-    if job.problem.architecture.is_moe and switches.get(_GRAPHS) == "full_iteration":
-        yield (
-            f"{_GRAPHS}=full_iteration captures experts too, whose numbers of tokens must then be"
-            " fixed. The recipes that capture them (perf_recipes/qwen/common.py) set"
-            " model.moe_expert_rank_capacity_factor=1.5, over which tokens are dropped,"
-            " model.moe_paged_stash=true, model.use_transformer_engine_op_fuser=true and"
-            " rng.te_rng_tracker=true with model.use_te_rng_tracker=true, beside the dispatcher"
-            " flex with hybridep: set these too, or ask with moe_graphs none."
-        )
     if switches.get(_GRAPHS) == "transformer_engine":
         yield (
             f"{_GRAPHS}=transformer_engine asks for the random numbers of Transformer Engine: set"

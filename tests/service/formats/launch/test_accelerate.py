@@ -403,3 +403,11 @@ def test_a_file_of_axolotl_is_read() -> None:
     assert (reading.framework, reading.version) == ("axolotl", "0.21.0")
     short = "base_model: x\nadapter: lora\nlora_r: 8\nmicro_batch_size: 2\nsequence_len: 2048\n"
     assert other_format("accelerate", short) is None
+
+
+def test_arguments_of_the_trainer_set_switches() -> None:
+    arguments = {"torch_compile": True, "use_liger_kernel": True, "attn_implementation": "eager"}
+    found = read({**FSDP2, **arguments}).stack
+    assert (found["launch"], found["loss"]) == ("compiled", "fused_linear")
+    assert (found["attention_kernel"], found["fused"]) == ("unfused", True)
+    assert read({**FSDP2, "torch_compile": False}).stack["launch"] == "eager"

@@ -174,6 +174,11 @@ def test_defaults_and_switches_are_those_of_the_release() -> None:
         "name": "deepspeed",
         "overlap_data": True,
         "gradient_bytes": 2,
+        "attention_kernel": "pytorch",
+        "loss": "pytorch",
+        "launch": "eager",
+        "tiled_mlp": False,
+        "parameters_on_host": False,
     }
     assert found.workload == {"precision": "fp32", "global_batch": 64}
     two = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
@@ -369,6 +374,15 @@ def test_misspelt_keys_name_the_key_that_may_be_meant() -> None:
 def test_a_key_that_deepspeed_has_is_not_taken_for_another() -> None:
     reading = read({"zero_optimization": {"offload_param": {"device": "cpu"}}})
     assert not any("did you mean" in line for line in (*reading.unread, *reading.warnings))
+
+
+def test_parameters_may_be_on_the_host_beside_the_optimizer() -> None:
+    host = {"device": "cpu", "pin_memory": True}
+    zero = {"stage": 3, "offload_optimizer": host, "offload_param": host}
+    found = read({**BATCH, "zero_optimization": zero})
+    assert found.stack["parameters_on_host"]
+    assert found.layout["offload_optimizer"]
+    assert not found.unread
 
 
 def test_a_batch_alone_is_one_micro_batch_of_each_rank() -> None:

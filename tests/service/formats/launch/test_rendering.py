@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from models.spec import catalogue
 from models.spec.hardware import Cluster
+from models.spec.switches import changed
 from service.formats.launch.formats import FORMATS, format_of_stack
 from service.formats.launch.job import Inexpressible, LaunchConfiguration
 from service.formats.launch.machines import Machines, slurm_options
@@ -379,12 +380,21 @@ def test_notes_say_what_no_setting_does() -> None:
     slice_ = notes_of("maxtext", chip="tpu-v5p", dp_shard=16, zero_stage=3)
     assert "every host of the slice" in slice_
     assert "4 hosts, where a host has 4 chips" in slice_
-    graphs = notes_of("megatron-bridge", "qwen3-30b-a3b", dp_shard=16, ep=8)
-    assert "moe_expert_rank_capacity_factor=1.5" in graphs
-    assert "capacity_factor" not in notes_of("megatron-bridge", dp_shard=16)
+    assert "dropped" not in notes_of("megatron-bridge", "qwen3-30b-a3b", dp_shard=16, ep=8)
     assert "fsdp_version is 1" in notes_of("fsdp", dp_shard=16, zero_stage=2, recompute="full")
     trainer = notes_of("deepspeed", dp_shard=16, zero_stage=3, micro_batch=2)
     assert "--per_device_train_batch_size 2 --gradient_accumulation_steps 2" in trainer
+
+
+def test_a_graph_of_a_whole_sparse_step_is_written_with_what_it_needs() -> None:
+    problem = problem_of("megatron-bridge", "qwen3-30b-a3b")
+    problem = replace(problem, stack=changed(problem.stack, {"moe_graphs": "full"}))
+    written = FORMATS["megatron-bridge"].write(job_of(problem, dp_shard=16, ep=8))
+    assert written.settings["model.cuda_graph_impl"] == "full_iteration"
+    assert written.settings["model.moe_expert_rank_capacity_factor"] == 1.5
+    assert written.settings["model.moe_flex_dispatcher_backend"] == "hybridep"
+    assert written.settings["model.moe_paged_stash"] is True
+    assert "rank capacity factor of 1.5 are dropped" in " ".join(written.notes)
 
 
 def test_a_job_on_part_of_nodes_shares_them() -> None:
