@@ -174,11 +174,22 @@ def _sharding(settings: Settings) -> dict[str, Any]:
     if settings.truth("zero_optimization.cpu_offload_param"):
         parameters = "cpu"
         settings.put(_PARAMETERS, parameters)
-    is_switch = _PARAMETERS in values_of_switches(NAME)
-    if parameters == "nvme" or (parameters == "cpu" and not is_switch):
-        cure = "judge it with cpu" if is_switch else "judge it with none, which takes more memory"
-        settings.reserve(_PARAMETERS, f"parameters on {parameters} are not described", cure)
+    if parameters in _ON_HOST:
+        _reserve_parameters(settings, str(parameters), is_alone=device not in _ON_HOST)
     return {"zero_stage": stage, "offload_optimizer": device in _ON_HOST}
+
+
+def _reserve_parameters(settings: Settings, device: str, *, is_alone: bool) -> None:
+    """Reserve parameters on the host where they are not what the stack's switch describes."""
+    if _PARAMETERS not in values_of_switches(NAME):
+        cure = "judge it with none, which takes more memory"
+        settings.reserve(_PARAMETERS, "parameters on the host are not described", cure)
+    elif is_alone:
+        reason = "parameters on the host without the optimizer are not described"
+        settings.reserve(_PARAMETERS, reason, "offload the optimizer too")
+    elif device == "nvme":
+        reason = "reads and writes of NVMe are not described"
+        settings.reserve(_PARAMETERS, reason, "judge it with cpu")
 
 
 def _recompute(settings: Settings, pp: int, *, has_trainer: bool) -> dict[str, Any]:
