@@ -7,7 +7,7 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.hardware import Chip, Cluster, Fabric
 from service.formats.launch.machines import MOST_IN_MACHINE
-from service.formats.launch.shell_words import Command, split_command
+from service.formats.shell.command import Command, split_command
 
 
 def command_in(text: str) -> Command | None:

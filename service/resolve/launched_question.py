@@ -23,7 +23,7 @@ from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, Stop
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import other_format
-from service.formats.launch.shell_words import Command
+from service.formats.shell.command import Command
 from service.json_pointers import relocate_errors
 from service.resolve.launch_assumptions import batch_values, unwritten_values
 from service.resolve.launch_nodes import chips_on_node, command_in, machine_of_nodes

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import yaml
 
 from models.errors import Invalid
-from service.formats.launch.shell_script import PATH
+from service.formats.shell.faults import PATH
 
 _MOST_CHARACTERS = 2**16
 _MOST_SHOWN = 80
@@ -26,8 +25,6 @@ _DEEPEST = 32
 _MOST_HINTS = 20
 _LIKENESS = 0.85
 """Of names that are spelt alike, from 0 to 1."""
-_WRITES_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w{0,40})", re.ASCII)
-_SHELL_VARIABLE = re.compile(r"(?<!\\)\$\{?(\w+)\}?", re.ASCII)
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -127,40 +124,6 @@ def _yaml_value(text: str) -> Any:
         elif isinstance(node, yaml.SequenceNode):
             nodes += node.value
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
-
-
-def document_in_script(text: str) -> str | None:
-    """The one document that a shell script writes into a file (cat > FILE <<END); None where a text
-    writes none, or several. Variables in it become the text of their names."""
-    found: list[list[str]] = []
-    end: str | None = None
-    for line in text.splitlines():
-        if end is None:
-            match = _WRITES_DOCUMENT.search(line)
-            if match:
-                end = match.group(1)
-                found.append([])
-        elif line.strip() == end:
-            end = None
-        else:
-            found[-1].append(line)
-    if len(found) != 1:
-        return None
-    named = _SHELL_VARIABLE.sub(r'"$\1"', "\n".join(found[0]))
-    return re.sub(r"\\([\\$`])", r"\1", named)
-
-
-def sent_document(text: str, setting: str) -> str:
-    """The document that a script writes, of which a setting names the file. Raises Invalid where
-    it writes none."""
-    written = document_in_script(text)
-    if written is None:
-        rule = (
-            "has settings that were not sent: send the text of that file, alone or in the script"
-            " that writes it (cat > FILE <<END)"
-        )
-        raise Invalid(PATH, setting, rule)
-    return written
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from models.errors import Invalid
 from models.spec.switches import releases
 from service.formats.launch.facts import facts
 from service.formats.launch.job import Stop
-from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import require_defined, undefined_variables
+from service.formats.shell.faults import PATH, require_defined, undefined_variables
 
 Use = Literal["read", "matters", "ignored"]
 _TRUE = ("true", "yes", "on")

@@ -9,7 +9,7 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases, switches_of
 from service.formats.launch.documents import Settings, shown
-from service.formats.launch.shell_script import PATH
+from service.formats.shell.faults import PATH
 
 
 def known_release(settings: Settings, stack_id: str, version: str | None, newest: str) -> str:

@@ -20,7 +20,6 @@ from service.formats.launch.documents import (
     flat,
     nested,
     read_document,
-    sent_document,
     shown,
 )
 from service.formats.launch.facts import facts
@@ -32,9 +31,12 @@ from service.formats.launch.job import (
     Stops,
     with_changes,
 )
-from service.formats.launch.shell_script import PATH, Script, read_script
-from service.formats.launch.shell_words import require_arguments_defined, unwrapped
 from service.formats.launch.switch_settings import known_release, take_switches
+from service.formats.shell.command import split_command
+from service.formats.shell.faults import PATH, require_arguments_defined
+from service.formats.shell.files import NO_FILES, LaunchFiles
+from service.formats.shell.reading import read_script
+from service.formats.shell.script import Script
 
 _COMMAND = re.compile(r"\baccelerate(?:[\w.-]*launch\b|\s+launch\b)", re.ASCII)
 _KINDS = {
@@ -68,16 +70,23 @@ _KEEPING = ("shard_grad_op", "hybrid_shard_zero2")
 _SEQUENCE_LENGTHS = ("max_seq_length", "max_length", "block_size", "cutoff_len", "seq_length")
 
 
-def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
+def read(
+    text: str,
+    version: str | None,
+    *,
+    changes: Changes = NO_CHANGES,
+    files: LaunchFiles = NO_FILES,
+) -> LaunchReading:
     """What a document or a command line says. The model and, unless a TrainingArgument says it,
     the length of sequences are not in it."""
     is_command = _COMMAND.search(text) is not None
-    document = _of_command(text) if is_command else read_document(text)
+    document = _of_command(text, files) if is_command else read_document(text)
     named = in_names_of_accelerate(dict(flat(_with_prefixes(document))))
     said = with_changes(named, changes)
     settings = Settings(said)
     if is_command:
-        settings.unread += [f"{each} (set in a branch)" for each in _script(text).in_branches]
+        command = split_command(text, files)
+        settings.unread += [f"{each} (set in a branch)" for each in command.in_branches]
     ranks = settings.whole("num_processes", least=-1)
     num_devices = ranks if ranks is not None and ranks > 0 else None
     stops = Stops()
@@ -120,29 +129,29 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
 # -- the command line
 
 
-def _of_command(text: str) -> dict[str, Any]:
+def _of_command(text: str, files: LaunchFiles) -> dict[str, Any]:
     """The settings that a command line of accelerate launch says, as its document would. Where it
     names a document, that must be in the text too; flags go before it."""
-    said = dict(_command_settings(text))
+    script = read_script(text, {}, files)
+    said = dict(_command_settings(text, script))
     file = said.pop("config_file", None)
-    if file is None:
-        return nested(said)
-    written = sent_document(text, f"--config_file {file}")
-    return nested(dict(flat(read_document(written))) | said)
+    recipe = said.pop("config", None)
+    known = files.with_written(script.written)
+    document: dict[str, Any] = {}
+    for name, setting in ((file, "--config_file"), (recipe, "--config")):
+        if name is not None:
+            document |= flat(read_document(known.text(name, f"{setting} {name}")))
+    return nested(document | said)
 
 
-def _command_settings(text: str) -> Iterator[tuple[str, str]]:
-    for statement in unwrapped(_script(text)):
-        words = statement.words
+def _command_settings(text: str, script: Script) -> Iterator[tuple[str, str]]:
+    for statement in script.statements:
+        words = [*statement.words]
         for at, word in enumerate(words):
             if word.endswith(("accelerate", "accelerate-launch", "accelerate.commands.launch")):
                 behind = at + 2 if words[at + 1 : at + 2] == ["launch"] else at + 1
                 return _settings_of(words[behind:])
     raise Invalid(PATH, text[:80], "has no command accelerate launch: send that line")
-
-
-def _script(text: str) -> Script:
-    return read_script(text, {"@": [], "*": []})
 
 
 def _settings_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from models.errors import Invalid
 from models.spec.adapters import MAX_RANK, Lora
 from service.formats.launch.documents import Settings, shown
-from service.formats.launch.shell_script import PATH
+from service.formats.shell.faults import PATH
 
 _USUAL_RANK = 16
 _ALL = "all-linear"

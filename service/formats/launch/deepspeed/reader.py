@@ -12,10 +12,8 @@ from models.layouts.factors import divisors
 from service.formats.launch.deepspeed.writer import FRAMEWORK, NAME, RELEASE
 from service.formats.launch.documents import (
     Settings,
-    document_in_script,
     flat,
     read_document,
-    sent_document,
     shown,
 )
 from service.formats.launch.facts import facts
@@ -29,8 +27,10 @@ from service.formats.launch.job import (
     in_words,
     with_changes,
 )
-from service.formats.launch.shell_script import PATH
 from service.formats.launch.switch_settings import known_release, take_switches
+from service.formats.shell.command import files_of
+from service.formats.shell.faults import PATH
+from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
 _MOST_VALUES = 4  # that a cure names
@@ -42,13 +42,19 @@ _NAMES_FILE = re.compile(r"(?<![\w-])(--deepspeed(?:[_-]config)?)[ =]+([^\s'\"-]
 _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
-def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
+def read(
+    text: str,
+    version: str | None,
+    *,
+    changes: Changes = NO_CHANGES,
+    files: LaunchFiles = NO_FILES,
+) -> LaunchReading:
     """What a document says, or the one that a script writes.
 
     The model, the sequence length and the devices are not in it, except for the number of devices
     that follows from a batch of which all three numbers are given.
     """
-    said = with_changes(dict(flat(read_document(_document(text)))), changes)
+    said = with_changes(dict(flat(read_document(_document(text, files)))), changes)
     settings = Settings(said)
     says_ranks = "data_parallel_size" in settings
     layout = _mesh(settings)
@@ -89,12 +95,16 @@ def read(text: str, version: str | None, *, changes: Changes = NO_CHANGES) -> La
     )
 
 
-def _document(text: str) -> str:
-    """The text of the document: all of it, or what a script writes. Raises Invalid for a command
-    line that only names its file."""
-    if not text.lstrip().startswith("{") and (match := _NAMES_FILE.search(text)):
-        return sent_document(text, f"{match.group(1)} {match.group(2)}")
-    return document_in_script(text) or text
+def _document(text: str, files: LaunchFiles) -> str:
+    """The text of the document: all of it, or that of the file that a command names. Raises Invalid
+    where that was not sent."""
+    if text.lstrip().startswith("{"):
+        return text
+    is_command = _NAMES_FILE.search(text) is not None or "<<" in text
+    known = files_of(text, files) if is_command else files
+    if match := _NAMES_FILE.search(text):
+        return known.text(match.group(2), f"{match.group(1)} {match.group(2)}")
+    return (known.only_text() if is_command else None) or text
 
 
 def _mesh(settings: Settings) -> dict[str, Any]:

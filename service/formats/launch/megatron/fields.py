@@ -17,8 +17,8 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.launch.facts import facts
-from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import (
+from service.formats.shell.faults import (
+    PATH,
     require_arguments_defined,
     require_defined,
     undefined_variables,

@@ -10,8 +10,8 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from service.formats.launch.field_table import Field, FieldTable, field_table, shown, suggestion
-from service.formats.launch.shell_script import PATH
 from service.formats.launch.torchtitan.writer import RECOMPUTE, TABLE
+from service.formats.shell.faults import PATH
 
 RELEASE = "0.2.2"
 _MODES = {

@@ -16,7 +16,6 @@ from service.formats.launch.accelerate import reader as accelerate_reader
 from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.documents import (
     Settings,
-    document_in_script,
     flat,
     nested,
     read_document,
@@ -131,24 +130,6 @@ def test_flags_replace_what_stands_in_their_way() -> None:
     script = "cat > a.yaml <<EOF\nfsdp_config: 5\nEOF\n"
     script += "accelerate launch --config_file a.yaml --use_fsdp --fsdp_version 2 t.py"
     assert accelerate_reader.read(script, None).layout["zero_stage"] == 3
-
-
-@pytest.mark.parametrize(
-    ("script", "document"),
-    [
-        ("cat <<END > x\na: $B\nEND\n", 'a: "$B"'),
-        ("cat <<'E'\na: ${B}\nE", 'a: "$B"'),
-        ("cat <<-E\n\ta: \\$b\n\tE", "\ta: $b"),
-        ("cat <<A\na: 1\nA\ncat <<B\nb: 1\nB", None),
-        ("echo", None),
-        ("<<a\n" * 16_000, None),
-    ],
-)
-def test_a_script_writes_one_document_or_none(script: str, document: str | None) -> None:
-    if script.startswith("<<a"):
-        assert document_in_script(script) is not None
-    else:
-        assert document_in_script(script) == document
 
 
 def test_json_is_read_as_yaml_does() -> None:
