@@ -72,6 +72,8 @@ class Commands:
                         outputs += self._output(inner)
                     elif inner.is_named and not inner.type.startswith("heredoc"):
                         behind.append(inner)
+        if any(node.type == "pipeline" for node in behind):
+            outputs.append(("/dev/null", False))  # for all of it is for the next command
         truth = self._with_input(body, _Input(text, tuple(outputs)), arguments)
         self._follow_behind(behind, text)
         return truth

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,14 @@ from service.formats.shell.faults import PATH, shortened
 _LANGUAGE = Language(tree_sitter_bash.language())
 MAX_CHARACTERS = 2**18
 """Of one text. A launch and its files have fewer; what variables make of them may have more."""
+_MOST_BARS = 1500
+"""Bars in one text: where a text has an error the parser takes memory by the square of a pipeline,
+50 MiB for so many."""
+_MOST_SECONDS = 0.5
+"""Of the processor for one text. A script of 64 KiB takes a tenth of it; texts that are made to
+take longer take minutes."""
+_CHUNK = 4096
+"""Bytes that the parser asks for at a time; between two it can be stopped."""
 _ENDS_CONTINUED = re.compile(r"\\[ \t]*\n?[ \t\n]*\Z")
 """A last line that goes on in one that is not there, which the grammar does not have."""
 _OPENERS = ("'", '"', "`", "$(", "${", "(", "{")
@@ -46,10 +55,29 @@ def parse(text: str) -> Tree:
         raise Invalid(PATH, None, rule)
     # Lines that end as on Windows do so between quotes too, where no setting has such an end.
     data = _ENDS_CONTINUED.sub("\n", text.replace("\r\n", "\n").replace("\0", "")).encode()
-    tree = Tree(Parser(_LANGUAGE).parse(data).root_node, data)
+    tree = Tree(_root(data), data)
     if tree.root.has_error:
         _require_closed(tree)
     return tree
+
+
+def _root(data: bytes) -> Node:
+    """Returns the root of the tree. Raises Invalid for a text that would take too long."""
+    until = time.thread_time() + _MOST_SECONDS
+    try:
+        if data.count(b"|") > _MOST_BARS:
+            raise ValueError
+        return (
+            Parser(_LANGUAGE)
+            .parse(
+                lambda at, _: data[at : at + _CHUNK],
+                progress_callback=lambda *_: time.thread_time() > until,
+            )
+            .root_node
+        )
+    except ValueError:
+        rule = "is not written as a shell would read it: send the lines that start the training"
+        raise Invalid(PATH, shortened(data.decode(errors="replace")), rule) from None
 
 
 def line_of(node: Node) -> int:

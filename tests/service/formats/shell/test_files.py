@@ -17,7 +17,7 @@ from service.formats.shell.files import LaunchFiles, NotSent
         ("cat <<-E\n\ta: \\$b\n\tE", 'a: "$b"\n'),
         ("cat <<A > a\na: 1\nA\ncat <<B > b\nb: 1\nB", None),
         ("tee a >/dev/null <<A\na: 1\nA", "a: 1\n"),
-        ("B=4\ncat > a <<A\n{\"a\": $B, \"b\": \"$C\"}\nA", '{"a": 4, "b": "$C"}\n'),
+        ('B=4\ncat > a <<A\n{"a": $B, "b": "$C"}\nA', '{"a": 4, "b": "$C"}\n'),
         ("echo 'a: 1' > a\necho 'b: 2' >> a", "a: 1\nb: 2\n"),
         ("cat <<A | tee a\na: 1\nA", "a: 1\n"),
         ("echo", None),
@@ -28,7 +28,9 @@ def test_a_script_writes_the_files_of_its_heredocs(script: str, document: str | 
 
 
 def test_each_of_several_files_is_found_by_its_name() -> None:
-    script = "cat > conf/a.yaml <<E\na: 1\nE\ntee b.json <<E\n{}\nE\ntorchrun t.py --c ./conf/a.yaml"
+    script = (
+        "cat > conf/a.yaml <<E\na: 1\nE\ntee b.json <<E\n{}\nE\ntorchrun t.py --c ./conf/a.yaml"
+    )
     files = split_command(script).files
     assert files.text("/data/conf/a.yaml") == "a: 1\n"
     assert files.text("b.json") == "{}\n"
