@@ -23,7 +23,8 @@ from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, Stop
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import other_format
-from service.formats.shell.command import Command
+from service.formats.shell.command import Command, explained
+from service.formats.shell.faults import Undefined
 from service.json_pointers import relocate_errors
 from service.resolve.launch_assumptions import batch_values, unwritten_values
 from service.resolve.launch_nodes import chips_on_node, command_in, machine_of_nodes
@@ -90,7 +91,7 @@ def launched_question(
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
     stops = list(reading.stops)
-    command = command_in(launch.text)
+    command = command_in(launch.text, launch.beside)
     joining = _Joining(
         resolver, parts, launch, reading, command, field, other, stops if allow_stops else None
     )
@@ -104,7 +105,7 @@ def launched_question(
         unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in reading.unread[:_MOST_UNREAD]],
         unread_count=len(reading.unread),
         ignored_count=len(reading.ignored),
-        assumed=[*_version_assumed(launch, reading), *assumed],
+        assumed=[*_version_assumed(launch, reading), *(command.notes if command else ()), *assumed],
     )
     return LaunchedQuestion(
         question, resolved, layout, read, f"{field}.arguments", tuple(stops), reading.settings
@@ -119,9 +120,19 @@ def _read(launch: LaunchForm, field: str, changes: Changes) -> LaunchReading:
         raise Invalid(f"{field}.format", launch.format, rule)
     try:
         with relocate_errors("launch", field):
-            return FORMATS[launch.format].read(launch.text, launch.version, changes=changes)
+            return _read_or_explained(launch, changes)
     except RecursionError:
         raise Invalid(f"{field}.arguments", None, "are nested too deep") from None
+
+
+def _read_or_explained(launch: LaunchForm, changes: Changes) -> LaunchReading:
+    """What a launch says. An error about a variable says where it stands, and why nobody can know
+    its value."""
+    read = FORMATS[launch.format].read
+    try:
+        return read(launch.text, launch.version, changes=changes, files=launch.beside)
+    except Undefined as fault:
+        raise explained(fault, launch.text, launch.beside) from None
 
 
 def stop_error(stop: Stop, place: str) -> Invalid:

@@ -63,6 +63,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     quote that is not closed."""
     words = _json_words(text) or _overrides(text)
     if words:
+        words = tuple(_with_variables(word, files.environment) for word in words)
         return Command(words=words, program=None, files=files, environment=files.environment)
     script, header = _script_and_header(text, files)
     found = _training(script)
@@ -200,6 +201,11 @@ def _only(statements: list[Statement]) -> Statement:
         )
         raise Invalid(PATH, None, rule)
     return likely[-1]
+
+
+def _with_variables(word: str, environment: Mapping[str, str]) -> str:
+    """Returns a word with the variables of the request that it names as Kubernetes does, $(TP)."""
+    return re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), word)
 
 
 def _written(doubts: Iterable[Doubt]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Files that belong to a launch: those that are sent beside it, and those that its script writes."""
+"""Files that belong to a launch: those that are sent beside it, and those that it writes."""
 
 from __future__ import annotations
 

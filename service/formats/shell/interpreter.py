@@ -113,10 +113,8 @@ class Interpreter:
         words, is_array = expansion.value(node.child_by_field_name("value"))
         before = self.variables.values.get(name)
         if adds and before is not None:
-            if is_array:
-                words = (*before.words, *words)
-            else:
-                words = ("".join([*before.words, *words]),)
+            joined = (*before.words, *words)
+            words = joined if is_array else ("".join(joined),)
             self.budget.count(len(words))
             is_array = is_array or before.is_array
         self.set(

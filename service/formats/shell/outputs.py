@@ -21,6 +21,8 @@ def output_of(
     Hosts and GPUs that a job counts are those that its scheduler gives it, `look_up` says the
     value of a variable, and `put_in` a text with its variables put in.
     """
+    if re.fullmatch(r"[A-Z_][A-Z0-9_]*", command):  # as Kubernetes writes a variable
+        return look_up(command)
     counted = _count_of_job(command, look_up)
     if counted is not None:
         return counted

@@ -37,7 +37,7 @@ def test_dotted_names_are_the_document(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: &b 1\nc: *b", "aliases"),
+        ("a: &b [*b]", "aliases"),
         ("[" * 60_000, "nests deeper|neither"),
         ('{"a":' * 400 + "1" + "}" * 400, "nests deeper"),
         ("{a: " * 15_000, "nests deeper"),
@@ -142,10 +142,17 @@ def test_json_is_read_as_yaml_does() -> None:
     ("text", "message"),
     [
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c': stands twice"),
-        ("a:\n  - b: 1\n    b: 1\n", "'b': stands twice"),
+        ("a:\n  - b: 1\n    b: 2\n", "'b': stands twice"),
         ("a: \x01", "character 4"),
     ],
 )
 def test_a_document_says_each_setting_once(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=message):
         read_document(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &b 1\nc: *b", "a: 1\nc: 1\na: 1", '{"a": 1, "c": 1, "a": 1}', "c: 1\na: 1\na: 1"]
+)
+def test_aliases_and_names_that_say_one_thing_twice_are_read(text: str) -> None:
+    assert read_document(text) == {"a": 1, "c": 1}
