@@ -17,12 +17,17 @@ from models.spec.architecture import Architecture
 from models.spec.catalogue import as_tuples
 from models.spec.stack import Stack
 from models.spec.switches import releases
-from service.errors import Refused
+from service.errors import NotATrainingJob, Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, Stop
 from service.formats.launch.knob_settings import KNOB_SETTINGS
-from service.formats.launch.recognition import other_format
+from service.formats.launch.recognition import (
+    Recognized,
+    other_format,
+    recognized,
+    starts_nothing_known,
+)
 from service.formats.shell.command import Command, explained
 from service.formats.shell.faults import Undefined
 from service.json_pointers import relocate_errors
@@ -87,7 +92,8 @@ def launched_question(
     Raises Invalid or Refused for what cannot be read, is missing in both, or contradicts the other;
     and for what the framework itself would stop at, unless `allow_stops`.
     """
-    reading = _read(launch, field, changes)
+    known = _format_of(launch, field)
+    reading = _read(launch, known.format, field, changes)
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
     stops = list(reading.stops)
@@ -99,7 +105,8 @@ def launched_question(
     with joining.blaming_launch():
         resolved = resolver.resolve(question)
     read = LaunchRead(
-        format=launch.format,
+        format=known.format,
+        format_from=known.by or None,
         framework=reading.framework,
         version=reading.version,
         unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in reading.unread[:_MOST_UNREAD]],
@@ -112,23 +119,39 @@ def launched_question(
     )
 
 
-def _read(launch: LaunchForm, field: str, changes: Changes) -> LaunchReading:
+def _format_of(launch: LaunchForm, field: str) -> Recognized:
+    """The format of a launch: what it names, else what its text tells. Raises NotATrainingJob for a
+    command that starts something else, and Invalid where the text does not tell."""
+    if launch.settings is None:
+        other = starts_nothing_known(launch.text, launch.beside)
+        if other is not None:
+            raise NotATrainingJob(f"{field}.arguments", *other)
+    if launch.format is not None:
+        return Recognized(launch.format, "")
+    found = recognized(launch.text, launch.beside)
+    if found is None:
+        rule = f"is not told by what the launch starts: give one of {', '.join(FORMATS)}"
+        raise Invalid(f"{field}.format", None, rule)
+    return found
+
+
+def _read(launch: LaunchForm, format_: str, field: str, changes: Changes) -> LaunchReading:
     """What a launch says."""
-    likely = other_format(launch.format, launch.text)
+    likely = None if launch.format is None else other_format(format_, launch.text)
     if likely is not None:
         rule = f"is not the format of these arguments, which look like {likely}: give {likely}"
         raise Invalid(f"{field}.format", launch.format, rule)
     try:
         with relocate_errors("launch", field):
-            return _read_or_explained(launch, changes)
+            return _read_or_explained(launch, format_, changes)
     except RecursionError:
         raise Invalid(f"{field}.arguments", None, "are nested too deep") from None
 
 
-def _read_or_explained(launch: LaunchForm, changes: Changes) -> LaunchReading:
+def _read_or_explained(launch: LaunchForm, format_: str, changes: Changes) -> LaunchReading:
     """What a launch says. An error about a variable says where it stands, and why nobody can know
     its value."""
-    read = FORMATS[launch.format].read
+    read = FORMATS[format_].read
     try:
         return read(launch.text, launch.version, changes=changes, files=launch.beside)
     except Undefined as fault:

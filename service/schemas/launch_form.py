@@ -34,6 +34,7 @@ _MOST_FILES = 64
 _FLAG_WITH_VALUE = re.compile(r"-{1,2}[\w.-]+\s")
 """How an item begins that is a flag and its value as somebody would type them."""
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
+_IN_KUBERNETES = re.compile(r"\$\((\w+)\)", re.ASCII)
 _OWN_VARIABLES = "SHARDWRIGHT_"
 
 FileName = Annotated[str, StringConstraints(min_length=1, max_length=400)]
@@ -63,8 +64,9 @@ def _own_name(name: object) -> object:
 class LaunchForm(Wire):
     """A launch configuration in the framework's own words. The `launch` of an answer is one."""
 
-    format: Annotated[Format, BeforeValidator(_own_name)]
-    """Its name, or that of a stack that has one, such as `fsdp` or `nemo`."""
+    format: Annotated[Format | None, BeforeValidator(_own_name)] = None
+    """Its name, or that of a stack that has one, such as `fsdp` or `nemo`. Without it the format is
+    told by the program that is launched, or by the names of the settings."""
     arguments: Arguments | None = None
     """As typed: a shell line, a dump of arguments, YAML or JSON as text; the arguments as a list;
     or the JSON document itself."""
@@ -73,7 +75,8 @@ class LaunchForm(Wire):
     has them."""
     files: Annotated[dict[FileName, str], Field(max_length=_MOST_FILES)] = {}
     """Texts of files that the launch names, by name: its script, YAML, TOML, a DeepSpeed document,
-    a file that it sources. A file that a script writes itself (cat > FILE <<END) need not be here."""
+    a file that it sources. Files that the script writes itself (cat > FILE <<END) need not be
+    here."""
     environment: Annotated[dict[str, str], Field(max_length=256)] = {}
     """Environment variables that the launch is started with. They go before what a script sets, and
     that before its defaults."""
@@ -101,6 +104,8 @@ class LaunchForm(Wire):
     def _says_something(self) -> Self:
         if not self.arguments and self.settings is None:
             raise ValueError("needs arguments, or settings as an answer has them")
+        if self.settings is not None and self.format is None:
+            raise ValueError("needs the format that its settings are of")
         variables = [name for name in self.environment if not _VARIABLE.fullmatch(name)]
         if variables:
             raise ValueError(f"environment has {variables[0]!r}, which is no name of a variable")
@@ -134,13 +139,22 @@ class LaunchForm(Wire):
 
     @property
     def _told(self) -> str:
+        if self.settings is None or self.format is None:
+            return _text(self._in_variables())
         to_words = FORMATS[self.format].words
-        if self.settings is None:
-            return _text(self.arguments or "")
         if to_words is None:
             listed = self.arguments if isinstance(self.arguments, list) else []
             return _text({**self.settings, **_options(listed)})
         return _text(self.arguments or to_words(self.settings))
+
+    def _in_variables(self) -> Any:
+        """The arguments; of a list, with variables put in as Kubernetes does, $(TP)."""
+        if not isinstance(self.arguments, list):
+            return self.arguments or ""
+        return [
+            _IN_KUBERNETES.sub(lambda match: self.environment.get(match[1], match[0]), word)
+            for word in self.arguments
+        ]
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
@@ -167,6 +181,8 @@ class LaunchRead(Document):
     """What was read of a launch configuration."""
 
     format: Format
+    format_from: str | None = None
+    """What tells of the format, where the launch did not name it."""
     framework: str
     version: str
     """The release of the framework whose defaults were taken."""

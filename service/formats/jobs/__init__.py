@@ -1,1 +1,1 @@
-"""Jobs described by YAML objects, of Kubernetes, SkyPilot or recipes, as the commands they start."""
+"""Jobs described by YAML objects, Kubernetes, SkyPilot or recipes, as commands."""

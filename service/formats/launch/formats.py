@@ -37,8 +37,8 @@ Python itself, one process."""
 
 
 class Read(Protocol):
-    """Reads a text, of a release of the framework, with some settings changed, and with the files that
-    were sent beside it."""
+    """Reads a text, of a release of the framework, with some settings changed, and with the files
+    that were sent beside it."""
 
     def __call__(
         self,

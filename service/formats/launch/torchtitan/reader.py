@@ -97,11 +97,7 @@ def read(
 
 def _is_toml(text: str) -> bool:
     """Whether a text is a file of settings, and no script that may write one."""
-    try:
-        tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return _TOML_SECTION.search(text) is not None and not _HEREDOC.search(text)
-    return _TOML_SECTION.search(text) is not None
+    return _TOML_SECTION.search(text) is not None and not _HEREDOC.search(text)
 
 
 class _Reader:
