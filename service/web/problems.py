@@ -74,8 +74,8 @@ TYPES: dict[str, ProblemType] = {
         "The launch trains nothing that is known here",
         422,
         "The command starts another program, or a script whose text was not sent: a hook lets such"
-        " a job pass. The rule in `errors` names the program, and the file to send in `launch.files`"
-        " if it trains.",
+        " a job pass. The rule in `errors` names the program, and the file to send in"
+        " `launch.files` if it trains.",
     ),
     "infeasible": ProblemType(
         "No layout satisfies every constraint",

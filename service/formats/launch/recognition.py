@@ -23,7 +23,7 @@ from service.formats.launch.megatron_bridge.fields import sections
 from service.formats.launch.torchtitan.writer import TABLE as TORCHTITAN_TABLE
 from service.formats.shell.command import split_command
 from service.formats.shell.files import LaunchFiles
-from service.formats.shell.programs import launchers, likelihood
+from service.formats.shell.programs import launchers, likelihood, program_at
 
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})", re.ASCII)
 _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
@@ -111,14 +111,17 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
         command = split_command(text, files)
     except Invalid:
         return None
-    if command.program is None:
-        return None
     program = command.program
+    known = set().union(*map(_known, KNOB_SETTINGS))
+    if program is None or len(_names(text) & known) >= _FEWEST:
+        return None
     words = (*command.before, program)
     base = program.rpartition("/")[2]
     if base.endswith((".sh", ".slurm", ".sbatch", ".pbs")):
         says_nothing = not command.words and not command.environment
         return (program, _NOT_SENT) if says_nothing else None
+    if program_at(words) is None:
+        return None
     has_settings = any(re.match(r"-|[\w.+]+=", word) for word in command.words)
     is_launch = set(launchers(words)) - {"srun", "sbatch", "mpirun", "mpiexec"}
     if likelihood(words) < 0 or not (has_settings or is_launch or likelihood(words) > 1):

@@ -15,7 +15,7 @@ from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.headers import Header, header_of
 from service.formats.shell.programs import base_name, likelihood, program_at
 from service.formats.shell.ranks import ranks_of, scheduler_variables
-from service.formats.shell.reading import read_script
+from service.formats.shell.reading import ARGUMENTS, read_script
 from service.formats.shell.script import Script, Statement
 from service.formats.shell.variables import Doubt
 
@@ -72,9 +72,10 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     ranks = ranks_of(header, _said_before(text, files, header, before), environment)
     at = len(before)
     has_program = at < len(found.words) and not found.words[at].startswith("-")
+    program = _program(found.words, at) if has_program else None
     return Command(
         words=tuple(found.words[at + has_program :]),
-        program=_program(found.words, at) if has_program else None,
+        program=None if program == ARGUMENTS else program,
         before=tuple(before),
         environment=environment,
         nnodes=ranks.nnodes,

@@ -14,6 +14,8 @@ from service.formats.shell.script import Script
 from service.formats.shell.syntax import parse
 from service.formats.shell.variables import Value, of_environment
 
+ARGUMENTS = ":arguments"
+"""What stands in the place of the program in front of arguments alone."""
 _ARGUMENT_LIST = re.compile(r"(?:\s|#[^\n]*\n|[A-Za-z_]\w{0,99}=[^\s(]*\s)*-", re.ASCII)
 """How a text begins that is no command, but arguments alone."""
 _PIECE = re.compile(
@@ -76,4 +78,4 @@ def _as_command(text: str) -> str:
         return " " if match[0] == "\\\n" else match[0]
 
     written = _PIECE.sub(quoted, text.strip())
-    return f"arguments {written}" if written.startswith("-") else written
+    return f"{ARGUMENTS} {written}" if written.startswith("-") else written
