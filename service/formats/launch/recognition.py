@@ -119,7 +119,8 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     base = program.rpartition("/")[2]
     if base.endswith((".sh", ".slurm", ".sbatch", ".pbs")):
         says_nothing = not command.words and not command.environment
-        return (program, _NOT_SENT) if says_nothing else None
+        is_known = recognized(text, files) is not None
+        return (program, _NOT_SENT) if says_nothing or not is_known else None
     if program_at(words) is None:
         return None
     has_settings = any(re.match(r"-|[\w.+]+=", word) for word in command.words)

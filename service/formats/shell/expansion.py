@@ -189,7 +189,8 @@ class Expansion:
         known."""
         written = self.tree.text(node)
         if node.type == "arithmetic_expansion":
-            return self.sum(written[3:-2] if written[1] == "(" else written[2:-1]) or written
+            inner = written[3:-2] if written[1] == "(" else written[2:-1]
+            return self.sum(inner) or f"$(({self._in_sum(inner)}))"
         if node.type == "command_substitution":
             inner = written[2:-1] if written[0] == "$" else written[1:-1]
             said = self.output(inner)
@@ -281,19 +282,19 @@ class Expansion:
 
     def sum(self, expression: str) -> str | None:
         """Returns the value of a sum of whole numbers; None where something in it is not known."""
-        unknown = False
+        number = value_of(self._in_sum(expression))
+        return None if number is None else str(number)
+
+    def _in_sum(self, expression: str) -> str:
+        """Returns a sum with the numbers that are known in the place of their names."""
 
         def put_in(match: re.Match[str]) -> str:
-            nonlocal unknown
             value = self._looked_up(match[1])
             text = _first(value) if value is not None else ""
-            unknown |= not re.fullmatch(r"-?\d{1,12}", text)
-            return text
+            return text if re.fullmatch(r"-?\d{1,12}", text) else match[1]
 
-        put = re.sub(r"#?\$\{(\w+)(?::?-(\d+))?\}", self._in_braces, expression)
-        text = _IN_SUM.sub(put_in, put)
-        number = None if unknown else value_of(text)
-        return None if number is None else str(number)
+        put = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._in_braces, expression)
+        return _IN_SUM.sub(put_in, put)
 
     def _in_braces(self, match: re.Match[str]) -> str:
         value = self.variables.values.get(match[1])

@@ -10,7 +10,10 @@ PATH = "launch.arguments"
 """The field that errors of a launch configuration name."""
 MOST_SHOWN = 80
 """Characters of a text that an error repeats."""
-_UNDEFINED = re.compile(r"\$(?:\{[#!]?)?(\w+|[@*#?])|\$\(|`", re.ASCII)
+_UNDEFINED = re.compile(
+    r"\$\(\([^A-Za-z_)]{0,200}(?P<summed>[A-Za-z_]\w*)|\$(?:\{[#!]?)?(?P<named>\w+|[@*#?])|\$\(|`",
+    re.ASCII,
+)
 
 
 class Undefined(Invalid):
@@ -33,7 +36,7 @@ def shortened(text: str) -> str:
 def undefined_variables(word: str) -> list[str]:
     """Returns the variables in a word, or `(…)` for a command, whose value the text does not
     say."""
-    return [match.group(1) or "(…)" for match in _UNDEFINED.finditer(word)]
+    return [match["summed"] or match["named"] or "(…)" for match in _UNDEFINED.finditer(word)]
 
 
 def require_defined(name: str, word: str) -> None:

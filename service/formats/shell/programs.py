@@ -46,6 +46,7 @@ _DOES_NOT_TRAIN = {
     "tokenize", "eval", "evaluate", "evaluation", "analyse", "analyze", "analysis", "export",
     "merge", "check", "inference", "infer", "generate", "setup", "install", "preflight",
     "cleanup", "plot", "upload", "serve", "sanity", "split", "consolidate", "compile",
+    "checker", "benchmark", "microbenchmark", "microbenchmarks", "server", "decode",
 }  # fmt: skip
 """Words in the name of a program that say what it does."""
 
