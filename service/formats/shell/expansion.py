@@ -134,7 +134,12 @@ class Expansion:
         kind = node.type
         written = self.tree.text(node)
         if kind in _SUBSTITUTIONS:
-            value = self._substituted(node)
+            # The grammar counts spaces in front of a variable in double quotes to the variable.
+            spaces = written[: len(written) - len(written.lstrip())]
+            if spaces:
+                yield _Piece(spaces)
+            written = written.lstrip()
+            value = self._substituted(node, written)
             yield _Piece(value, splits=value != written)
         elif kind == "raw_string":
             yield _Piece(written[1:-1])
@@ -184,10 +189,9 @@ class Expansion:
             self.doubts.update(dict.fromkeys(value.doubts))
         return value
 
-    def _substituted(self, node: Node) -> str:
+    def _substituted(self, node: Node, written: str) -> str:
         """Returns what stands for a variable, a sum or a command; the same text where that is not
         known."""
-        written = self.tree.text(node)
         if node.type == "arithmetic_expansion":
             inner = written[3:-2] if written[1] == "(" else written[2:-1]
             return self.sum(inner) or f"$(({self._in_sum(inner)}))"

@@ -218,7 +218,7 @@ def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None
         return _agreed(said, "nodes")
     script = launchers[0].options
     is_one = has_agent or (script and not script.keys() & {"ntasks", "n"})
-    if any("gpus" in each.options or "G" in each.options for each in launchers):
+    if any({"gpus", "G"} & each.options.keys() for each in launchers if each.asks_for_gpus):
         is_one = False
     says_some = any(name in each.options for each in launchers for name in names[each.name])
     return _Figure(1, "one node") if is_one and not says_some else None
