@@ -27,6 +27,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 _SUBSTITUTIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 _DEFAULTS = (":-", "-", ":=", "=")
 _ALTERNATIVES = (":+", "+")
+_DEMANDS = (":?", "?")
 _CUTS = ("#", "##", "%", "%%")
 _REPLACES = ("/", "//", "/#", "/%")
 _CASES: dict[str, Callable[[str], str]] = {
@@ -260,7 +261,10 @@ class Expansion:
             if operator.endswith("=") and name.isidentifier():
                 self.variables.values[name] = Value((default,))
             return default
-        if text is None or "$" in text or operator in (":?", "?"):
+        if text is None and operator in _DEMANDS:
+            reason = "the script stops unless it is set where it runs"
+            self.variables.values[name] = Value((f"${name}",), reason=reason)
+        if text is None or "$" in text or operator in _DEMANDS:
             return f"${name}" if text is None else text
         self.budget.count(len(text))
         if operator in _CUTS:
