@@ -281,10 +281,10 @@ class Expansion:
 
     def _slice(self, text: str, written: str, otherwise: str) -> str:
         start, _, length = written.partition(":")
-        numbers = [value_of(part.strip() or "0") for part in (start, length or str(len(text)))]
-        if numbers[0] is None or numbers[1] is None:
+        begin = value_of(start.strip() or "0")
+        count = value_of(length.strip() or str(len(text)))
+        if begin is None or count is None:
             return otherwise
-        begin, count = numbers
         cut = text[begin:]
         return cut[:count] if count >= 0 else cut[: len(cut) + count]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from models.errors import Invalid
+from service.formats.shell.clauses import asked_for, case_parts, clause, is_test
 from service.formats.shell.commands import Commands, Finished
 from service.formats.shell.conditions import Truth, condition
 from service.formats.shell.expansion import Budget, Expansion
@@ -73,6 +74,10 @@ class Interpreter:
         follow = _STATEMENTS.get(node.type)
         return follow(self, node) if follow else None
 
+    def _assignment(self, node: Node) -> Truth:
+        self.assign(node)
+        return True
+
     def _assignments(self, node: Node) -> Truth:
         for child in node.children:
             if child.type == "variable_assignment":
@@ -128,7 +133,8 @@ class Interpreter:
         """Gives a variable a value. In an undecided branch the assignment is remembered: outside
         it is a doubt; `keeps` says that the value before is part of it."""
         before = self.variables.values.get(name)
-        doubts, pending = value.doubts, ()
+        doubts = value.doubts
+        pending: tuple[Doubt, ...] = ()
         if keeps and before is not None:
             doubts = tuple(dict.fromkeys((*before.doubts, *doubts)))
             pending = before.pending
@@ -147,11 +153,11 @@ class Interpreter:
     # -- branches
 
     def _if(self, node: Node) -> Truth:
-        clauses = [_clause(node)]
+        clauses = [clause(node)]
         otherwise: list[Node] | None = None
         for child in node.children:
             if child.type == "elif_clause":
-                clauses.append(_clause(child))
+                clauses.append(clause(child))
             elif child.type == "else_clause":
                 otherwise = child.children[1:]
         branches: list[Variables] = []
@@ -161,7 +167,7 @@ class Interpreter:
             if truth is True and not branches:
                 return self.run(body)
             if truth is not False:
-                branches.append(self._branch(body, _default_of(self, tests)))
+                branches.append(self._branch(body, self._default_of(tests)))
             if truth is True:
                 is_whole = True
                 break
@@ -201,6 +207,11 @@ class Interpreter:
             inside.values[default] = outside.values[default]
         return inside
 
+    def _default_of(self, tests: Sequence[Node]) -> str | None:
+        """Returns the variable that a branch behind some tests gives a default."""
+        name = asked_for(self.tree.text(tests[0])) if len(tests) == 1 else None
+        return None if name in self.variables.values else name
+
     def _merge(self, branches: Sequence[Variables], *, is_whole: bool) -> None:
         if branches:
             self.variables.merge(branches, is_whole=is_whole, is_inside=self.undecided > 0)
@@ -210,10 +221,10 @@ class Interpreter:
         left, right = node.children[0], node.children[-1]
         truth = self.follow(left)
         operator = next((c.type for c in node.children if c.type in ("&&", "||")), "&&")
-        if truth is None and not _is_test(left):
+        if truth is None and not is_test(left):
             truth = True if operator == "&&" else None
         if truth is None:
-            default = _default_of(self, [left]) if operator == "&&" else None
+            default = self._default_of([left]) if operator == "&&" else None
             self._merge([self._branch([right], default)], is_whole=False)
             return None
         return self.follow(right) if truth == (operator == "&&") else truth
@@ -230,7 +241,7 @@ class Interpreter:
         branches: list[Variables] = []
         is_whole = False
         for item in (child for child in node.children if child.type == "case_item"):
-            patterns, body = _case_parts(item)
+            patterns, body = case_parts(item)
             found = [None if is_open else self._matches(text, each) for each in patterns]
             is_rest = any(self.tree.text(each) == "*" for each in patterns)
             if True in found and not branches:
@@ -454,54 +465,10 @@ def _restore(variables: Variables, saved: dict[str, Value | None]) -> None:
             variables.values[name] = value
 
 
-def _clause(node: Node) -> tuple[list[Node], list[Node]]:
-    """Returns the tests and the body of `if … then …`, or of `elif`."""
-    tests: list[Node] = []
-    body: list[Node] = []
-    place = tests
-    for child in node.children[1:]:
-        if child.type == "then":
-            place = body
-        elif child.type in ("elif_clause", "else_clause", "fi"):
-            break
-        else:
-            place.append(child)
-    return [test for test in tests if test.is_named], body
-
-
-def _case_parts(item: Node) -> tuple[list[Node], list[Node]]:
-    patterns = item.children_by_field_name("value")
-    opened = next((at for at, c in enumerate(item.children) if c.type == ")"), 0)
-    return patterns, item.children[opened + 1 :]
-
-
-def _is_test(node: Node) -> bool:
-    """Returns whether a command is there to be true or false."""
-    if node.type in ("negated_command", "list"):
-        return node.type == "negated_command" or any(_is_test(c) for c in node.children)
-    if node.type == "command":
-        name = node.child_by_field_name("name")
-        return name is not None and name.text in (b"test", b"command", b"which", b"grep")
-    return node.type == "test_command"
-
-
-_ASKS_WHETHER_SET = re.compile(
-    r"(?:\[\[?\s*-z\s+|test\s+-z\s+)\"?\$\{?(\w+)(?::?-)?\}?\"?\s*\]?\]?", re.ASCII
-)
-
-
-def _default_of(interpreter: Interpreter, tests: Sequence[Node]) -> str | None:
-    """Returns the variable that a branch gives a default, as in [ -z "$X" ] && X=8."""
-    if len(tests) != 1:
-        return None
-    match = _ASKS_WHETHER_SET.fullmatch(interpreter.tree.text(tests[0]).strip())
-    return match[1] if match and match[1] not in interpreter.variables.values else None
-
-
 _STATEMENTS: dict[str, Callable[[Interpreter, Node], Truth]] = {
     "command": Interpreter._command,
     "redirected_statement": Interpreter._redirected,
-    "variable_assignment": lambda self, node: self.assign(node) or True,
+    "variable_assignment": Interpreter._assignment,
     "variable_assignments": Interpreter._assignments,
     "declaration_command": Interpreter._declaration,
     "unset_command": Interpreter._unset,
