@@ -134,6 +134,7 @@ MODEL_ARGS:
   swiglu: false
   recompute_modules: [moe_act, layernorm]
 """
+OBJECTS = [JOB, PYTORCH_JOB, JOB_SET, TRAIN_JOB, VOLCANO, RAY_JOB, SKY, CONFIG_MAP, RECIPE]
 
 
 def started(text: str, environment: dict[str, str] | None = None) -> Command:

@@ -108,6 +108,10 @@ USAGE = """if [ $# -lt 1 ]; then echo "usage: $0 TP"; exit 1; fi
 while [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; *) shift;; esac; done
 torchrun train.py --tp ${TP:-4}
 """
+SCRIPTS = [
+    MEGATRON_SLURM, PBS, FUNCTIONS, SUBMITTED, CONTAINERS, APPTAINER, HETEROGENEOUS, STRINGS, LISTS,
+    SSH, DECIDED, DOCKERFILE, USAGE,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
