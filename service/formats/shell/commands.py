@@ -182,7 +182,10 @@ class Commands:
             return None
         if given.text is not None and not given.outputs:
             self._write(given.text, _Input(outputs=((_STDIN, False),)))
-        started = {**reader.variables.environment(), **environment}
+        started: Mapping[str, str] = {**reader.variables.environment(), **environment}
+        others = reader.script.statements
+        if others and others[-1].environment == started:
+            started = others[-1].environment  # shared, or thousands of commands would have copies
         reader.script.statements.append(
             Statement((*reader.before, *words), started, reader.undecided > 0, doubts, line)
         )
@@ -226,7 +229,7 @@ class Commands:
         """Returns whether a command takes a script from its input."""
         if program_at(words) is not None:
             return False
-        plain = [word for word in words if not word.startswith("-")]
+        plain = [word for word in words if not word.startswith("-")] or [words[0]]
         return base_name(plain[-1]) in _READS_STDIN or base_name(words[0]) in (*_SUBMITS, "ssh")
 
     def _text_of(self, name: str) -> str | None:
