@@ -32,6 +32,7 @@ ServiceError
 │   └── StillCompiling   the service has started a moment ago
 ├── ClientGone           the client has closed the connection
 └── Refused              several fields are wrong, each an Invalid of models.errors
+    └── NotATrainingJob  a launch starts something that trains nothing
 """
 
 from __future__ import annotations
@@ -269,3 +270,9 @@ class Refused(ServiceError):
             str(errors[0]) if len(errors) == 1 else f"{len(errors)} values break a rule."
         )
         self.errors = tuple(errors)
+
+
+class NotATrainingJob(Refused):
+    def __init__(self, field: str, program: str, rule: str) -> None:
+        super().__init__([Invalid(field, program, rule)])
+        self.program = program

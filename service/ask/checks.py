@@ -154,7 +154,7 @@ class Checks:
                 place=launched.layout_field,
                 given=launched.layout,
                 completed=launched.layout.with_stack_defaults(launched.resolved.problem),
-                format=FORMATS[request.launch.format],
+                format=FORMATS[launched.read.format],
                 read=launched.read,
                 stops=launched.stops,
                 reservations=launched.reservations,

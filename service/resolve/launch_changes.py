@@ -146,8 +146,11 @@ class LaunchChanges:
     def _reading(self, changes: Changes) -> LaunchReading | None:
         """What the launch alone says with some settings changed."""
         with suppress(Invalid):
-            return FORMATS[self._launch.format].read(
-                self._launch.text, self._launch.version, changes=changes
+            return FORMATS[self._own.read.format].read(
+                self._launch.text,
+                self._launch.version,
+                changes=changes,
+                files=self._launch.beside,
             )
         return None
 

@@ -7,13 +7,14 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.hardware import Chip, Cluster, Fabric
 from service.formats.launch.machines import MOST_IN_MACHINE
-from service.formats.launch.shell_words import Command, split_command
+from service.formats.shell.command import Command, split_command
+from service.formats.shell.files import LaunchFiles
 
 
-def command_in(text: str) -> Command | None:
+def command_in(text: str, files: LaunchFiles) -> Command | None:
     """The command of a launch; None where its text is a document."""
     try:
-        return split_command(text)
+        return split_command(text, files)
     except (Invalid, RecursionError):
         return None
 

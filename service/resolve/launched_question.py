@@ -19,15 +19,21 @@ from models.spec.catalogue import as_tuples
 from models.spec.hardware import Chip
 from models.spec.stack import Stack
 from models.spec.switches import changed, releases
-from service.errors import Refused
+from service.errors import NotATrainingJob, Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.knob_settings import KNOB_SETTINGS
-from service.formats.launch.recognition import other_format
-from service.formats.launch.shell_words import Command
+from service.formats.launch.recognition import (
+    Recognized,
+    other_format,
+    recognized,
+    starts_nothing_known,
+)
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
+from service.formats.shell.command import Command, explained
+from service.formats.shell.faults import Undefined
 from service.json_pointers import relocate_errors
 from service.resolve.launch_assumptions import batch_values, unwritten_values
 from service.resolve.launch_nodes import chips_on_node, command_in, machine_of_nodes
@@ -94,13 +100,14 @@ def launched_question(
     Raises Invalid or Refused for what cannot be read, is missing in both, or contradicts the other;
     and for what the framework itself would stop at, unless `allow_stops`.
     """
-    reading = _read(launch, field, changes)
+    known = _format_of(launch, field)
+    reading = _read(launch, known.format, field, changes)
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
     reservations = tuple(one for one in reading.reservations if not _is_answered(one, parts))
     reading = replace(reading, reservations=reservations)
     stops = list(reading.stops)
-    command = command_in(launch.text)
+    command = command_in(launch.text, launch.beside)
     joining = _Joining(
         resolver, parts, launch, reading, command, field, other, stops if allow_stops else None
     )
@@ -111,6 +118,7 @@ def launched_question(
         resolved = resolved.for_layouts([layout.with_stack_defaults(resolved.problem).build()])
     read = LaunchRead(
         format=reading.format,
+        format_from=known.by or None,
         framework=reading.framework,
         version=reading.version,
         unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in reading.unread[:_MOST_UNREAD]],
@@ -120,7 +128,12 @@ def launched_question(
             *(truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]),
         ],
         ignored_count=len(reading.ignored),
-        assumed=[*_version_assumed(launch, reading), *reading.assumed, *assumed],
+        assumed=[
+            *_version_assumed(launch, reading),
+            *reading.assumed,
+            *(command.notes if command else ()),
+            *assumed,
+        ],
     )
     return LaunchedQuestion(
         question,
@@ -142,17 +155,43 @@ def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
     return bool(given) and (not name or (isinstance(given, Mapping) and name in given))
 
 
-def _read(launch: LaunchForm, field: str, changes: Changes) -> LaunchReading:
+def _format_of(launch: LaunchForm, field: str) -> Recognized:
+    """The format of a launch: what it names, else what its text tells. Raises NotATrainingJob for a
+    command that starts something else, and Invalid where the text does not tell."""
+    if launch.settings is None:
+        other = starts_nothing_known(launch.text, launch.beside)
+        if other is not None:
+            raise NotATrainingJob(f"{field}.arguments", *other)
+    if launch.format is not None:
+        return Recognized(launch.format, "")
+    found = recognized(launch.text, launch.beside)
+    if found is None:
+        rule = f"is not told by what the launch starts: give one of {', '.join(FORMATS)}"
+        raise Invalid(f"{field}.format", None, rule)
+    return found
+
+
+def _read(launch: LaunchForm, format_: str, field: str, changes: Changes) -> LaunchReading:
     """What a launch says."""
-    likely = other_format(launch.format, launch.text)
+    likely = None if launch.format is None else other_format(format_, launch.text)
     if likely is not None:
         rule = f"is not the format of these arguments, which look like {likely}: give {likely}"
         raise Invalid(f"{field}.format", launch.format, rule)
     try:
         with relocate_errors("launch", field):
-            return FORMATS[launch.format].read(launch.text, launch.version, changes=changes)
+            return _read_or_explained(launch, format_, changes)
     except RecursionError:
         raise Invalid(f"{field}.arguments", None, "are nested too deep") from None
+
+
+def _read_or_explained(launch: LaunchForm, format_: str, changes: Changes) -> LaunchReading:
+    """What a launch says. An error about a variable says where it stands, and why nobody can know
+    its value."""
+    read = FORMATS[format_].read
+    try:
+        return read(launch.text, launch.version, changes=changes, files=launch.beside)
+    except Undefined as fault:
+        raise explained(fault, launch.text, launch.beside) from None
 
 
 def stop_error(stop: Stop, place: str) -> Invalid:

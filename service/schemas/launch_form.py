@@ -19,19 +19,25 @@ from pydantic import (
     model_validator,
 )
 
+from service.formats.jobs.opening import opened
 from service.formats.launch.formats import FORMATS, format_named
+from service.formats.shell.files import LaunchFiles
 from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import Document, Wire
 from service.secrets import mask_secrets
 
 Format = Literal["megatron", "megatron-bridge", "torchtitan", "maxtext", "deepspeed", "accelerate"]
 MAX_CHARACTERS = 2**16
-"""Of the arguments of a launch."""
+"""Of the arguments of a launch, and of its files together: a script with all its configurations
+has some thousand, and reading takes longer the more there are."""
+_MOST_FILES = 64
 _FLAG_WITH_VALUE = re.compile(r"-{1,2}[\w.-]+\s")
 """How an item begins that is a flag and its value as somebody would type them."""
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
+_IN_KUBERNETES = re.compile(r"\$\((\w+)\)", re.ASCII)
 _OWN_VARIABLES = "SHARDWRIGHT_"
 
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=400)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)]
 
 
@@ -58,16 +64,22 @@ def _own_name(name: object) -> object:
 class LaunchForm(Wire):
     """A launch configuration in the framework's own words. The `launch` of an answer is one."""
 
-    format: Annotated[Format, BeforeValidator(_own_name)]
-    """Its name, or that of a stack that has one, such as `fsdp` or `nemo`."""
+    format: Annotated[Format | None, BeforeValidator(_own_name)] = None
+    """Its name, or that of a stack that has one, such as `fsdp` or `nemo`. Without it the format is
+    told by the program that is launched, or by the names of the settings."""
     arguments: Arguments | None = None
     """As typed: a shell line, a dump of arguments, YAML or JSON as text; the arguments as a list;
     or the JSON document itself."""
     settings: Annotated[dict[str, Any], Field(min_length=1, max_length=4096)] | None = None
     """Instead of `arguments`, or beside those of an answer: settings by their names, as an answer
     has them."""
+    files: Annotated[dict[FileName, str], Field(max_length=_MOST_FILES)] = {}
+    """Texts of files that the launch names, by name: its script, YAML, TOML, a DeepSpeed document,
+    a file that it sources. Files that the script writes itself (cat > FILE <<END) need not be
+    here."""
     environment: Annotated[dict[str, str], Field(max_length=256)] = {}
-    """Environment variables, where `arguments` are a list. A text has its own lines `export`."""
+    """Environment variables that the launch is started with. They go before what a script sets, and
+    that before its defaults."""
     version: Annotated[str, StringConstraints(min_length=1, max_length=40)] | None = None
     """The release of the framework, such as 0.16.1, whose defaults hold for what is not said.
     Without it the newest that is known."""
@@ -92,43 +104,57 @@ class LaunchForm(Wire):
     def _says_something(self) -> Self:
         if not self.arguments and self.settings is None:
             raise ValueError("needs arguments, or settings as an answer has them")
-        if self.environment and isinstance(self.arguments, str):
-            raise ValueError(
-                "environment goes with a list of arguments: write export lines into the text"
-            )
+        if self.settings is not None and self.format is None:
+            raise ValueError("needs the format that its settings are of")
         variables = [name for name in self.environment if not _VARIABLE.fullmatch(name)]
         if variables:
             raise ValueError(f"environment has {variables[0]!r}, which is no name of a variable")
         if len(self._told) > 2 * MAX_CHARACTERS:
             raise ValueError(f"must have at most {2 * MAX_CHARACTERS} characters in all")
+        if sum(map(len, self.files.values())) > MAX_CHARACTERS:
+            raise ValueError(f"files must have at most {MAX_CHARACTERS} characters in all")
         return self
+
+    @cached_property
+    def beside(self) -> LaunchFiles:
+        """What is sent beside the text, or stands in it beside the command, with its secrets
+        masked."""
+        return self._opened[1]
 
     @cached_property
     def text(self) -> str:
         """What is told as one text, however it was given, with its secrets masked: no answer can
-        repeat them."""
-        return mask_secrets(self._told)
+        repeat them. Of an object that describes a job it is the command that the job starts."""
+        return self._opened[0]
+
+    @cached_property
+    def _opened(self) -> tuple[str, LaunchFiles]:
+        texts = {name: mask_secrets(text) for name, text in self.files.items()}
+        environment = {
+            name: mask_secrets(f"{name}={value}").partition("=")[2]
+            for name, value in self.environment.items()
+            if not name.startswith(_OWN_VARIABLES)
+        }
+        return opened(mask_secrets(self._told), LaunchFiles(texts, environment))
 
     @property
     def _told(self) -> str:
+        if self.settings is None or self.format is None:
+            return _text(self._in_variables())
         to_words = FORMATS[self.format].words
-        if self.settings is None:
-            return self._with_environment(self.arguments or "")
         if to_words is None:
             listed = self.arguments if isinstance(self.arguments, list) else []
             return _text({**self.settings, **_options(listed)})
-        return self._with_environment(self.arguments or to_words(self.settings))
+        return _text(self.arguments or to_words(self.settings))
 
-    def _with_environment(self, arguments: Any) -> str:
-        """The arguments as a text; with variables as a command, which may have them in front."""
-        exports = [
-            f"export {name}={shlex.quote(value)}\n"
-            for name, value in self.environment.items()
-            if not name.startswith(_OWN_VARIABLES)
+    def _in_variables(self) -> Any:
+        """The arguments; of a list, with variables put in as Kubernetes does, $(TP)."""
+        if not isinstance(self.arguments, list):
+            return self.arguments or ""
+        return [
+            _IN_KUBERNETES.sub(lambda match: self.environment.get(match[1], match[0]), word)
+            for word in self.arguments
         ]
-        if not exports or not isinstance(arguments, list):
-            return _text(arguments)
-        return f"{''.join(exports)}python3 train.py {_text(arguments)}"
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
@@ -155,6 +181,8 @@ class LaunchRead(Document):
     """What was read of a launch configuration."""
 
     format: Format
+    format_from: str | None = None
+    """What tells of the format, where the launch did not name it."""
     framework: str
     version: str
     """The release of the framework whose defaults were taken."""

@@ -71,6 +71,13 @@ TYPES: dict[str, ProblemType] = {
         422,
         "The value is real, but the model cannot predict it; the rule says what is missing.",
     ),
+    "not-a-training-job": ProblemType(
+        "The launch trains nothing that is known here",
+        422,
+        "The command starts another program, or a script whose text was not sent: a hook lets such"
+        " a job pass. The rule in `errors` names the program, and the file to send in"
+        " `launch.files` if it trains.",
+    ),
     "infeasible": ProblemType(
         "No layout satisfies every constraint",
         422,
@@ -231,6 +238,7 @@ _NAME_OF_EXCEPTION: dict[type[Exception], str] = {
     errors.StorageFull: "storage-full",
     errors.ClientGone: "client-gone",
     errors.Refused: "invalid",
+    errors.NotATrainingJob: "not-a-training-job",
 }
 _NAME_OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")

@@ -19,12 +19,17 @@ from hypothesis import strategies as st
 
 from models.errors import DomainError
 from service.formats import huggingface, logs, nccl_tests, published_runs
+from service.formats.jobs.opening import opened
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.recognition import other_format
 from service.formats.logs.failure import last_error, tells_out_of_memory
+from service.formats.shell.command import split_command
+from service.formats.shell.files import NO_FILES
 from service.schemas.launch_form import MAX_CHARACTERS
+from tests.service.formats.jobs.test_opening import OBJECTS
 from tests.service.formats.launch.jobs import job_of, problem_of
 from tests.service.formats.logs import dialects
+from tests.service.formats.shell.test_scripts import SCRIPTS
 from tests.service.formats.test_nccl_tests import LINE
 from tests.test_scores import ROW
 
@@ -58,6 +63,11 @@ def read_launch(name: str) -> Callable[[str], object]:
         return FORMATS[name].read(text, None), other_format(name, text)
 
     return read
+
+
+def read_job(text: str) -> object:
+    """Reads a text as the door does: an object is opened, and its script split."""
+    return split_command(*opened(text, NO_FILES))
 
 
 def read_log(text: str) -> None:
@@ -97,6 +107,8 @@ LOG = "\n".join(
 )
 SEEDS: dict[str, tuple[Callable[[str], object], list[str]]] = {
     **{name: (read_launch(name), [launch_of(name)]) for name in FORMATS},
+    "scripts": (read_job, SCRIPTS),
+    "job objects": (read_job, OBJECTS),
     "training logs": (read_log, [LOG]),
     "nccl-tests": (nccl_tests.read, [LINE * 20, "# nThread 1 nGpus 8\n" + LINE * 3]),
     "Hugging Face": (read_config, [json.dumps(each["config"]) for each in CONFIGS.values()]),

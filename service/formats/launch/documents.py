@@ -1,7 +1,7 @@
 """Documents of settings in JSON or YAML, as dotted names and back.
 
-YAML is read with the safe loader of PyYAML; aliases are refused, with which a short text makes a
-value that is endless to walk through.
+YAML is read with the safe loader of PyYAML; aliases are followed up to a number of values, for
+with them a short text makes a value that is endless to walk through.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from models.errors import Invalid
-from service.formats.launch.shell_script import PATH
+from service.formats.shell.faults import PATH
 
 _MOST_CHARACTERS = 2**16
 _MOST_SHOWN = 80
@@ -28,8 +28,8 @@ _MANY_STEPS = re.compile(
 )
 """A dotted name of TOML of more steps than a document nests: its parser keeps every beginning of a
 name, which is gigabytes for a name of 64 KB."""
-_WRITES_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w{0,40})", re.ASCII)
-_SHELL_VARIABLE = re.compile(r"(?<!\\)\$\{?(\w+)\}?", re.ASCII)
+_MOST_VALUES = 2**16
+"""With aliases put in: without any a text of the longest kind has no more."""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -44,8 +44,8 @@ def read_document(text: str) -> dict[str, Any]:
 
 def read_yaml(text: str) -> Any:
     """The value of a text in YAML, of the kinds that JSON has too. All YAML that a caller sends is
-    read here. Raises Invalid where it is none, where it has aliases, and where it is longer or
-    nests deeper than a document of settings."""
+    read here. Raises Invalid where it is none, where aliases make it endless, and where it is
+    longer or nests deeper than a document of settings."""
     shown = text[:_MOST_SHOWN]
     if len(text) > _MOST_CHARACTERS:
         rule = f"has {len(text)} characters; a document of settings has {_MOST_CHARACTERS} at most"
@@ -86,7 +86,7 @@ def _json_value(text: str) -> Any:
 
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of some pairs. Raises Invalid where two have the same name and other values."""
+    """The object of some pairs. Raises Invalid where two have the same name and differ."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found and found[name] != value:
@@ -96,8 +96,9 @@ def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _twice(name: str) -> Invalid:
-    """An error of a name that an object has twice. Frameworks stop at it, or take either."""
-    rule = "stands twice in one object of the document, with different values: write it once"
+    """A name that an object has twice, with values that differ. Frameworks stop at it, or take
+    either."""
+    rule = "stands twice in one object of the document, with values that differ: write it once"
     return Invalid(PATH, name[:_MOST_SHOWN], rule)
 
 
@@ -109,86 +110,76 @@ def _items(value: Any) -> Collection[Any]:
 
 
 def _yaml_value(text: str) -> Any:
-    """The value of a YAML text. Raises Invalid where it has aliases or a name twice with different
-    values, or nests deeper than a document of settings does: its events come one by one, so that no
-    text is too deep to find out."""
+    """The value of a YAML text. Raises Invalid where a name stands twice with values that differ,
+    where aliases make it larger than a document of settings, and where it nests deeper than one:
+    its events come one by one, so that no text is too deep to find out."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent):
-            rule = "uses YAML aliases (*name): write the values out"
-            raise Invalid(PATH, text[:_MOST_SHOWN], rule)
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
-            raise Invalid(PATH, text[:_MOST_SHOWN], f"nests deeper than {_DEEPEST} levels")
-    nodes = [yaml.compose(text, Loader=_Loader)]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, yaml.MappingNode):
-            _require_distinct(node)
-            nodes += [inner for _, inner in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            nodes += node.value
+            raise _too_deep(text)
+    root = yaml.compose(text, Loader=_Loader)
+    if root is not None:
+        _Measuring(text).size(root)
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
 
 
-def _require_distinct(mapping: yaml.MappingNode) -> None:
-    """Raise Invalid for a name that an object has twice, with different values."""
-    first: dict[str, yaml.Node] = {}
-    for key, value in mapping.value:
-        if not isinstance(key, yaml.ScalarNode):
-            continue
-        if key.value in first and not _is_same(first[key.value], value):
-            raise _twice(key.value)
-        first[key.value] = value
+def _too_deep(text: str) -> Invalid:
+    return Invalid(PATH, text[:_MOST_SHOWN], f"nests deeper than {_DEEPEST} levels")
 
 
-def _is_same(node: yaml.Node, other: yaml.Node) -> bool:
-    """Whether two nodes of YAML stand for one value."""
-    if type(node) is not type(other) or node.tag != other.tag:
-        return False
-    if isinstance(node, yaml.ScalarNode):
-        return bool(node.value == other.value)
-    if len(node.value) != len(other.value):
-        return False
-    pairs = zip(node.value, other.value, strict=True)
-    if isinstance(node, yaml.MappingNode):
-        return all(_is_same(one[0], two[0]) and _is_same(one[1], two[1]) for one, two in pairs)
-    return all(_is_same(one, two) for one, two in pairs)
+class _Measuring:
+    """Counts the values of a document with what its aliases stand for."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sizes: dict[int, tuple[int, int]] = {}
+        self.open: set[int] = set()
+
+    def size(self, node: yaml.Node) -> tuple[int, int]:
+        """How many values a node has in it, and how deep they nest."""
+        if id(node) in self.sizes:
+            return self.sizes[id(node)]
+        if id(node) in self.open:
+            rule = "uses YAML aliases (*name) inside of what they name: write the values out"
+            raise Invalid(PATH, self.text[:_MOST_SHOWN], rule)
+        self.open.add(id(node))
+        inner = [self.size(each) for each in _inner_nodes(node)]
+        self.open.discard(id(node))
+        count = 1 + sum(size for size, _ in inner)
+        height = 1 + max((height for _, height in inner), default=0)
+        if count > _MOST_VALUES:
+            rule = (
+                f"uses YAML aliases (*name) that make more than {_MOST_VALUES} values of it: write"
+                " out those that matter"
+            )
+            raise Invalid(PATH, self.text[:_MOST_SHOWN], rule)
+        if height > _DEEPEST + 1:
+            raise _too_deep(self.text)
+        self.sizes[id(node)] = (count, height)
+        return count, height
 
 
-def document_in_script(text: str) -> str | None:
-    """The one document that a shell script writes into a file (cat > FILE <<END); None where a text
-    writes none, or several. Variables in it become the text of their names."""
-    found: list[list[str]] = []
-    end: str | None = None
-    for line in text.splitlines():
-        if end is None:
-            match = _WRITES_DOCUMENT.search(line)
-            if match:
-                end = match.group(1)
-                found.append([])
-        elif line.strip() == end:
-            end = None
-        else:
-            found[-1].append(line)
-    if len(found) != 1:
-        return None
-    named = _SHELL_VARIABLE.sub(r'"$\1"', "\n".join(found[0]))
-    return re.sub(r"\\([\\$`])", r"\1", named)
+def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
+    """The nodes in one. Raises Invalid where a mapping has a name twice with values that differ."""
+    if isinstance(node, yaml.SequenceNode):
+        return list(node.value)
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    named: dict[str, yaml.Node] = {}
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            before = named.setdefault(key.value, value)
+            if before is not value and not _are_alike(before, value):
+                raise _twice(key.value)
+    return [each for pair in node.value for each in pair]
 
 
-def sent_document(text: str, setting: str) -> str:
-    """The document that a script writes, of which a setting names the file. Raises Invalid where
-    it writes none."""
-    written = document_in_script(text)
-    if written is None:
-        rule = (
-            "has settings that were not sent: send the text of that file, alone or in the script"
-            " that writes it (cat > FILE <<END)"
-        )
-        raise Invalid(PATH, setting, rule)
-    return written
+def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
+    """Whether two values are the same single word or number."""
+    are_single = isinstance(first, yaml.ScalarNode) and isinstance(second, yaml.ScalarNode)
+    return are_single and (first.tag, first.value) == (second.tag, second.value)
 
 
 def read_toml(text: str) -> dict[str, Any]:

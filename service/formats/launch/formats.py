@@ -29,6 +29,7 @@ from service.formats.launch.megatron_bridge import writer as megatron_bridge_wri
 from service.formats.launch.torchtitan import reader as torchtitan_reader
 from service.formats.launch.torchtitan import writer as torchtitan_writer
 from service.formats.launch.trainer import reader as trainer_reader
+from service.formats.shell.files import NO_FILES, LaunchFiles
 
 Starter = Literal["torchrun", "accelerate", "python"]
 """What starts the training program on a node: torchrun, a process a device; accelerate launch; or
@@ -36,10 +37,16 @@ Python itself, one process."""
 
 
 class Read(Protocol):
-    """Reads a text, of a release of the framework, with some settings changed."""
+    """Reads a text, of a release of the framework, with some settings changed, and with the files
+    that were sent beside it."""
 
     def __call__(
-        self, text: str, version: str | None, *, changes: Changes = NO_CHANGES
+        self,
+        text: str,
+        version: str | None,
+        *,
+        changes: Changes = NO_CHANGES,
+        files: LaunchFiles = NO_FILES,
     ) -> LaunchReading: ...
 
 

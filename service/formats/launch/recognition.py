@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 
 from models.errors import Invalid
@@ -17,6 +18,9 @@ from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.megatron_bridge.fields import sections
 from service.formats.launch.torchtitan.writer import TABLE as TORCHTITAN_TABLE
 from service.formats.settings.field_table import field_table
+from service.formats.shell.command import split_command
+from service.formats.shell.files import LaunchFiles
+from service.formats.shell.programs import launchers, likelihood, program_at
 
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})", re.ASCII)
 _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
@@ -49,6 +53,25 @@ _MARKS_OF_TRAINER = {
 """Settings of which each tells of a tool around the Trainer."""
 _OF_TRAINER = ("accelerate", "deepspeed")
 """The formats of tools around the Trainer, whose reader tells which of the two a text is."""
+_COMMENT = re.compile(r"(^|[ \t])#.*$", re.MULTILINE)
+_PROGRAMS = tuple(
+    (re.compile(pattern, re.IGNORECASE), format_)
+    for pattern, format_ in (
+        (r"torchtitan|run_train\.sh$", "torchtitan"),
+        (r"maxtext", "maxtext"),
+        (r"megatron[._]bridge|run_recipe\.py$|nemo", "megatron-bridge"),
+        (r"pretrain_(?:gpt|mamba|hybrid|t5|bert|vlm)\w*\.py$|^megatron (?:sft|pt)$", "megatron"),
+        (r"axolotl|llamafactory|^trl |^swift ", "accelerate"),
+    )
+)
+"""Programs that only one format is of."""
+_NOT_SENT = (
+    "is a script whose text was not sent: send it in launch.files under that name, if it trains"
+)
+_TRAINS_NOTHING = (
+    "does not look as if it trained: send the command that does, or the text of the script that"
+    " starts it in launch.files"
+)
 _FEWEST = 2
 """Settings of another format, of a text that has so many, that tell of it."""
 
@@ -69,8 +92,64 @@ def other_format(format_: str, text: str) -> str | None:
     return likely if is_other else None
 
 
+@dataclass(frozen=True, slots=True)
+class Recognized:
+    """The format of a launch, and what tells of it, in words."""
+
+    format: str
+    by: str
+
+
+def recognized(text: str, files: LaunchFiles) -> Recognized | None:
+    """The format of a launch, told by the program and the launcher that it starts, else by the
+    names of its settings; None where neither tells."""
+    with suppress(Invalid):
+        command = split_command(text, files)
+        program = command.program or ""
+        for pattern, format_ in _PROGRAMS:
+            if pattern.search(program):
+                return Recognized(format_, f"the program {program}")
+        named = [word.rpartition("/")[2] for word in command.before]
+        for launcher, format_ in (("accelerate", "accelerate"), ("deepspeed", "deepspeed")):
+            if launcher in named:
+                return Recognized(format_, f"the launcher {launcher}")
+    names = _names(text)
+    found = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
+    likely = max(found, key=lambda name: found[name])
+    if found[likely] < _FEWEST or sorted(found.values())[-2] == found[likely]:
+        return None
+    return Recognized(likely, f"the names of its settings, of which {found[likely]} are of it")
+
+
+def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | None:
+    """The program of a command that does not look as if it trained, and why; None for a launch. A
+    script of the shell without arguments says nothing where its text was not sent."""
+    try:
+        command = split_command(text, files)
+    except Invalid:
+        return None
+    program = command.program
+    known = set().union(*map(_known, KNOB_SETTINGS))
+    if program is None or len(_names(text) & known) >= _FEWEST:
+        return None
+    words = (*command.before, program)
+    base = program.rpartition("/")[2]
+    if base.endswith((".sh", ".slurm", ".sbatch", ".pbs")):
+        says_nothing = not command.words and not command.environment
+        is_known = recognized(text, files) is not None
+        return (program, _NOT_SENT) if says_nothing or not is_known else None
+    if program_at(words) is None:
+        return None
+    has_settings = any(re.match(r"-|[\w.+]+=", word) for word in command.words)
+    is_launch = set(launchers(words)) - {"srun", "sbatch", "mpirun", "mpiexec"}
+    if likelihood(words) < 0 or not (has_settings or is_launch or likelihood(words) > 1):
+        return program, _TRAINS_NOTHING
+    return None
+
+
 def _names(text: str) -> set[str]:
     """The names of settings in a text of any format, with underscores."""
+    text = _COMMENT.sub(r"\1", text)
     with suppress(Invalid):
         return {*read_toml(text)}
     found = (pattern.findall(text) for pattern in (_FLAG, _PAIR, _KEY, _DUMPED))

@@ -9,7 +9,7 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases, switches_of
-from service.formats.launch.shell_script import PATH
+from service.formats.shell.faults import PATH
 
 
 def switch_fields(

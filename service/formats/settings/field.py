@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from models.errors import Invalid
-from service.formats.launch.shell_words import require_defined, undefined_variables
 from service.formats.settings.reservation import COULD_MATTER, GIVE_FIELDS
+from service.formats.shell.faults import require_defined, undefined_variables
 
 ARGUMENTS = "launch.arguments"
 """The field that errors of a launch configuration name."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from models.errors import Invalid
-from service.formats.launch.shell_script import PATH
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stopped, Stops
+from service.formats.shell.faults import PATH
 
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 """Of FSDP1, in the order of their numbers from 1 (utils/constants.py, FSDP_SHARDING_STRATEGY)."""

@@ -11,12 +11,12 @@ from models.errors import Invalid
 from models.layouts.factors import divisors
 from service.formats.launch.deepspeed.writer import NAME
 from service.formats.launch.job import in_words
-from service.formats.launch.shell_script import PATH
 from service.formats.launch.switch_settings import values_of_switches
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.settings.spelling import nearest
 from service.formats.settings.stop import Stop, Stopped, Stops
+from service.formats.shell.faults import PATH
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
 _ON_HOST = ("cpu", "nvme")

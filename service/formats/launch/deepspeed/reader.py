@@ -5,7 +5,7 @@ from __future__ import annotations
 from service.formats.launch.deepspeed.writer import NAME
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.trainer import reader
-from service.formats.launch.trainer.files import NO_FILES, Files
+from service.formats.shell.files import NO_FILES, LaunchFiles
 
 
 def read(
@@ -13,7 +13,7 @@ def read(
     version: str | None,
     *,
     changes: Changes = NO_CHANGES,
-    files: Files = NO_FILES,
+    files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
     """What a document says, or the one that a script writes or names. A document that tells of no
     other tool is one of DeepSpeed."""

@@ -10,11 +10,11 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS, Architecture, MlaShape, MoeShape
 from service.formats.launch.named_model import named_model
-from service.formats.launch.shell_script import PATH
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import FieldTable
 from service.formats.settings.settings import Settings
 from service.formats.settings.spelling import suggestion
+from service.formats.shell.faults import PATH
 
 _DENSE_BLOCKS = ("default", "llama2", "mistral", "qwen2", "qwen3")
 _SPARSE_BLOCKS = ("mixtral", "qwen3_moe", "deepseek")

@@ -14,19 +14,12 @@ from models.layouts.factors import divisors
 from models.spec.architecture import Architecture
 from models.spec.switches import Condition
 from models.spec.workload import MAX_CAPACITY
-from service.formats.launch.documents import read_document, read_yaml, sent_document
+from service.formats.launch.documents import read_document, read_yaml
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
 from service.formats.launch.maxtext.writer import DROPLESS, FRAMEWORK, NAME, RELEASE, TABLE
-from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import (
-    Command,
-    require_arguments_defined,
-    require_defined,
-    split_command,
-)
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
@@ -34,6 +27,9 @@ from service.formats.settings.release import known_release
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stopped, Stops
+from service.formats.shell.command import Command, split_command
+from service.formats.shell.faults import PATH, require_arguments_defined, require_defined
+from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
 _DOCUMENT = re.compile(
@@ -83,6 +79,7 @@ def read(
     num_slices: int | None = None,
     *,
     changes: Changes = NO_CHANGES,
+    files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
     """What a text says.
 
@@ -90,7 +87,7 @@ def read(
     where the caller knows them. Where nobody does, a degree of -1 is left out of the layout, and so
     is the global batch, which is counted by devices.
     """
-    return _Reader(version, num_devices, num_slices).read(text, changes)
+    return _Reader(version, num_devices, num_slices).read(text, changes, files)
 
 
 class _Reader:
@@ -111,19 +108,19 @@ class _Reader:
     def given(self) -> dict[str, Any]:
         return self.settings.given
 
-    def read(self, text: str, changes: Changes) -> LaunchReading:
+    def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
         if _DOCUMENT.match(text):
             for name, value in read_document(text).items():
                 self._take(name, value)
         else:
-            self._read_command(split_command(text), text)
+            self._read_command(split_command(text, files))
         self.settings.change(changes)
         values = {**self.table.defaults(), **self.given}
         return self._reading(values)
 
     # -- settings
 
-    def _read_command(self, command: Command, text: str) -> None:
+    def _read_command(self, command: Command) -> None:
         words = list(command.words)
         if command.program and command.program.endswith((".yml", ".yaml")):
             words.insert(0, command.program)
@@ -134,7 +131,7 @@ class _Reader:
                 require_arguments_defined(word)
                 raise Invalid(PATH, word, "is no key=value, nor a file of settings")
             if is_file and not word.endswith("base.yml"):
-                for name, value in read_document(sent_document(text, word)).items():
+                for name, value in read_document(command.files.text(word)).items():
                     self._take(name, value)
         for name, value in (match.groups() for match in pairs):
             self._take(name, self._typed(name, value))

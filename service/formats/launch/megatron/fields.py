@@ -17,14 +17,14 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import switches_of
 from service.formats.launch.facts import facts
-from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import (
+from service.formats.settings.field import Field
+from service.formats.settings.field_table import FieldTable, field_table
+from service.formats.shell.faults import (
+    PATH,
     require_arguments_defined,
     require_defined,
     undefined_variables,
 )
-from service.formats.settings.field import Field
-from service.formats.settings.field_table import FieldTable, field_table
 
 RELEASE = "0.19.2"
 _TABLE = f"megatron_core_{RELEASE}"

@@ -29,8 +29,6 @@ from service.formats.launch.megatron.stages import (
     virtual_stages,
 )
 from service.formats.launch.megatron.writer import FRAMEWORK, NAME, words
-from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import Command, split_command
 from service.formats.megatron.arguments import (
     HALF_DTYPES,
     data_parallel,
@@ -55,6 +53,9 @@ from service.formats.settings.release import known_release
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings, SortedSettings
 from service.formats.settings.stop import Stops
+from service.formats.shell.command import Command, split_command
+from service.formats.shell.faults import PATH
+from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _FEWEST_DUMPED = 3
@@ -141,10 +142,16 @@ class Source:
         )
 
 
-def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
+def read(
+    text: str,
+    version: str | None = None,
+    *,
+    changes: Changes = NO_CHANGES,
+    files: LaunchFiles = NO_FILES,
+) -> LaunchReading:
     """What the arguments of Megatron say. Raises Invalid for what its parser refuses."""
     release = known_release(NAME, version)
-    source = _source(text).changed(changes)
+    source = _source(text, files).changed(changes)
     stops = Stops()
     given = without_refused(
         Arguments(in_todays_names(filled_in(source.values)), flag_of_argument()), stops
@@ -241,14 +248,14 @@ def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str
 # -- the forms of a text
 
 
-def _source(text: str) -> Source:
+def _source(text: str, files: LaunchFiles) -> Source:
     dumped = [match for line in text.splitlines() if (match := _DUMPED.search(line[:5000]))]
     if len(dumped) >= _FEWEST_DUMPED:
         return _of_dump({match.group(1): match.group(2).strip() for match in dumped})
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
         return _of_document(read_yaml(text))
-    command = split_command(text)
+    command = split_command(text, files)
     source = _of_words(command.words)
     of_ranks = {"world_size": str(command.num_ranks)} if command.num_ranks else {}
     return replace(

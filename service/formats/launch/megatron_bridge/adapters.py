@@ -12,9 +12,9 @@ from models.errors import Invalid
 from models.spec.adapters import MAX_RANK, Lora
 from models.spec.architecture import Architecture
 from service.formats.launch.job import Inexpressible
-from service.formats.launch.shell_script import PATH
 from service.formats.settings.field import shown
 from service.formats.settings.reservation import Reservation
+from service.formats.shell.faults import PATH
 
 SCHEME = "peft.scheme"
 """What the field is called here that the options peft and peft_scheme set."""

@@ -40,12 +40,6 @@ from service.formats.launch.megatron_bridge.fields import (
     sections,
 )
 from service.formats.launch.megatron_bridge.writer import FRAMEWORK, NAME
-from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import (
-    require_arguments_defined,
-    require_defined,
-    split_command,
-)
 from service.formats.megatron.values import Arguments
 from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.field import shown
@@ -54,6 +48,9 @@ from service.formats.settings.reservation import GIVE_FIELDS, Reservation
 from service.formats.settings.settings import SortedSettings
 from service.formats.settings.spelling import nearest
 from service.formats.settings.stop import Stops
+from service.formats.shell.command import split_command
+from service.formats.shell.faults import PATH, require_arguments_defined, require_defined
+from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*(?:\.\w+)+)\s+=\s+(\S.*?)\s*(?:#.*)?", re.ASCII)
 _YAML_LINE = re.compile(r"\s*(-\s.*|[A-Za-z_][\w.-]*\s*:(\s.*)?)", re.ASCII)
@@ -166,10 +163,16 @@ class _Overrides:
     """The recipe that is overridden, as it was written."""
 
 
-def read(text: str, version: str | None = None, *, changes: Changes = NO_CHANGES) -> LaunchReading:
+def read(
+    text: str,
+    version: str | None = None,
+    *,
+    changes: Changes = NO_CHANGES,
+    files: LaunchFiles = NO_FILES,
+) -> LaunchReading:
     """What overrides say. Raises Invalid for values that are none of their fields'."""
     release = known_release(NAME, version)
-    found = _overrides(text)
+    found = _overrides(text, files)
     texts = {
         name: None if value is None else _text(name, str(value)) for name, value in changes.items()
     }
@@ -227,14 +230,14 @@ def _in_fields(rule: str) -> str:
 # -- the forms of a text
 
 
-def _overrides(text: str) -> _Overrides:
+def _overrides(text: str, files: LaunchFiles) -> _Overrides:
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and all(map(_ASSIGNMENT.fullmatch, lines)):
         pairs = (match.groups() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
         return _joined((_without_object(name), value) for name, value in pairs)
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
         return _joined((name, str(value)) for name, value in flat(read_document(text)))
-    command = split_command(text)
+    command = split_command(text, files)
     found = _joined(_pairs(command.words))
     found.environment.update(command.environment)
     found.reservations += map(Reservation.of_branch, command.in_branches)

@@ -9,13 +9,13 @@ from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
-from service.formats.launch.shell_script import PATH
 from service.formats.launch.torchtitan.writer import RECOMPUTE, TABLE
 from service.formats.settings.field import Field, shown
 from service.formats.settings.field_table import FieldTable, field_table
 from service.formats.settings.reservation import GIVE_FIELDS, Reservation
 from service.formats.settings.settings import Settings as SettingsOfToday
 from service.formats.settings.spelling import suggestion
+from service.formats.shell.faults import PATH
 
 RELEASE = "0.2.2"
 _MODES = {

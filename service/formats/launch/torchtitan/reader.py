@@ -9,11 +9,9 @@ from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
-from service.formats.launch.documents import document_in_script, read_toml, sent_document
+from service.formats.launch.documents import read_toml
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.named_model import named_model
-from service.formats.launch.shell_script import PATH
-from service.formats.launch.shell_words import Command, require_arguments_defined, split_command
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.launch.torchtitan import earlier_releases as earlier
 from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
@@ -33,10 +31,14 @@ from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.spelling import suggestion
 from service.formats.settings.stop import Stop, Stopped, Stops
+from service.formats.shell.command import Command, split_command
+from service.formats.shell.faults import PATH, require_arguments_defined
+from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
 _FILE = "job.config_file"
 _TOML_SECTION = re.compile(r"^[ \t]*\[[\w.]+\][ \t\r]*(#.*)?$", re.ASCII | re.MULTILINE)
+_HEREDOC = re.compile(r"<<-?[ \t]*['\"\\\\]?[A-Za-z_]")
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_STEP = "local_batch_size * data-parallel ranks"
 _SHARDS = "parallelism.data_parallel_shard_degree"
@@ -62,6 +64,7 @@ def read(
     num_devices: int | None = None,
     *,
     changes: Changes = NO_CHANGES,
+    files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
     """What a text says.
 
@@ -70,7 +73,12 @@ def read(
     the other degrees leave of the devices. Without the model's number of layers, so is the split of
     a pipeline.
     """
-    return _Reader(version, num_devices).read(text, changes)
+    return _Reader(version, num_devices).read(text, changes, files)
+
+
+def _is_toml(text: str) -> bool:
+    """Whether a text is a file of settings, and no script that may write one."""
+    return _TOML_SECTION.search(text) is not None and not _HEREDOC.search(text)
 
 
 class _Reader:
@@ -90,18 +98,18 @@ class _Reader:
         """Known settings of the text."""
         return self.settings.given
 
-    def read(self, text: str, changes: Changes) -> LaunchReading:
+    def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
         older: earlier.Settings | None = None
-        if _TOML_SECTION.search(text) and document_in_script(text) is None:
+        if _is_toml(text):
             older = earlier.Settings.of(read_toml(text), self.table)
         else:
-            command = split_command(text)
+            command = split_command(text, files)
             self._read_command(command)
             marks = self._marks_of_release()
             if marks:
                 self._refuse_earlier(marks[0])
             elif any(map(earlier.is_earlier, self.others)):
-                older = earlier.Settings.of(self._with_file(text), self.table)
+                older = earlier.Settings.of(self._with_file(command.files), self.table)
             if older is None:
                 self._report_unknown()
             self.num_devices = _num_ranks(command) or self.num_devices
@@ -204,12 +212,12 @@ class _Reader:
         older = earlier.Settings.of(written, self.table)
         self.settings.given = {**older.given, **self.given}
 
-    def _with_file(self, text: str) -> dict[str, Any]:
+    def _with_file(self, files: LaunchFiles) -> dict[str, Any]:
         """The flags of an earlier release, and the settings of the file that one of them names."""
         if _FILE not in self.others:
             return self.others
         file = self.others.pop(_FILE)
-        return {**read_toml(sent_document(text, f"--{_FILE} {file}")), **self.others}
+        return {**read_toml(files.text(file, f"--{_FILE} {file}")), **self.others}
 
     def _report_unknown(self) -> None:
         """Takes in the flags that 0.3.0 does not have. It stops at them, unless they are of another

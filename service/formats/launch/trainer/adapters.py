@@ -9,9 +9,9 @@ from typing import Any
 
 from models.errors import Invalid
 from models.spec.adapters import MAX_RANK, Lora
-from service.formats.launch.shell_script import PATH
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
+from service.formats.shell.faults import PATH
 
 _USUAL_RANK = 16
 _ALL = "all-linear"

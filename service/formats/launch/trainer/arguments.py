@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from service.formats.launch.shell_words import require_arguments_defined
+from service.formats.shell.faults import require_arguments_defined
 
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,99})=(.*)", re.ASCII | re.DOTALL)
 _FILE = re.compile(r"[^-\s]\S*\.(?:ya?ml|json)", re.ASCII)

@@ -7,10 +7,10 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.launch.documents import flat, read_document
-from service.formats.launch.shell_script import PATH
-from service.formats.launch.trainer.files import Files
 from service.formats.settings.field import shown
 from service.formats.settings.reservation import Reservation
+from service.formats.shell.faults import PATH
+from service.formats.shell.files import LaunchFiles
 
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 _NOTHING = (None, False, "", "false", "False")
@@ -19,7 +19,7 @@ _VERSION = "fsdp_config.fsdp_version"
 
 
 def with_fsdp(
-    given: dict[str, Any], files: Files, reservations: list[Reservation]
+    given: dict[str, Any], files: LaunchFiles, reservations: list[Reservation]
 ) -> dict[str, Any]:
     """The settings with `fsdp` said as accelerate's document says it."""
     written = given.pop("fsdp", None)

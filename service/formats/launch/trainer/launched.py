@@ -10,11 +10,12 @@ from typing import Any
 from models.errors import Invalid
 from service.formats.launch.accelerate.launcher import launcher_settings
 from service.formats.launch.documents import flat, read_document
-from service.formats.launch.shell_script import PATH
 from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
-from service.formats.launch.trainer.command import Started, started, written_files
-from service.formats.launch.trainer.files import Files
+from service.formats.launch.trainer.command import Started, started
 from service.formats.settings.reservation import Reservation
+from service.formats.shell.command import files_of
+from service.formats.shell.faults import PATH
+from service.formats.shell.files import LaunchFiles
 
 _DEEPSPEED_MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
 _TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size", "learning_rate")
@@ -44,7 +45,7 @@ class Launched:
     """By dotted names, as they were written."""
     launcher: dict[str, Any] = field(default_factory=dict)
     """The settings of `accelerate launch`, in the names of its document."""
-    files: Files
+    files: LaunchFiles
     is_command: bool = False
     num_devices: int | None = None
     method: str | None = None
@@ -52,18 +53,19 @@ class Launched:
     reservations: list[Reservation] = field(default_factory=list)
 
 
-def launched_in(text: str, sent: Files, otherwise: str = "transformers") -> Launched:
+def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -> Launched:
     """The training that a text starts. Raises Invalid where it is neither a document nor a
     command, or where a document that it needs is none."""
-    files = written_files(text, sent)
     document = _document(text)
     if document is not None:
-        return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=files)
-    command = started(text)
+        return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=sent)
+    command = started(text, sent)
     if command is not None:
-        return _of_command(command, files)
-    if len(files.texts) == 1:
-        written = dict(flat(read_document(next(iter(files.texts.values())))))
+        return _of_command(command, command.files)
+    files = files_of(text, sent)
+    only = files.only_text()
+    if only is not None:
+        written = dict(flat(read_document(only)))
         return Launched(dialect=_dialect_of(written, otherwise), settings=written, files=files)
     rule = "is neither a document nor a command that trains: send the file or the line that does"
     raise Invalid(PATH, text[:80], rule)
@@ -107,7 +109,7 @@ def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") ->
     return "deepspeed" if heads & {*_DEEPSPEED_MARKS} else otherwise
 
 
-def _of_command(command: Started, files: Files) -> Launched:
+def _of_command(command: Started, files: LaunchFiles) -> Launched:
     dialect = _dialect_of_program(command)
     arguments = command.arguments
     method = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from models.spec import catalogue
-from service.formats.launch.shell_words import undefined_variables
+from service.formats.shell.faults import undefined_variables
 
 _QUANTIZED = re.compile(
     r"-(?:unsloth-)?(?:bnb-(?P<bnb>[48])bit|AQLM-(?P<aqlm>\d)bit\S*"

@@ -21,10 +21,8 @@ from service.formats.launch.deepspeed.document import (
 )
 from service.formats.launch.documents import flat, read_document
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
-from service.formats.launch.shell_script import PATH
 from service.formats.launch.trainer.deepspeed_arguments import filled, of_plugin
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer
-from service.formats.launch.trainer.files import NO_FILES, Files
 from service.formats.launch.trainer.fsdp_arguments import with_fsdp
 from service.formats.launch.trainer.kernels import read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
@@ -43,6 +41,8 @@ from service.formats.settings.field_table import FieldTable, field_table
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings, SortedSettings
 from service.formats.settings.stop import Stops
+from service.formats.shell.faults import PATH
+from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _ACCELERATE = accelerate_writer.NAME
 _DEEPSPEED = deepspeed_writer.NAME
@@ -56,7 +56,7 @@ def read(
     version: str | None,
     *,
     changes: Changes = NO_CHANGES,
-    files: Files = NO_FILES,
+    files: LaunchFiles = NO_FILES,
     otherwise: str = "transformers",
 ) -> LaunchReading:
     """What a document, a command line or a script says. The number of devices, the length of

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from models.errors import Invalid
-from service.formats.launch.shell_script import PATH
 from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
+from service.formats.shell.faults import PATH
 
 _HALVES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
 _SEQUENCE_LENGTHS = (

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from models.errors import Invalid
 from service.formats.launch.formats import FORMATS
-from service.formats.launch.shell_words import require_defined, split_command
+from service.formats.shell.command import split_command
+from service.formats.shell.faults import require_defined
 
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=32 --ntasks-per-node=1   # of an H100 cluster
@@ -152,8 +153,8 @@ def test_figures_that_disagree_are_named(text: str, figures: tuple[str, ...]) ->
         'OPTIONS=" --x 1 \\\n --y"\nsrun sh -c "python a.py ${OPTIONS} \'a b\'"',
         "ARGS=(--x 1 --y 'a b')\npython a.py \"${ARGS[@]}\"",
         "run() {\n  X=3\n}\nX=1; python a.py --x $X --y 'a b' > log 2> errors",
-        "for i in 1 2; do X=$i; done; python a.py --x ${X:-1} --y 'a b' &",
-        "[ -z $X ] && X=7\nA=1 python a.py --x ${X:-1} --y a\\ b",
+        "for i in 2 1; do X=$i; done; python a.py --x ${X:-3} --y 'a b' &",
+        "[ -z $X ] && X=1\nA=1 python a.py --x ${X:-7} --y a\\ b",
         '["--x", 1, "--y", "a b"]',
     ],
 )

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from models.errors import Invalid
-from service.formats.launch.shell_script import PATH
+from service.formats.shell.faults import PATH
+from service.formats.shell.headers import Header, options, used_components
+from service.formats.shell.programs import AGENTS, LAUNCHERS
 
-LAUNCHERS = {
-    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed",
-    "mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux",
-}  # fmt: skip
-_AGENTS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed"}
-"""Launchers that start all ranks of a node."""
 _MPI = {"mpirun", "mpiexec"}
-_SBATCH = "#SBATCH"
-_SLURM = {_SBATCH, "srun", "sbatch", "salloc"}
+_SLURM = {"srun", "sbatch", "salloc"}
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _RANKS = ("num_processes", "ntasks", "np", "n")
 _OF_AGENT = ("nproc_per_node", "num_gpus")
@@ -56,6 +51,14 @@ class _Launcher:
     name: str
     options: Mapping[str, str]
     """By name with underscores, without dashes in front."""
+    is_header: bool = False
+    """It is what the job asks its scheduler for."""
+    as_written: Mapping[str, str] = field(default_factory=dict)
+    """Options as the text says them, where that is in other words."""
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        return self.is_header or self.name in _SLURM
 
     def figures(self, names: Iterable[str]) -> Iterator[_Figure]:
         for name in names:
@@ -64,20 +67,38 @@ class _Launcher:
                 yield _Figure(count, self.written(name))
 
     def written(self, name: str) -> str:
+        if name in self.as_written:
+            return self.as_written[name]
         dashes = "-" if len(name) == 1 or (self.name in _MPI and name in _RANKS) else "--"
         return f"{self.name} {dashes}{name.replace('_', '-')}={self.options[name]}".strip()
 
 
-def ranks_of(
-    slurm: Mapping[str, str], before: Sequence[str], environment: Mapping[str, str]
-) -> Ranks:
-    """The ranks that the words in front of a program start, in a job with the options `slurm`.
+def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, str]) -> Ranks:
+    """The ranks that the words in front of a program start, in a job that asks for `header`.
 
     Raises Invalid where two options say different numbers of nodes or of GPUs, or where there are
     more ranks than GPUs.
     """
-    launchers = [_Launcher(_SBATCH, _spelt(slurm)), *_launchers(before)]
-    has_agent = any(launcher.name in _AGENTS for launcher in launchers)
+    used = used_components(header, before)
+    parts = [_ranks_of_component(header.component(at), before, environment) for at in used]
+    if len(parts) == 1:
+        return parts[0]
+    nodes = [part.nnodes for part in parts]
+    totals = [part.total for part in parts]
+    on_node = {part.per_node for part in parts}
+    return Ranks(
+        nnodes=None if None in nodes else sum(filter(None, nodes)),
+        per_node=on_node.pop() if len(on_node) == 1 else None,
+        total=None if None in totals else sum(filter(None, totals)),
+        chip=next((part.chip for part in parts if part.chip), None),
+    )
+
+
+def _ranks_of_component(
+    header: Header, before: Sequence[str], environment: Mapping[str, str]
+) -> Ranks:
+    launchers = [_of_header(header), *_launchers(before)]
+    has_agent = any(launcher.name in AGENTS for launcher in launchers)
     nodes = _nodes(launchers, has_agent=has_agent)
     tasks = _last(launchers, ("ntasks_per_node",))
     ranks = None if has_agent else _last(launchers, _RANKS)
@@ -108,9 +129,9 @@ def ranks_of(
     )
 
 
-def slurm_variables(slurm: Mapping[str, str]) -> dict[str, list[str]]:
-    """The variables that Slurm sets in a job from the options of its script."""
-    script = _Launcher(_SBATCH, _spelt(slurm))
+def scheduler_variables(header: Header) -> dict[str, str]:
+    """The variables that Slurm or PBS sets in a job from what its script asks for."""
+    script = _of_header(header)
     nodes = _last([script], _NODES)
     tasks = _last([script], ("ntasks_per_node",))
     gpus = next(_gpus(script, nodes, tasks, None), None)
@@ -120,28 +141,26 @@ def slurm_variables(slurm: Mapping[str, str]) -> dict[str, list[str]]:
         "SLURM_NTASKS_PER_NODE": tasks,
         "SLURM_GPUS_ON_NODE": gpus,
         "SLURM_GPUS_PER_NODE": gpus,
+        "PBS_NUM_NODES": nodes,
+        "PBS_NGPUS": gpus,
     }
     counts = {name: figure.count for name, figure in known.items() if figure}
+    if nodes:
+        counts["PBS_NP"] = nodes.count * (tasks.count if tasks else 1)
     if nodes and tasks:
         counts["SLURM_NTASKS"] = nodes.count * tasks.count
-    return {name: [str(count)] for name, count in counts.items()}
+    is_slurm = header.name != "#PBS"
+    others = "PBS_" if is_slurm else "SLURM_"
+    return {name: str(count) for name, count in counts.items() if not name.startswith(others)}
 
 
-def options(words: Iterable[str]) -> dict[str, str]:
-    """Options with their values, by name without dashes in front, such as `ntasks-per-node`."""
-    found: dict[str, str] = {}
-    waiting: str | None = None
-    for word in words:
-        if word.startswith("-"):
-            name, has_value, value = word.lstrip("-").partition("=")
-            if not word.startswith("--") and not has_value and re.fullmatch(r"[NnG]\S*\d", name):
-                name, value, has_value = name[0], name[1:], "="
-            waiting = None if has_value else name
-            found[name] = value
-        elif waiting is not None:
-            found[waiting] = word
-            waiting = None
-    return found
+def _of_header(header: Header) -> _Launcher:
+    return _Launcher(
+        header.name,
+        _spelt(header.options),
+        is_header=True,
+        as_written=_spelt(header.as_written),
+    )
 
 
 def _spelt(written: Mapping[str, str]) -> dict[str, str]:
@@ -199,7 +218,7 @@ def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None
         return _agreed(said, "nodes")
     script = launchers[0].options
     is_one = has_agent or (script and not script.keys() & {"ntasks", "n"})
-    if any("gpus" in each.options or "G" in each.options for each in launchers):
+    if any({"gpus", "G"} & each.options.keys() for each in launchers if each.asks_for_gpus):
         is_one = False
     says_some = any(name in each.options for each in launchers for name in names[each.name])
     return _Figure(1, "one node") if is_one and not says_some else None
@@ -218,7 +237,7 @@ def _gpus(
     launcher: _Launcher, nodes: _Figure | None, tasks: _Figure | None, ranks: _Figure | None
 ) -> Iterator[_Figure]:
     """The GPUs of a node, as each option of Slurm asks for them."""
-    if launcher.name not in _SLURM:
+    if not launcher.asks_for_gpus:
         return
     on_node = tasks.count if tasks else None
     if on_node is None and ranks and nodes and ranks.count % nodes.count == 0:
@@ -250,7 +269,7 @@ def _chip(launcher: _Launcher) -> str | None:
 
 def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
     """The options of Slurm that ask for GPUs, and what they ask for."""
-    if launcher.name not in _SLURM:
+    if not launcher.asks_for_gpus:
         return
     for name in ("gpus_per_node", "gpus", "G", "gpus_per_task"):
         match = _GPUS.fullmatch(launcher.options.get(name, ""))

@@ -1,0 +1,1 @@
+"""Jobs described by YAML objects, Kubernetes, SkyPilot or recipes, as commands."""

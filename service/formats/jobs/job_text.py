@@ -1,0 +1,58 @@
+"""A job that an object describes, as the text of a shell that starts it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.formats.shell.headers import Header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobText:
+    """What a job starts, with which variables, and what it asks for."""
+
+    text: str
+    """A command of the shell, a script, or arguments alone."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    header: Header | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts that the object has beside the command, such as those of a ConfigMap."""
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def whole(value: Any) -> int | None:
+    """Returns a whole number from 1 up; None for anything else."""
+    match = re.fullmatch(r"\d{1,7}", str(value), re.ASCII) if not isinstance(value, bool) else None
+    return int(match[0]) or None if match else None
+
+
+def environment_of(value: Any) -> dict[str, str]:
+    """Returns variables that are a mapping, or a list of objects with `name` and `value`."""
+    pairs = [(each.get("name"), each.get("value")) for each in listed(value) if mapping(each)]
+    pairs += list(mapping(value).items())
+    return {str(name): _text(given) for name, given in pairs if name and given is not None}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def header(
+    name: str, *, nodes: int | None, gpus: int | None, chip: str | None, written: Mapping[str, str]
+) -> Header | None:
+    """Returns what a job asks for, in the words of Slurm; `written` has each option as the object
+    says it."""
+    options = {"nodes": str(nodes)} if nodes else {}
+    if gpus:
+        options["gpus-per-node"] = f"{chip}:{gpus}" if chip else str(gpus)
+    return Header(name=name, options=options, as_written=written) if options else None

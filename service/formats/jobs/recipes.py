@@ -1,0 +1,49 @@
+"""Recipes in YAML that hold the arguments of a program as a mapping, beside what its image is made
+of."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from service.formats.jobs.job_text import JobText, environment_of, listed, mapping
+
+_ARGUMENTS = ("ARGS", "MODEL_ARGS", "TRAINING_ARGS", "MEGATRON_ARGS", "DATA_ARGS", "args")
+_VARIABLES = ("ENV_VARS", "ENV", "ENVIRONMENT", "env_vars")
+
+
+def is_recipe(document: Any) -> bool:
+    fields = mapping(document)
+    return any(isinstance(fields.get(name), (Mapping, list)) for name in _ARGUMENTS)
+
+
+def job_of(document: Mapping[str, Any]) -> JobText:
+    """Returns the arguments of all blocks that have some. The other blocks, such as the Dockerfile
+    of DEPENDENCIES, are nothing to the launch."""
+    words = [word for name in _ARGUMENTS for word in _words(document.get(name))]
+    variables = [environment_of(document.get(name)) for name in _VARIABLES]
+    return JobText(
+        text=" ".join(map(_quoted, words)),
+        environment={name: value for each in variables for name, value in each.items()},
+    )
+
+
+def _words(block: Any) -> Iterable[str]:
+    for item in listed(block):
+        yield str(item)
+    for name, value in mapping(block).items():
+        flag = f"--{str(name).lstrip('-').replace('_', '-')}"
+        if isinstance(value, Mapping):
+            yield from _words(value)
+        elif value is True or value in ("", None):
+            yield flag
+        elif value is not False:
+            yield flag
+            yield from map(str, listed(value) or [value])
+
+
+def _quoted(word: str) -> str:
+    """Returns a word as an argument list has it, where variables stay variables."""
+    return word if re.fullmatch(r"[\w./:=,+@%^~$\{\}-]+", word, re.ASCII) else shlex.quote(word)

@@ -1,0 +1,53 @@
+"""Tasks of SkyPilot, and of dstack: the commands of `run`, on nodes with the accelerators of
+`resources`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from service.formats.jobs.job_text import JobText, environment_of, header, listed, mapping, whole
+
+_ACCELERATORS = re.compile(r"([A-Za-z][\w.-]{0,60}?)(?::(\d{1,4}))?", re.ASCII)
+
+
+def is_task(document: Any) -> bool:
+    fields = mapping(document)
+    has_run = isinstance(fields.get("run"), str)
+    return has_run and bool({"resources", "num_nodes", "envs", "setup"} & fields.keys())
+
+
+def job_of(document: Mapping[str, Any]) -> JobText:
+    """Returns the job of a task. SkyPilot sets the number of its nodes, and of the devices on each,
+    as variables."""
+    nodes = whole(document.get("num_nodes")) or 1
+    chip, gpus = _accelerators(mapping(document.get("resources")).get("accelerators"))
+    set_by_sky = {"SKYPILOT_NUM_NODES": str(nodes)}
+    if gpus:
+        set_by_sky["SKYPILOT_NUM_GPUS_PER_NODE"] = str(gpus)
+    written = {
+        "nodes": f"num_nodes: {nodes}",
+        "gpus-per-node": f"accelerators: {chip}:{gpus}",
+    }
+    return JobText(
+        text=str(document["run"]),
+        environment={**set_by_sky, **environment_of(document.get("envs"))},
+        header=header("SkyPilot", nodes=nodes, gpus=gpus, chip=chip, written=written),
+        files={
+            str(name): str(text)
+            for name, text in mapping(document.get("file_mounts")).items()
+            if isinstance(text, str) and "\n" in text
+        },
+    )
+
+
+def _accelerators(value: Any) -> tuple[str | None, int | None]:
+    """Returns the chip and its number on a node, of H100:8, {H100: 8} or the first of a list."""
+    if isinstance(value, Mapping):
+        chip, count = next(iter(value.items()), (None, None))
+        return (None if chip is None else str(chip)), whole(count)
+    if listed(value):
+        return _accelerators(value[0])
+    match = _ACCELERATORS.fullmatch(str(value or ""))
+    return (match[1], int(match[2] or 1)) if match else (None, None)

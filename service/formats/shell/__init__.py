@@ -1,0 +1,1 @@
+"""The language of the shell in which people keep launch commands, read and never run."""

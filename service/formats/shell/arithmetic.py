@@ -1,0 +1,72 @@
+"""Sums of whole numbers, as $(( )) has them."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+_SUM = re.compile(r"[\d\s()+*/%<>=!&|-]{1,400}", re.ASCII)
+_CHOICE = re.compile(r"([^?]{1,200})\?([^?:]{1,200}):([^?:]{1,200})")
+_MOST = 10**12
+"""Larger numbers count nothing in a job."""
+_OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda left, right: _truncated(left, right),
+    ast.Mod: lambda left, right: left - right * _truncated(left, right),
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+def value_of(expression: str) -> int | None:
+    """Returns the value of a sum without names; None where it is none."""
+    choice = _CHOICE.fullmatch(expression)
+    if choice is not None:
+        condition = value_of(choice[1])
+        return None if condition is None else value_of(choice[2] if condition else choice[3])
+    if not _SUM.fullmatch(expression):
+        return None
+    spelt = expression.replace("&&", " and ").replace("||", " or ").strip()
+    try:
+        return int(_evaluated(ast.parse(spelt, mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError, MemoryError):
+        return None
+
+
+def _truncated(left: int, right: int) -> int:
+    """Returns a quotient as a shell has it, which is rounded towards 0."""
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _evaluated(node: ast.expr) -> int:
+    """Returns the value of a parsed sum. Raises ValueError where it is something else."""
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < _MOST:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluated(node.operand)
+    if isinstance(node, ast.BoolOp):
+        values = [_evaluated(value) != 0 for value in node.values]
+        return int(all(values) if isinstance(node.op, ast.And) else any(values))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return _operated(type(node.ops[0]), node.left, node.comparators[0])
+    if isinstance(node, ast.BinOp):
+        return _operated(type(node.op), node.left, node.right)
+    raise ValueError(node)
+
+
+def _operated(kind: type[ast.AST], left: ast.expr, right: ast.expr) -> int:
+    if kind not in _OPERATIONS:
+        raise ValueError(kind)
+    value = int(_OPERATIONS[kind](_evaluated(left), _evaluated(right)))
+    if abs(value) >= _MOST:
+        raise ValueError(value)
+    return value

@@ -1,0 +1,219 @@
+"""The command that starts a training program, found in what people paste: an argument list, a line
+of a shell with torchrun, python or srun, a whole batch script, or a JSON list of words."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from models.errors import Invalid
+from service.formats.shell.faults import PATH, Undefined
+from service.formats.shell.files import NO_FILES, LaunchFiles
+from service.formats.shell.headers import Header, header_of
+from service.formats.shell.programs import base_name, likelihood, program_at
+from service.formats.shell.ranks import ranks_of, scheduler_variables
+from service.formats.shell.reading import ARGUMENTS, read_script
+from service.formats.shell.script import Script, Statement
+from service.formats.shell.variables import Doubt
+
+_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=.*", re.ASCII | re.DOTALL)
+_BEGINS_OVERRIDES = re.compile(
+    r"(?:\s|#[^\n]*\n)*+(?:['\"]?[+~]{0,2}[A-Za-z_][\w.]*['\"]?=|\Z)", re.ASCII
+)
+_MOST_NAMED = 5
+"""Programs that an error names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command that starts a training program."""
+
+    words: tuple[str, ...]
+    """The words behind the program: its arguments."""
+    program: str | None
+    """The script or module that is started; None where the text is arguments alone."""
+    before: tuple[str, ...] = ()
+    """The words in front of the program: launchers, containers and their options."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What is exported, or set in front of the command."""
+    nnodes: int | None = None
+    nproc_per_node: int | None = None
+    """Ranks on a node."""
+    num_ranks: int | None = None
+    """All ranks, where their number is said or follows."""
+    chip: str | None = None
+    """What the scheduler calls the GPUs that are asked for, such as h100."""
+    slurm: Mapping[str, str] = field(default_factory=dict)
+    """Options of #SBATCH lines, without dashes."""
+    files: LaunchFiles = NO_FILES
+    """What was sent beside the text, and what its script writes."""
+    notes: tuple[str, ...] = ()
+    """Sentences about values that were taken in the place of others."""
+    in_branches: tuple[str, ...] = ()
+    """Assignments that may have made it another command, and may or may not have run."""
+    replaced_in_branches: tuple[str, ...] = ()
+    """Those of them that would take the place of a value that the text gives otherwise."""
+
+
+def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
+    """Returns the command in a text. Raises Invalid where the text has several that differ, or a
+    quote that is not closed."""
+    words = _json_words(text) or _overrides(text)
+    if words:
+        words = tuple(_with_variables(word, files.environment) for word in words)
+        return Command(words=words, program=None, files=files, environment=files.environment)
+    script, header = _script_and_header(text, files)
+    found = _training(script)
+    before = found.words[: program_at(found.words) or 0]
+    environment = {**found.environment, **_assignments(before)}
+    ranks = ranks_of(header, _said_before(text, files, header, before), environment)
+    at = len(before)
+    has_program = at < len(found.words) and not found.words[at].startswith("-")
+    program = _program(found.words, at) if has_program else None
+    return Command(
+        words=tuple(found.words[at + has_program :]),
+        program=None if program == ARGUMENTS else program,
+        before=tuple(before),
+        environment=environment,
+        nnodes=ranks.nnodes,
+        nproc_per_node=ranks.per_node,
+        num_ranks=ranks.total,
+        chip=ranks.chip,
+        slurm=header.options,
+        files=files.with_written(script.written),
+        notes=header.notes,
+        in_branches=_written(found.doubts),
+        replaced_in_branches=_written(doubt for doubt in found.doubts if doubt.replaces),
+    )
+
+
+def files_of(text: str, files: LaunchFiles = NO_FILES) -> LaunchFiles:
+    """Returns the files that were sent, and those that a script writes."""
+    return files.with_written(read_script(text, {}, files).written)
+
+
+def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
+    """Returns a fault about a variable with the line where it stands, and why nobody can know its
+    value."""
+    name = fault.variable
+    uses = rf"\$\{{?[#!]?{re.escape(name)}\b" if name.isidentifier() else re.escape(name)
+    lines = [at for at, line in enumerate(text.splitlines(), 1) if re.search(uses, line)]
+    used = f"line {lines[-1]}" if lines else ""
+    try:
+        script, _ = _script_and_header(text, files)
+    except Invalid:
+        return fault
+    value = script.values.get(name)
+    reasons = [used, value.reason if value else ""]
+    if value is None and script.unsent_sources:
+        source, line = script.unsent_sources[0]
+        reasons.append(f"line {line} reads {source}, which was not sent in launch.files")
+    why = "; ".join(filter(None, reasons))
+    return fault.explained(why) if why else fault
+
+
+def _script_and_header(text: str, files: LaunchFiles) -> tuple[Script, Header]:
+    """Returns the script of a text, and what its job asks for. A script that it submits may ask for
+    more, and read the variables that the scheduler then sets."""
+    header = files.header or header_of([text], files.environment)
+    script = read_script(text, scheduler_variables(header), files)
+    if len(script.batch_texts) > 1 and files.header is None:
+        header = header_of(script.batch_texts, files.environment)
+        script = read_script(text, scheduler_variables(header), files)
+    return script, header
+
+
+def _said_before(
+    text: str, files: LaunchFiles, header: Header, before: Sequence[str]
+) -> Sequence[str]:
+    """Returns the words in front of the program without numbers that are defaults: a number of
+    nodes that is taken only where nobody sets a variable is not one that is said."""
+    if "${" not in text and "-z" not in text:
+        return before
+    said = read_script(text, scheduler_variables(header), files, takes_defaults=False)
+    words = _training(said).words
+    return words[: program_at(words) or 0]
+
+
+def _program(words: Sequence[str], at: int) -> str:
+    """Returns the program; of one with commands of its own, both words."""
+    is_command = at > 0 and "." not in words[at] and words[at - 1] not in ("-m", "--module")
+    is_variable = words[at].startswith("$")
+    if is_command and not is_variable:
+        return f"{base_name(words[at - 1])} {words[at]}"
+    return words[at]
+
+
+def _json_words(text: str) -> tuple[str, ...] | None:
+    """Returns the words of a JSON list."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(listed, list) or not all(isinstance(word, (str, int)) for word in listed):
+        return None
+    return tuple(map(str, listed))
+
+
+def _overrides(text: str) -> tuple[str, ...] | None:
+    """Returns the words of a text that is a list of key=value, which to a shell would be
+    variables."""
+    if not _BEGINS_OVERRIDES.match(text):
+        return None
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:
+        return None
+    return tuple(words) if all(map(_OVERRIDE.fullmatch, words)) else None
+
+
+def _training(script: Script) -> Statement:
+    """Returns the statement that trains. Of a list of arguments, all of it."""
+    starting = [each for each in script.statements if program_at(each.words) is not None]
+    if starting:
+        return _only(starting)
+    listed = [each for each in script.statements if _is_list(each.words)] or script.statements
+    words = [word for each in listed for word in each.words]
+    environment = {key: value for each in listed for key, value in each.environment.items()}
+    doubts = tuple(dict.fromkeys(doubt for each in listed for doubt in each.doubts))
+    return Statement(tuple(words), environment, doubts=doubts)
+
+
+def _is_list(words: Sequence[str]) -> bool:
+    return bool(words) and words[0][:1] == "-"
+
+
+def _only(statements: list[Statement]) -> Statement:
+    """Returns the statement that looks most as if it trained. Raises Invalid where several that
+    differ do so alike."""
+    most = max(likelihood(each.words) for each in statements)
+    likely = [each for each in statements if likelihood(each.words) == most]
+    distinct = {tuple(each.words): each for each in likely}
+    if len(distinct) > 1:
+        programs = {each.words[program_at(each.words) or 0] for each in distinct.values()}
+        rule = (
+            f"starts {len(distinct)} commands ({', '.join(sorted(programs)[:_MOST_NAMED])}): send"
+            " the one that trains"
+        )
+        raise Invalid(PATH, None, rule)
+    return likely[-1]
+
+
+def _with_variables(word: str, environment: Mapping[str, str]) -> str:
+    """Returns a word with the variables of the request that it names as Kubernetes does, $(TP)."""
+    return re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), word)
+
+
+def _written(doubts: Iterable[Doubt]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(doubt.written for doubt in doubts))
+
+
+def _assignments(words: Sequence[str]) -> dict[str, str]:
+    """Returns variables that are set among some words, as behind `env`."""
+    pairs = (word.partition("=") for word in words if re.match(r"[A-Za-z_]\w*=", word, re.ASCII))
+    return {name: value for name, _, value in pairs}

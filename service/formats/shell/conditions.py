@@ -1,0 +1,152 @@
+"""Tests of the shell, [ ], [[ ]] and (( )): true, false, or not decided by the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from service.formats.shell.expansion import Expansion
+from service.formats.shell.faults import undefined_variables
+from service.formats.shell.patterns import matches
+
+Truth = bool | None
+"""True, false, or not decided."""
+_OPERATOR_NODES = ("test_operator", "!", "(", ")", "=", "==", "!=", "<", ">", "=~", "&&", "||")
+_INNER = ("binary_expression", "unary_expression", "parenthesized_expression", "negated_command")
+_OF_FILES = set("abcdefghLkpNOGrRsStTuwx")
+_NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": lambda left, right: left == right,
+    "-ne": lambda left, right: left != right,
+    "-lt": lambda left, right: left < right,
+    "-le": lambda left, right: left <= right,
+    "-gt": lambda left, right: left > right,
+    "-ge": lambda left, right: left >= right,
+}
+_BINARY = {*_NUMBERS, "=", "==", "!=", "<", ">", "=~", "-nt", "-ot", "-ef"}
+_WHOLE = re.compile(r"\s*[-+]?\d{1,12}\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    is_operator: bool = False
+    is_quoted: bool = False
+
+
+def condition(expansion: Expansion, node: Node, has_file: Callable[[str], bool]) -> Truth:
+    """Returns what a test says. A value that is in doubt decides nothing."""
+    opener = node.children[0].type
+    if opener == "((":
+        value = expansion.sum(expansion.tree.text(node)[2:-2])
+        truth = None if value is None else value != "0"
+    else:
+        tokens = [token for child in node.children[1:-1] for token in _tokens(expansion, child)]
+        truth = _Parsing(tokens, has_file, is_double=opener == "[[").parsed()
+    return None if expansion.doubts else truth
+
+
+def condition_of_words(words: list[str], has_file: Callable[[str], bool]) -> Truth:
+    """Returns what the command `test` says with some words."""
+    signs = {*_BINARY, "!", "(", ")", "-a", "-o"}
+    tokens = [
+        _Token(word, is_operator=word in signs or bool(re.fullmatch(r"-[a-zA-Z]", word)))
+        for word in words
+    ]
+    return _Parsing(tokens, has_file, is_double=False).parsed()
+
+
+def _tokens(expansion: Expansion, node: Node) -> list[_Token]:
+    if node.type in _INNER:
+        return [token for child in node.children for token in _tokens(expansion, child)]
+    if node.type in _OPERATOR_NODES:
+        return [_Token(expansion.tree.text(node), is_operator=True)]
+    return [_Token(expansion.text(node), is_quoted=node.type in ("string", "raw_string"))]
+
+
+class _Parsing:
+    """Goes through the tokens of a test: or, and, not, and the single comparisons."""
+
+    def __init__(
+        self, tokens: list[_Token], has_file: Callable[[str], bool], *, is_double: bool
+    ) -> None:
+        self.tokens = tokens
+        self.has_file = has_file
+        self.is_double = is_double
+        self.at = 0
+
+    def parsed(self) -> Truth:
+        truth = self._or()
+        return truth if self.at == len(self.tokens) else None
+
+    def _takes(self, *operators: str) -> bool:
+        is_next = self.at < len(self.tokens) and self.tokens[self.at].is_operator
+        if is_next and self.tokens[self.at].text in operators:
+            self.at += 1
+            return True
+        return False
+
+    def _or(self) -> Truth:
+        truth = self._and()
+        while self._takes("||", "-o"):
+            other = self._and()
+            truth = True if truth or other else (None if None in (truth, other) else False)
+        return truth
+
+    def _and(self) -> Truth:
+        truth = self._not()
+        while self._takes("&&", "-a"):
+            other = self._not()
+            is_false = truth is False or other is False
+            truth = False if is_false else (None if None in (truth, other) else True)
+        return truth
+
+    def _not(self) -> Truth:
+        if self._takes("!"):
+            truth = self._not()
+            return None if truth is None else not truth
+        if self._takes("("):
+            truth = self._or()
+            self._takes(")")
+            return truth
+        return self._single()
+
+    def _single(self) -> Truth:
+        if self.at >= len(self.tokens):
+            return None
+        first = self.tokens[self.at]
+        self.at += 1
+        if first.is_operator:
+            if self.at >= len(self.tokens):
+                return None
+            self.at += 1
+            return self._unary(first.text, self.tokens[self.at - 1].text)
+        if self.at + 1 < len(self.tokens) and self.tokens[self.at].text in _BINARY:
+            self.at += 2
+            return self._binary(first, self.tokens[self.at - 2].text, self.tokens[self.at - 1])
+        return None if undefined_variables(first.text) else bool(first.text)
+
+    def _unary(self, operator: str, text: str) -> Truth:
+        if undefined_variables(text):
+            # What the text does not set may be set where it runs.
+            return None
+        if operator in ("-n", "-z"):
+            return bool(text) == (operator == "-n")
+        if operator[1:] in _OF_FILES:
+            return True if operator in ("-e", "-f", "-s") and self.has_file(text) else None
+        return None
+
+    def _binary(self, left: _Token, operator: str, right: _Token) -> Truth:
+        if undefined_variables(left.text) or undefined_variables(right.text):
+            return None
+        if operator in _NUMBERS:
+            if not _WHOLE.fullmatch(left.text) or not _WHOLE.fullmatch(right.text):
+                return None
+            return _NUMBERS[operator](int(left.text), int(right.text))
+        if operator not in ("=", "==", "!="):
+            return None
+        is_pattern = self.is_double and not right.is_quoted
+        is_same = matches(left.text, right.text) if is_pattern else left.text == right.text
+        return None if is_same is None else is_same == (operator != "!=")

@@ -1,0 +1,349 @@
+"""Words of the shell as a command gets them: quotes taken off, variables and sums put in.
+
+What the text does not say keeps the name of its variable, `$TP`, for the reader of the value to
+refuse, or the command that would say it, `$(nproc)`: nothing is run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tree_sitter import Node
+
+from models.errors import Invalid
+from service.formats.shell import patterns
+from service.formats.shell.arithmetic import value_of
+from service.formats.shell.faults import PATH
+from service.formats.shell.syntax import Tree
+from service.formats.shell.variables import Doubt, Value, Variables
+
+_MAX_EXPANDED = 200_000
+"""Characters that all variables of a text put in: texts in which they double would never end."""
+_NAME = r"[A-Za-z_]\w{0,99}"
+_IN_SUM = re.compile(rf"\$?\{{?({_NAME})\}}?", re.ASCII)
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+_SUBSTITUTIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
+_DEFAULTS = (":-", "-", ":=", "=")
+_ALTERNATIVES = (":+", "+")
+_DEMANDS = (":?", "?")
+_CUTS = ("#", "##", "%", "%%")
+_REPLACES = ("/", "//", "/#", "/%")
+_CASES: dict[str, Callable[[str], str]] = {
+    "^^": str.upper,
+    ",,": str.lower,
+    "^": lambda text: text[:1].upper() + text[1:],
+    ",": lambda text: text[:1].lower() + text[1:],
+}
+
+
+@dataclass(slots=True)
+class Budget:
+    """What the reading of one text may take, shared by all that is read in its place."""
+
+    expanded: int = 0
+    steps: int = 0
+
+    def count(self, length: int) -> None:
+        self.expanded += length
+        if self.expanded > _MAX_EXPANDED:
+            rule = f"its variables hold more than {_MAX_EXPANDED} characters: write them out"
+            raise Invalid(PATH, None, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a word."""
+
+    text: str
+    splits: bool = False
+    """Spaces in it separate words, as in what a variable without quotes holds."""
+
+
+@dataclass(slots=True)
+class Expansion:
+    """Puts the variables of one point of a text into its words."""
+
+    tree: Tree
+    variables: Variables
+    budget: Budget
+    takes_defaults: bool
+    output: Callable[[str], str | None]
+    """What a command in $( ) prints, where that is known without running it."""
+    doubts: dict[Doubt, None] = field(default_factory=dict)
+    """The doubts about all that was put in."""
+
+    def words(self, node: Node) -> list[str]:
+        """Returns what a written word becomes: variables without quotes are split at spaces, lists
+        in quotes at their elements."""
+        listed = self._list(node)
+        if listed is not None:
+            return listed
+        words = [""]
+        is_quoted = node.type in ("string", "raw_string", "ansi_c_string")
+        for piece in self._pieces(node):
+            if not piece.splits:
+                words[-1] += piece.text
+                is_quoted = True
+                continue
+            parts = re.split(r"\s+", piece.text)
+            words[-1] += parts[0]
+            words += parts[1:]
+        return [word for word in words if word or is_quoted]
+
+    def text(self, node: Node) -> str:
+        """Returns the one word that a value is."""
+        return "".join(piece.text for piece in self._pieces(node))
+
+    def value(self, node: Node | None) -> tuple[tuple[str, ...], bool]:
+        """Returns the words of a value, and whether it is an array."""
+        if node is None:
+            return ("",), False
+        if node.type == "array":
+            elements = [child for child in node.children if child.is_named]
+            return tuple(word for child in elements for word in self.words(child)), True
+        return (self.text(node),), False
+
+    def heredoc(self, node: Node, is_quoted: bool) -> str:
+        """Returns the text of a heredoc. Variables in it are put in unless its mark is quoted."""
+        if is_quoted:
+            return self.tree.text(node)
+        parts = self._between(node.children, node.start_byte, node.end_byte, escapes="$`\\")
+        return "".join(piece.text for piece in parts)
+
+    # -- pieces
+
+    def _list(self, node: Node) -> list[str] | None:
+        """Returns the words of a node that is all elements of an array or all arguments; None for
+        another."""
+        is_quoted = node.type == "string"
+        inner = [child for child in node.children if child.type != '"'] if is_quoted else [node]
+        if len(inner) != 1 or inner[0].type not in ("simple_expansion", "expansion"):
+            return None
+        whole = re.fullmatch(
+            rf'"?\$\{{?(?:({_NAME})\[([@*])\]|([@*]))\}}?"?', self.tree.text(node), re.ASCII
+        )
+        value = whole and self._looked_up(whole[1] or whole[3])
+        if whole is None or value is None:
+            return None
+        if is_quoted and "*" in (whole[2], whole[3]):
+            return [value.text]
+        return list(value.words) if is_quoted else [p for w in value.words for p in w.split()]
+
+    def _pieces(self, node: Node) -> Iterator[_Piece]:
+        kind = node.type
+        written = self.tree.text(node)
+        if kind in _SUBSTITUTIONS:
+            # The grammar counts spaces in front of a variable in double quotes to the variable.
+            spaces = written[: len(written) - len(written.lstrip())]
+            if spaces:
+                yield _Piece(spaces)
+            written = written.lstrip()
+            value = self._substituted(node, written)
+            yield _Piece(value, splits=value != written)
+        elif kind == "raw_string":
+            yield _Piece(written[1:-1])
+        elif kind == "ansi_c_string":
+            yield _Piece(re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), written[2:-1]))
+        elif kind in ("string", "translated_string"):
+            yield from self._string(node)
+        elif kind == "concatenation" or any(c.type in _SUBSTITUTIONS for c in node.children):
+            yield from self._between(node.children, node.start_byte, node.end_byte)
+        else:
+            yield _Piece(_unescaped(written))
+
+    def _string(self, node: Node) -> Iterator[_Piece]:
+        if node.type == "translated_string":
+            node = node.children[-1]
+        for piece in self._between(
+            node.children[1:-1], node.start_byte + 1, node.end_byte - 1, escapes='$`"\\'
+        ):
+            yield _Piece(piece.text)
+
+    def _between(
+        self, nodes: list[Node], start: int, end: int, escapes: str | None = None
+    ) -> Iterator[_Piece]:
+        """Yields the pieces of a stretch of the text, of which the grammar leaves out some, such as
+        spaces between variables. `escapes` are the characters that a backslash quotes there; any,
+        outside of double quotes."""
+        at = start
+        for node in nodes:
+            is_special = node.type in _SUBSTITUTIONS or (
+                escapes is None and (node.child_count > 0 or node.type in _QUOTED)
+            )
+            if not is_special or node.start_byte < at:
+                continue
+            if node.start_byte > at:
+                yield _Piece(_unescaped(self.tree.between(at, node.start_byte), escapes))
+            yield from self._pieces(node)
+            at = node.end_byte
+        if at < end:
+            yield _Piece(_unescaped(self.tree.between(at, end), escapes))
+
+    # -- variables
+
+    def _looked_up(self, name: str) -> Value | None:
+        value = self.variables.values.get(name)
+        if value is not None:
+            self.budget.count(sum(len(word) + 1 for word in value.words))
+            self.doubts.update(dict.fromkeys(value.doubts))
+        return value
+
+    def _substituted(self, node: Node, written: str) -> str:
+        """Returns what stands for a variable, a sum or a command; the same text where that is not
+        known."""
+        if node.type == "arithmetic_expansion":
+            inner = written[3:-2] if written[1] == "(" else written[2:-1]
+            return self.sum(inner) or f"$(({self._in_sum(inner)}))"
+        if node.type == "command_substitution":
+            inner = written[2:-1] if written[0] == "$" else written[1:-1]
+            said = self.output(inner)
+            return written if said is None else said.rstrip("\n")
+        if node.type == "simple_expansion":
+            name = written[1:]
+            value = self._looked_up(name)
+            return _first(value) if value is not None else f"${name}"
+        return self._expanded(node, written)
+
+    def _expanded(self, node: Node, written: str) -> str:
+        """Returns what stands for ${…}."""
+        target = next(
+            (c for c in node.children if c.type in _NAMES),
+            None,
+        )
+        if target is None:
+            return written
+        index = None
+        if target.type == "subscript":
+            index = self.tree.text(target).partition("[")[2].rstrip("]")
+            target = target.children[0]
+        name = self.tree.text(target)
+        operators = [c for c in node.children if not c.is_named and c.type not in ("${", "}")]
+        before = [each for each in operators if each.start_byte < target.start_byte]
+        behind = [each for each in operators if each.start_byte > target.start_byte]
+        value = self._looked_up(name)
+        text = None if value is None else _element(value, index)
+        if before:
+            return self._measured(before[0].type, value, index, written)
+        if not behind:
+            return f"${name}" if text is None else text
+        return self._operated(name, text, behind, node, written)
+
+    def _measured(self, operator: str, value: Value | None, index: str | None, written: str) -> str:
+        """Returns a length, ${#X}; of ${!X} the variable that another one names."""
+        if value is None or (operator == "!" and index is not None):
+            return written
+        if operator == "!":
+            named = self._looked_up(value.text)
+            return written if named is None else named.text
+        return str(len(value.words) if index in ("@", "*") else len(_element(value, index) or ""))
+
+    def _operated(
+        self, name: str, text: str | None, behind: list[Node], node: Node, written: str
+    ) -> str:
+        operator = behind[0].type
+        end = node.end_byte - 1
+
+        def argument(start: int, stop: int) -> str:
+            parts = self._between(node.children, start, stop)
+            return "".join(piece.text for piece in parts)
+
+        if operator in _DEFAULTS or operator in _ALTERNATIVES:
+            is_set = text is not None and (bool(text) or operator[0] != ":")
+            if operator in _ALTERNATIVES:
+                return argument(behind[0].end_byte, end) if is_set else ""
+            if is_set and text is not None:
+                return text
+            if not self.takes_defaults and text is None:
+                return f"${name}"
+            default = argument(behind[0].end_byte, end)
+            if operator.endswith("=") and name.isidentifier():
+                self.variables.values[name] = Value((default,))
+            return default
+        if text is None and operator in _DEMANDS:
+            reason = "the script stops unless it is set where it runs"
+            self.variables.values[name] = Value((f"${name}",), reason=reason)
+        if text is None or "$" in text or operator in _DEMANDS:
+            return f"${name}" if text is None else text
+        self.budget.count(len(text))
+        if operator in _CUTS:
+            self.budget.count(patterns.MAX_CHARACTERS)
+            return _or(patterns.cut(text, argument(behind[0].end_byte, end), operator), written)
+        if operator in _REPLACES:
+            stop = behind[1].start_byte if len(behind) > 1 else end
+            instead = argument(behind[1].end_byte, end) if len(behind) > 1 else ""
+            pattern = argument(behind[0].end_byte, stop)
+            return _or(patterns.replaced(text, pattern, instead, operator), written)
+        if operator == ":":
+            return self._slice(text, argument(behind[0].end_byte, end), written)
+        return _CASES[operator](text) if operator in _CASES else written
+
+    def _slice(self, text: str, written: str, otherwise: str) -> str:
+        start, _, length = written.partition(":")
+        begin = value_of(start.strip() or "0")
+        count = value_of(length.strip() or str(len(text)))
+        if begin is None or count is None:
+            return otherwise
+        cut = text[begin:]
+        return cut[:count] if count >= 0 else cut[: len(cut) + count]
+
+    def sum(self, expression: str) -> str | None:
+        """Returns the value of a sum of whole numbers; None where something in it is not known."""
+        number = value_of(self._in_sum(expression))
+        return None if number is None else str(number)
+
+    def _in_sum(self, expression: str) -> str:
+        """Returns a sum with the numbers that are known in the place of their names."""
+
+        def put_in(match: re.Match[str]) -> str:
+            value = self._looked_up(match[1])
+            text = _first(value) if value is not None else ""
+            return text if re.fullmatch(r"-?\d{1,12}", text) else match[1]
+
+        put = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._in_braces, expression)
+        return _IN_SUM.sub(put_in, put)
+
+    def _in_braces(self, match: re.Match[str]) -> str:
+        value = self.variables.values.get(match[1])
+        if value is None and match[2] is not None and self.takes_defaults:
+            return match[2]
+        return str(match[1])
+
+
+_NAMES = ("variable_name", "special_variable_name", "subscript")
+_QUOTED = ("raw_string", "ansi_c_string", "string")
+
+
+def _unescaped(text: str, escapes: str | None = None) -> str:
+    """Returns a text without the backslashes that quote a character."""
+    if "\\" not in text:
+        return text
+
+    def put(match: re.Match[str]) -> str:
+        char = match[1]
+        if char == "\n":
+            return ""
+        return char if escapes is None or char in escapes else match[0]
+
+    return re.sub(r"\\(.)", put, text, flags=re.DOTALL)
+
+
+def _first(value: Value) -> str:
+    """Returns what $X is: of an array, its first element, as a shell has it."""
+    return (value.words[0] if value.words else "") if value.is_array else value.text
+
+
+def _element(value: Value, index: str | None) -> str | None:
+    if index in ("@", "*"):
+        return value.text
+    if index is None:
+        return _first(value)
+    at = int(index) if re.fullmatch(r"-?\d{1,6}", index) else None
+    if at is None or not -len(value.words) <= at < len(value.words):
+        return None
+    return value.words[at]
+
+
+def _or(text: str | None, otherwise: str) -> str:
+    return otherwise if text is None else text

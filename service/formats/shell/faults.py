@@ -1,0 +1,70 @@
+"""What is wrong with a text of the shell, and with values in it that nobody can know."""
+
+from __future__ import annotations
+
+import re
+
+from models.errors import Invalid
+
+PATH = "launch.arguments"
+"""The field that errors of a launch configuration name."""
+MOST_SHOWN = 80
+"""Characters of a text that an error repeats."""
+_UNDEFINED = re.compile(
+    r"\$\(\([^A-Za-z_)]{0,200}(?P<summed>[A-Za-z_]\w*)|\$(?:\{[#!]?)?(?P<named>\w+|[@*#?])|\$\(|`",
+    re.ASCII,
+)
+
+
+class Undefined(Invalid):
+    """A value has a variable in it that the text does not define; `variable` is its name, or (…)
+    for what a command would print."""
+
+    def __init__(self, variable: str, value: str, rule: str) -> None:
+        super().__init__(PATH, value, rule)
+        self.variable = variable
+
+    def explained(self, why: str) -> Undefined:
+        """Returns the same fault with the reason why nobody can know the value."""
+        return Undefined(self.variable, str(self.value), f"{self.rule} ({why})")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"
+
+
+def undefined_variables(word: str) -> list[str]:
+    """Returns the variables in a word, or `(…)` for a command, whose value the text does not
+    say."""
+    return [match["summed"] or match["named"] or "(…)" for match in _UNDEFINED.finditer(word)]
+
+
+def require_defined(name: str, word: str) -> None:
+    """Raises Undefined where a value is, or has in it, a variable that the text does not define."""
+    undefined = undefined_variables(word)
+    if undefined:
+        rule = (
+            f"${undefined[0]} is not defined in the text that was sent: {_cure(undefined[0])},"
+            " write its value in its place, or add the line that sets it"
+        )
+        raise Undefined(undefined[0], f"{name} {word[:MOST_SHOWN]}", rule)
+
+
+def require_arguments_defined(word: str) -> None:
+    """Raises Undefined where a word in the place of a flag is a variable that the text does not
+    define: it may hold any flags."""
+    undefined = undefined_variables(word)
+    if undefined and word[0] in "$`" and undefined[0] not in "@*":
+        rule = (
+            f"is not defined in the text that was sent, and may hold any arguments:"
+            f" {_cure(undefined[0])} (empty where it holds none), write them in its place, or add"
+            " the line that sets it"
+        )
+        raise Undefined(undefined[0], word[:MOST_SHOWN], rule)
+
+
+def _cure(variable: str) -> str:
+    """Returns how to send a value beside the text."""
+    if re.fullmatch(r"[A-Za-z_]\w*", variable, re.ASCII):
+        return f'send it as launch.environment {{"{variable}": "…"}}'
+    return "nothing is run here: put it into a variable and send that in launch.environment"

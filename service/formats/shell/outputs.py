@@ -1,0 +1,61 @@
+"""What commands in $( ) print, of the few that can be told without running them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+
+from service.formats.shell.arithmetic import value_of
+
+_COUNTS_LINES = re.compile(r"\|\s*wc\s+-l\s*$|\bwc\s+-l\s*<|\bgrep\s+-c\b")
+_HOST_LISTS = ("scontrol show hostname", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+_UNIQUE = re.compile(r"\bsort\s+-u\b|\buniq\b")
+
+
+def output_of(
+    command: str, look_up: Callable[[str], str | None], put_in: Callable[[str], str]
+) -> str | None:
+    """Returns what a command prints; None where only running it would tell.
+
+    Hosts and GPUs that a job counts are those that its scheduler gives it, `look_up` says the
+    value of a variable, and `put_in` a text with its variables put in.
+    """
+    if re.fullmatch(r"[A-Z_][A-Z0-9_]*", command):  # as Kubernetes writes a variable
+        return look_up(command)
+    counted = _count_of_job(command, look_up)
+    if counted is not None:
+        return counted
+    words = _words(put_in(command))
+    if not words or "$" in command and any("$" in word for word in words):
+        return None
+    if words[0] == "expr":
+        number = value_of(" ".join(words[1:]))
+        return None if number is None else str(number)
+    if words[0] in ("echo", "printf") and words[-2:] == ["|", "bc"]:
+        number = value_of(" ".join(words[1:-2]))
+        return None if number is None else str(number)
+    if words[0] == "echo" and not {"|", "&&", ";", "<", ">"} & {*words}:
+        return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
+    return None
+
+
+def _count_of_job(command: str, look_up: Callable[[str], str | None]) -> str | None:
+    if not _COUNTS_LINES.search(command):
+        return None
+    if any(mark in command for mark in _HOST_LISTS):
+        return look_up("SLURM_NNODES")
+    if "PBS_NODEFILE" in command:
+        return look_up("PBS_NUM_NODES" if _UNIQUE.search(command) else "PBS_NP")
+    if "nvidia-smi" in command:
+        return look_up("SLURM_GPUS_ON_NODE") or look_up("PBS_NGPUS")
+    return None
+
+
+def _words(command: str) -> list[str]:
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="|;&<>")
+    lexer.whitespace_split = True
+    try:
+        return [*lexer]
+    except ValueError:
+        return []

@@ -1,0 +1,74 @@
+"""Patterns of the shell: *, ? and sets of characters, with which it cuts and compares words."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from functools import lru_cache
+
+_MOST_STARS = 8
+"""Stars of a pattern that are tried: matching takes a time that grows with each."""
+MAX_CHARACTERS = 512
+"""Of a value that is held against a pattern: each cut tries every place in it."""
+_SET = re.compile(r"\?|\[[!^]?[\w\s.:/,=@-]{1,99}\]", re.ASCII)
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    if pattern.count("*") > _MOST_STARS or len(pattern) > MAX_CHARACTERS:
+        return None
+    try:
+        return re.compile(translate(pattern.replace("[^", "[!")))
+    except re.error:
+        return None
+
+
+def matches(text: str, pattern: str) -> bool | None:
+    """Returns whether a whole text has a pattern; None where that would take too long to tell."""
+    if not set(pattern) & set("*?["):
+        return text == pattern
+    compiled = _compiled(pattern)
+    if compiled is None or len(text) > MAX_CHARACTERS:
+        return None
+    return compiled.match(text) is not None
+
+
+def cut(text: str, pattern: str, operator: str) -> str | None:
+    """Returns a text without the part in front (# or ##) or at the end (% or %%) that has a
+    pattern; None where that would take too long."""
+    if len(text) > MAX_CHARACTERS:
+        return None
+    front = operator[0] == "#"
+    ends = range(len(text) + 1)
+    shortest_first = ends if front else reversed(ends)
+    order = shortest_first if len(operator) == 1 else reversed([*shortest_first])
+    for at in order:
+        is_cut = matches(text[:at] if front else text[at:], pattern)
+        if is_cut is None:
+            return None
+        if is_cut:
+            return text[at:] if front else text[:at]
+    return text
+
+
+def replaced(text: str, pattern: str, instead: str, operator: str) -> str | None:
+    """Returns a text with the first part, or all (//), that have a pattern replaced; None where the
+    pattern is more than characters."""
+    if set(pattern) & set("*?[") or not pattern:
+        return text if not pattern else _with_class_replaced(text, pattern, instead, operator)
+    if operator == "/#":
+        return instead + text.removeprefix(pattern) if text.startswith(pattern) else text
+    if operator == "/%":
+        return text.removesuffix(pattern) + instead if text.endswith(pattern) else text
+    return text.replace(pattern, instead, -1 if operator == "//" else 1)
+
+
+def _with_class_replaced(text: str, pattern: str, instead: str, operator: str) -> str | None:
+    """Returns the same for one set of characters, such as [^0-9], or for any character."""
+    if not _SET.fullmatch(pattern) or operator not in ("/", "//"):
+        return None
+    try:
+        compiled = re.compile(pattern.replace("[!", "[^").replace("?", "."))
+    except re.error:
+        return None
+    return compiled.sub(lambda _: instead, text, count=0 if operator == "//" else 1)

@@ -1,0 +1,158 @@
+"""Which word of a command is the program that it starts, behind launchers and containers, and
+whether that trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LAUNCHERS = {
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed",
+    "mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux", "qsub", "aprun", "jsrun", "torchx",
+}  # fmt: skip
+AGENTS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed"}
+"""Launchers that start all ranks of a node."""
+_STARTS_ANYTHING = {
+    "mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux", "qsub", "aprun", "jsrun",
+}  # fmt: skip
+"""Launchers that start any program; the others start Python."""
+_LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
+SHELLS = {"sh", "bash", "zsh", "dash", "ksh"}
+_TRAINERS = {
+    "axolotl": ("train", "fine-tune", "finetune"),
+    "llamafactory-cli": ("train",),
+    "lmf": ("train",),
+    "swift": ("sft", "pt", "rlhf"),
+    "megatron": ("sft", "pt", "rlhf"),
+    "trl": ("sft", "dpo", "grpo", "kto", "reward", "rloo", "orpo", "cpo"),
+    "litgpt": ("pretrain", "finetune", "finetune_lora", "finetune_full"),
+    "tune": ("run",),
+}
+"""Programs with commands of their own, and those of them that train."""
+_REMOTE = {"ssh", "pdsh", "clush", "dsh"}
+"""Programs whose last word is a command of a shell elsewhere."""
+_TEXT_OPTIONS = ("--command", "--wrap")
+"""Options of xpk, gcloud and sbatch whose value is a command of a shell."""
+_PYTHON = re.compile(r"python[\d.]*", re.ASCII)
+_PROGRAM = re.compile(r"[^-\s]\S*\.(?:py|pyc|sh|slurm|sbatch|pbs)|[^-\s]\.(?:py|sh)")
+_NAMED_PROGRAM = re.compile(r"\$\w*(?:SCRIPT|PROGRAM)\w*", re.ASCII | re.IGNORECASE)
+"""A variable that the text does not define, and whose name says that it is the program."""
+_TRAINS = {
+    "train", "pretrain", "pretraining", "training", "trainer", "finetune", "finetuning", "sft",
+    "dpo", "grpo", "ppo", "rlhf", "recipe", "clm", "lora",
+}  # fmt: skip
+_DOES_NOT_TRAIN = {
+    "prep", "preprocess", "preprocessing", "prepare", "convert", "conversion", "download",
+    "tokenize", "eval", "evaluate", "evaluation", "analyse", "analyze", "analysis", "export",
+    "merge", "check", "inference", "infer", "generate", "setup", "install", "preflight",
+    "cleanup", "plot", "upload", "serve", "sanity", "split", "consolidate", "compile",
+    "checker", "benchmark", "microbenchmark", "microbenchmarks", "server", "decode",
+}  # fmt: skip
+"""Words in the name of a program that say what it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A text of the shell that stands in a command as one word, as behind `sh -c`."""
+
+    before: tuple[str, ...]
+    """The words that start it, without the shell."""
+    text: str
+    arguments: tuple[str, ...] = ()
+
+
+def base_name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def program_at(words: Sequence[str]) -> int | None:
+    """Returns the place of the program that a command starts: a file of Python, what follows `-m`,
+    a script of the shell, a trainer with commands of its own, or a variable that stands for one
+    behind what starts it."""
+    starts_module = False
+    is_started = False
+    for at, word in enumerate(words):
+        name = base_name(word)
+        if _PYTHON.fullmatch(name) or name in LAUNCHERS:
+            starts_module = name not in _STARTS_ANYTHING
+            is_started = True
+        elif word in ("-m", "--module") and starts_module and at + 1 < len(words):
+            if not words[at + 1].startswith((*_LAUNCHER_MODULES, "-")):
+                return at + 1
+        elif word == "-c" and starts_module and words[at - 1].startswith("python"):
+            return None
+        elif words[at + 1 : at + 2] and words[at + 1] in _TRAINERS.get(name, ()):
+            return at + 1
+        elif _PROGRAM.fullmatch(word) or (is_started and _NAMED_PROGRAM.fullmatch(word)):
+            return at
+    return None
+
+
+def wrapped(words: Sequence[str]) -> Wrapped | None:
+    """Returns the text of the shell that a command has in one of its words; None where it has
+    none in front of its program."""
+    end = program_at(words)
+    for at, word in enumerate(words[:end]):
+        if base_name(word) in SHELLS:
+            found = _behind_shell(words, at)
+            if found is not None:
+                return found
+        for option in _TEXT_OPTIONS:
+            if word == option and at + 1 < len(words):
+                return Wrapped(tuple(words[:at]), words[at + 1])
+            if word.startswith(f"{option}="):
+                return Wrapped(tuple(words[:at]), word.partition("=")[2])
+    if base_name(words[0]) in _REMOTE and len(words) > 2 and " " in words[-1]:
+        return Wrapped(tuple(words[:-1]), words[-1])
+    return None
+
+
+def _behind_shell(words: Sequence[str], at: int) -> Wrapped | None:
+    for place in range(at + 1, len(words) - 1):
+        word = words[place]
+        if not word.startswith(("-", "+")):
+            return None
+        if re.fullmatch(r"-[a-z]*c", word):
+            return Wrapped(tuple(words[:at]), words[place + 1], tuple(words[place + 3 :]))
+    return None
+
+
+def shell_file_at(words: Sequence[str]) -> int | None:
+    """Returns the place of the shell script that a command runs, as in `bash train.sh`, `sbatch
+    train.slurm` or `./train.sh`; None where it runs none."""
+    at = program_at(words)
+    if at is not None and base_name(words[at]).endswith((".py", ".pyc")):
+        return None
+    for place, word in enumerate(words[: len(words) if at is None else at + 1]):
+        is_script = re.search(r"\.(?:sh|bash|slurm|sbatch|pbs|job|lsf)$", word) is not None
+        if is_script and not word.startswith("-"):
+            return place
+        before = base_name(words[place - 1]) if place else ""
+        if before in (*SHELLS, "sbatch", "qsub") and not word.startswith("-") and "$" not in word:
+            return place
+    return None
+
+
+def launchers(words: Sequence[str]) -> list[str]:
+    """Returns the launchers in front of the program, outermost first."""
+    names = [base_name(word) for word in words[: program_at(words)]]
+    return [name for name in names if name in LAUNCHERS]
+
+
+def likelihood(words: Sequence[str]) -> int:
+    """Returns how much a command looks as if it trained; negative where its program is named for
+    something else. Launchers of training programs count, and the name of the program more."""
+    at = program_at(words)
+    if at is None:
+        return -8
+    program = words[at]
+    if at and program in _TRAINERS.get(base_name(words[at - 1]), ()):
+        return 6
+    named = {*re.split(r"[^a-z]+", re.sub(r"\.(?:py|sh)$", "", program).lower())}
+    is_train = bool(named & _TRAINS)
+    last = {*re.split(r"[^a-z]+", re.sub(r"\.(?:py|sh)$", "", base_name(program)).lower())}
+    is_other = bool(last & _DOES_NOT_TRAIN) and not last & _TRAINS
+    if is_other or "compile" in last:
+        return -4
+    return 2 * is_train + bool(launchers(words))

@@ -1,0 +1,81 @@
+"""Texts of the shell as the commands that they run: an argument list, a command line, a script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from models.errors import Invalid
+from service.formats.shell.commands import Finished
+from service.formats.shell.faults import PATH, shortened
+from service.formats.shell.files import NO_FILES, LaunchFiles
+from service.formats.shell.interpreter import Interpreter
+from service.formats.shell.script import Script
+from service.formats.shell.syntax import parse
+from service.formats.shell.variables import Value, of_environment
+
+ARGUMENTS = ":arguments"
+"""What stands in the place of the program in front of arguments alone."""
+_ARGUMENT_LIST = re.compile(r"(?:\s|#[^\n]*\n|[A-Za-z_]\w{0,99}=[^\s(]*\s)*-", re.ASCII)
+"""How a text begins that is no command, but arguments alone."""
+_PIECE = re.compile(
+    r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\([^)\n]*\)|\$\{[^}\n]*\}|(?<=\s)#[^\n]*"
+    r"|(?P<mark>[()|&;<>])|(?P<end>\n)",
+    re.DOTALL,
+)
+
+
+def read_script(
+    text: str,
+    variables: Mapping[str, str],
+    files: LaunchFiles = NO_FILES,
+    *,
+    takes_defaults: bool = True,
+) -> Script:
+    """Returns what a text runs, with variables put in. Raises Invalid where a quote or a bracket is
+    not closed. `variables` are what the scheduler sets; values that the request sends go before
+    those of the text.
+
+    Without `takes_defaults`, ${X:-1} is not 1 but unknown where nothing sets X.
+    """
+    words = _as_command(text) if _ARGUMENT_LIST.match(text) else text
+    tree = parse(words)
+    known = of_environment(files.environment)
+    known.values |= {
+        name: Value((value,)) for name, value in variables.items() if name not in known.values
+    }
+    script = Script(batch_texts=[text])
+    reader = Interpreter(tree, script, known, files, takes_defaults=takes_defaults)
+    reader.set_arguments([])
+    try:
+        reader.run([tree.root])
+        if not script.statements:
+            _run_functions(reader)
+    except Finished:
+        pass
+    except RecursionError:
+        rule = "nests brackets too deep: write out what they stand for"
+        raise Invalid(PATH, shortened(text), rule) from None
+    script.values = reader.variables.values
+    return script
+
+
+def _run_functions(reader: Interpreter) -> None:
+    """Follows functions that nothing calls, of a text that is part of a script."""
+    for tree, body in [*reader.functions.values()]:
+        reader.at_depth(tree, [body], (), None, is_own_shell=True)
+
+
+def _as_command(text: str) -> str:
+    """Returns an argument list as a command of the shell. In arguments, which no shell has read
+    yet, brackets, bars and the ends of lines are part of words or between them."""
+
+    def quoted(match: re.Match[str]) -> str:
+        if match["mark"]:
+            return f"\\{match['mark']}"
+        if match["end"] or match[0].startswith("#"):
+            return " "
+        return " " if match[0] == "\\\n" else match[0]
+
+    written = _PIECE.sub(quoted, text.strip())
+    return f"{ARGUMENTS} {written}" if written.startswith("-") else written

@@ -1,0 +1,38 @@
+"""What a text of the shell says, once it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from service.formats.shell.variables import Doubt, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One simple command: its words, and the variables that it is started with."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    in_branch: bool = False
+    """It stands where the text does not decide whether it runs."""
+    doubts: tuple[Doubt, ...] = ()
+    """Assignments that may have made it another command."""
+    line: int = 0
+
+
+@dataclass(slots=True)
+class Script:
+    """The commands of a text in the order in which they run, and the files that they write."""
+
+    statements: list[Statement] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+    """What the variables hold at the end."""
+    written: dict[str, str] = field(default_factory=dict)
+    """Files that the script writes, by name."""
+    batch_texts: list[str] = field(default_factory=list)
+    """Texts that are batch scripts of a scheduler: the text itself, and those that it submits."""
+    unsent_sources: list[tuple[str, int]] = field(default_factory=list)
+    """Files that the text reads its variables from and that were not sent, and by which line."""
+    not_understood: list[int] = field(default_factory=list)
+    """Lines that the grammar has no words for, and that are left out."""
