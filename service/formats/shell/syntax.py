@@ -23,8 +23,8 @@ _MOST_SECONDS = 0.5
 """Of the processor for one text. A script of 64 KiB takes a tenth of it; texts that are made to
 take longer take minutes."""
 _PLAIN = 2**13
-"""Bytes of a text that is parsed without a look at the clock: the worst takes 0.4 s, and the binding
-does not give back what it was handed in chunks (tree-sitter 0.26.1 keeps twice the text)."""
+"""Bytes of a text that is parsed without a look at the clock: the worst takes 0.4 s. The binding
+never gives back what it was handed in chunks (tree-sitter 0.26.1 keeps twice the text)."""
 _CHUNK = 4096
 """Bytes that the parser asks for at a time; between two it can be stopped."""
 _ENDS_CONTINUED = re.compile(r"\\[ \t]*\n?[ \t\n]*\Z")
