@@ -264,7 +264,7 @@ def test_a_launch_of_an_answer_may_be_sent_back(client, stack: str, layout: dict
 @pytest.mark.parametrize(
     ("stack", "changes", "value", "cure"),
     [
-        ("torchtitan", {"moe_graphs": "full"}, "'full'", "torchtitan 0.3.0 changes it"),
+        ("torchtitan", {"moe_graphs": "partial"}, "'partial'", "torchtitan 0.3.0 changes it"),
         ("maxtext", {"moe_graphs": "partial"}, "'partial'", "MaxText 0.2.5 changes it"),
         ("megatron", {"launch": "graph"}, "'graph'", "--cuda-graph-impl sets stack.moe_graphs"),
         ("torchtitan", {"overlap_data": False}, "False", "changes it; ask with true"),
@@ -286,7 +286,7 @@ def test_a_field_of_the_stack_that_nothing_says_is_refused(
 
 @pytest.mark.parametrize("stack", ["deepspeed", "fsdp"])
 def test_a_field_of_the_stack_may_be_left_to_a_script(client, stack: str) -> None:
-    changes = {"moe_graphs": "full", "fused": True}
+    changes = {"moe_graphs": "full", "static_experts": True, "fused": True}
     asked = {**QUESTION, "model": "mixtral-8x7b", "stack": {"name": stack, **changes}}
     launch = predicted(client, asked, SHARDED)["launch"]
     for said in ("stack.moe_graphs full", "stack.fused true"):
