@@ -460,7 +460,8 @@ def test_nothing_is_learnt_from_a_run_whose_launch_was_not_understood(client) ->
     assert predicted.status_code == 201, predicted.json()
     (reservation,) = predicted.json()["reservations"]
     assert reservation["setting"] == "--zorblax 16"
-    report = {"prediction_id": predicted.json()["id"], "measured": {"step_time_s": 3.0}}
+    measured = {"outcome": "ok", "measured": {"step_time_s": 3.0}}
+    report = {"prediction_id": predicted.json()["id"], **measured}
     reported = client.post("/v1/reports", json=report).json()
     assert reported["reservations"] == [reservation]
     drift = client.get("/v1/profiles/default/drift").json()
