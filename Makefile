@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install develop serve test test-long test-faults test-hostile test-containers test-launchers soak explore check fix docs profiles evidence lock
+.PHONY: help install develop serve test test-long test-faults test-hostile test-containers test-launchers has-python-of-launchers soak explore check fix docs profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -41,10 +41,15 @@ test-containers: .venv/developed  ## the image and docker-compose.yml on a real 
 test-launchers: .venv/developed .venv-launchers/installed  ## launch configurations, read by the real frameworks
 	$(BIN)/python -m pytest -m launchers -n 2 --dist loadgroup -rP
 
+PYTHONS_OF_LAUNCHERS = $(PYTHON312) python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python
+PYTHON_OF_LAUNCHERS = $(shell for python in $(PYTHONS_OF_LAUNCHERS); do \
+    $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && echo $$python && break; done)
+has-python-of-launchers:
+	@test -n "$(PYTHON_OF_LAUNCHERS)"
+
 .venv-launchers/installed: tests/launchers/requirements.txt tests/launchers/requirements-no-deps.txt
-	@for python in $(PYTHON312) python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python; do \
-	    $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && exec $$python -m venv --clear .venv-launchers; \
-	done; echo "make test-launchers needs Python 3.12, which the frameworks need: install it, or name it with PYTHON312=" >&2; exit 1
+	@test -n "$(PYTHON_OF_LAUNCHERS)" || { echo "make test-launchers needs Python 3.12, which the frameworks need: install it, or name it with PYTHON312=" >&2; exit 1; }
+	$(PYTHON_OF_LAUNCHERS) -m venv --clear .venv-launchers
 	.venv-launchers/bin/python -m pip install -q --disable-pip-version-check -r tests/launchers/requirements.txt
 	.venv-launchers/bin/python -m pip install -q --disable-pip-version-check --no-deps -r tests/launchers/requirements-no-deps.txt
 	@touch $@

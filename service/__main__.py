@@ -8,6 +8,7 @@ import logging
 import math
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -25,7 +26,7 @@ from service.settings import Misconfigured, Settings, describe_settings, from_en
 from service.store import Store, database
 from service.tools.seeds import seed
 from service.web.exposition import share_between_processes
-from service.web.idle_connections import Connection
+from service.web.idle_connections import Connection, default_limit
 from service.web.logs import configure_logs
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,10 @@ def main() -> int:
         server_header=False,
         timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + LAST_S),
         http=Connection,
+        loop="service.web.event_loop:EventLoop",
+        limit_concurrency=settings.max_connections or default_limit(),
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=settings.trusted_proxies,
     )
     listener = config.bind_socket()
     listener.listen(config.backlog)
@@ -104,6 +109,7 @@ def _parse_settings() -> Settings:
     try:
         settings = from_environment(**overrides)
         _require_guard(settings)
+        _require_descriptors(settings)
     except Misconfigured as error:
         parser.error(str(error))
     return settings
@@ -117,6 +123,18 @@ def _require_guard(settings: Settings) -> None:
             f"host: {settings.host or 'an empty one'} can be reached from other machines, and"
             " whoever does would need no key: set SHARDWRIGHT_REQUIRE_API_KEYS=true, or"
             " SHARDWRIGHT_PROXY_CHECKS_CALLERS=true if a proxy in front decides who may ask"
+        )
+
+
+def _require_descriptors(settings: Settings) -> None:
+    """Refuses more connections than the process can have files open."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    asked = settings.max_connections or 0
+    if descriptors != resource.RLIM_INFINITY and asked > descriptors // 2:
+        raise Misconfigured(
+            f"max_connections: {asked} are more than half of the {descriptors} descriptors that a"
+            " process may open, and the database, worker processes and files need some too: raise"
+            " the limit (ulimit -n), or unset SHARDWRIGHT_MAX_CONNECTIONS"
         )
 
 

@@ -214,6 +214,16 @@ def _parse_span(text: str) -> timedelta:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _parse_lifetime(text: str) -> timedelta:
+    lifetime = _parse_span(text)
+    if not lifetime:
+        raise argparse.ArgumentTypeError(
+            f"must be longer than {text}, since the key would be refused from the beginning; say"
+            " for how long it is to be used, such as 90d"
+        )
+    return lifetime
+
+
 def main() -> int:
     parser = _argument_parser()
     arguments = parser.parse_args()
@@ -253,7 +263,7 @@ def _argument_parser() -> argparse.ArgumentParser:
         "--scope", action="append", choices=SCOPES, help=f"{scopes}. Both of the first unless given"
     )
     create_command.add_argument(
-        "--expires-in", type=_parse_span, help="refuse the key after so long, such as 90d"
+        "--expires-in", type=_parse_lifetime, help="refuse the key after so long, such as 90d"
     )
     rotate_command = commands.add_parser(
         "rotate", help="a new key like another, which is refused a day later"

@@ -27,9 +27,10 @@ from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
 from service.learning.explanations import Explanations
+from service.learning.log_texts import LogTexts
 from service.learning.profile_gauges import ProfileGauges
 from service.learning.replays import Replays
-from service.learning.report_batches import ReportBatches
+from service.learning.report_batches import MAX_BATCHES_SET_ASIDE, ReportBatches
 from service.learning.report_logs import ReportLogs
 from service.learning.report_summaries import ReportSummaries
 from service.learning.reports import Reports
@@ -57,15 +58,18 @@ from service.routes import (
 from service.routes.dependencies import Services
 from service.runtime.admission import MAX_SET_ASIDE, AdmissionControl
 from service.runtime.cost_model import CostModel
+from service.runtime.event_streams import EventStreams
 from service.runtime.graceful_stop import GracefulStop
 from service.runtime.idempotency import IdempotentCreation
 from service.runtime.leases import Leases
 from service.runtime.process_pool import ProcessPool
 from service.runtime.readiness import STATEMENT_S, Readiness
 from service.runtime.single_flight import SingleFlight
+from service.runtime.text_process import TextProcess
 from service.settings import Settings
 from service.store import Store, database
 from service.sweeps.dask_workers import DaskWorkers
+from service.sweeps.events import SweepFeed
 from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
 from service.sweeps.workers import LocalWorkers, Workers
@@ -75,7 +79,6 @@ from service.web.authentication import GUARDED, Authentication
 from service.web.compression import Compression
 from service.web.head_method import HeadAsGet
 from service.web.interruption import Interruptible, RunningRequests
-from service.web.json_body import LARGE_AT_ONCE
 from service.web.limits import BodyLimit
 from service.web.rate_limit import RateLimit
 from service.web.security_headers import SecurityHeaders
@@ -101,7 +104,7 @@ _V1 = (
 def create_app(settings: Settings) -> FastAPI:
     store = Store(
         database.connect(settings.database_url, settings.database_wait_s),
-        max_stored=settings.max_stored_per_tenant,
+        max_stored=settings.max_stored_bytes_per_tenant,
     )
     running = RunningRequests()
     app = FastAPI(
@@ -128,11 +131,15 @@ def create_app(settings: Settings) -> FastAPI:
     leases = Leases(store, settings.idempotency_lease_s)
     app.state.memory = store.memory
     app.state.services = _services(store, settings, leases)
+    app.state.texts = app.state.services.texts
     app.state.graceful_stop = GracefulStop(
-        settings.stop_grace_s, store.gate, leases, running.interrupt
+        settings.stop_grace_s,
+        store.gate,
+        leases,
+        running.interrupt,
+        app.state.services.event_streams.end_all,
     )
     app.state.retention = UnattendedRetention(store, settings.retention_days)
-    app.state.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
     for module in _V1:
         app.include_router(module.router, responses=responses.IN_V1)
     app.include_router(health.router)
@@ -161,6 +168,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
     process_pool = ProcessPool(settings.database_url, database_wait_s=settings.database_wait_s)
     creation = IdempotentCreation(store, settings.idempotency_ttl_s, leases)
     calibrations = Calibrations(store, process_pool)
+    texts = TextProcess(AdmissionControl("texts", 1, settings.heavy_queue, settings.heavy_wait_s))
     calibration_admission = AdmissionControl(
         "calibrations", 1, settings.heavy_queue, settings.heavy_wait_s
     )
@@ -175,22 +183,28 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
             MAX_SET_ASIDE,
         ),
         report_admission=AdmissionControl(
-            "reports", 1, settings.heavy_queue, settings.heavy_wait_s
+            "reports",
+            1,
+            settings.heavy_queue,
+            settings.heavy_wait_s,
+            MAX_BATCHES_SET_ASIDE,
         ),
         calibration_admission=calibration_admission,
         flights=SingleFlight(),
         creation=creation,
         cost_model=cost_model,
         audit=AuditTrail(store),
-        benchmarks=Benchmarks(store),
+        benchmarks=Benchmarks(store, texts),
         calibrations=calibrations,
         catalog=Catalog(store),
         checks=Checks(store),
         comparisons=Comparisons(store),
         drift=drift,
+        event_streams=EventStreams(settings.streams_per_tenant, settings.max_streams),
         evidence=evidence_use_case,
         explanations=Explanations(store),
         frontiers=Frontiers(store),
+        log_texts=LogTexts(store, texts),
         launches=Launches(store),
         predictions=Predictions(store),
         profile_gauges=ProfileGauges(store, drift, cost_model),
@@ -201,8 +215,10 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         report_logs=ReportLogs(store),
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
+        sweep_feed=SweepFeed(store, sweeps.sent_form),
         sweep_runner=sweep_runner,
-        sweeps=Sweeps(store, sweep_runner.wake if sweep_runner else _nobody_to_wake),
+        sweeps=_sweeps(store, sweep_runner),
+        texts=texts,
         timelines=Timelines(store),
         auto_calibration=AutoCalibration(
             store, calibrations, creation, calibration_admission, settings.unattended_look_s
@@ -224,8 +240,11 @@ def _sweep_runner(store: Store, settings: Settings, cost_model: CostModel) -> Sw
     return SweepRunner(store, workers, settings.sweep_lease_s, lambda: cost_model.state == "ok")
 
 
-def _nobody_to_wake() -> None:
-    """Another process computes sweeps, and looks for them by itself."""
+def _sweeps(store: Store, runner: SweepRunner | None) -> Sweeps:
+    """Without a runner another process computes sweeps, and looks for them by itself."""
+    if runner is None:
+        return Sweeps(store, wake=lambda: None)
+    return Sweeps(store, runner.wake, lambda: runner.waits_for)
 
 
 @asynccontextmanager
@@ -242,6 +261,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         if services.sweep_runner is not None:
             services.sweep_runner.start()
         yield
+        services.event_streams.close()
         for task in unattended:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -250,5 +270,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             await asyncio.to_thread(services.sweep_runner.stop)
     await app.state.graceful_stop.end()
     services.process_pool.close()
+    services.texts.close()
     services.readiness.close()
+    services.profile_gauges.close()
     services.store.close()

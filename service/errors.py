@@ -20,6 +20,7 @@ ServiceError
 ├── NotJson              the body has another media type or character set
 ├── BodyTooLarge         the body has more bytes than the service reads
 ├── TooManyRequests      the key has sent as many requests as it may for now
+├── TooManyStreams       as many event streams are open as may be
 ├── BodyTooSlow          the next bytes of the body do not come
 ├── Unavailable          the database does not answer, or cannot store anything
 ├── Stopping             the service was told to stop, and there is no time left
@@ -97,13 +98,13 @@ class StillRunning(Conflict):
 
 
 class StorageFull(Conflict):
-    def __init__(self, limit: int) -> None:
+    def __init__(self, *, used: int, added: int, limit: int) -> None:
         super().__init__(
-            f"A tenant may store {limit} predictions, recommendations, reports, benchmarks, items"
-            " of sweeps and versions of its own profile together, and this request would store"
-            " more. Remove sweeps that are no longer needed (DELETE /v1/sweeps/{id}), or ask the"
-            " operator to drop your answers (python -m service.tools.retention --tenant NAME"
-            " --older-than 1h) or to raise SHARDWRIGHT_MAX_STORED_PER_TENANT."
+            f"A tenant may store {limit:,} bytes. {used:,} are used, and this request would store"
+            f" {added:,} more. Remove sweeps that are no longer needed (DELETE /v1/sweeps/{{id}}),"
+            " withdraw reports of training logs (DELETE /v1/reports/{id}), which drops their logs,"
+            " or ask the operator to drop your answers (python -m service.tools.retention --tenant"
+            " NAME --older-than 1h) or to raise SHARDWRIGHT_MAX_STORED_BYTES_PER_TENANT."
         )
 
 
@@ -181,6 +182,24 @@ class TooManyRequests(ServiceError):
             f" {math.ceil(wait_s)} s. The operator sets SHARDWRIGHT_REQUESTS_PER_MINUTE."
         )
         self.wait_s = wait_s
+
+
+class TooManyStreams(ServiceError):
+    @classmethod
+    def of_tenant(cls, limit: int) -> TooManyStreams:
+        return cls(
+            f"A tenant may have {limit} event streams open in one process of the service, and this"
+            " one has. Close those that nobody reads, or let several listeners share one; the"
+            " operator sets SHARDWRIGHT_STREAMS_PER_TENANT."
+        )
+
+    @classmethod
+    def of_process(cls, limit: int) -> TooManyStreams:
+        return cls(
+            f"{limit} event streams are open, of all tenants together, and this process of the"
+            " service takes no more. Try again later, or read the progress of the sweep now and"
+            " then (GET /v1/sweeps/{id}); the operator sets SHARDWRIGHT_MAX_STREAMS."
+        )
 
 
 class BodyTooSlow(ServiceError):

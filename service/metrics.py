@@ -76,6 +76,17 @@ RESIDUAL = Histogram(
     buckets=_RESIDUALS,
 )
 
+EVENT_STREAMS = Gauge(
+    "shardwright_event_streams",
+    "Event streams that clients listen to.",
+    multiprocess_mode="livesum",
+)
+CONNECTIONS_CLOSED = Counter(
+    "shardwright_connections_closed",
+    "Connections that the service has closed on clients, by the reason: `silent` (no request came),"
+    " `unread` (nothing of the answer was read), `full` (to make room for another).",
+    ["reason"],
+)
 SWEEP_ITEMS = Counter(
     "shardwright_sweep_items",
     "Items of sweeps that this service finished, by their outcome.",
@@ -100,7 +111,9 @@ class StoredGauge:
         return family
 
 
-DATABASE_UP = StoredGauge("shardwright_database_up", "Whether the database answers: 1 or 0.")
+DATABASE_UP = StoredGauge(
+    "shardwright_database_up", "Whether the database can be used, as /readyz has it: 1 or 0."
+)
 SCHEMA = StoredGauge(
     "shardwright_schema_info",
     "Always 1. The revision of the database's schema, and its state: ok if it is the schema that"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from importlib.util import find_spec
+from ipaddress import ip_network
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
@@ -36,6 +37,15 @@ def _check_dask_address(address: str | None) -> str | None:
     if address and find_spec("distributed") is None:
         raise ValueError("needs the package distributed, which is in requirements-extras.lock")
     return address
+
+
+def _check_networks(listed: str) -> str:
+    for network in filter(None, listed.split(",")):
+        try:
+            ip_network(network.strip())
+        except ValueError as error:
+            raise ValueError(f"{error}: list addresses or networks, such as 10.1.0.0/16") from None
+    return listed
 
 
 PREFIX = "SHARDWRIGHT_"
@@ -70,6 +80,16 @@ class Settings(BaseSettings):
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that serve. Each has queues, caches and memory of its own."""
 
+    max_connections: Annotated[int, Field(ge=8)] | None = None
+    """Connections that clients may have open, to each process. Beyond them the one is closed that
+    has been idle for longest. Unset, it is half of the descriptors that a process may open (`ulimit
+    -n`), and at most 1,024."""
+
+    trusted_proxies: Annotated[str, AfterValidator(_check_networks)] = ""
+    """Addresses or networks of proxies in front, with commas between them, such as
+    `10.0.0.5,10.1.0.0/16`. `X-Forwarded-For` and `X-Forwarded-Proto` are believed from them, and
+    from nobody else."""
+
     proxy_checks_callers: bool = False
     """A proxy in front decides who may ask. Unless this or `SHARDWRIGHT_REQUIRE_API_KEYS` is set,
     the service listens only where no other machine reaches it."""
@@ -96,10 +116,19 @@ class Settings(BaseSettings):
     """How many requests a key may send a minute, or all together where no keys are asked for;
     beyond that the answer is 429. Each process counts for itself. Unset, there is no limit."""
 
-    max_stored_per_tenant: Annotated[int, Field(ge=1)] | None = None
-    """How many predictions, recommendations, reports, benchmarks, items of sweeps and versions of
-    its own profile together a tenant may store; beyond that the answer is 409. Unset, there is no
-    limit."""
+    streams_per_tenant: Annotated[int, Field(ge=1, le=10_000)] = 32
+    """Event streams that a tenant may have open, in each process; beyond that the answer is 429.
+    Without keys everybody is one tenant."""
+
+    max_streams: Annotated[int, Field(ge=1, le=10_000)] = 128
+    """Event streams of all tenants together, in each process; beyond that the answer is 429. What a
+    client does not read may take some 4 MiB of the system's buffers."""
+
+    max_stored_bytes_per_tenant: Annotated[int, Field(ge=2**10, le=2**62)] = 10 * 2**30
+    """How many bytes of predictions, recommendations, reports, benchmarks, sweeps, entries of the
+    catalogue and versions of its own profile together a tenant may store, or all together where no
+    keys are asked for; beyond that the answer is 409. The default holds some two million
+    recommendations, or 600 of the largest logs, and leaves room for others on a small disk."""
 
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
     """Searches and calibrations that compute at the same time; cheaper requests never wait behind

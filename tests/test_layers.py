@@ -28,7 +28,7 @@ LAYERS = (
     "models.advice",
     "service.settings service.durations service.identifiers service.json_pointers"
     " service.loopback service.metrics service.secrets",
-    "service.errors service.known_fields service.own_profile",
+    "service.errors service.known_fields service.nearest_names service.own_profile",
     "service.field_violations",
     "service.formats",
     "service.schemas",

@@ -27,6 +27,7 @@ from models.search.infeasibility import blame, in_the_way
 from models.search.result import Answer, Goal, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
+from models.spec.hardware import GIB
 from models.spec.layout import DEGREES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Z80, Profile
@@ -102,8 +103,9 @@ class LayoutCheck:
     where none was found, for which `no_best` is the reason. `best_is_exact` says that its search
     came to its end. `fitting` are the single changes that make a layout fit which does not surely
     fit: `first_change` where it is one of them, then the one with the shortest step first.
-    `first_change` is the change to make first: the single one that makes the layout legal and fit
-    at least cost or, where none does or only slowly, all that the best layout has otherwise. Where
+    `first_change` is the change to make first. Of an illegal layout it is the least that makes it
+    legal. Of one that does not fit it is the single one that makes it fit at least cost or, where
+    none does or only slowly, all that the best layout has otherwise. Where
     no layout surely fits, it is the single change that is likeliest to. Of a layout that fits it is
     the one that gains most; None where none gains LEAST_GAIN. `single_changes` are all that are
     legal, whatever the constraints (models.advice.single_changes).
@@ -118,6 +120,14 @@ class LayoutCheck:
     fitting: tuple[SingleChange, ...]
     single_changes: tuple[SingleChange, ...]
     warnings: tuple[LayoutWarning, ...]
+    reserve_gib: float = 0.0
+    """Memory of every device that the constraints leave free."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the layout is predicted to fit beside what is left free."""
+        found = self.prediction
+        return found is not None and found.fits and _leaves(found, self.reserve_gib)
 
     @property
     def gain(self) -> float | None:
@@ -157,7 +167,7 @@ def check_layout(
     `said` gives a change as the framework can be told it, with what is predicted of just that; None
     where it has no words for it.
     """
-    wanted = _Wanted(constraints or Constraints(), oom_gib, accepts, said)
+    wanted = _Wanted(problem, constraints or Constraints(), oom_gib, accepts, said)
     broken = _all_broken(problem, layout)
     legal = [] if layout is None else single_changes(problem, profile, layout)
     changes = [change for change in legal if wanted.takes(change.layout, change.outcome.needed_gib)]
@@ -166,9 +176,15 @@ def check_layout(
     found = _fastest(problem, profile, wanted, should_continue)
     rivals = [*_first_of(sure, problem, wanted), *found.layouts]
     prediction, best = _predicted(problem, profile, wanted, None if broken else layout, rivals)
-    fits_surely = prediction is not None and wanted.is_sure(prediction.fit_probability)
+    fits_surely = (
+        prediction is not None
+        and wanted.is_sure(prediction.fit_probability)
+        and _leaves(prediction, wanted.constraints.memory_reserve_gib)
+    )
     if fits_surely:
         first = _cheapest(filter(_gains, sure), wanted, _gains)
+    elif broken and (repair := _repair(broken, sure, wanted)):
+        first = repair
     else:
         first = _cheapest(sure, wanted)
         if layout is not None and best is not None and _is_slow(first, best):
@@ -187,13 +203,20 @@ def check_layout(
         fitting=tuple(_of_different_knobs(first, sure, wanted)) if must_fit else (),
         single_changes=tuple(legal),
         warnings=tuple(_warnings(problem, profile, wanted, prediction, best)),
+        reserve_gib=wanted.constraints.memory_reserve_gib,
     )
+
+
+def _leaves(prediction: Prediction, reserve_gib: float) -> bool:
+    """Whether a layout leaves so much free; true of one of which nothing is asked."""
+    return not reserve_gib or prediction.needed_gib + reserve_gib <= prediction.usable_gib
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is asked of the layouts that the given one is held against."""
+    """What is asked of the layouts that the given one is held against, and of itself."""
 
+    problem: Problem
     constraints: Constraints
     oom_gib: float
     accepts: Callable[[Problem, Layout], bool] | None
@@ -212,15 +235,30 @@ class _Wanted:
         return next(filter(None, map(self.as_said, islice(changes, _MOST_TRIED))), None)
 
     def takes(self, layout: Layout, needed_gib: float) -> bool:
-        """Whether a layout has only values that the constraints allow, and needs less memory than
-        ran out before."""
+        """Whether a layout has only values that the constraints allow, leaves the memory free that
+        they ask for, and needs less than ran out before."""
+        return (
+            not self.ruled_out(layout)
+            and needed_gib < self.oom_gib
+            and needed_gib <= self._limit_gib
+        )
+
+    def ruled_out(self, layout: Layout) -> list[str]:
+        """The knobs of which the constraints allow other values than a layout has."""
         allowed = dict(self.constraints.allowed)
         modules = allowed.pop("recompute_modules", None)
+        found = [knob for knob, values in allowed.items() if getattr(layout, knob) not in values]
         is_selective = layout.recompute == "selective"
         if modules and is_selective and {*modules} != {*layout.recompute_modules}:
-            return False
-        has_allowed = all(getattr(layout, knob) in values for knob, values in allowed.items())
-        return has_allowed and needed_gib < self.oom_gib
+            found.append("recompute_modules")
+        return found
+
+    @property
+    def _limit_gib(self) -> float:
+        """What layouts may need. Without a reserve it is open, for what does not fit to be told
+        from what is nearer to it."""
+        reserve = self.constraints.memory_reserve_gib
+        return self.problem.cluster.usable_bytes / GIB - reserve if reserve else math.inf
 
     def is_sure(self, fit_probability: float) -> bool:
         return fit_probability >= self.constraints.min_fit_probability
@@ -270,7 +308,7 @@ def _all_broken(problem: Problem, layout: Layout | None) -> tuple[BrokenRule, ..
 def _broken(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
     field = rule.blamed_field(problem, layout)
     is_of_batch = field == BATCH_FIELD
-    knob = None if is_of_batch else field.removeprefix("layout").lstrip(".") or None
+    knob = rule.blamed_knob(problem, layout)
     of_batch = [] if knob == "micro_batch" else _cures_of_batch(problem, layout, rule)
     of_knobs = [*_cures_of_knobs(problem, layout, rule, knob)]
     return BrokenRule(
@@ -454,6 +492,32 @@ def _cheapest(
     return min(found, key=lambda one: one.num_settings, default=None)
 
 
+def _repair(
+    broken: Sequence[BrokenRule], changes: Sequence[SingleChange], wanted: _Wanted
+) -> SingleChange | None:
+    """The least of some changes that make a layout legal: with the fewest settings, of what the
+    rules blame, and to the nearest value. Whoever submitted the job meant the rest of it."""
+    blamed = {rule.knob for rule in broken}
+
+    def how_far(change: SingleChange) -> tuple[bool, float, float]:
+        return change.knob not in blamed, _distance(change), change.outcome.step_time_s
+
+    nearest = islice(sorted(changes, key=how_far), _MOST_TRIED)
+    said = [change for change in map(wanted.as_said, nearest) if change is not None]
+    return min(said, key=lambda change: (change.num_settings, how_far(change)), default=None)
+
+
+def _distance(change: SingleChange) -> float:
+    """How far the new value of a change is from the old one: the ratio of two numbers, as a
+    logarithm, since degrees are halved and doubled; 1, as for a factor of e, of anything else."""
+    numbers = (change.before, change.after)
+    if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
+        return 1.0
+    if min(numbers) <= 0:
+        return 1.0
+    return abs(math.log(change.after / change.before))
+
+
 def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> list[SingleChange]:
     """The changes with which a layout is likelier to fit, the likeliest first."""
     probability = 0.0 if prediction is None else prediction.fit_probability
@@ -493,15 +557,35 @@ def _warnings(
     if prediction is None:
         return []
     return [
+        *_constraint_warnings(prediction, wanted),
         *layout_warnings(problem, profile, prediction),
         *_fit_warnings(prediction, wanted),
         *_low_mfu_warnings(prediction, best),
     ]
 
 
+def _constraint_warnings(prediction: Prediction, wanted: _Wanted) -> list[LayoutWarning]:
+    """That the layout itself has values that the constraints rule out."""
+    ruled_out = wanted.ruled_out(prediction.layout)
+    if not ruled_out:
+        return []
+    allowed = wanted.constraints.allowed
+    said = [
+        f"{knob} {_shown(getattr(prediction.layout, knob))} where constraints.{knob} allows"
+        f" {alternatives(allowed[knob])}"
+        for knob in ruled_out
+    ]
+    return [
+        LayoutWarning(
+            code="outside_constraints", numbers={}, message=f"the job has {', and '.join(said)}"
+        )
+    ]
+
+
 def _fit_warnings(prediction: Prediction, wanted: _Wanted) -> list[LayoutWarning]:
     """That a layout which fits by the median of its memory is less sure to than was asked."""
-    if not prediction.fits or wanted.is_sure(prediction.fit_probability):
+    fits = prediction.fits and _leaves(prediction, wanted.constraints.memory_reserve_gib)
+    if not fits or wanted.is_sure(prediction.fit_probability):
         return []
     return [
         LayoutWarning(

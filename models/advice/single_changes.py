@@ -212,6 +212,8 @@ def _switch_changes(
             switched = _switched(problem, switch, setting)
             if switched is None or not _is_legal(switched, layout):
                 continue
+            if _brings_numerics(switched, layout, setting):
+                continue
             if base is None:
                 predictions = _predicted(switched, profile, [layout])
             else:
@@ -228,6 +230,14 @@ def _switch_changes(
                 switch=switch,
                 setting=setting,
             )
+
+
+def _brings_numerics(problem: Problem, layout: Layout, setting: Setting) -> bool:
+    """Whether a value needs another switch that changes what is computed."""
+    return any(
+        switch.numerics and switch.field in setting.brings and applies(switch, problem, layout)
+        for switch in switches_of(problem.stack)
+    )
 
 
 def _other_settings(switch: Switch, value: Any) -> list[Setting]:

@@ -298,7 +298,8 @@ def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
 def dense_products(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, wanted: int, pieces: Array
 ) -> Passes:
-    """The dense network or shared expert: up, with a gate's product, and down."""
+    """The dense network or shared expert: up, with a gate's product, and down. One that works on
+    tiles of tokens multiplies once more in backward, before its gradients."""
     if layer.dense_width == 0:
         return Passes(0.0, 0.0, 0.0)
     width = layer.dense_width / shard.tp
@@ -310,7 +311,10 @@ def dense_products(
         pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, again)
     pieces[LAST_PRODUCT] = left_out
     pieces[DENSE] = up.forward + again - pieces[DENSE_HALF]
-    return both(up, down)
+    found = both(up, down)
+    if f.tiled_mlp:
+        return Passes(found.forward, found.input + found.forward, found.weight)
+    return found
 
 
 @compiled

@@ -44,16 +44,20 @@ kernels."""
 SCORE_PASSES = {"unfused": 10.0, "fused_softmax": 5.0}
 """How often a kernel that writes scores to memory reads or writes each: scale, mask, softmax and
 dropout one by one, or all at once."""
-LOSS_TRAFFIC = {"fused": 16, "compiled": 16, "pytorch": 40, "stepwise": 52}
+LOSS_TRAFFIC = {"fused": 16, "fused_linear": 8, "compiled": 16, "pytorch": 40, "stepwise": 52}
 """Bytes of memory traffic per fp32 logit. One kernel writes it, reads it for its maximum and sum,
-writes a gradient and reads that. PyTorch's cross-entropy converts it (6 bytes), takes log-softmax
-(12), clears a gradient (4), fills it (12) and converts that (6). Step by step, as Megatron-LM's
-vocab_parallel_cross_entropy does unless told otherwise: converted (6), maximum (4), subtracted (8),
-exponent (8), sum (4), divided (8); backward scaled (8) and converted (6)."""
+writes a gradient and reads that; Liger does so with logits of 16 bits. PyTorch's cross-entropy
+converts it (6 bytes), takes log-softmax (12), clears a gradient (4), fills it (12) and converts
+that (6). Step by step, as Megatron-LM's vocab_parallel_cross_entropy does unless told otherwise:
+converted (6), maximum (4), subtracted (8), exponent (8), sum (4), divided (8); backward scaled (8)
+and converted (6)."""
 LOSS_MEMORY = {
     # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for
     # logits)
     "fused": 6,
+    # logits of a chunk in 16 bits, replaced by their gradient, and as many bytes of what the head
+    # reads: chunks are that large (liger_kernel ops/fused_linear_cross_entropy.py)
+    "fused_linear": 4,
     "stepwise": 6,  # in place
     "compiled": 8,  # and 16-bit logits
     "pytorch": 16,  # and fp32 log-softmax and gradient
@@ -169,6 +173,7 @@ class Facts(NamedTuple):
     """The same with tp > 1."""
     parallel_loss: bool
     loss_chunks: float
+    tiled_mlp: bool
     keeps_logits: bool
     experts_at_once: bool
     experts_in_python: bool
@@ -179,6 +184,11 @@ class Facts(NamedTuple):
     gathers_matrices: bool
     parameter_shards: bool
     whole_gradients: bool
+    offloads_gradients: bool
+    """With the optimizer; as is the next."""
+    parameters_on_host: bool
+    host_buffers: float
+    """Host memory over the bytes of what is offloaded there with the optimizer."""
     context: int
     dispatcher: int
     node_limit: float
@@ -599,12 +609,13 @@ def _facts(problem: Problem) -> Facts:
         fused_norm=stack.fused_norm,
         low_precision_activations=stack.low_precision_activations,
         loss_traffic_bytes=LOSS_TRAFFIC[stack.loss],
-        loss_memory_bytes=logit_bytes * heads / stack.loss_chunks,
+        loss_memory_bytes=logit_bytes * heads / problem.loss_chunks,
         loss_memory_bytes_over_tensor=(PARALLEL_LOSS_MEMORY if sharded_loss else logit_bytes)
         * heads
-        / stack.loss_chunks,
+        / problem.loss_chunks,
         parallel_loss=stack.parallel_loss,
-        loss_chunks=stack.loss_chunks,
+        loss_chunks=problem.loss_chunks,
+        tiled_mlp=stack.tiled_mlp,
         keeps_logits=stack.keeps_logits,
         experts_at_once=stack.experts_at_once,
         experts_in_python=stack.calls_expert_modules,
@@ -613,6 +624,9 @@ def _facts(problem: Problem) -> Facts:
         gathers_matrices=stack.gather_unit == "matrix",
         parameter_shards=problem.keeps_sharded_parameters,
         whole_gradients=stack.whole_gradients,
+        offloads_gradients=stack.offloads_gradients,
+        parameters_on_host=stack.parameters_on_host,
+        host_buffers=stack.host_buffers,
         context=CONTEXT.index(stack.context),
         dispatcher=DISPATCHERS.index(stack.dispatcher),
         node_limit=np.inf if stack.node_limit is None else stack.node_limit,

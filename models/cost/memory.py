@@ -7,6 +7,7 @@ bytes per token.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from models.columns import Array
@@ -115,9 +116,10 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
 
 @compiled
 def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> None:
-    """Inputs of products are kept in the format they are read in."""
+    """Inputs of products are kept in the format they are read in. Of a dense network that works on
+    tiles of tokens there is one at a time."""
     hidden = f.gemm_bytes if f.low_precision_activations else f.activation_bytes
-    width = shard.tokens / shard.tp * layer.dense_width
+    width = shard.tokens / mlp_tiles(f, shard) / shard.tp * layer.dense_width
     if layer.dense_width > 0:
         pieces[DENSE] = width * hidden
         pieces[DENSE_HALF] = width * hidden * (layer.dense_matrices - 2)
@@ -129,6 +131,13 @@ def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array
         tokens = GROUPED if shard.ep == 1 else EXPERTS  # which have come from other devices
         pieces[tokens] += routed * f.gemm_bytes * layer.expert_input
         pieces[EXPERT_ACT] = width * f.gemm_bytes
+
+
+@compiled
+def mlp_tiles(f: Facts, shard: Shard) -> float:
+    """Into how many tiles a dense network cuts its tokens: each has as many as the hidden size
+    (DeepSpeed runtime/sequence_parallel/ulysses_sp.py, TiledMLP)."""
+    return math.ceil(shard.tokens / f.hidden_size) if f.tiled_mlp else 1.0
 
 
 @compiled

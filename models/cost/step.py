@@ -64,6 +64,9 @@ MEMORY = (
     "context_bytes", "fragmentation_bytes",
 )  # fmt: skip
 PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, LOGITS, RUNTIME, FRAGMENTATION = range(len(MEMORY))
+HOST_GRADIENT_BYTES = 4.0
+"""Of a gradient that is added up on the host (DeepSpeed runtime/zero/stage_1_and_2.py, stage3.py:
+fp32 partitions; FSDP keeps fp32 shards)."""
 
 
 PART, MESH, EXPOSED, REGIME = (record_type(cls) for cls in (Part, Mesh, Exposed, Regime))
@@ -377,7 +380,7 @@ def step_time(
     every = m * (s.forward[0] + s.backward[0]) + s.idle[0]
     last = slowest = 0
     latest = longest = -np.inf
-    once = optimizer = sends = 0.0
+    once = optimizer = sends = fetched = 0.0
     for stage in range(tables.different[row.partition]):
         both = s.forward[stage] + s.backward[stage]
         window = once_window(row, m, together, every, s.forward[stage], s.backward[stage])
@@ -386,15 +389,19 @@ def step_time(
         stage_optimizer = optimizer_seconds(f, c, row, mesh, s, stage)
         beside = (1 - 1 / m) * every if together else (m - 1) * s.free[stage]
         stage_sends = exposed_sends(f, c, row, m, mesh.send, beside)
+        stage_fetched = fetched_seconds(f, c, row, mesh, s, stage)
         end = m * both + s.idle[stage] + stage_once + stage_optimizer + stage_sends
+        end += stage_fetched
         if both > longest:
             slowest, longest = stage, both
         if end > latest:
             last, latest = stage, end
             once, optimizer, sends = stage_once, stage_optimizer, stage_sends
+            fetched = stage_fetched
     slow = slowest if together else last
     sum_terms(f, tables.amounts[row.partition, slow], w, m, time)
     time[DATA] += once
+    time[OFFLOAD] += fetched
     time[SENDS] = sends
     time[BUBBLE] = max(s.idle[slow], 0.0) + 2 * (row.pp - 1) * mesh.send
     time[OPTIMIZER] = optimizer
@@ -502,6 +509,21 @@ def optimizer_seconds(
 
 
 @inlined
+def fetched_seconds(
+    f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, s: Stages, stage: int
+) -> float:
+    """What a step waits for parameters that are on the host, as shards that come for both passes of
+    every micro-batch; or for forward alone where they are kept. They are fetched ahead of time,
+    beside the passes."""
+    if not (f.parameters_on_host and row.offload_optimizer and row.zero_stage == 3):
+        return 0.0
+    shards = over_shards(mesh, s.dense[stage], s.expert[stage], True)
+    seconds = f.parameter_bytes * shards / (c.host_gb_s * 1e9)
+    beside = s.forward[stage] + s.backward[stage]
+    return mesh.micro_batches * max((2.0 if row.reshard else 1.0) * seconds - beside, 0.0)
+
+
+@inlined
 def update_seconds(f: Facts, c: CoefficientRecord, row: Row, owned: float) -> float:
     """Clip (read gradients) and update (read and write states) so many parameters, from device or
     host memory. A device's share of host memory is about as fast as its link to it."""
@@ -590,9 +612,25 @@ def stage_memory(
         states=0.0 if row.offload_optimizer else states,
         activations=resident + working,
         logits=logits + (mesh.kept_logits if has_head else 0.0),
-        host=(states if row.offload_optimizer else 0.0)
+        host=offloaded_bytes(f, row, mesh, s, stage, states)
         + (flying if row.offload_activations else 0.0),
     )
+
+
+@inlined
+def offloaded_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int, states: float) -> float:
+    """On the host with the optimizer: its states, gradients in fp32 where they go with them, and
+    parameters where those are there beside the fp32 ones. Copies of the whole model that ranks may
+    load before it is sharded are not counted."""
+    if not row.offload_optimizer:
+        return 0.0
+    size = states
+    if f.offloads_gradients and row.zero_stage >= 2:
+        trained = over_shards(mesh, s.trained_dense[stage], s.trained_expert[stage], True)
+        size += HOST_GRADIENT_BYTES * trained
+    if f.parameters_on_host and f.parameter_shards and row.zero_stage == 3:
+        size += f.base_bytes * over_shards(mesh, s.dense[stage], s.expert[stage], True)
+    return f.host_buffers * size
 
 
 @inlined
@@ -606,7 +644,8 @@ def state_bytes(f: Facts, row: Row) -> float:
 def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> float:
     """Of parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer)
     and two gathered layers, unless it does not reshard; what the host updates comes back as shards
-    of them. Where none are gathered, copies of layers in the format of GEMMs may lie beside."""
+    of them, unless all are on the host. Where none are gathered, copies of layers in the format of
+    GEMMs may lie beside."""
     dense, expert, layers = s.dense[stage], s.expert[stage], s.of_layers[stage]
     ends = dense + expert - layers  # which are not quantized where layers are
     if row.zero_stage < 3:
@@ -615,7 +654,8 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
     if row.reshard:
         held = min(2 * mesh.largest_unit, held)
     size = f.parameter_bytes * held
-    if row.offload_optimizer or f.parameter_shards:
+    on_host = row.offload_optimizer and f.parameters_on_host
+    if (row.offload_optimizer or f.parameter_shards) and not on_host:
         size += f.base_bytes * over_shards(mesh, dense, expert, True)
         size += (f.parameter_bytes - f.base_bytes) * ends / mesh.dense_shards
     return size
@@ -625,9 +665,12 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
 def gradient_bytes(
     f: Facts, row: Row, mesh: Mesh, regime: Regime, dense: float, expert: float
 ) -> float:
-    """Of accumulated gradients, and of those of the layer that is being reduced."""
+    """Of accumulated gradients, unless these are on the host, and of those of the layer that is
+    being reduced."""
     sharded = row.zero_stage >= 2 and not regime.once
     size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
+    if row.offload_optimizer and f.offloads_gradients and row.zero_stage >= 2:
+        size = 0.0
     if sharded and f.trains_all:
         size += f.gradient_reduction_bytes * mesh.largest_unit
     return size

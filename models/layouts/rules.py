@@ -2,14 +2,16 @@
 
 A rule states a fact of the arithmetic (the degrees multiply to the number of devices), of the model
 (tensor parallelism divides the heads), of a framework (whose source its docstring names) or of the
-stack's data. The search counts how many layouts each rule refuses; a prediction of a single layout
-fails with the message of the first rule that it breaks, which has the layout's values in it.
+stack's data; a few state how far we search (`kind`). The search counts how many layouts each rule
+refuses; a prediction of a single layout fails with the message of the first rule that it breaks,
+which has the layout's values in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -44,7 +46,9 @@ class Rule:
 
     `test` gives an array of truth values, one for each of n layouts: true where the layout obeys.
     The first paragraph of its docstring says what the rule asks, as the documentation shows it.
-    `message` says what the rule asks of a layout that breaks it.
+    `message` says what the rule asks of a layout that breaks it. A rule of the kind "framework"
+    says what cannot run. One of the kind "search" says how far layouts are searched: the framework
+    runs what it refuses, and `lifted` raises its limit for a layout that is stated.
     """
 
     name: str
@@ -52,10 +56,16 @@ class Rule:
     test: Callable[[Problem, Layouts], Array]
     message: Callable[[Problem, Layout], str]
     blame: Callable[[Problem, Layout], str] | None = None
+    kind: Literal["framework", "search"] = "framework"
 
     def blamed_field(self, problem: Problem, layout: Layout) -> str:
         """The dotted path of the value to blame for a layout that breaks the rule."""
         return self.field if self.blame is None else self.blame(problem, layout)
+
+    def blamed_knob(self, problem: Problem, layout: Layout) -> str | None:
+        """The field of the layout to blame; None where it is no single one, or none of a layout."""
+        part, _, knob = self.blamed_field(problem, layout).partition(".")
+        return knob or None if part == "layout" else None
 
 
 BATCH_FIELD = "workload.global_batch"
@@ -361,7 +371,29 @@ def _schedule_has_its_shape(p: Problem, x: Layouts) -> Array:
         | ((x.schedule == ZERO_BUBBLE_V) & (x.virtual_stages == 2))
         | ((x.schedule == DUALPIPE) & both_ways)
     )
-    return np.where(x.pp == 1, single, piped & (x.virtual_stages <= p.max_virtual_stages))
+    return np.where(x.pp == 1, single, piped)
+
+
+def _virtual_stages_have_code(p: Problem, x: Layouts) -> Array:
+    """The stack has virtual stages, and in hybrid models too, where there are any."""
+    return (x.virtual_stages == 1) | (p.max_virtual_stages > 1) | (x.pp == 1)
+
+
+def _no_virtual_message(p: Problem, x: Layout) -> str:
+    of_hybrids = " of hybrid models" if p.stack.max_virtual_stages > 1 else ""
+    return f"stack {p.stack.id} runs at most 1 virtual stages{of_hybrids}, not {x.virtual_stages}"
+
+
+def _virtual_stages_searched(p: Problem, x: Layouts) -> Array:
+    """A device has no more virtual stages than `stack.max_virtual_stages`."""
+    return (x.virtual_stages <= p.max_virtual_stages) | (p.max_virtual_stages == 1) | (x.pp == 1)
+
+
+def _many_virtual_message(p: Problem, x: Layout) -> str:
+    return (
+        f"layouts are searched up to stack.max_virtual_stages({p.max_virtual_stages}), and this has"
+        f" {x.virtual_stages}: raise that field"
+    )
 
 
 _SCHEDULE_NEEDS = {
@@ -387,14 +419,6 @@ def _shape_message(p: Problem, x: Layout) -> str:
     if x.pp == 1:
         got = f"got {x.schedule} with virtual_stages({x.virtual_stages})"
         return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
-    if x.virtual_stages > p.max_virtual_stages:
-        of_hybrids = (
-            " of hybrid models" if p.max_virtual_stages < p.stack.max_virtual_stages else ""
-        )
-        return (
-            f"stack {p.stack.id} runs at most {p.max_virtual_stages} virtual stages{of_hybrids},"
-            f" not {x.virtual_stages}"
-        )
     m = max(p.workload.global_batch // (x.dp * x.micro_batch), 1)
     plain = f"virtual_stages(1){_PLAIN_MICRO_BATCHES[p.stack.plain_micro_batches]}"
     needs = _SCHEDULE_NEEDS.get(x.schedule, plain)
@@ -562,8 +586,20 @@ def _zero_stage_message(p: Problem, x: Layout) -> str:
 def _zero_stage_offered(p: Problem, x: Layouts) -> Array:
     """The stack has the ZeRO stage, also beside replicas where there are some."""
     is_hybrid = (x.dp_replicate > 1) & (x.dp_shard > 1)
-    hybrid_is_offered = ~is_hybrid | _among(x.zero_stage, p.stack.hybrid_stages)
-    return _among(x.zero_stage, p.stack.zero_stages) & hybrid_is_offered
+    others = p.stack.unsearched_zero_stages
+    hybrid_is_offered = ~is_hybrid | _among(x.zero_stage, (*p.stack.hybrid_stages, *others))
+    return _among(x.zero_stage, (*p.stack.zero_stages, *others)) & hybrid_is_offered
+
+
+def _zero_stage_searched(p: Problem, x: Layouts) -> Array:
+    """The ZeRO stage is one of `stack.zero_stages`, also where the stack runs others."""
+    others = set(p.stack.unsearched_zero_stages) - set(p.stack.zero_stages)
+    return ~_among(x.zero_stage, others)
+
+
+def _unsearched_zero_message(p: Problem, x: Layout) -> str:
+    searched = ", ".join(map(str, p.stack.zero_stages))
+    return f"layouts are searched with stack.zero_stages {searched}; add {x.zero_stage} to it"
 
 
 def _zero_stages_message(p: Problem, x: Layout) -> str:
@@ -670,27 +706,62 @@ def _reshard_message(p: Problem, x: Layout) -> str:
 # -- the other degrees
 
 
+_LIMITED_AXES = ("pp", "tp", "cp", "ep")
+
+
 def _degrees_offered(p: Problem, x: Layouts) -> Array:
-    """No degree is above the limit of the stack, and axes are together only where it has both."""
+    """The stack has every axis that is longer than 1, and axes together only where it has both."""
     s = p.stack
-    etp = (x.etp == 1) | (s.expert_tensor_parallel & (x.etp <= s.max_tp))
-    pp = (x.pp <= s.max_pp) & ((x.pp == 1) | (x.cp == 1) | s.context_in_pipeline)
-    pp &= (x.tp == 1) | ((x.pp == 1) & (x.cp == 1)) | (not s.tensor_alone)
-    return pp & (x.tp <= s.max_tp) & (x.cp <= s.max_cp) & (x.ep <= s.max_ep) & etp
+    ok = (x.etp == 1) | s.expert_tensor_parallel
+    for axis in _LIMITED_AXES:
+        ok &= (getattr(x, axis) == 1) | _has_axis(p, axis)
+    ok &= (x.pp == 1) | (x.cp == 1) | s.context_in_pipeline
+    return ok & ((x.tp == 1) | ((x.pp == 1) & (x.cp == 1)) | (not s.tensor_alone))
+
+
+def _has_axis(p: Problem, axis: str) -> bool:
+    return getattr(p.stack, f"max_{axis}") > 1 or axis in p.stack.unsearched_axes
 
 
 def _degrees_message(p: Problem, x: Layout) -> str:
     s = p.stack
-    limits = f"stack {s.id} has tp up to {s.max_tp}, cp up to {s.max_cp}, ep up to {s.max_ep}"
-    if x.pp > s.max_pp:
-        limits += f", pp up to {s.max_pp}"
+    lacks = [axis for axis in _LIMITED_AXES if not _has_axis(p, axis)]
+    limits = [f"{', '.join(lacks)} 1 only"] if lacks else []
     if not s.context_in_pipeline:
-        limits += ", and cp 1 beside a pipeline"
+        limits.append("cp 1 beside a pipeline")
     if s.tensor_alone:
-        limits += ", and tp 1 beside a pipeline or cp"
+        limits.append("tp 1 beside a pipeline or cp")
     if not s.expert_tensor_parallel:
-        limits += ", and etp 1 only"
-    return f"{limits}; got pp({x.pp}), tp({x.tp}), cp({x.cp}), ep({x.ep}), etp({x.etp})"
+        limits.append("etp 1 only")
+    return (
+        f"stack {s.id} has {', and '.join(limits)}; got pp({x.pp}), tp({x.tp}), cp({x.cp}),"
+        f" ep({x.ep}), etp({x.etp})"
+    )
+
+
+def _degrees_searched(p: Problem, x: Layouts) -> Array:
+    """No degree is above `stack.max_pp`, `max_tp`, `max_cp` or `max_ep`; nor is `etp` above
+    `max_tp`."""
+    s = p.stack
+    ok = (x.etp <= max(s.max_tp, 1)) | (not s.expert_tensor_parallel)
+    for axis in _LIMITED_AXES:
+        ok &= (getattr(x, axis) <= getattr(s, f"max_{axis}")) | (not _has_axis(p, axis))
+    return ok
+
+
+def _searched_message(p: Problem, x: Layout) -> str:
+    over = _limits_over(p, x)
+    limits = ", ".join(f"stack.{name}({getattr(p.stack, name)})" for name in over)
+    got = ", ".join(f"{name.removeprefix('max_')}({value})" for name, value in over.items())
+    return f"layouts are searched up to {limits}, and this has {got}: raise that field"
+
+
+def _limits_over(p: Problem, x: Layout) -> dict[str, int]:
+    """The limits of degrees that a layout is above, by their field of the stack, and what they must
+    be for it."""
+    needed = {f"max_{axis}": getattr(x, axis) for axis in _LIMITED_AXES}
+    needed["max_tp"] = max(x.tp, x.etp)
+    return {name: value for name, value in needed.items() if value > getattr(p.stack, name)}
 
 
 def _sp_offered(p: Problem, x: Layouts) -> Array:
@@ -720,6 +791,29 @@ def _moe_sp_message(p: Problem, x: Layout) -> str:
     return (
         f"experts with tp({x.tp}) > 1 need sequence_parallel"
         f"{'' if True in p.stack.sequence_parallel else never}"
+    )
+
+
+def _graphs_have_static_experts(p: Problem, x: Layouts) -> Array:
+    """A step of a sparse model that is captured whole has experts of a fixed number of tokens:
+    `workload.capacity_factor`, or `stack.static_experts`.
+
+    What a captured graph launches has the shapes of the capture, and those of dropless experts
+    change with every batch (Megatron-Core moe/token_dispatcher.py, drop and pad; moe/paged_stash.py
+    and the rank capacity of HybridEP).
+    """
+    has_fixed_shapes = p.workload.capacity_factor is not None or p.stack.static_experts
+    return _every(x) & (has_fixed_shapes or not p.is_captured)
+
+
+def _graphs_message(p: Problem, x: Layout) -> str:
+    return (
+        "stack.moe_graphs(full) captures experts too, whose numbers of tokens must then be fixed:"
+        " by drop and pad (workload.capacity_factor; in Megatron-Core --moe-expert-capacity-factor"
+        " with --moe-pad-expert-input-to-capacity), or by HybridEP with a rank capacity and paged"
+        " stash (stack.static_experts; --moe-token-dispatcher-type flex with"
+        " --moe-flex-dispatcher-backend hybridep, --moe-expert-rank-capacity-factor,"
+        " --moe-paged-stash). Both drop tokens; without either ask for moe_graphs none or partial"
     )
 
 
@@ -833,13 +927,14 @@ def _offload_message(p: Problem, x: Layout) -> str:
 
 def _offload_sharded(p: Problem, x: Layouts) -> Array:
     """Optimizer states are offloaded as the shards of ZeRO 1 to 3 only, and activations with ZeRO 3
-    where the stack offloads what FSDP's checkpointing keeps.
+    where what the stack offloads is what FSDP's checkpointing keeps.
 
     DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed
     optimizer; accelerate utils/dataclasses.py, FullyShardedDataParallelPlugin.
     """
     of_checkpoints = x.offload_activations & p.stack.offloads_checkpoints
-    return (~x.offload_optimizer | (x.zero_stage > 0)) & (~of_checkpoints | (x.zero_stage == 3))
+    has_stage = _among(x.zero_stage, p.stack.checkpoint_offload_stages)
+    return (~x.offload_optimizer | (x.zero_stage > 0)) & (~of_checkpoints | has_stage)
 
 
 def _unsharded_message(p: Problem, x: Layout) -> str:
@@ -848,8 +943,10 @@ def _unsharded_message(p: Problem, x: Layout) -> str:
             "optimizer states go to the host as the shards of ZeRO 1 to 3, which one device may"
             " have too; got zero_stage(0)"
         )
+    stages = " or ".join(map(str, p.stack.checkpoint_offload_stages))
     return (
-        f"stack {p.stack.id} offloads activations with ZeRO 3 only; got zero_stage({x.zero_stage})"
+        f"stack {p.stack.id} offloads activations with ZeRO {stages} only; got"
+        f" zero_stage({x.zero_stage})"
     )
 
 
@@ -968,6 +1065,19 @@ RULES: tuple[Rule, ...] = (
     Rule("schedule_offered", "layout.schedule", _schedule_offered, _schedule_message),
     Rule("schedule_shape", "layout.schedule", _schedule_has_its_shape, _shape_message),
     Rule(
+        "virtual_stages_offered",
+        "layout.virtual_stages",
+        _virtual_stages_have_code,
+        _no_virtual_message,
+    ),
+    Rule(
+        "virtual_stages_searched",
+        "layout.virtual_stages",
+        _virtual_stages_searched,
+        _many_virtual_message,
+        kind="search",
+    ),
+    Rule(
         "stated_layers_add_up",
         "layout.layers_per_chunk",
         _stated_layers_add_up,
@@ -983,6 +1093,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("sharding_shape", "layout.zero_stage", _zero_stage_matches_degrees, _zero_stage_message),
     Rule("sharding_offered", "layout.zero_stage", _zero_stage_offered, _zero_stages_message),
+    Rule(
+        "sharding_searched",
+        "layout.zero_stage",
+        _zero_stage_searched,
+        _unsearched_zero_message,
+        kind="search",
+    ),
     Rule("muon_offered", "layout.zero_stage", _muon_goes_with_zero_stage, _muon_message),
     Rule("states_offered", "layout.zero_stage", _states_go_with_zero_stage, _states_message),
     Rule("sharding_in_pipeline", "layout.zero_stage", _zero_in_pipeline, _zero_pipeline_message),
@@ -996,6 +1113,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("reshard_offered", "layout.reshard", _reshard_offered, _reshard_message),
     Rule("degrees_offered", "layout", _degrees_offered, _degrees_message),
+    Rule("degrees_searched", "layout", _degrees_searched, _searched_message, kind="search"),
+    Rule(
+        "graphs_have_static_experts",
+        "stack.moe_graphs",
+        _graphs_have_static_experts,
+        _graphs_message,
+    ),
     Rule("sequence_parallel_offered", "layout.sequence_parallel", _sp_offered, _sp_message),
     Rule("moe_needs_sequence_parallel", "layout.sequence_parallel", _moe_has_sp, _moe_sp_message),
     Rule("recompute_offered", "layout.recompute", _recompute_offered, _recompute_message),
@@ -1027,6 +1151,26 @@ broken."""
 
 
 RULES_BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
+
+
+def lifted(problem: Problem, layout: Layout) -> Problem:
+    """The problem with the limits of the search raised that a stated layout is beyond, and that its
+    framework does not have."""
+    row = Layouts.of([layout])
+    of_search = (rule for rule in RULES if rule.kind == "search")
+    broken = {rule.name for rule in of_search if not np.all(rule.test(problem, row))}
+    if not broken:
+        return problem
+    raised: dict[str, Any] = {}
+    if "virtual_stages_searched" in broken:
+        raised["max_virtual_stages"] = layout.virtual_stages
+    if "degrees_searched" in broken:
+        raised |= _limits_over(problem, layout)
+    if "sharding_searched" in broken:
+        stack, stage = problem.stack, layout.zero_stage
+        raised["zero_stages"] = (*stack.zero_stages, stage)
+        raised["hybrid_stages"] = (*stack.hybrid_stages, stage)
+    return replace(problem, stack=replace(problem.stack, **raised))
 
 
 def first_broken(problem: Problem, layouts: Layouts) -> Array:

@@ -49,6 +49,7 @@ from models.spec.recompute import FULL, decode_policy
 MAX_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = (
     "degrees_offered",
+    "degrees_searched",
     "tensor_divides_heads",
     "tensor_divides_widths",
     "whole_blocks",
@@ -61,16 +62,31 @@ _DEGREE_RULES = (
     "mtp_offered",
     "batch_divides",
 )
-_EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths", "whole_blocks")
+_EXPERT_RULES = (
+    "degrees_offered",
+    "degrees_searched",
+    "graphs_have_static_experts",
+    "experts_divide",
+    "tensor_divides_widths",
+    "whole_blocks",
+)
 SCHEDULE_RULES = (
     "schedule_offered",
     "schedule_shape",
+    "virtual_stages_offered",
+    "virtual_stages_searched",
     "partition_offered",
     "layers_divide",
     "balancing_needs_all_forwards_first",
     "accumulation_offered",
 )
-_SHARDING_RULES = ("sharding_offered", "reshard_offered", "muon_offered", "states_offered")
+_SHARDING_RULES = (
+    "sharding_offered",
+    "sharding_searched",
+    "reshard_offered",
+    "muon_offered",
+    "states_offered",
+)
 _VARIANT_RULES = (
     "sharding_offered",
     "sharding_shape",

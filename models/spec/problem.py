@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,6 +104,17 @@ class Problem:
     def is_partly_captured(self) -> bool:
         """Whether all of it is captured but for the experts."""
         return self.architecture.is_moe and self.stack.moe_graphs == "partial"
+
+    @property
+    def loss_chunks(self) -> int:
+        """Into how many parts of a micro-batch head and loss are divided. Where one kernel has both
+        they are such that logits take no more than what the head reads (liger_kernel
+        ops/fused_linear_cross_entropy.py: chunks of tokens by the ratio of vocabulary to hidden
+        size)."""
+        model, chunks = self.architecture, self.stack.loss_chunks
+        if self.stack.loss != "fused_linear":
+            return chunks
+        return max(chunks, math.ceil(model.vocab_size / model.hidden_size))
 
     @property
     def pads_products(self) -> bool:

@@ -15,13 +15,15 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from models.columns import Array
 from models.errors import Invalid, UnknownName
 from models.spec.identity import cached_by_identity
+
+Value = TypeVar("Value")
 
 Number = float | Array
 TermKey = tuple[str, str]
@@ -181,6 +183,18 @@ SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FIT
 """The kinds of scopes that each coefficient may differ between, besides "all"."""
 
 
+def _of_known(cls: type[Value], data: Mapping[str, Any]) -> Value:
+    """An instance of a dataclass, of those members that are fields of it."""
+    known = {field.name for field in fields(cast(Any, cls))}
+    return cls(**{name: value for name, value in data.items() if name in known})
+
+
+def _is_known(term: Mapping[str, Any]) -> bool:
+    """Whether this release has the coefficient of a term, and lets it vary with such scopes."""
+    kinds = "all", *SCOPES.get(term["coefficient"], ())
+    return term["coefficient"] in KINDS and term["scope"].partition(":")[0] in kinds
+
+
 def to_unbounded(name: str, value: float) -> float:
     """The log of a positive coefficient, the log-odds of a fraction."""
     if KINDS[name] == "fraction":
@@ -278,7 +292,7 @@ class TermCoverage:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TermCoverage:
-        return cls(**{**data, "sources": tuple(data.get("sources", ()))})
+        return _of_known(cls, {**data, "sources": tuple(data.get("sources", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,9 +465,11 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
-        """Read what `to_json` wrote. Coefficients that did not exist when the profile was written
-        get the terms of the shipped priors. Raises Invalid where a coefficient has none."""
-        terms = tuple(Term(**term) for term in data["terms"])
+        """Read what `to_json` wrote, here or in another release. Coefficients that did not exist
+        when the profile was written get the terms of the shipped priors. Coefficients, scopes and
+        fields that a later release has added are ignored. Raises Invalid where a coefficient has
+        no term."""
+        terms = tuple(_of_known(Term, term) for term in data["terms"] if _is_known(term))
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
         terms += tuple(term for term in _prior_terms() if term.coefficient in missing)
         if unknown := missing - {term.coefficient for term in terms}:
@@ -469,13 +485,15 @@ class Profile:
             unseen_widening=data.get("beyond", 1.0),
             between_sources=data.get("between_sources", 0.0),
             memory_between_sources=data.get("memory_between_sources", 0.0),
-            neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("neighbourhoods", ())),
+            neighbourhoods=tuple(
+                _of_known(Neighbourhood, one) for one in data.get("neighbourhoods", ())
+            ),
             memory_neighbourhoods=tuple(
-                Neighbourhood(**one) for one in data.get("memory_neighbourhoods", ())
+                _of_known(Neighbourhood, one) for one in data.get("memory_neighbourhoods", ())
             ),
             seen=tuple(TermCoverage.from_json(one) for one in data.get("seen", ())),
-            spans=tuple(QuantityRange(**one) for one in data.get("spans", ())),
-            newest=tuple(NewestSoftware(**one) for one in data.get("newest", ())),
+            spans=tuple(_of_known(QuantityRange, one) for one in data.get("spans", ())),
+            newest=tuple(_of_known(NewestSoftware, one) for one in data.get("newest", ())),
             terms=terms,
         )
 

@@ -88,7 +88,7 @@ class Stack:
     vendors: tuple[str, ...] = ()
     """The vendors on whose chips it runs; on any where none is named."""
     max_virtual_stages: int = 1
-    """The most model chunks that a device may hold; 1 means no interleaving."""
+    """The most model chunks of a device that are searched; 1 means no interleaving."""
     interleaves_hybrids: bool = True
     """Hybrid models (Architecture.is_hybrid) may have several chunks on a device too
     (Megatron-Bridge models/hybrid/hybrid_provider.py has no virtual stages)."""
@@ -116,11 +116,15 @@ class Stack:
     """The ZeRO stages in which it may shard over a part of the data-parallel ranks and replicate
     over the rest."""
     max_pp: int = MAX_CHIPS
-    """The largest pipeline degree. In this and the next three fields, 1 means that the stack does
-    not have the axis."""
+    """The largest pipeline degree that is searched. In this and the next three fields, 1 means that
+    the stack does not have the axis, unless `unsearched_axes` names it."""
     max_tp: int = 1
     max_cp: int = 1
     max_ep: int = 1
+    unsearched_axes: tuple[str, ...] = ()
+    """The axes that it has and that are not searched: layouts that state them are predicted."""
+    unsearched_zero_stages: tuple[int, ...] = ()
+    """The same of ZeRO stages."""
     experts_alone: bool = False
     """ZeRO 3 goes with expert parallelism only where there is no context parallelism (DeepSpeed
     engine.py, _validate_zero3_moe_compatibility)."""
@@ -201,12 +205,23 @@ class Stack:
     """Activations go to the host only without a pipeline and without recompute (Megatron-Core
     transformer_config.py)."""
     offloads_checkpoints: bool = False
-    """Activations go to the host only as what full recompute keeps, with ZeRO 3 (accelerate:
-    activation checkpointing of FSDP2)."""
+    """Activations go to the host only as what full recompute keeps (accelerate: activation
+    checkpointing of FSDP2; DeepSpeed activation_checkpointing/config.py, cpu_checkpointing)."""
+    checkpoint_offload_stages: tuple[int, ...] = (0, 1, 2, 3)
+    """The ZeRO stages in which it does so."""
     offloads_recurrences: bool = True
     """What state-space and linear-attention layers keep goes to the host too."""
     offloads_adam_alone: bool = False
     """Optimizer states go to the host with Adam only (Megatron-Core optimizer/cpu_offloading)."""
+    offloads_gradients: bool = False
+    """With the optimizer's states the gradients of ZeRO 2 and 3 go to the host too, as they come,
+    and are added up there in fp32 (ZeRO-Offload, arXiv 2101.06840 §4)."""
+    parameters_on_host: bool = False
+    """With the optimizer's states the parameters of ZeRO 3 are on the host too, and come for every
+    pass (DeepSpeed's offload_param; FSDP's CPU offload, which is of all three)."""
+    host_buffers: float = 1.0
+    """Host memory of what is offloaded, as a multiple of its bytes: 1.5 by DeepSpeed's estimators
+    (runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs, additional_buffer_factor)."""
     attention_kernel: Kernel = "auto"
     """A kernel, or who picks it by the chip: "auto" takes the fastest; "pytorch" what eager PyTorch
     takes, FlashAttention-2 before Blackwell (torchtitan models/attention.py); "triton", on Ampere,
@@ -248,12 +263,17 @@ class Stack:
     parallel_loss: bool = True
     """With tp > 1 the loss works on each device's part of the vocabulary, not on gathered
     logits."""
-    loss: Literal["fused", "compiled", "pytorch", "stepwise"] = "fused"
-    """What computes the loss and the gradient of logits: one kernel ("fused"), PyTorch's
-    cross_entropy compiled ("compiled") or as its several kernels ("pytorch"), or a kernel for every
-    operation ("stepwise")."""
+    loss: Literal["fused", "fused_linear", "compiled", "pytorch", "stepwise"] = "fused"
+    """What computes the loss and the gradient of logits: one kernel ("fused"), or one for each of
+    many chunks of tokens, with the head's product, so that logits are never there at once
+    ("fused_linear", Liger); PyTorch's cross_entropy compiled ("compiled") or as its several kernels
+    ("pytorch"), or a kernel for every operation ("stepwise")."""
     loss_chunks: int = 1
     """Into how many parts of a micro-batch head and loss are divided, one worked on at a time."""
+    tiled_mlp: bool = False
+    """Dense networks work on as many tokens at a time as the hidden size, keep their input only and
+    compute forward once more in backward (ALST, arXiv 2506.13996; DeepSpeed
+    runtime/sequence_parallel/ulysses_sp.py, TiledMLP)."""
     keeps_logits: bool = False
     """The last stage of a pipeline keeps the logits of all micro-batches until the step ends."""
     pads: Literal["nothing", "vocabulary", "products"] = "nothing"
@@ -271,6 +291,9 @@ class Stack:
     moe_graphs: Literal["none", "partial", "full"] = "none"
     """How much of a step of a sparse model is captured as CUDA graphs, whatever `launch` is:
     nothing; all but the experts and what sends tokens to them and back ("partial"); or all."""
+    static_experts: bool = False
+    """The experts of a device have buffers of a fixed size, over which tokens are dropped
+    (Megatron-Core: the rank capacity of HybridEP, with paged stash)."""
     experts_at_once: bool = False
     """One grouped kernel multiplies for all experts of a device; otherwise a loop goes through
     them."""

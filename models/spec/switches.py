@@ -9,7 +9,7 @@ whether gradients are reduced beside compute, which kernel computes the loss. Ea
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -33,9 +33,11 @@ Condition = Literal[
     "ep_beside",
     "interleaved",
     "moe",
+    "uncapped_moe",
     "dense",
     "zero_1_2",
     "zero_3",
+    "offloaded_zero_3",
     "compiled",
     "sp_compiled",
     "low_precision_zero",
@@ -45,8 +47,10 @@ Condition = Literal[
 Everywhere; never, where the framework has no words and only dates are known; with an axis longer
 than 1; with tensor and sequence parallelism in a format in which their traffic may overlap ("sp");
 where all-to-alls may run beside another micro-batch ("ep_beside"); with virtual stages; in a sparse
-or in a dense model; with parameters sharded ("zero_3"), or only what is updated ("zero_1_2"); where
-kernels are compiled; or with GEMMs in fewer than 16 bits and what is updated sharded.
+model, or one whose experts have no capacity ("uncapped_moe"), or in a dense model; with parameters
+sharded ("zero_3"), beside an optimizer on the host ("offloaded_zero_3"), or only what is updated
+sharded ("zero_1_2"); where kernels are compiled; or with GEMMs in fewer than 16 bits and what is
+updated sharded.
 """
 
 NOTHING = "(nothing)"
@@ -66,8 +70,20 @@ class Setting:
     """The arguments as somebody would write them."""
     with_zero: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments that go with these where a ZeRO stage shards something."""
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments that the framework needs beside these. They are written, and not looked at
+    where arguments are read."""
+    any_value: tuple[str, ...] = ()
+    """Arguments that are read as this with whatever value they have."""
     also: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the stack that the same arguments decide."""
+    brings: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of the stack without which nobody who asks for this value has it. Arguments that
+    are read say by themselves whether they are there."""
+    in_code: str = ""
+    """What the training script does in its own code for this value, as a sentence, where no
+    argument of the framework says it: `arguments` are then those of programs around it, which are
+    read and not written."""
     only_read: bool = False
     """The framework stops at these arguments, so that nothing offers or writes them."""
 
@@ -100,6 +116,11 @@ class Switch:
     """What tuned recipes set, oldest first: what predictions and recommendations take unless the
     request says otherwise."""
     source: str
+    published: tuple[Dated, ...] = ()
+    """What published runs of the framework that do not say have, where that is not `taken`."""
+    of_script: bool = False
+    """Whether its arguments are those of the training script, by the names of transformers'
+    TrainingArguments and TRL, and none of the launcher's."""
     numerics: bool = False
     """Whether it changes what is computed: who trains decides about it, whatever it would gain."""
     rarely_set: bool = False
@@ -116,7 +137,9 @@ class Switch:
     @property
     def arguments(self) -> frozenset[str]:
         """The names of all arguments that set it."""
-        return frozenset(name for one in self.settings for name in (*one.arguments, *one.with_zero))
+        return frozenset(
+            name for one in self.settings for name in (*one.arguments, *one.with_zero, *one.needs)
+        )
 
 
 def switches_of(stack: Stack) -> tuple[Switch, ...]:
@@ -174,9 +197,14 @@ def as_of(stack: Stack, year: float) -> Stack:
 
 
 def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack:
-    """The stack as somebody who does not say how ran it that year, or now where none is given:
-    without what few set, unless these are the makers of the framework."""
+    """The stack as somebody who does not say how ran it that year, or now where none is given: as
+    published runs of it are, and without what few set, unless these are the makers of the
+    framework."""
     table = _tables().get(stack.id, _NO_TABLE)
+    published = {
+        one.field: _at(one.published, year).value for one in table.switches if one.published
+    }
+    stack = changed(stack, published)
     if organisation in table.makers:
         return stack
     unset = {one.field: one.default_at(year).value for one in table.switches if one.rarely_set}
@@ -184,13 +212,14 @@ def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack
 
 
 def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
-    """The stack with some fields changed, and those that the same arguments decide, unless the
-    changes say them too."""
+    """The stack with some fields changed, and those that the same arguments decide or that go with
+    them, unless the changes say them too."""
     implied: dict[str, Any] = {}
     for switch in switches_of(stack):
         if switch.field in changes:
             value = changes[switch.field]
-            implied |= next((one.also for one in switch.settings if one.value == value), {})
+            setting = next((one for one in switch.settings if one.value == value), None)
+            implied |= {**setting.also, **setting.brings} if setting else {}
     given = {name: catalogue.as_tuples(value) for name, value in implied.items()}
     return replace(stack, **{**given, **changes})
 
@@ -211,21 +240,37 @@ def setting_of(switch: Switch, value: Any) -> Setting:
     raise Invalid(f"stack.{switch.field}", value, rule)
 
 
-def launch_arguments(problem: Problem, layout: Layout) -> dict[str, Any]:
-    """The framework's arguments for all switches that mean something for a layout, set as the stack
-    of the problem has them. Raises Invalid where the framework has no words for a value."""
+def launch_arguments(
+    problem: Problem, layout: Layout, *, of_script: bool = False
+) -> dict[str, Any]:
+    """The arguments for all switches that mean something for a layout, set as the stack of the
+    problem has them: the framework's, or those of the training script. Raises Invalid where there
+    are no words for a value."""
     arguments: dict[str, Any] = {}
-    for switch in switches_of(problem.stack):
-        if not switch.settings or not applies(switch, problem, layout):
-            continue
-        value = getattr(problem.stack, switch.field)
-        setting = setting_of(switch, value)
+    for switch, setting in _settings_of(problem, layout):
         if setting.only_read:
-            raise Invalid(f"stack.{switch.field}", value, f"the framework stops at {setting.words}")
-        arguments |= setting.arguments
+            rule = f"the framework stops at {setting.words}"
+            raise Invalid(f"stack.{switch.field}", setting.value, rule)
+        if switch.of_script != of_script or setting.in_code:
+            continue
+        arguments |= {**setting.arguments, **setting.needs}
         if layout.zero_stage:
             arguments |= setting.with_zero
     return arguments
+
+
+def launch_code(problem: Problem, layout: Layout) -> list[str]:
+    """What the training script must do in its own code for the switches of a layout, a sentence
+    each."""
+    found = (setting.in_code for _, setting in _settings_of(problem, layout))
+    return [sentence for sentence in found if sentence]
+
+
+def _settings_of(problem: Problem, layout: Layout) -> Iterator[tuple[Switch, Setting]]:
+    """Every switch that has words and means something for a layout, as the stack has it."""
+    for switch in switches_of(problem.stack):
+        if switch.settings and applies(switch, problem, layout):
+            yield switch, setting_of(switch, getattr(problem.stack, switch.field))
 
 
 def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack:
@@ -276,7 +321,10 @@ def _read_setting(switch: Switch, given: Mapping[str, Any]) -> Setting:
     fitting = [
         one
         for one in switch.settings
-        if all(_same(given.get(name), value) for name, value in one.arguments.items())
+        if all(
+            _same(given.get(name), value) or (name in one.any_value and name in given)
+            for name, value in one.arguments.items()
+        )
     ]
     if not fitting:
         said = ", ".join(f"{name} {value}" for name, value in given.items())
@@ -346,9 +394,13 @@ _CONDITIONS: dict[Condition, Callable[[Problem, Layout], bool]] = {
     "ep_beside": _may_overlap_experts,
     "interleaved": lambda problem, layout: layout.virtual_stages > 1,
     "moe": lambda problem, layout: problem.architecture.is_moe,
+    "uncapped_moe": lambda problem, layout: (
+        problem.architecture.is_moe and problem.workload.capacity_factor is None
+    ),
     "dense": lambda problem, layout: not problem.architecture.is_moe,
     "zero_1_2": lambda problem, layout: layout.zero_stage in (1, 2),
     "zero_3": lambda problem, layout: layout.zero_stage == 3,
+    "offloaded_zero_3": lambda problem, layout: layout.zero_stage == 3 and layout.offload_optimizer,
     "compiled": _is_compiled,
     "sp_compiled": lambda problem, layout: (
         _is_compiled(problem, layout) and _may_overlap_tensor(problem, layout)
@@ -414,6 +466,8 @@ def _switch_from(entry: Mapping[str, Any], stack: Stack, known: Mapping[str, flo
         defaults=_dated(entry.get("defaults", own), known),
         taken=_dated(entry.get("taken", own), known),
         source=entry["source"],
+        published=_dated(entry.get("published", ()), known),
+        of_script=entry.get("of_script", False),
         numerics=entry.get("numerics", False),
         rarely_set=entry.get("rarely_set", False),
     )
@@ -429,9 +483,13 @@ def _setting_from(entry: Mapping[str, Any]) -> Setting:
     return Setting(
         value=catalogue.as_tuples(entry["value"]),
         arguments=arguments,
-        words=entry.get("words") or _words(arguments),
+        words=entry.get("words") or _words({**arguments, **entry.get("needs", {})}),
         with_zero=with_zero,
+        needs=entry.get("needs", {}),
+        any_value=tuple(entry.get("any_value", ())),
         also=entry.get("also", {}),
+        brings=entry.get("brings", {}),
+        in_code=entry.get("in_code", ""),
         only_read=entry.get("only_read", False),
     )
 

@@ -94,11 +94,12 @@ def _launch_address(location: str, document: Mapping[str, Any], query: str) -> s
 
 
 def _unusual_knobs(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs of a layout that have to be said for it to be the same."""
+    """The knobs of a layout that have to be said for it to be the same. One that a later release
+    has added would be refused here."""
     said = {
-        knob: value
-        for knob, value in layout.items()
-        if value is not None and (knob in _STACK_DECIDES or value != _USUAL.get(knob))
+        knob: layout[knob]
+        for knob, usual in _USUAL.items()
+        if layout.get(knob) is not None and (knob in _STACK_DECIDES or layout[knob] != usual)
     }
     if len(said.get("layers_per_chunk", [])) > _MAX_CHUNKS:
         del said["layers_per_chunk"]

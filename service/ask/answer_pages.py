@@ -15,6 +15,7 @@ from service.schemas.prediction import (
 )
 from service.schemas.question import Question
 from service.schemas.recommendation import RecommendationAnswer
+from service.schemas.stored import read_stored
 from service.store import Store
 from service.store.answers import AnswerKind
 from service.store.cursors import read_cursor, write_cursor
@@ -67,6 +68,5 @@ def _page_item(kind: AnswerKind, row: Any) -> dict[str, Any]:
 def _recommendation_result(result: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if result is None:
         return None
-    figures = {name: value for name, value in result.items() if name != "layout"}
-    summary = LayoutFields.summary(result["layout"])
-    return RecommendationResult(**figures, layout_summary=summary).model_dump(mode="json")
+    shown = {**result, "layout_summary": LayoutFields.summary(result["layout"])}
+    return read_stored(RecommendationResult, shown).model_dump(mode="json")

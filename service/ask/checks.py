@@ -134,13 +134,14 @@ class Checks:
                 request = request.model_copy(update={"cluster": held})
             if isinstance(request, CheckRequest):
                 resolved = resolver.resolve(request)
+                completed = request.layout.with_stack_defaults(resolved.problem)
                 return _ResolvedRequest(
                     question=request,
-                    resolved=resolved,
+                    resolved=resolved.for_layouts([completed.build()]),
                     profile=profile,
                     place="layout",
                     given=request.layout,
-                    completed=request.layout.with_stack_defaults(resolved.problem),
+                    completed=completed,
                     format=format_of_stack(resolved.problem.stack.id),
                     read=None,
                     min_fit_probability=request.constraints.build().min_fit_probability,
@@ -209,7 +210,9 @@ def _explain(
         prediction=prediction and CheckedPrediction.of(prediction),
         fits=prediction
         and FitAnswer.of(
-            prediction, [_change(asked, change) for change in check.fitting if is_understood]
+            check,
+            prediction,
+            [_change(asked, change) for change in check.fitting if is_understood],
         ),
         best=check.best and BestAnswer.of(check, check.best, cluster),
         first_change=_first_change(asked, check),
@@ -291,6 +294,7 @@ def _broken_rule(asked: _ResolvedRequest, broken: BrokenRule) -> BrokenRuleAnswe
     value = workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
         name=broken.rule.name,
+        kind=broken.rule.kind,
         field=asked.place if step is None else f"{asked.place}.{step}",
         setting=setting,
         value=value if broken.knob is None else getattr(asked.completed, broken.knob),

@@ -42,6 +42,7 @@ from service.schemas.evidence import (
 )
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention, ProfileUsed
+from service.schemas.stored import read_stored
 from service.store import Rows, Store
 
 MAX_SHOWN = 3
@@ -158,7 +159,7 @@ class Evidence:
 def _run_index(rows: Rows) -> _RunIndex:
     """The runs that the database has, read once for each release. One has the same runs in every
     database."""
-    return _RunIndex.of([PublishedRun.model_validate(run) for run in rows.evidence.all()])
+    return _RunIndex.of([read_stored(PublishedRun, run) for run in rows.evidence.all()])
 
 
 def _query_traits(rows: Rows, query: EvidenceQuery) -> RunTraits:

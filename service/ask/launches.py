@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.layouts.rules import require_legal
+from models.layouts.rules import lifted, require_legal
 from service.formats.launch.job import LaunchConfiguration
 from service.resolve.answered_layout import (
     StoredLayout,
@@ -52,5 +52,6 @@ def _configuration(
     question = answered.question
     problem = Resolver(rows).resolve(question).problem
     layout = answered.layout.build()
+    problem = lifted(problem, layout)
     require_legal(problem, layout)  # an answer may be older than a rule
     return launch_configuration(launch_format(format_, problem), problem, layout, question, answer)

@@ -130,6 +130,7 @@ def _with_stack_defaults(
         name: fields.with_stack_defaults(question.problem) for name, fields in given.items()
     }
     layouts = {name: fields.build() for name, fields in completed.items()}
+    question = question.for_layouts(layouts.values())
     settings = None if launched is None else launched.settings
     require_all_legal(question.problem, layouts, given, asked.workload, settings)
     return _ResolvedRequest(
@@ -229,8 +230,8 @@ def _broken_rule(
     rule: Rule,
     settings: Mapping[str, str],
 ) -> Invalid:
-    knob = rule.blamed_field(problem, layout).removeprefix("layout").lstrip(".")
-    other = _OTHER_CULPRIT.get(knob)
+    knob = rule.blamed_knob(problem, layout)
+    other = _OTHER_CULPRIT.get(knob or "")
     if knob not in given.given and other in given.given:
         knob = other
     field = f"{name}.{settings.get(knob, given.field_of(knob))}" if knob else name

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from models.layouts.rules import require_legal
-from models.prediction.timeline import chrome_trace, timeline
+import service
+from models.layouts.rules import lifted, require_legal
+from models.prediction.timeline import Timeline, chrome_trace, timeline
+from service.identifiers import digest
 from service.resolve.answered_layout import (
     StoredLayout,
     layout_of_prediction,
@@ -17,30 +18,54 @@ from service.resolve.resolution import Resolver
 from service.schemas.question import ProfileWanted
 from service.schemas.timeline import RecommendationTimelineQuery, TimelineAnswer, TimelineQuery
 from service.store import Rows, Store
+from service.store.answer_text import AnswerText, encoded
+from service.store.answers import AnswerKind
 
 
 class Timelines:
+    """Timelines as they are sent. Neither an answer nor what this release draws of it changes, so
+    that each is drawn once and kept in memory, among the answers that were given lately."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def of_prediction(self, id_: str, query: TimelineQuery) -> dict[str, Any]:
-        return self._draw(query, lambda rows: layout_of_prediction(rows, id_, query.rank))
+    def etag(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> str:
+        return f'"{digest(*_key(kind, id_, query))[:32]}"'
 
-    def of_recommendation(self, id_: str, query: RecommendationTimelineQuery) -> dict[str, Any]:
-        return self._draw(
-            query, lambda rows: layout_of_recommendation(rows, id_, query.rank, query.choice)
-        )
-
-    def _draw(
-        self, query: TimelineQuery, find_layout: Callable[[Rows], StoredLayout]
-    ) -> dict[str, Any]:
+    def kept(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> AnswerText | None:
+        """The timeline, if it was drawn lately. Raises NotFound where there is no such answer."""
         with self._store.reading() as rows:
-            answered = find_layout(rows)
+            rows.answers.get(kind, id_)
+        text: AnswerText | None = self._store.memory.get(_key(kind, id_, query))
+        return text
+
+    def drawn(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> AnswerText:
+        """The timeline, drawn unless somebody had it drawn meanwhile."""
+        text = self.kept(kind, id_, query)
+        if text is None:
+            text = AnswerText.of(encoded(self._document(kind, id_, query)))
+            self._store.memory.keep(_key(kind, id_, query), text, text.size)
+        return text
+
+    def _document(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            answered = _layout(rows, id_, query)
             profile = requested_profile(rows, ProfileWanted(**answered.profile.model_dump()))
             problem = Resolver(rows).resolve(answered.question).problem
         layout = answered.layout.build()
+        problem = lifted(problem, layout)
         require_legal(problem, layout)  # an answer may be older than a rule
-        drawn = timeline(problem, profile, layout, query.micro_batches)
+        drawn: Timeline = timeline(problem, profile, layout, query.micro_batches)
         if query.format == "chrome":
             return chrome_trace(drawn)
-        return TimelineAnswer.of(drawn, answered.profile).model_dump(mode="json")
+        return TimelineAnswer.document(drawn, answered.profile)
+
+
+def _key(kind: AnswerKind, id_: str, query: TimelineQuery) -> tuple[str, ...]:
+    return service.__version__, "timeline", kind, id_, query.model_dump_json()
+
+
+def _layout(rows: Rows, id_: str, query: TimelineQuery) -> StoredLayout:
+    if isinstance(query, RecommendationTimelineQuery):
+        return layout_of_recommendation(rows, id_, query.rank, query.choice)
+    return layout_of_prediction(rows, id_, query.rank)

@@ -53,6 +53,18 @@ Read = Callable[[Config, Config, int], Tower]
 """Of the whole config, of its vision_config, and of the hidden size of the language model."""
 
 
+def is_known(config: Mapping[str, object]) -> bool:
+    """Whether the tower of a config is of a family that `read` reads."""
+    model_type = str(config.get("model_type"))
+    if model_type not in _READERS:
+        return False
+    defaults, _ = _READERS[model_type]
+    vision = config.get("vision_config")
+    if defaults is not None or not isinstance(vision, Mapping):
+        return defaults is not None
+    return str(vision.get("model_type") or _NESTED[model_type]) in _VISION_CLASSES
+
+
 def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
     """The tower that a config describes. Raises Unsupported where its family is not read."""
     outer = Config(config, str(config.get("model_type")))

@@ -62,6 +62,8 @@ class Output:
     failure: str | None = None
     """What the program says of a failure of the run."""
     has_header: bool = False
+    has_debug_output: bool = False
+    """Lines of NCCL's own log stand among those of the table."""
 
     def add(self, row: Row, wrong: str | None) -> None:
         """A row with its right results; `wrong` says what was wrong with the others."""

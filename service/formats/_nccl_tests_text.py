@@ -44,6 +44,7 @@ _DEVICE = re.compile(r"#\s*Rank\s+\d+\s.*\[[0-9a-fA-F:.x]+\]\s+(.{1,80})")
 _THREADS_AND_GPUS = re.compile(r"#\s*nThread\s+(\d{1,6})\s+nGpus\s+(\d{1,6})", re.ASCII)
 _FAILURE = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED|Test (?:\w+ )?failure\b.{0,200}")
 _WARNING = re.compile(r"NCCL WARN .{1,200}")
+_DEBUG = re.compile(r"\b[NRH]CCL (?:INFO|TRACE|CALL)\b")
 _CHECKS = {"#wrong": "#wrong", "wrong": "#wrong", "error": "error", "res": "error"}
 _ALGBW_STEP = 0.01  # GB/s, to which bandwidths are printed
 
@@ -110,6 +111,7 @@ def read_text(text: str) -> Output:
     warning: str | None = None
     for line in text.splitlines():
         line = _COLOUR.sub("", line[:_LINE_REACH])
+        output.has_debug_output = output.has_debug_output or bool(_DEBUG.search(line))
         if match := _ROW.search(line):
             _add_row(output, match, columns, program)
         elif match := _HEADER.search(line):
@@ -128,7 +130,7 @@ def read_text(text: str) -> Output:
                 output.failure = output.failure or match[0].strip()
             if match := _WARNING.search(line):
                 warning = warning or match[0].strip()
-    if not output.rows:
+    if not output.rows and not output.unread:
         output.failure = output.failure or warning
     is_whole = ranks and max(ranks) + 1 == len(ranks) >= at_least
     output.ranks = len(ranks) if is_whole else None

@@ -19,7 +19,13 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.recompute import MODULES, RECOMPUTE
 from models.spec.stack import Stack
-from service.formats._published_software import Row, data_parallel_kind, is_older_than, zero_stage
+from service.formats._published_software import (
+    Row,
+    data_parallel_kind,
+    is_older_than,
+    offloaded_states,
+    zero_stage,
+)
 
 _MAX_MICRO_BATCH = 16
 
@@ -115,7 +121,7 @@ def read_layouts(
     pp = degrees["pp"]
     num_layers = problem.architecture.num_layers
     torus_axes = torus_axes_covering_dims(problem, Layout(**degrees))
-    offloads_optimizer = "optimizer" in (training.get("offload") or "").lower()
+    offloads_optimizer = "optimizer" in offloaded_states(training)
     layouts: list[Layout] = []
     for schedule, virtual_stages in _schedules(training, problem, pp, assumed):
         chunks = pp * virtual_stages

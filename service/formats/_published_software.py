@@ -57,7 +57,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
     if year is not None:
         stack = as_of(stack, year)
     stack = as_usually_run(stack, row["source"].get("organisation") or "", year)
-    changes = _stated_changes(training, stack) | stated_switches(training)
+    changes = _stated_changes(training, stack) | stated_switches(training, stack)
     if "attention_kernel" not in changes:
         assumed.append("attention_kernel")
     shown = _shown_abilities(stack, training, cluster.chip.vendor)
@@ -114,12 +114,18 @@ def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]
     stage = zero_stage(training)
     if stage is not None:
         shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
-    text = (training.get("offload") or "").lower()
-    offloaded = [name for name in ("activations", "optimizer") if name in text]
+    offloaded = offloaded_states(training)
     if offloaded:
         shown["offload"] = tuple(dict.fromkeys((*stack.offload, *offloaded)))
         shown["offload_alone"] = False
     return shown
+
+
+def offloaded_states(training: Row) -> list[str]:
+    """What a row says is on the host, in the words of Stack.offload; an optimizer may go by its
+    name."""
+    text = (training.get("offload") or "").lower().replace("adamw", "optimizer")
+    return [name for name in ("activations", "optimizer") if name in text]
 
 
 def _age_years(row: Row, software_year: float, assumed: list[str]) -> float:

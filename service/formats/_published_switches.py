@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.errors import Invalid
+from models.spec.stack import Stack
 
 Changes = dict[str, Any]
 
@@ -23,6 +24,9 @@ _ATTENTION_KERNELS = {
     "flash-2": "flash2",
 }
 """Other words, such as "flash", leave the version open, or name what the chip's best kernel is."""
+_BEST_KERNELS = {"flash-3": "flash3", "flash-4": "flash4"}
+"""Words that name the best kernel of a chip, for stacks that take another unless told otherwise."""
+_LOADED_BY_TRANSFORMERS = ("deepspeed", "fsdp")
 _GRAPHS = {"none": "none", "partial": "partial", "full": "full", "on": "full"}
 """How much of a step is captured, by the extent that is stated."""
 
@@ -30,6 +34,12 @@ _GRAPHS = {"none": "none", "partial": "partial", "full": "full", "on": "full"}
 def _flag(field: str) -> Callable[[Any], Changes]:
     """A switch that is on or off is a field of the stack."""
     return lambda value: {field: bool(value)}
+
+
+def _graphs(value: Any) -> Changes:
+    """How much of a step is captured. A run that was captured whole had experts of a fixed size."""
+    extent = _GRAPHS[value]
+    return {"moe_graphs": extent, "static_experts": extent == "full"}
 
 
 def _named(field: str, words: Mapping[Any, Any]) -> Callable[[Any], Changes]:
@@ -54,12 +64,14 @@ _READERS: dict[str, Callable[[Any], Changes]] = {
     "grouped_gemm": lambda value: {"experts_at_once": value is not False},
     "router_fusion": _flag("fused_routing"),
     "fused_loss": lambda value: {"loss": "fused"} if value else {},
+    "liger": lambda value: {"loss": "fused_linear", "fused": True} if value else {},
+    "param_offload": _flag("parameters_on_host"),
     "gradient_bytes": lambda value: {"gradient_bytes": float(value)},
     "reduce_dtype": _named("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
     "fp8_param_gather": _gathers_fp8,
     "fp8_all_gather": _gathers_fp8,
     "fp8_recipe": _named("fp8_scaling", {"tensorwise": "tensorwise", "rowwise": "rowwise"}),
-    "cuda_graphs": _named("moe_graphs", _GRAPHS),
+    "cuda_graphs": _graphs,
 }
 """By name of a switch. Those that are not here are read elsewhere, or change nothing that the
 models tell apart."""
@@ -70,10 +82,13 @@ _NOT_DESCRIBED = {"packed_experts": "how the weights of experts lie in memory is
 that states one is refused."""
 
 
-def stated_switches(training: Mapping[str, Any]) -> Changes:
-    """The fields of the stack that the switches of a run say. Raises Invalid for a switch that the
+def stated_switches(training: Mapping[str, Any], stack: Stack) -> Changes:
+    """The fields of a stack that the switches of a run say. Raises Invalid for a switch that the
     models lack, and for a word that is not known of CUDA graphs."""
     changes: Changes = {}
+    kernel = (training.get("switches") or {}).get("attention")
+    if kernel in _BEST_KERNELS and stack.id in _LOADED_BY_TRANSFORMERS:
+        changes["attention_kernel"] = _BEST_KERNELS[kernel]
     for name, value in (training.get("switches") or {}).items():
         if name in _NOT_DESCRIBED:
             raise Invalid(f"training.switches.{name}", value, _NOT_DESCRIBED[name])

@@ -20,7 +20,7 @@ A family that the cost model cannot describe goes into _UNSUPPORTED_LAYERS, with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from models.errors import Invalid, UnknownName, Unsupported
 from models.spec.architecture import Architecture
@@ -38,6 +38,8 @@ from service.formats._huggingface_classes import (
     text_towers,
 )
 from service.formats._huggingface_config import Config, shown
+from service.formats.rope_scaling import RopeScaling
+from service.nearest_names import unknown_name
 
 FAMILIES = {
     **_huggingface_dense.FAMILIES,
@@ -46,6 +48,16 @@ FAMILIES = {
     **_huggingface_hybrid.FAMILIES,
     **_huggingface_convolutions.FAMILIES,
 }
+_NORM_EPSILONS = (
+    "rms_norm_eps",
+    "layer_norm_epsilon",
+    "layer_norm_eps",
+    "layernorm_epsilon",
+    "norm_epsilon",
+    "norm_eps",
+)
+"""The keys that families have for it."""
+_CONTEXT_LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
 _TEXT_TOWERS = ("text_config", "language_config", "llm_config", "thinker_config")
 
 _UNSUPPORTED_LAYERS = {
@@ -139,6 +151,11 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     return own.read(text.named(name or default))
 
 
+def reads_tower(config: Mapping[str, object]) -> bool:
+    """Whether `read_tower` knows the encoder of images of this config."""
+    return _huggingface_vision.is_known(config)
+
+
 def read_tower(config: Mapping[str, object], text: Architecture) -> _huggingface_vision.Tower:
     """The encoder of images beside a language model that `read` has read. Raises Unsupported where
     it is of a family that is not known."""
@@ -158,6 +175,36 @@ def rope_theta(config: Mapping[str, object]) -> float | None:
 def rotary_share(config: Mapping[str, object]) -> float | None:
     """The share of a head that has rotary positions, where a config has one for all layers."""
     return _rotary_number(config, "partial_rotary_factor")
+
+
+def rope_scaling(config: Mapping[str, object]) -> RopeScaling | None:
+    """How rotary positions are stretched, where a config says it for all layers."""
+    values = _text_tower(config).values
+    for key in ("rope_parameters", "rope_scaling"):
+        found = values.get(key)
+        if isinstance(found, Mapping):
+            return RopeScaling.of(found)
+    return None
+
+
+def norm_epsilon(config: Mapping[str, object]) -> float | None:
+    """The number that norms add to the variance, where a config says it."""
+    return _first_number(config, _NORM_EPSILONS)
+
+
+def context_length(config: Mapping[str, object]) -> int | None:
+    """The longest sequence that a model is made for, where a config says it."""
+    length = _first_number(config, _CONTEXT_LENGTHS)
+    return None if length is None or not length.is_integer() else int(length)
+
+
+def _first_number(config: Mapping[str, object], keys: Sequence[str]) -> float | None:
+    """The value of the first of some keys that a config has as a number."""
+    values = _text_tower(config).values
+    numbers = (values.get(key) for key in keys)
+    is_number = (each for each in numbers if isinstance(each, (int, float)))
+    found = next((each for each in is_number if not isinstance(each, bool)), None)
+    return None if found is None else float(found)
 
 
 def _rotary_number(config: Mapping[str, object], key: str) -> float | None:
@@ -244,17 +291,6 @@ def _model_type(config: Mapping[str, object], path: str) -> str:
 
 
 def _unknown_family(model_type: str, path: str) -> UnknownName:
-    """An error that names only families whose name differs in letters: a family of another number
-    is another model."""
-    known = (name for name in (*FAMILIES, *text_towers()) if _digits(name) == _digits(model_type))
-    return UnknownName(
-        f"{path}model_type",
-        str(shown(model_type)),
-        known,
-        cutoff=0.85,
-        otherwise=f"configs of this family are not read; {_CURE}",
-    )
-
-
-def _digits(name: str) -> str:
-    return "".join(filter(str.isdigit, name))
+    known = [*FAMILIES, *text_towers()]
+    where = f"{path}model_type"
+    return unknown_name(where, str(shown(model_type)), known, _CURE, what="a family that is read")

@@ -12,9 +12,8 @@ from typing import get_args
 
 from models.calibration.microbenchmarks import Operation
 from models.errors import Invalid
-from service.formats._nccl_tests_json import read_json
-from service.formats._nccl_tests_rows import Output, Placement, Row
-from service.formats._nccl_tests_text import read_text
+from service.formats._nccl_tests_rows import Placement, Row
+from service.formats.nccl_tests_output import Output, read_output
 
 _OPERATIONS: dict[str, Operation] = {
     "all_reduce": "all_reduce",
@@ -52,14 +51,16 @@ class Table:
 
 
 def read(text: str, operation: Operation | None = None) -> Table:
+    """The table of an output, given as text."""
+    return table_of(read_output(text), operation)
+
+
+def table_of(output: Output, operation: Operation | None = None) -> Table:
     """The table of an output. `operation` says which collective it is of where the output does not,
     or where it has tables of several.
 
     Raises Invalid, about `nccl_tests` or `operation`, where there is no table to read.
     """
-    output = read_text(text)
-    if not output.rows:
-        output = read_json(text) or output
     _require_success(output)
     asked, operation = operation, _operation(output.programs, operation)
     rows = output.rows
@@ -90,6 +91,11 @@ def _require_success(output: Output) -> None:
     unread = f"holds no line of an nccl-tests table that could be read ({output.unread} could not"
     if output.wrong:
         rule = f"{unread}, because results were wrong: {output.wrong}); send a run that passed"
+    elif output.has_debug_output:
+        rule = (
+            f"{unread}): NCCL's debug output (NCCL INFO) stands in the middle of its rows; run it"
+            " again with NCCL_DEBUG unset, or with NCCL_DEBUG_FILE, which takes it out of the table"
+        )
     elif output.unread and not output.has_header:
         rule = (
             f"{unread}): the header that names the columns (# size count type …) is missing; send"

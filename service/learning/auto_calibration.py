@@ -28,6 +28,7 @@ from service.runtime.idempotency import (
     SaveRows,
 )
 from service.schemas.profile import CalibrationRequest, Policy
+from service.schemas.stored import read_stored
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
 from service.store.tables import ProfileRow
@@ -130,7 +131,7 @@ def _logged_failures() -> Iterator[None]:
 def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
     """What the profile's policy asks for. One is due each time that another `after_reports` reports
     have come since the latest version was made."""
-    after = Policy.model_validate(profile.policy).after_reports
+    after = read_stored(Policy, profile.policy).after_reports
     if after is None:
         return None
     latest = rows.profiles.latest(profile.id)
@@ -148,9 +149,9 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     shared version that is no longer active."""
     id_ = own_profile_id(tenant)
     own = rows.profiles.find(id_)
-    policy = own_policy(rows) if own is None else Policy.model_validate(own.policy)
+    policy = own_policy(rows) if own is None else read_stored(Policy, own.policy)
     shared = rows.profiles.get(DEFAULT_PROFILE)
-    after_own = Policy.model_validate(shared.policy).own_after_reports
+    after_own = read_stored(Policy, shared.policy).own_after_reports
     if policy.mode == "manual" or after_own is None:
         return None
     after = policy.after_reports or after_own

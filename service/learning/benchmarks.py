@@ -3,7 +3,6 @@ them, and learnt from."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,28 +26,31 @@ from models.calibration.microbenchmarks import (
 from models.calibration.observation import Observation
 from models.columns import Array
 from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.hardware import Chip
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile, priors
 from models.spec.workload import Precision
 from service.formats import nccl_tests
+from service.formats.logs.devices import printed_devices
+from service.formats.nccl_tests_output import Output, read_output
 from service.identifiers import new_id
 from service.json_pointers import relocate_errors
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
+from service.runtime.admission import IsDisconnected
 from service.runtime.idempotency import CreatedResource, SaveRows
+from service.runtime.text_process import TextProcess
 from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPoint, BenchmarkSubmission
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
+from service.schemas.stored import read_stored
 from service.store import Rows, Store
 from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import BenchmarkRow
 
-_CHIP_MODEL = re.compile(
-    r"\b(?:G?[HBAVLT]\d{1,3}[A-Z]?|MI\d{3}[AX]?|(?:RTX|GTX)[ -](?:PRO[ -])?[A-Z]?\d+)\b"
-)
-"""What tells the model in the name of a GPU: GH200, L40S, MI300X, RTX 4090."""
 _MOST_SPEEDUP = 2.2
 """How many times faster than the links allow a collective may be. A switch that reduces (SHARP,
 NVLS) halves what an all-reduce sends over its links."""
@@ -57,14 +59,28 @@ _PLACEHOLDER_MODEL = "llama-3-8b"
 
 
 class Benchmarks:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, texts: TextProcess) -> None:
         self._store = store
+        self._texts = texts
 
     @relocate_errors("workload.precision", "precision")
-    def prepare(self, submission: BenchmarkSubmission, received: str) -> SaveRows:
+    async def output(
+        self, submission: BenchmarkSubmission, is_disconnected: IsDisconnected
+    ) -> Output | None:
+        """What the output of nccl-tests says, once it is the tenant's turn if it is long; None
+        where there is none."""
+        text = submission.nccl_tests
+        if text is None:
+            return None
+        return await self._texts.read(is_disconnected, self._store.tenant, read_output, text)
+
+    def prepare(
+        self, submission: BenchmarkSubmission, received: str, output: Output | None
+    ) -> SaveRows:
+        """What stores a benchmark whose output of nccl-tests says this."""
         table = None
-        if submission.nccl_tests is not None:
-            table = nccl_tests.read(submission.nccl_tests, submission.operation)
+        if output is not None:
+            table = nccl_tests.table_of(output, submission.operation)
         with self._store.reading() as rows:
             profile = active_profile(rows)
             question = _question(rows, submission, table)
@@ -116,7 +132,7 @@ class Benchmarks:
 def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
     """The benchmark as a calibration of this profile takes it. Raises DomainError where the
     catalogue no longer has what it is about."""
-    problem = resolver.resolve(Question.model_validate(row.question)).problem
+    problem = resolver.resolve(read_stored(Question, row.question)).problem
     coefficients = coefficients_with_offsets(
         profile.coefficients(problem.scopes), row.document["offsets"]
     )
@@ -132,9 +148,12 @@ def _question(
     """A question about the cluster of the benchmark. Products run on one chip; a collective runs on
     as many ranks as its table lists, where the request does not say how many chips there are."""
     cluster = submission.cluster
+    precision = submission.precision
     ranks = 1 if table is None else table.ranks
+    chip, _, size = Resolver(rows).cluster_parts(cluster)
+    if table is not None:
+        precision = _any_precision(chip.value)
     if table is None or (cluster.num_chips is None and cluster.torus_shape is None and ranks):
-        _, _, size = Resolver(rows).cluster_parts(cluster)
         num_chips = size.num_chips if table is not None and size.num_chips else ranks
         cluster = cluster.model_copy(
             update={"num_chips": num_chips, "torus_shape": None, "chips_per_domain": None}
@@ -143,10 +162,19 @@ def _question(
         {
             "model": _PLACEHOLDER_MODEL,
             "cluster": cluster,
-            "workload": {"seq_len": 4096, "global_batch": 1, "precision": submission.precision},
+            "workload": {"seq_len": 4096, "global_batch": 1, "precision": precision},
             "stack": submission.stack,
         }
     )
+
+
+def _any_precision(chip: Chip) -> Precision:
+    """A number format of matrix products that the chip has. A question needs one, and a collective
+    has nothing to do with it."""
+    for precision in ("bf16", "fp16", "fp32"):
+        if precision in chip.peak_tflops:
+            return precision
+    return "bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +234,13 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
     """Refuse output that lists devices of another chip than the cluster's, as far as their names
     tell."""
     chip = problem.cluster.chip
-    expected = _CHIP_MODEL.search(f"{chip.id} {chip.name}".upper())
-    for device in table.devices:
-        listed = _CHIP_MODEL.search(device.upper())
-        if listed and expected and listed[0] != expected[0]:
-            raise Invalid("cluster", None, f"has {chip.id}, and the output lists {device}")
+    known = {each.id: each for each in (chip, *catalogue.chips().values())}
+    if not any(chip in device.matching([chip]) for device in printed_devices(chip.name)):
+        return  # a chip that a request describes may print any name
+    for printed in table.devices:
+        for device in printed_devices(printed):
+            if chip not in device.matching(known.values()):
+                raise Invalid("cluster", None, f"has {chip.id}, and the output lists {printed}")
 
 
 def _require_possible(machine_offsets: dict[str, float], times_longer: float, field: str) -> None:

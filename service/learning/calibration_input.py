@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from service.schemas.profile import (
     Unusable,
     Window,
 )
+from service.schemas.stored import read_stored
 from service.store import Rows
 from service.store.reports import ReportFilter
 from service.store.tables import BenchmarkRow, ProfileVersionRow, ReportRow
@@ -172,7 +173,7 @@ def read_input(
         active=active,
         posterior=Posterior.from_json(posterior) if posterior else Posterior.independent(),
         revision=profile.revision,
-        policy=Policy.model_validate(profile.policy),
+        policy=read_stored(Policy, profile.policy),
         runs=runs,
         benchmarks=_unlearnt_benchmarks(rows, request, learnt, Profile.from_json(base.content)),
         unusable=unusable,
@@ -195,7 +196,7 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
         active=active,
         posterior=Posterior.from_json(posterior) if posterior else Posterior.independent(),
         revision=0 if own is None else own.revision,
-        policy=own_policy(rows) if own is None else Policy.model_validate(own.policy),
+        policy=own_policy(rows) if own is None else read_stored(Policy, own.policy),
         runs=runs,
         benchmarks=_last_benchmarks(rows, request, Profile.from_json(active.content)),
         unusable=unusable,
@@ -218,7 +219,7 @@ def rests_on_the_same(rows: Rows, given: CalibrationInput) -> bool:
 
 def base_of(own: ProfileVersionRow) -> int:
     """The shared version that one of a tenant's own was learnt on top of."""
-    calibration = CalibrationAnswer.model_validate(own.calibration)
+    calibration = read_stored(CalibrationAnswer, own.calibration)
     return calibration.based_on
 
 
@@ -232,7 +233,7 @@ def _learnt_before(version: ProfileVersionRow) -> dict[str, Any]:
 def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
     """The groups that wait for others to agree, with the first id of each."""
     return {
-        Group(**{name: value for name, value in one.items() if name != "first"}): one["first"]
+        Group(**{field.name: one[field.name] for field in fields(Group)}): one["first"]
         for one in learnt["waiting"]
     }
 

@@ -3,19 +3,25 @@ tenant only what others agree with, so that none moves the predictions of all by
 
 Measurements are compared by kind, which is a chip with a stack, and by quantity. What a tenant says
 of a quantity is a level: the median, over its measurements, of how far they lie from the profile,
-as a logarithm. Two levels agree where they differ by no more than half of the larger one, so that
-either tells more of the other than the profile does; or by no more than the margin of the policy.
+as a logarithm. Two levels of one sign agree where they differ by no more than half of the larger
+one, so that either tells more of the other than the profile does; or by no more than the margin of
+the policy.
+
+Levels that agree may still differ: 1.3 times the predicted time, and 1.68 times. Only the smaller
+is agreed on, so a tenant's measurements are learnt as if its level went no further than that of
+enough others. Otherwise each could move the profile further than anybody confirms.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from models.calibration.observation import Observation
-from models.spec.profile import Profile
+from models.spec.profile import Profile, to_natural, to_unbounded
 from service.resolve.calibration_targets import log_memory_residuals, log_residuals
 from service.resolve.stored_runs import StoredRun
 
@@ -75,14 +81,10 @@ def corroborated(
     """What at least so many tenants agree on of these measurements. What nobody's key came with
     counts without others."""
     levels = _levels(runs, benchmarks, profile)
-    agreed = {
-        (group, quantity)
-        for group, quantity in levels
-        if group.tenant is None or _count_agreeing(levels, group, quantity, margin) >= tenants
-    }
-    kept_runs = [_agreed_part(run, agreed) for run in runs]
-    kept_benchmarks = [_agreed_coefficients(one, agreed) for one in benchmarks]
-    agreed_groups = {group for group, _ in agreed}
+    shifts = _shifts(levels, tenants, margin)
+    kept_runs = [_agreed_part(run, shifts) for run in runs]
+    kept_benchmarks = [_agreed_coefficients(one, shifts) for one in benchmarks]
+    agreed_groups = {group for group, _ in shifts}
     ids = [
         *((group_of(run), run.report_id) for run in runs),
         *((one.group, one.observation.key) for one in benchmarks),
@@ -129,46 +131,89 @@ def _levels(
     return {key: median(values) for key, values in found.items()}
 
 
-def _count_agreeing(levels: _Levels, group: Group, quantity: str, margin: float) -> int:
-    """How many tenants, this one among them, say the same of a quantity."""
-    own = levels[group, quantity]
-    return sum(
-        _agree(own, level, margin)
+_Shifts = dict[tuple[Group, str], float]
+"""By how much measurements are to be moved towards the profile, on the scale of the levels: for
+each group, what others agree with."""
+
+
+def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
+    shifts: _Shifts = {}
+    for (group, quantity), own in levels.items():
+        if group.tenant is None:
+            shifts[group, quantity] = 0.0
+            continue
+        agreed = _agreed_level(own, _levels_alike(levels, group, quantity), tenants, margin)
+        if agreed is not None:
+            shifts[group, quantity] = agreed - own
+    return shifts
+
+
+def _levels_alike(levels: _Levels, group: Group, quantity: str) -> list[float]:
+    """What all tenants say of a quantity of this group's kind, this one among them."""
+    return [
+        level
         for (other, what), level in levels.items()
         if what == quantity and other.kind == group.kind
-    )
+    ]
+
+
+def _agreed_level(own: float, levels: Sequence[float], tenants: int, margin: float) -> float | None:
+    """How far from the profile at least so many tenants that agree with this level say that it
+    lies, and no further than the level itself; None where fewer agree."""
+    distances = sorted((abs(level) for level in levels if _agree(own, level, margin)), reverse=True)
+    if len(distances) < tenants:
+        return None
+    return math.copysign(min(abs(own), distances[tenants - 1]), own)
 
 
 def _agree(one: float, other: float, margin: float) -> bool:
-    return abs(one - other) <= max(margin, max(abs(one), abs(other)) / 2)
+    same_sign = one * other >= 0
+    return same_sign and abs(one - other) <= max(margin, max(abs(one), abs(other)) / 2)
 
 
-def _agreed_part(run: StoredRun, agreed: set[tuple[Group, str]]) -> StoredRun | None:
-    """The run with those measurements that others agree with, if any."""
+def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
+    """The run with those measurements that others agree with, as far as they do, if any."""
     group = group_of(run)
-    if (group, _TIME) not in agreed:
-        run = replace(run, step_time_s=None)
-    if run.step_time_s is None or (group, _PARTS) not in agreed:
-        run = replace(run, exposed_communication_s=None, expert_imbalance=None)
-    if (group, _MEMORY) not in agreed:
-        run = replace(run, reserved_bytes=None)
-    if (group, _OUT_OF_MEMORY) not in agreed:
-        run = replace(run, out_of_memory=False)
-    says_something = run.out_of_memory or run.step_time_s or run.reserved_bytes
-    return run if says_something else None
+    times = _times(shifts.get((group, _TIME)))
+    memory = _times(shifts.get((group, _MEMORY)))
+    is_timed = run.step_time_s is not None and times is not None
+    has_parts = is_timed and (group, _PARTS) in shifts
+    agreed = replace(
+        run,
+        step_time_s=_product(run.step_time_s, times),
+        # A part of the step is shortened with it, so that it stays the same part.
+        exposed_communication_s=_product(run.exposed_communication_s, times if has_parts else None),
+        expert_imbalance=run.expert_imbalance if has_parts else None,
+        reserved_bytes=_product(run.reserved_bytes, memory),
+        out_of_memory=run.out_of_memory and (group, _OUT_OF_MEMORY) in shifts,
+    )
+    says_something = agreed.out_of_memory or agreed.step_time_s or agreed.reserved_bytes
+    return agreed if says_something else None
 
 
-def _agreed_coefficients(
-    benchmark: TenantBenchmark, agreed: set[tuple[Group, str]]
-) -> TenantBenchmark | None:
+def _times(shift: float | None) -> float | None:
+    return None if shift is None else math.exp(shift)
+
+
+def _product(measured: float | None, times: float | None) -> float | None:
+    return None if measured is None or times is None else measured * times
+
+
+def _agreed_coefficients(benchmark: TenantBenchmark, shifts: _Shifts) -> TenantBenchmark | None:
+    """The benchmark with those coefficients that others agree with, as far as they do, if any."""
     kept = {
-        name: value
+        name: _moved(name, value, shifts[benchmark.group, name])
         for name, value in benchmark.observation.coefficients.items()
-        if (benchmark.group, name) in agreed
+        if (benchmark.group, name) in shifts
     }
     if not kept:
         return None
     return replace(benchmark, observation=replace(benchmark.observation, coefficients=kept))
+
+
+def _moved(name: str, value: float, shift: float) -> float:
+    """The coefficient on the scale of its offsets (models.calibration.microbenchmarks)."""
+    return float(to_natural(name, to_unbounded(name, value) + shift))
 
 
 def _has_parts(run: StoredRun) -> bool:

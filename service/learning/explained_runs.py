@@ -13,9 +13,9 @@ from models.prediction.prediction import Prediction
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.formats.logs.failure import tells_crash, text_after_last_crash
+from service.formats.logs.contents import LogContents, LogTrouble
 from service.formats.settings.reservation import Reservation
-from service.learning.logged_runs import LoggedRun, has_steps, read_logged_run
+from service.learning.logged_runs import LoggedRun, read_logged_run
 from service.learning.report_ingestion import with_software_age
 from service.resolve import measurements
 from service.resolve.answered_layout import layout_of_report
@@ -49,7 +49,8 @@ class ExplainedRun:
     given: LayoutFields
     settled: LayoutFields
     """The layout with what it leaves open as the stack has it."""
-    log: str | None
+    trouble: LogTrouble | None
+    """None where there is no log."""
     logged: LoggedRun | None
     launch: LaunchRead | None
     reservations: tuple[Reservation, ...] = ()
@@ -81,15 +82,20 @@ class ExplainedRun:
         return self.report.outcome in ("out_of_memory", "crashed") or self.report.measured is None
 
 
-def read_run(store: Store, request: Request) -> ExplainedRun:
-    """The run that a request tells of. Raises Invalid or Refused for what cannot be read, and for a
-    log that is of another run."""
-    launched = None
-    if isinstance(request, LaunchedExplanationRequest):
-        with store.reading() as rows:
-            launched = launched_question(Resolver(rows), request.launch, request)
+def log_submission(store: Store, request: Request) -> LogSubmission | None:
+    """The log of a request as a report of it would be sent; None where it has none. Raises Invalid
+    or Refused where a launch beside it cannot be read."""
+    if request.log is None:
+        return None
+    return _log_submission(request, _subject_members(request, _launched(store, request)))
+
+
+def read_run(store: Store, request: Request, contents: LogContents | None) -> ExplainedRun:
+    """The run that a request tells of, whose log says this. Raises Invalid or Refused for what
+    cannot be read, and for a log that is of another run."""
+    launched = _launched(store, request)
     members = _subject_members(request, launched)
-    logged = _logged_run(store, request, members)
+    logged = None if contents is None else _logged_run(store, request, members, contents)
     report = logged.report if logged else _report(request, members)
     with store.reading() as rows:
         profile = requested_profile(rows, request.profile)
@@ -104,11 +110,18 @@ def read_run(store: Store, request: Request) -> ExplainedRun:
         place=launched.layout_field if launched else subject.field,
         given=subject.layout,
         settled=subject.layout.with_stack_defaults(resolved.problem),
-        log=request.log,
+        trouble=None if contents is None else contents.trouble,
         logged=logged,
         launch=launched.read if launched else None,
         reservations=launched.reservations if launched else (),
     )
+
+
+def _launched(store: Store, request: Request) -> LaunchedQuestion | None:
+    if not isinstance(request, LaunchedExplanationRequest):
+        return None
+    with store.reading() as rows:
+        return launched_question(Resolver(rows), request.launch, request)
 
 
 def _subject_members(request: Request, launched: LaunchedQuestion | None) -> dict[str, Any]:
@@ -120,21 +133,21 @@ def _subject_members(request: Request, launched: LaunchedQuestion | None) -> dic
     return {**members, "layout": launched.layout, **_given(request, ["measured_at"])}
 
 
-def _logged_run(store: Store, request: Request, members: dict[str, Any]) -> LoggedRun | None:
-    if request.log is None:
-        return None
+def _log_submission(request: Request, members: dict[str, Any]) -> LogSubmission:
     told = _given(request, ["log", "framework", "outcome"])
-    submission = LogSubmission.model_validate({**members, **told})
-    logged = read_logged_run(store, submission, otherwise=WHAT_RAN)
+    return LogSubmission.model_validate({**members, **told})
+
+
+def _logged_run(
+    store: Store, request: Request, members: dict[str, Any], contents: LogContents
+) -> LoggedRun:
+    submission = _log_submission(request, members)
+    logged = read_logged_run(store, submission, contents, otherwise=WHAT_RAN)
     report = logged.report.model_copy(update=_given(request, _BESIDE_LOG))
-    if request.outcome is None and report.outcome == "ok" and _ends_in_crash(request.log):
+    ends_in_crash = contents.trouble.ends_in_crash
+    if request.outcome is None and report.outcome == "ok" and ends_in_crash:
         report = report.model_copy(update={"outcome": "crashed"})
     return replace(logged, report=report)
-
-
-def _ends_in_crash(log: str) -> bool:
-    """Whether the last words of a process that failed are followed by no step."""
-    return tells_crash(log) and not has_steps(text_after_last_crash(log))
 
 
 def _report(request: Request, members: dict[str, Any]) -> ReportSubmission:

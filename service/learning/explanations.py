@@ -18,9 +18,9 @@ from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.layout import Layouts
 from models.spec.switches import switches_of
 from service.ask.oom_history import least_failed_gib, out_of_memory_runs
-from service.formats.logs.failure import last_error
+from service.formats.logs.contents import LogContents
 from service.formats.megatron import arguments as megatron_arguments
-from service.learning.explained_runs import ExplainedRun, Request, read_run
+from service.learning.explained_runs import ExplainedRun, Request, log_submission, read_run
 from service.learning.explanation_words import (
     CAVEATS,
     LOOK_AT,
@@ -55,7 +55,7 @@ from service.schemas.explanation import (
 )
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention
-from service.schemas.report import MeasuredSpeed
+from service.schemas.report import LogSubmission, MeasuredSpeed
 from service.schemas.reservation import ReservationAnswer
 from service.store import Store
 
@@ -87,10 +87,18 @@ class Explanations:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    def log_submission(self, request: Request) -> LogSubmission | None:
+        """The log of a request, which is to be read before the rest is explained."""
+        return log_submission(self._store, request)
+
     def explain(
-        self, request: Request, require_client: Callable[[], None] = no_client
+        self,
+        request: Request,
+        contents: LogContents | None,
+        require_client: Callable[[], None] = no_client,
     ) -> dict[str, Any]:
-        run = read_run(self._store, request)
+        """The answer to a request whose log says this."""
+        run = read_run(self._store, request, contents)
         deadline = Deadline(request.time_limit_s, require_client)
         explained = self._work_out(run, deadline)
         return _answer(explained).model_dump(mode="json")
@@ -143,7 +151,7 @@ def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> Measure
             return None
         speed = measurements.measured_speed(run.problem, report.measured, predicted_s)
     except Invalid as fault:
-        if run.log is None or not fault.field.startswith("measured."):
+        if run.trouble is None or not fault.field.startswith("measured."):
             raise
         name = fault.field.removeprefix("measured.")
         raise Invalid("log", fault.value, f"says {name}, which {fault.rule}") from None
@@ -300,7 +308,7 @@ def _stated_switches(run: ExplainedRun) -> set[str]:
 def _failure(it: _Explained) -> FailureExplained:
     run = it.run
     prediction = it.prediction
-    error_line = None if run.log is None else last_error(run.log)
+    error_line = None if run.trouble is None else run.trouble.last_error
     kind = _failure_kind(it)
     return FailureExplained(
         kind=kind,

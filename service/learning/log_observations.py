@@ -3,13 +3,13 @@ say makes it slow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from models.prediction.prediction import Prediction
 from models.spec.problem import Problem
 from service.formats.logs import Reading
-from service.formats.logs.allocator_message import allocator_message
-from service.formats.logs.symptoms import SymptomKind, symptoms
+from service.formats.logs.allocator_message import AllocatorMessage
+from service.formats.logs.symptoms import Symptom, SymptomKind
 from service.learning.explained_runs import ExplainedRun
 from service.schemas.explanation import LogExplained, Observation, ObservationCode
 from service.schemas.report import LogLevel
@@ -69,14 +69,15 @@ _SYMPTOMS: dict[SymptomKind, str] = {
 
 def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplained | None:
     """What was read off the log of a run; None where there is none."""
-    if run.log is None or run.logged is None:
+    if run.trouble is None or run.logged is None:
         return None
     reading = run.logged.reading
     observations = [
         *(_of_reading(reading) if reading else ()),
+        *(Observation(code="cut_lines", message=note) for note in run.logged.cut_lines),
         *_of_memory(run, prediction),
-        *_of_allocator(run.log),
-        *_of_lines(run.log, run.problem),
+        *_of_allocator(run.trouble.allocator),
+        *_of_lines(run.trouble.symptoms, run.problem),
         *_other(run),
     ]
     if reading is None:
@@ -192,9 +193,8 @@ def _of_memory(run: ExplainedRun, prediction: Prediction | None) -> Iterator[Obs
         )
 
 
-def _of_allocator(log: str) -> Iterator[Observation]:
+def _of_allocator(message: AllocatorMessage | None) -> Iterator[Observation]:
     """What the allocator said when it ran out of memory."""
-    message = allocator_message(log)
     if message is None:
         return
     if message.others_gib > _MUCH_GIB:
@@ -221,9 +221,9 @@ def _of_allocator(log: str) -> Iterator[Observation]:
         )
 
 
-def _of_lines(log: str, problem: Problem) -> Iterator[Observation]:
+def _of_lines(symptoms: Sequence[Symptom], problem: Problem) -> Iterator[Observation]:
     has_network = bool(problem.cluster.scale_out_mask.any())
-    for found in symptoms(log):
+    for found in symptoms:
         if found.kind == "sockets" and not has_network:
             continue
         lines = "line" if found.count == 1 else f"{found.count} lines, the first of them line"

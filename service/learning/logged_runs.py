@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,55 +18,29 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from service.field_violations import violations_of
 from service.formats import logs
-from service.formats.logs.devices import printed_devices
-from service.formats.logs.failure import (
-    tells_crash,
-    tells_out_of_memory,
-    text_after_last_mark,
-)
+from service.formats.logs.contents import LogContents
+from service.formats.logs.lines import MAX_LINE_CHARACTERS
 from service.formats.megatron import arguments as megatron_arguments
+from service.learning.log_agreement import require_same_run
 from service.learning.report_ingestion import software_age_years
-from service.resolve.answered_layout import AnsweredLayout, layout_of_report
-from service.resolve.model_values import model_values
+from service.resolve.answered_layout import layout_of_report
 from service.resolve.resolution import Resolver
-from service.schemas.report import DateSource, LogSubmission, Outcome, ReportSubmission
+from service.schemas.report import (
+    DateSource,
+    LogSubmission,
+    MeasuredMemory,
+    Outcome,
+    ReportSubmission,
+)
 from service.schemas.stack import StackFields
 from service.store import Store
 
-_PRINTED_BY: dict[str, set[str]] = {
-    "megatron": {"megatron", "megatron-deepspeed", "aa-scaling", "deepseek", "generic"},
-    "nemo": {"megatron", "generic"},
-    "torchtitan": {"torchtitan", "generic"},
-    "maxtext": {"maxtext", "generic"},
-}
-"""The stacks whose runs print each kind of log."""
 _LOGGED_PARTS = ("model", "workload", "layout")
 """The parts of a report that the arguments in a log may give."""
-_OPEN_FIELDS = {"cluster": "cluster.num_chips"}
-"""The field that may be left open to the log, of a part that has to be given."""
 _EARLIEST_DATE = datetime(2015, 1, 1, tzinfo=UTC)
 _MAX_ZONE_OFFSET = timedelta(days=1)
 """How far a clock that does not say its zone may be ahead, the error of the clock included."""
 _FEW_STEPS = 3
-_MAX_ROUNDING = 0.05  # of tokens that are worked out from rounded rates and times
-_COMPARED_FIELDS = {
-    "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute",
-    "sequence_parallel", "seq_len", "global_batch", "precision", "optimizer",
-}  # fmt: skip
-"""Of layout and workload. Of the model all that `model_values` has is compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """What a log says."""
-
-    reading: logs.Reading | None
-    """None where the run failed before its first step."""
-    framework: str | None
-    """That printed the steps or the arguments."""
-    arguments: Mapping[str, str]
-    crashed: bool = False
-    """The log has no step, and ends with a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +59,23 @@ class LoggedRun:
     """What may be wrong about the date and the step time."""
     stack_differences: tuple[str, ...]
     """Switches that the log shows otherwise than what it is linked to."""
+    cut_lines: tuple[str, ...]
+    """A note on lines that were too long to be read whole, if there are any."""
 
     @property
     def notes(self) -> list[str]:
-        return [*self.doubts, *self.stack_differences]
+        return [*self.doubts, *self.stack_differences, *self.cut_lines]
 
 
 def read_logged_run(
     store: Store,
     submission: LogSubmission,
+    contents: LogContents,
     otherwise: str = "prediction_id or recommendation_id",
 ) -> LoggedRun:
-    """What a log says of a run. Raises Invalid for a log without a step to use, unless the run
-    failed before, and for one that is of another run than the request says. `otherwise` names the
-    members of the request that say what ran in place of a description."""
-    contents = _read(submission, _global_batch(store, submission))
+    """The run of a log that says this. Raises Invalid for a log that is of another run than the
+    request says. `otherwise` names the members of the request that say what ran in place of a
+    description."""
     reading = contents.reading
     logged = _logged_question(submission, contents.arguments)
     settled = [name for name in _LOGGED_PARTS if name in logged]
@@ -108,8 +84,13 @@ def read_logged_run(
     report = _report(submission, logged, contents, date.at)
     with store.reading() as rows:
         subject = layout_of_report(rows, report)
-        problem = Resolver(rows).resolve(subject.question).problem
-    _require_same_run(submission, contents, subject, problem)
+        resolved = Resolver(rows).resolve(subject.question)
+    problem = resolved.problem
+    if reading is not None and reading.used_share is not None:
+        reading = _with_device_memory(reading, problem)
+        measured = MeasuredMemory(reserved_gib=reading.memory_gib)
+        report = report.model_copy(update={"memory": measured})
+    require_same_run(contents, subject, resolved, linked=submission.is_linked)
     return LoggedRun(
         report=report,
         reading=reading,
@@ -119,15 +100,18 @@ def read_logged_run(
         doubts=(
             *date.notes,
             *_step_time_doubts(reading),
+            *_killed_by_host_notes(contents),
+            *_device_memory_notes(contents.reading, reading),
             *_sources_without_steps(reading, logged),
         ),
         stack_differences=tuple(
             _stack_differences(problem, contents.arguments, linked=submission.is_linked)
         ),
+        cut_lines=tuple(_cut_line_notes(contents)),
     )
 
 
-def _global_batch(store: Store, submission: LogSubmission) -> int | None:
+def asked_global_batch(store: Store, submission: LogSubmission) -> int | None:
     """The sequences of a step, if the request gives or links to them."""
     if submission.workload is not None:
         return submission.workload.global_batch
@@ -135,21 +119,6 @@ def _global_batch(store: Store, submission: LogSubmission) -> int | None:
         return None
     with store.reading() as rows:
         return layout_of_report(rows, submission).question.workload.global_batch
-
-
-def _require_same_run(
-    submission: LogSubmission, contents: _Contents, subject: AnsweredLayout, problem: Problem
-) -> None:
-    """Refuse a log that is of another run than the request says, or than it is linked to."""
-    linked = submission.is_linked
-    if contents.framework is not None:
-        _require_framework(problem, contents.framework)
-    _require_chip(problem, submission.log, linked=linked)
-    if contents.arguments:
-        _require_agreement(problem, subject, contents.arguments, linked=linked)
-    if contents.reading is not None:
-        _require_batch(subject, contents.reading.global_batch)
-        _require_tokens(problem, contents.reading.device_tokens)
 
 
 def _logged_question(submission: LogSubmission, arguments: Mapping[str, str]) -> Mapping[str, Any]:
@@ -190,34 +159,37 @@ def _date_of_run(submission: LogSubmission, reading: logs.Reading | None, now: d
     return _Date(None, "arrival", (note,))
 
 
-def _read(submission: LogSubmission, global_batch: int | None) -> _Contents:
-    """What the log says. Raises Invalid for a log without a step to use, unless it is of a run that
-    failed before."""
-    try:
-        reading = logs.read(submission.log, submission.framework, global_batch)
-    except Invalid as refusal:
-        printed = logs.read_arguments(submission.log, submission.framework)
-        has_failed = submission.outcome not in (None, "ok")
-        crashed = submission.outcome is None and printed is not None and tells_crash(submission.log)
-        if not (has_failed or crashed or tells_out_of_memory(submission.log)):
-            if printed is not None or tells_crash(submission.log):
-                refusal.rule += "; if the run failed before its first step, say so in outcome"
-            raise
-        if printed is None:
-            return _Contents(None, None, {}, crashed)
-        return _Contents(None, printed.framework, printed.values, crashed)
-    return _Contents(reading, reading.framework, reading.arguments)
+def require_run(submission: LogSubmission, contents: LogContents) -> None:
+    """Raises the refusal of a log without a step to use, unless it is of a run that failed
+    before."""
+    refusal = contents.refusal
+    if refusal is None:
+        return
+    has_failed = submission.outcome not in (None, "ok")
+    ran_out = contents.tells_out_of_memory or contents.ends_killed_by_host
+    if has_failed or ran_out or _crashed(submission, contents):
+        return
+    if contents.printed is not None or contents.tells_crash:
+        refusal.rule += "; if the run failed before its first step, say so in outcome"
+    refusal.rule += "".join(f"; {note}" for note in _cut_line_notes(contents))
+    raise refusal
 
 
-def _outcome(submission: LogSubmission, contents: _Contents) -> Outcome:
+def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
+    """Whether a log without a step is of a run that crashed: it prints the run's arguments, and
+    ends with a crash."""
+    has_started = contents.reading is None and contents.printed is not None
+    return submission.outcome is None and has_started and contents.tells_crash
+
+
+def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
     """How the run ended: as the log shows it, or else as the request says."""
-    log = submission.log
     if contents.reading is None:
-        shows_out_of_memory = tells_out_of_memory(log)
+        shows_out_of_memory = contents.tells_out_of_memory
     else:
-        shows_out_of_memory = _ends_out_of_memory(log, contents.reading)
+        shows_out_of_memory = contents.ends_out_of_memory
     if not shows_out_of_memory:
-        return submission.outcome or ("crashed" if contents.crashed else "ok")
+        return _outcome_without_device(submission, contents)
     if submission.outcome not in (None, "out_of_memory"):
         raise Invalid(
             "outcome", submission.outcome, "is not what the log shows: it ends out of memory"
@@ -225,25 +197,24 @@ def _outcome(submission: LogSubmission, contents: _Contents) -> Outcome:
     return "out_of_memory"
 
 
-def _ends_out_of_memory(log: str, reading: logs.Reading) -> bool:
-    """Whether the run ended because it ran out of memory. A retry that trains again shows that the
-    layout does fit."""
-    return tells_out_of_memory(log) and not has_steps(text_after_last_mark(log), reading.framework)
-
-
-def has_steps(log: str, framework: str | None = None) -> bool:
-    """Whether a log, or a part of one, has a step to use."""
-    try:
-        logs.read(log, framework)
-    except Invalid:
-        return False
-    return True
+def _outcome_without_device(submission: LogSubmission, contents: LogContents) -> Outcome:
+    """How a run ended of which no device ran out of memory."""
+    if not contents.ends_killed_by_host:
+        return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
+    if submission.outcome in ("ok", "out_of_memory"):
+        rule = (
+            "is not what the log shows: it ends with processes that were killed because the memory"
+            " of their host was full, which says nothing of that of a device: send crashed, or"
+            " leave it out"
+        )
+        raise Invalid("outcome", submission.outcome, rule)
+    return submission.outcome or "crashed"
 
 
 def _report(
     submission: LogSubmission,
     logged: Mapping[str, Any],
-    contents: _Contents,
+    contents: LogContents,
     at: datetime | None,
 ) -> ReportSubmission:
     """The log as a report. Raises Invalid for what the log says and no report may."""
@@ -260,7 +231,7 @@ def _report(
 def _report_json(
     submission: LogSubmission,
     logged: Mapping[str, Any],
-    contents: _Contents,
+    contents: LogContents,
     at: datetime | None,
 ) -> dict[str, Any]:
     """The members of the report, without its date. What the request says goes before what the log
@@ -303,6 +274,43 @@ def _sources_without_steps(
     if reading is None and logged:
         parts = ", ".join(sorted(logged))
         yield f"the log has no step to use; its arguments say what ran ({parts})"
+
+
+def _cut_line_notes(contents: LogContents) -> Iterator[str]:
+    if contents.cut_lines:
+        lines = "1 line is" if contents.cut_lines == 1 else f"{contents.cut_lines} lines are"
+        yield (
+            f"{lines} longer than {MAX_LINE_CHARACTERS} characters, and the rest was not read: if"
+            " it has steps, send the log with its line breaks"
+        )
+
+
+def _killed_by_host_notes(contents: LogContents) -> Iterator[str]:
+    if contents.ends_killed_by_host:
+        yield (
+            "the run was killed because the memory of a host was full, not that of a device: look"
+            " at the workers of the data loader, at what is offloaded, and at the memory that the"
+            " job asks its scheduler for"
+        )
+
+
+def _device_memory_notes(
+    printed: logs.Reading | None, reading: logs.Reading | None
+) -> Iterator[str]:
+    """A note on memory that was worked out from the share of a device that is printed."""
+    if printed is not None and reading is not None and printed.used_share is not None:
+        yield (
+            f"the log prints that {printed.used_share:.1%} of the device's memory were in use,"
+            f" which makes {reading.memory_gib:.1f} GiB, the runtime's own included"
+        )
+
+
+def _with_device_memory(reading: logs.Reading, problem: Problem) -> logs.Reading:
+    """A reading with its memory in GiB, where the log prints the share of a device alone."""
+    if reading.used_share is None:
+        return reading
+    used_gib = reading.used_share * problem.cluster.chip.usable_memory_gib
+    return replace(reading, memory_gib=used_gib, memory_kind="reserved")
 
 
 def _step_time_doubts(reading: logs.Reading | None) -> list[str]:
@@ -351,90 +359,3 @@ def _stack_as_logged(
         }
     with_switches = {**switches, **given}
     return stack if with_switches == given else with_switches
-
-
-def _require_agreement(
-    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str], *, linked: bool
-) -> None:
-    """Refuse a log that says something else than what it is linked to, or than the request."""
-    for part, name, ran, answered in _compared_values(problem, subject, arguments):
-        if ran == answered:
-            continue
-        if linked:
-            where = "what it is linked to"
-            remedy = f"report it with its own {part}"
-        else:
-            where = "the request"
-            remedy = f"leave {_OPEN_FIELDS.get(part, part)} to the log"
-        raise Invalid("log", ran, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
-
-
-def _compared_values(
-    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
-) -> Iterator[tuple[str, str, object, object]]:
-    """A part of the question, the name of a value, and the value in the log and in the answer, for
-    each value that both have."""
-    stated = megatron_arguments.stated_values(arguments)
-    of_model = model_values(problem.architecture)
-    logged_model = {**stated["model"], **stated["model"].get("moe", {})}
-    yield from (
-        ("model", name, logged_model[name], value)
-        for name, value in of_model.items()
-        if name in logged_model
-    )
-    layout = subject.layout.with_stack_defaults(problem).build()
-    for part, fields in (("layout", layout), ("workload", subject.question.workload)):
-        for name, ran in stated[part].items():
-            if name in _COMPARED_FIELDS:
-                yield part, name, ran, getattr(fields, name)
-    degrees = stated["layout"]
-    if "zero_stage" in degrees:
-        ranks = degrees["dp_shard"] * degrees["dp_replicate"]
-        if ranks > 1:
-            yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
-        chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
-        yield "cluster", "chips", chips, problem.cluster.num_devices
-
-
-def _require_chip(problem: Problem, log: str, *, linked: bool) -> None:
-    """Refuse a log that names accelerators, and none that is the cluster's. A chip that is not of
-    the catalogue may print any name."""
-    shipped = {chip.id for chip in catalogue.chips().values()}
-    chip = problem.cluster.chip.id
-    devices = printed_devices(log)
-    if chip not in shipped or not devices:
-        return
-    if any(chip in device.matching(shipped) for device in devices):
-        return
-    where = "what it is linked to" if linked else "the request"
-    rule = (
-        f"ran on {devices[0].name} where {where} has cluster.chip = {chip}: name the chip that the"
-        " run had"
-    )
-    raise Invalid("log", devices[0].name, rule)
-
-
-def _require_framework(problem: Problem, framework: str) -> None:
-    if problem.stack.calibrated_as not in _PRINTED_BY[framework]:
-        rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
-        raise Invalid("log", framework, rule)
-
-
-def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
-    asked = subject.question.workload.global_batch
-    if global_batch not in (None, asked):
-        rule = (
-            f"has steps of {global_batch} sequences, and the run that it should be of has"
-            f" global_batch = {asked}"
-        )
-        raise Invalid("log", global_batch, rule)
-
-
-def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
-    asked = problem.workload.tokens / problem.cluster.num_devices
-    if device_tokens is not None and abs(device_tokens / asked - 1) > _MAX_ROUNDING:
-        rule = (
-            f"has steps of {device_tokens:.0f} tokens a device, and the run that it should be of"
-            f" has {asked:.0f}"
-        )
-        raise Invalid("log", round(device_tokens), rule)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 from cachetools import TTLCache
 from prometheus_client import Metric
@@ -22,11 +24,15 @@ from service.metrics import (
 from service.runtime.cost_model import CostModel
 from service.schemas.summary import DriftQuery
 from service.store import Store
+from service.store.unavailability import SILENT
 
 _DRIFT_REPORTS = 500
 _DRIFT_KEPT_S = 600.0
 """Drift is told of the newest reports only, and not anew at every scrape, because it predicts the
 run of each."""
+_WAIT_S = 0.4
+"""How long a scrape waits for the gauges. With the time that it waits for the state of the database
+it stays below a second: one that takes longer than Prometheus waits would lose all metrics."""
 
 
 class ProfileGauges:
@@ -35,21 +41,37 @@ class ProfileGauges:
         self._drift = drift
         self._cost_model = cost_model
         self._changes: TTLCache[str, list[float]] = TTLCache(maxsize=100, ttl=_DRIFT_KEPT_S)
-        self._lock = threading.Lock()
-        """Held while drift is told, so that scrapes at the same time do it once."""
+        self._thread = ThreadPoolExecutor(1, "read gauges")
+        """Not one of those for requests, which may all be busy. Scrapes at the same time share what
+        it reads."""
+        self._reading: Future[list[Metric]] | None = None
+        self._last: list[Metric] = []
 
-    def read(self) -> list[Metric]:
-        """The gauges. Of a database that does not answer they say only that."""
+    async def told(self, database: str) -> list[Metric]:
+        """The gauges, beside a database in this state: those of the last time where they are not
+        read in time, and none where it does not answer."""
+        up = DATABASE_UP.family({(): int(database == "ok")})
+        if database == SILENT:
+            return [up]
+        if self._reading is None or self._reading.done():
+            self._reading = self._thread.submit(self._read, database)
+        with suppress(TimeoutError):
+            self._last = await asyncio.wait_for(
+                asyncio.shield(asyncio.wrap_future(self._reading)), _WAIT_S
+            )
+        return [up, *self._last]
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+    def _read(self, database: str) -> list[Metric]:
         try:
-            schema = SCHEMA.family({(self._store.revision(), self._store.state()): 1})
+            schema = SCHEMA.family({(self._store.revision(), database): 1})
             with self._store.reading() as rows:
                 waiting = SWEEP_ITEMS_WAITING.family({(): rows.sweeps.waiting()})
-            return [DATABASE_UP.family({(): 1}), schema, waiting, *self._of_profiles()]
-        except Unavailable:
-            return self.without_database()
-
-    def without_database(self) -> list[Metric]:
-        return [DATABASE_UP.family({(): 0})]
+            return [schema, waiting, *self._of_profiles()]
+        except Unavailable:  # since it was found to answer
+            return []
 
     def _of_profiles(self) -> Iterator[Metric]:
         with self._store.reading() as rows:
@@ -66,9 +88,8 @@ class ProfileGauges:
 
     def _last_changes(self, profile_id: str) -> list[float]:
         """The last change of each kind of run that has changed."""
-        with self._lock:
-            if profile_id not in self._changes:
-                drift = self._drift.of(profile_id, DriftQuery(limit=_DRIFT_REPORTS))
-                changes = [series["changes"] for series in drift["series"]]
-                self._changes[profile_id] = [each[-1]["slower"] for each in changes if each]
-            return self._changes[profile_id]
+        if profile_id not in self._changes:
+            drift = self._drift.of(profile_id, DriftQuery(limit=_DRIFT_REPORTS))
+            changes = [series["changes"] for series in drift["series"]]
+            self._changes[profile_id] = [each[-1]["slower"] for each in changes if each]
+        return self._changes[profile_id]

@@ -24,6 +24,7 @@ from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRuns
 from service.schemas.evidence import PublishedRun
 from service.schemas.profile import Policy, Promotion
+from service.schemas.stored import read_stored
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
 
@@ -81,7 +82,7 @@ def _read_sample(rows: Rows, software_year: float) -> _Sample:
     """The sample of a release of the published runs, which are the same in every database, for the
     year of the software that a profile describes."""
     resolver = Resolver(rows)
-    published = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
+    published = [read_stored(PublishedRun, document) for document in rows.evidence.all()]
     runs = _few_of_each_kind(published)
     problems = [resolver.resolve(run.question(software_year)).problem for run in runs]
     return _Sample(runs, problems)

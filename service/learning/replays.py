@@ -27,6 +27,7 @@ from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
+from service.schemas.stored import read_stored
 from service.schemas.summary import (
     ReplayAnswer,
     Replayed,
@@ -65,13 +66,13 @@ class _StoredAnswer:
         else:
             predictions = document["layouts"]
             constraints = {}
-        layouts = [LayoutFields.model_validate(item["layout"]).build() for item in predictions]
+        layouts = [read_stored(LayoutFields, item["layout"]).build() for item in predictions]
         return cls(
             answer=answer,
             predictions=predictions,
-            problem=resolver.resolve(Question.model_validate(question)).problem,
+            problem=resolver.resolve(read_stored(Question, question)).problem,
             layouts=Layouts.of(layouts),
-            constraints=ConstraintFields.model_validate(constraints).build(),
+            constraints=read_stored(ConstraintFields, constraints).build(),
         )
 
     @property

@@ -3,7 +3,8 @@ or nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +15,26 @@ from service.errors import MalformedBody, Refused
 from service.field_violations import FieldViolation, submitted_value, violations_of
 from service.learning.report_ingestion import ingest_reports
 from service.learning.reports import report_location
+from service.runtime.deadline import no_client
 from service.runtime.idempotency import CreatedResource, SaveRows
-from service.runtime.process_pool import ProcessPool
+from service.runtime.process_pool import MAX_INLINE_REPORTS, ProcessPool
 from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
+from service.store.encoded_document import EncodedDocument
 from service.web.json_text import parse
 
 _MAX_ERRORS = 5  # shown of one report
+_PART = 250
+"""Reports that are predicted between two checkpoints, in about a tenth of a second. More would
+hold Python's lock for longer when they come back from the worker; fewer would read the same
+question from the database more often."""
 
-Outcome = RowValues | list[FieldViolation]
-"""The row to store for a report, or what is wrong with the report."""
+MAX_BATCHES_SET_ASIDE = 3
+"""Each keeps the outcomes that it has, which may be 50 MiB."""
+
+Outcome = tuple[RowValues, str | None] | list[FieldViolation]
+"""The row to store for a report and its flag, or what is wrong with the report."""
 
 
 class ReportBatches:
@@ -32,17 +42,35 @@ class ReportBatches:
         self._store = store
         self._worker = worker
 
-    def prepare(self, batch: ReportBatch) -> SaveRows:
-        outcomes = self._worker.run(self._store, len(batch.reports), batch_outcomes, batch.reports)
+    def prepare(self, batch: ReportBatch, checkpoint: Callable[[], None] = no_client) -> SaveRows:
+        """What stores a batch. Comes by the checkpoint after every part of it."""
+        outcomes = self._outcomes(batch.reports, checkpoint)
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
             violations = [violation for report in refused for violation in report]
             raise Refused([Invalid(one.field, one.value, one.rule) for one in violations])
         return lambda rows: _save(rows, outcomes)
 
+    def _outcomes(self, texts: Sequence[str], checkpoint: Callable[[], None]) -> list[Outcome]:
+        if len(texts) <= MAX_INLINE_REPORTS:
+            return batch_outcomes(self._store, texts)
+        parts: list[bytes] = []
+        for start in range(0, len(texts), _PART):
+            checkpoint()
+            part = texts[start : start + _PART]
+            parts.append(self._worker.run_in_process(self._store, pickled_outcomes, part, start))
+        # They become objects when no other tenant can come in between, since they take less memory
+        # until then; and part by part, because each holds Python's lock.
+        return [outcome for part in parts for outcome in pickle.loads(part)]  # noqa: S301
 
-def batch_outcomes(store: Store, texts: Sequence[str]) -> list[Outcome]:
-    """The outcome of each report of a batch, given as JSON texts."""
+
+def pickled_outcomes(store: Store, texts: Sequence[str], first_index: int) -> bytes:
+    return pickle.dumps(batch_outcomes(store, texts, first_index))
+
+
+def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> list[Outcome]:
+    """The outcome of each report of a part of a batch, given as JSON texts. The first report is the
+    one at this index of the batch."""
     outcomes: dict[int, Outcome] = {}
     reports: dict[int, Any] = {}
     submissions: dict[int, ReportSubmission] = {}
@@ -51,15 +79,17 @@ def batch_outcomes(store: Store, texts: Sequence[str]) -> list[Outcome]:
             reports[index] = parse(text)
             submissions[index] = ReportSubmission.model_validate(reports[index])
         except (ValidationError, DomainError, MalformedBody) as error:
-            outcomes[index] = _violations(index, error, reports.get(index))
+            outcomes[index] = _violations(first_index + index, error, reports.get(index))
     ingested = ingest_reports(
         store, [(submission, texts[index]) for index, submission in submissions.items()]
     )
     for index, outcome in zip(submissions, ingested, strict=True):
         if isinstance(outcome, Exception):
-            outcomes[index] = _violations(index, outcome, reports[index])
+            outcomes[index] = _violations(first_index + index, outcome, reports[index])
         else:
-            outcomes[index] = outcome
+            document = outcome["document"]
+            row = {**outcome, "document": EncodedDocument.of(document)}
+            outcomes[index] = row, document["flag"]
     return [outcomes[index] for index in range(len(texts))]
 
 
@@ -77,12 +107,12 @@ def _violations(index: int, error: Exception, report: Any) -> list[FieldViolatio
 
 
 def _save(rows: Rows, outcomes: Sequence[Outcome]) -> CreatedResource:
-    stored = rows.reports.add(outcome for outcome in outcomes if isinstance(outcome, dict))
+    stored = rows.reports.add(outcome[0] for outcome in outcomes if isinstance(outcome, tuple))
     remaining = iter(stored)
     items = [
         _refused_item(index, outcome)
         if isinstance(outcome, list)
-        else _stored_item(index, next(remaining))
+        else _stored_item(index, next(remaining), flag=outcome[1])
         for index, outcome in enumerate(outcomes)
     ]
     answer = BatchAnswer(accepted=len(stored), refused=len(outcomes) - len(stored), items=items)
@@ -94,12 +124,12 @@ def _refused_item(index: int, violations: Sequence[FieldViolation]) -> BatchItem
     return BatchItem(index=index, errors=errors)
 
 
-def _stored_item(index: int, report: RowValues) -> BatchItem:
+def _stored_item(index: int, report: RowValues, flag: str | None) -> BatchItem:
     return BatchItem(
         index=index,
         id=report["id"],
         location=report_location(report["id"]),
         residual=report["residual"],
         within_interval=report["within_interval"],
-        flag=report["document"]["flag"],
+        flag=flag,
     )

@@ -9,13 +9,13 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats import logs
+from service.formats.logs.contents import LogContents
 from service.identifiers import log_hash
 from service.learning.logged_runs import read_logged_run
 from service.learning.report_ingestion import ingest_reports
 from service.learning.reports import current_document, report_location
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.report import LogReading, LogSubmission, ReportSubmission
-from service.secrets import mask_secrets
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
 
@@ -24,9 +24,13 @@ class ReportLogs:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def prepare(self, submission: LogSubmission, received: str) -> SaveRows:
-        run = read_logged_run(self._store, submission)
-        row = self._ingest(run.report, _without_secrets(received, submission.log))
+    def prepare(
+        self, submission: LogSubmission, received: str, contents: LogContents, masked: str | None
+    ) -> SaveRows:
+        """The report of a log that says this. `masked` is the log without its secrets, if it has
+        any."""
+        run = read_logged_run(self._store, submission, contents)
+        row = self._ingest(run.report, _without_secrets(received, masked))
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
         if run.reading is not None:
@@ -50,10 +54,9 @@ class ReportLogs:
         return outcome
 
 
-def _without_secrets(received: str, log: str) -> str:
+def _without_secrets(received: str, masked: str | None) -> str:
     """A submission as it was received, but for secrets in its log."""
-    masked = mask_secrets(log)
-    if masked == log:
+    if masked is None:
         return received
     return json.dumps({**json.loads(received), "log": masked}, ensure_ascii=False)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.errors import Invalid
 from service.errors import Refused
-from service.schemas.report import MAX_BATCH_REPORTS
+from service.schemas.limits import MAX_BATCH_REPORTS
 from service.web.json_text import TOKENS, parse, require_few_containers
 
 _NAME = "reports"

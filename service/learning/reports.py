@@ -12,6 +12,7 @@ from models.spec import catalogue
 from service.errors import PreconditionFailed
 from service.learning.report_ingestion import ingest_reports
 from service.learning.report_table import COLUMNS, csv_line, table_cells
+from service.nearest_names import unknown_name
 from service.own_profile import own_profile_id
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
 from service.runtime.idempotency import CreatedResource, SaveRows
@@ -50,7 +51,7 @@ class Reports:
             if row.withdrawn_at is None:
                 if not {"*", etag(row)} & {*seen}:
                     raise PreconditionFailed(etag(row))
-                row.withdrawn_at = datetime.now(UTC)
+                rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
                 _end_own_version(rows, row)
         return current_document(row), etag(row)
@@ -160,7 +161,7 @@ def _stored_name(rows: Rows, column: _Column, name: str | None) -> str | None:
             name,
             "takes a name without its version: reports are listed for all versions together",
         )
-    raise UnknownName(column, name, [*SHIPPED_NAMES[kind](), *own])
+    raise unknown_name(column, name, [*SHIPPED_NAMES[kind](), *own])
 
 
 def _save(rows: Rows, report: RowValues) -> CreatedResource:

@@ -13,6 +13,7 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
 from service.schemas.report import RunSubject
+from service.schemas.stored import read_stored
 from service.store import Rows
 
 
@@ -97,10 +98,10 @@ def _layout_at_rank(
         raise Invalid("rank", rank, f"must be at most {len(layouts)}")
     question = {name: document["request"][name] for name in Question.model_fields}
     return StoredLayout(
-        question=Question.model_validate(question),
-        layout=LayoutFields.model_validate(layouts[rank - 1]),
+        question=read_stored(Question, question),
+        layout=read_stored(LayoutFields, layouts[rank - 1]),
         field="rank",
         rank=rank,
-        profile=ProfileUsed.model_validate(document["profile"]),
+        profile=read_stored(ProfileUsed, document["profile"]),
         reservations=document.get("reservations", ()),
     )

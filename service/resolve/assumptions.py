@@ -17,9 +17,10 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.stack import Stack
 from models.spec.switches import switches_of
+from service.formats import huggingface
 from service.own_profile import is_own
 from service.resolve.resolution import ResolvedQuestion
-from service.schemas.architecture import ShapeFields
+from service.schemas.architecture import HuggingFaceConfig, ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.question import Question
@@ -33,6 +34,7 @@ _DATA_SHEET_MEMORY = {"aws"}
 _SOLD_IN_PARTS = {
     "mi250x-gcd": "a GCD, half of an MI250X",
     "pvc-tile-64gb": "a tile, half of a Max 1550",
+    "ascend-910c": "a die, half of a 910C: npu-smi lists a package as two devices of 64 GB",
     "vr200-nvl72": "a package of two dies, of which a rack has 72",
 }
 """What num_chips counts where it is not what the vendor sells as one."""
@@ -59,7 +61,7 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
         *_unused_workload_fields(question.workload, problem),
         *_unused_shape_fields(question.model, problem),
         *_software_age(problem, profile),
-        *_text_tower(resolved),
+        *_text_tower(question, resolved),
         *_images(problem),
         *_quantized_weights(resolved),
         *_attention_residuals(problem),
@@ -259,14 +261,18 @@ def _slow_node(problem: Problem, profile: Profile) -> list[str]:
     ]
 
 
-def _text_tower(resolved: ResolvedQuestion) -> list[str]:
+def _text_tower(question: Question, resolved: ResolvedQuestion) -> list[str]:
     used = resolved.used.architecture
     if not used.text_tower:
         return []
-    return [
-        f"of {used.name} only the text tower counts: vision parameters are left out"
-        " (model.encoder.tokens_per_sequence brings in the encoder of images)"
-    ]
+    form = question.model
+    if not isinstance(form, HuggingFaceConfig):
+        cure = "its config.json, with an encoder beside it, brings in that of images"
+    elif huggingface.reads_tower(form.root):
+        cure = "model.encoder.tokens_per_sequence brings in the encoder of images"
+    else:
+        cure = "the encoder of this family is not read; a model in explicit fields may have one"
+    return [f"of {used.name} only the text tower counts: vision parameters are left out ({cure})"]
 
 
 def _images(problem: Problem) -> list[str]:

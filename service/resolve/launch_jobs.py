@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from models.advice.unsaid_fields import UnsaidField, unsaid_fields
-from models.errors import Invalid, UnknownName
+from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -23,6 +23,7 @@ from service.formats.launch.formats import (
     format_of_stack,
 )
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, ModelDetails
+from service.nearest_names import unknown_name
 from service.schemas.architecture import HuggingFaceConfig
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.question import Question
@@ -98,7 +99,7 @@ def launch_format(name: str, problem: Problem) -> LaunchFormat:
         stacks = ", ".join(stack for each in FORMATS.values() for stack in each.stacks)
         raise Invalid("format", name, f"has no launch format; stacks that have one: {stacks}")
     if format_ is None:
-        raise UnknownName("format", name, FORMATS)
+        raise unknown_name("format", name, [*FORMATS])
     stack = problem.stack.id
     if stack not in format_.stacks:
         own = format_of_stack(stack)
@@ -209,6 +210,9 @@ def _details(config: Mapping[str, Any]) -> ModelDetails:
     """What a launch must know of the model of a config beside its shape."""
     return ModelDetails(
         rope_theta=huggingface.rope_theta(config),
+        rope_scaling=huggingface.rope_scaling(config),
+        norm_epsilon=huggingface.norm_epsilon(config),
+        context_length=huggingface.context_length(config),
         rotary_share=huggingface.rotary_share(config),
         has_positions=huggingface.has_positions(config),
         activation=huggingface.activation(config),

@@ -18,7 +18,7 @@ from models.spec.architecture import Architecture
 from models.spec.catalogue import as_tuples
 from models.spec.hardware import Chip
 from models.spec.stack import Stack
-from models.spec.switches import releases
+from models.spec.switches import changed, releases
 from service.errors import Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
 from service.formats.launch.formats import FORMATS
@@ -107,8 +107,10 @@ def launched_question(
     question, layout, assumed = joining.joined()
     with joining.blaming_launch():
         resolved = resolver.resolve(question)
+    if not any(stop.hides_layout for stop in stops):
+        resolved = resolved.for_layouts([layout.with_stack_defaults(resolved.problem).build()])
     read = LaunchRead(
-        format=launch.format,
+        format=reading.format,
         framework=reading.framework,
         version=reading.version,
         unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in reading.unread[:_MOST_UNREAD]],
@@ -118,7 +120,7 @@ def launched_question(
             *(truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]),
         ],
         ignored_count=len(reading.ignored),
-        assumed=[*_version_assumed(launch, reading), *assumed],
+        assumed=[*_version_assumed(launch, reading), *reading.assumed, *assumed],
     )
     return LaunchedQuestion(
         question,
@@ -406,9 +408,10 @@ class _Joining:
         if is_dated and not age:
             age = {"version": self.reading.version}
         usual = StackFields.model_validate({"name": base.id, **age}).build(base)
-        switches = {
-            name: value for name, value in said.items() if as_tuples(value) != getattr(usual, name)
-        }
+        # What a switch brings with it where somebody asks for it, a launch says or does not have.
+        switches = _differing(said, usual)
+        given_as_values = {name: as_tuples(value) for name, value in switches.items()}
+        switches |= _differing(said, changed(usual, given_as_values))
         if not (age or switches or given):
             return base.id
         return self._validated("stack", StackFields, {"name": base.id, **given}, age | switches)
@@ -511,6 +514,8 @@ class _Joining:
     def _missing(self, name: str) -> Invalid:
         """What neither the launch nor the request says, and where to write it."""
         part, *steps = name.split(".")
+        if name in self.reading.asks:
+            return Invalid(name, None, f"is required: {self.reading.asks[name]}")
         beside = "…"
         for step in reversed(steps):
             beside = f'{{"{step}": {beside}}}'
@@ -566,6 +571,11 @@ def _collected(join: Callable[[], Joined], faults: list[Invalid]) -> Joined | No
     except Refused as refused:
         faults += refused.errors
     return None
+
+
+def _differing(said: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
+    """The fields of a stack that a launch says otherwise."""
+    return {name: value for name, value in said.items() if as_tuples(value) != getattr(stack, name)}
 
 
 def _data_parallel(layout: Mapping[str, Any]) -> int:

@@ -13,14 +13,14 @@ from typing import Any
 from cachetools import LRUCache, cached
 
 from models.calibration.posterior import Posterior, shipped_posterior
-from models.errors import Invalid, UnknownName
+from models.errors import Invalid
 from models.spec.profile import Profile, shipped_profile
 from service.errors import Conflict, NotFound, PreconditionFailed
 from service.identifiers import digest
+from service.nearest_names import unknown_name
 from service.own_profile import own_profile_id
 from service.resolve.disclosure import Disclosure
 from service.schemas.profile import (
-    CalibrationAnswer,
     Policy,
     ProfileAnswer,
     ProfilePage,
@@ -28,6 +28,7 @@ from service.schemas.profile import (
     VersionSummary,
 )
 from service.schemas.question import ProfileWanted
+from service.schemas.stored import read_stored
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
 from service.store.tables import ProfileRow, ProfileVersionRow
@@ -98,7 +99,7 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
         return active_profile(rows)
     if rows.profiles.find(requested.id) is None:
         profiles = [profile.id for profile in rows.profiles.all()]
-        raise UnknownName("profile.id", requested.id, profiles)
+        raise unknown_name("profile.id", requested.id, profiles)
     try:
         return profile_version(rows, requested.id, requested.version)
     except NotFound:
@@ -244,7 +245,7 @@ def add_own_version(
 
 def own_policy(rows: Rows) -> Policy:
     """The policy that a tenant's own profile begins with: what its calibrations make is used."""
-    shared = Policy.model_validate(rows.profiles.get(DEFAULT_PROFILE).policy)
+    shared = read_stored(Policy, rows.profiles.get(DEFAULT_PROFILE).policy)
     return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
 
 
@@ -293,7 +294,7 @@ def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
     versions = [
         VersionSummary.model_validate(dict(row)) for row in rows.profiles.versions(profile.id)
     ]
-    policy = Policy.model_validate(profile.policy)
+    policy = read_stored(Policy, profile.policy)
     return ProfileAnswer(
         id=profile.id,
         tenant=profile.tenant,
@@ -323,11 +324,14 @@ def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
         if calibration and row.tenant is None:
             calibration = disclosure.calibration(calibration)
         terms = disclosure.terms(terms)
-    answer = ProfileVersionAnswer(
-        id=row.profile_id,
-        residual_spread=row.content["residual_spread"],
-        terms=terms,
-        calibration=CalibrationAnswer.model_validate(calibration) if calibration else None,
-        **_version_summary(row).model_dump(),
+    answer = read_stored(
+        ProfileVersionAnswer,
+        {
+            **_version_summary(row).model_dump(),
+            "id": row.profile_id,
+            "residual_spread": row.content["residual_spread"],
+            "terms": terms,
+            "calibration": calibration or None,
+        },
     )
     return answer.model_dump(mode="json")

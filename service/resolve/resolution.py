@@ -7,22 +7,25 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from models.errors import DomainError, Invalid, UnknownName
+from models.layouts.rules import lifted
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.hardware import Chip, Cluster, Fabric
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.stack import Stack
 from service.formats import huggingface
 from service.identifiers import digest
 from service.json_pointers import prefix_errors, relocate_errors
+from service.nearest_names import misspelt, unknown_name
 from service.resolve.explicit_models import explicit_fields
-from service.resolve.hardware_names import chip_named_in, misspelt
+from service.resolve.hardware_names import chip_named_in
 from service.resolve.tpu_slices import expand_slice_name
 from service.schemas.architecture import HuggingFaceConfig, NamedModelFields, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
@@ -46,6 +49,7 @@ from service.schemas.prediction import (
 )
 from service.schemas.question import Question
 from service.schemas.stack import StackFields, StackForm
+from service.schemas.stored import read_stored, read_stored_as
 from service.schemas.wire import UNNAMED
 from service.store import Rows
 from service.store.tables import CatalogRow
@@ -69,6 +73,12 @@ SHIPPED_NAMES: dict[Kind, Callable[[], Iterable[str]]] = {
     "stacks": catalogue.stacks,
 }
 """Every name and alias of a kind; a chip is also a cluster, on the fabric of its data sheet."""
+
+_DESCRIBE_MODEL = (
+    "give the model's config.json of Hugging Face as it is, its explicit fields (num_layers,"
+    " hidden_size, …), or a list of its layers"
+)
+"""How else to give a model than by a name of the catalogue."""
 
 TEXT_TOWERS = {"llama-4-scout", "llama-4-maverick", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b"}
 """Shipped architectures that leave out the other towers of a multimodal model."""
@@ -116,6 +126,12 @@ class ResolvedQuestion:
     """The question with every name pinned to its version and every default filled in."""
     quantized: bool = False
     """Whether the model was given with weights in a format for inference."""
+
+    def for_layouts(self, layouts: Iterable[Layout]) -> ResolvedQuestion:
+        """The same question for layouts that are stated: how far layouts are searched is no limit
+        of theirs."""
+        problem = reduce(lifted, layouts, self.problem)
+        return self if problem is self.problem else replace(self, problem=problem)
 
     def with_answered_problem(self, problem: Problem) -> ResolvedQuestion:
         """The same question with the problem that was answered, which may use fewer of the chips:
@@ -221,7 +237,7 @@ class Resolver:
     def architecture(self, form: ModelForm, field: str = "model") -> ResolvedPart[Architecture]:
         """The model of a form, which stands in this field of the request."""
         if isinstance(form, NamedModelFields):
-            return self._with_encoder(form)
+            return self._named_as_object(form)
         if not isinstance(form, str):
             return self._described_architecture(form)
         if row := self._registered("architectures", form):
@@ -237,9 +253,11 @@ class Resolver:
         used = EntryUsed(name=shipped.name, source="shipped")
         return ResolvedPart(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
 
-    def _with_encoder(self, form: NamedModelFields) -> ResolvedPart[Architecture]:
-        """A model of the catalogue with an encoder of images beside it."""
+    def _named_as_object(self, form: NamedModelFields) -> ResolvedPart[Architecture]:
+        """A model of the catalogue, perhaps with an encoder of images beside it."""
         named = self.architecture(form.name, "model.name")
+        if form.encoder is None:
+            return named
         with prefix_errors("model.encoder"):
             encoder = form.encoder.build()
         images = form.encoder.model_dump(mode="json", exclude_unset=True)
@@ -297,7 +315,7 @@ class Resolver:
                 pinned_form=form.model_dump(mode="json", exclude_unset=True),
             )
         if row := self._registered("chips", form):
-            fields = ChipFields.model_validate(row.entry["chip"])
+            fields = read_stored(ChipFields, row.entry["chip"])
             return ResolvedPart(fields.build(row.name), _entry_used(row), pinned_name(row))
         shipped = self._shipped("chips", form, field, catalogue.chip)
         return _shipped_chip(shipped)
@@ -329,7 +347,7 @@ class Resolver:
         self, row: CatalogRow, form: ClusterPreset
     ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
         """The parts of a registered cluster, in the size that the request gives, if any."""
-        fields = ClusterFields.model_validate(row.entry["cluster"])
+        fields = read_stored(ClusterFields, row.entry["cluster"])
         chip, fabric = self.fabric(fields)
         named = ResolvedPart(
             value=replace(fabric.value, id=row.name),
@@ -381,17 +399,17 @@ class Resolver:
             raise self._unknown_name(kind, name, field) from None
 
     def _unknown_name(self, kind: Kind, name: str, field: str) -> UnknownName:
-        registered = self._rows.catalog.names(kind)
-        error = UnknownName(field, name, [*SHIPPED_NAMES[kind](), *registered])
+        known = [*SHIPPED_NAMES[kind](), *self._rows.catalog.names(kind)]
         base, _, version = name.rpartition("@")
         if base and (row := self._registered(kind, base)):
-            hint = f": {base} has no version {version}, its last is {row.version}"
-            return _with_hint(error, hint)
+            error = UnknownName(field, name, known)
+            return _with_hint(
+                error, f": {base} has no version {version}, its last is {row.version}"
+            )
         if kind in ("chips", "clusters"):
-            return _with_hint(error, _unknown_hardware_hint(kind, name, registered))
-        if kind == "architectures":
-            return _with_hint(error, _unknown_model_hint(name, registered))
-        return error
+            return _unknown_hardware(kind, name, field, known)
+        cure = _DESCRIBE_MODEL if kind == "architectures" else ""
+        return unknown_name(field, name, known, cure)
 
 
 def normalized_name(name: str) -> str:
@@ -403,32 +421,22 @@ def pinned_name(row: CatalogRow) -> str:
     return f"{row.name}@{row.version}"
 
 
-def _unknown_hardware_hint(kind: Kind, name: str, registered: Iterable[str]) -> str:
+def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> UnknownName:
     """What an unknown name of a chip or machine may have meant, and how to describe either."""
-    near = misspelt(name, [*SHIPPED_NAMES[kind](), *registered])
-    named = None if near else chip_named_in(name, _chip_of_names())
     describe = (
         "the chip of a cluster may be the explicit fields of its data sheet, or registered by POST"
         " /v1/catalog/chips"
     )
-    if near:
-        return f"; did you mean {', '.join(near)}? Else {describe}"
     links = " and its links in cluster.levels" if kind == "clusters" else ""
-    if named:
-        return f"; if its chip is {named}, give cluster.chip = {named!r}{links}; else {describe}"
+    if misspelt(name, known):
+        return unknown_name(field, name, known, describe)
+    if chip := chip_named_in(name, _chip_of_names()):
+        hint = f"; if its chip is {chip}, give cluster.chip = {chip!r}{links}; else {describe}"
+        return _with_hint(UnknownName(field, name, known), hint)
     if kind == "clusters":
-        return f" of a chip or machine: give cluster.chip{links}; {describe}"
-    return f" of a chip: {describe}"
-
-
-def _unknown_model_hint(name: str, registered: Iterable[str]) -> str:
-    """What an unknown name of a model may have meant, and how else to give one."""
-    near = misspelt(name, [*SHIPPED_NAMES["architectures"](), *registered])
-    describe = (
-        "give the model's config.json of Hugging Face as it is, its explicit fields (num_layers,"
-        " hidden_size, …), or a list of its layers"
-    )
-    return f"; did you mean {', '.join(near)}? Else {describe}" if near else f": {describe}"
+        describe = f"give cluster.chip{links}; {describe}"
+        return unknown_name(field, name, known, describe, what="a chip or machine")
+    return unknown_name(field, name, known, describe, what="a chip")
 
 
 def _chip_of_names() -> dict[str, str]:
@@ -476,7 +484,7 @@ def _hashed_name(stem: str, description: str) -> str:
 
 
 def _registered_architecture(row: CatalogRow) -> tuple[DescribedModel, Architecture]:
-    described = _described_model.validate_python(row.entry["model"])
+    described = read_stored_as(_described_model, row.entry["model"])
     return described, replace(_build_architecture(described), name=row.name)
 
 

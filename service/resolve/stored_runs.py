@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.errors import DomainError, Invalid
-from models.layouts.rules import require_legal
+from models.layouts.rules import lifted, require_legal
 from models.spec.hardware import GIB
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -20,6 +20,7 @@ from service.resolve.resolution import Resolver
 from service.schemas.layout import LayoutFields
 from service.schemas.profile import Unusable
 from service.schemas.question import Question
+from service.schemas.stored import read_stored
 from service.store import Rows
 from service.store.tables import ReportRow
 
@@ -57,7 +58,7 @@ class StoredRun:
     def predicted_layout(self) -> LayoutFields:
         """The layout of the report's prediction. It is validated on request, as most callers do not
         need it."""
-        return LayoutFields.model_validate(self.predicted_layout_json)
+        return read_stored(LayoutFields, self.predicted_layout_json)
 
 
 class StoredRuns:
@@ -111,7 +112,8 @@ class StoredRuns:
         if report.run_hash not in self._by_run_hash:
             request = report.document["request"]
             problem = self._problem({name: request[name] for name in Question.model_fields})
-            layout = LayoutFields.model_validate(request["layout"]).build()
+            layout = read_stored(LayoutFields, request["layout"]).build()
+            problem = lifted(problem, layout)
             require_legal(problem, layout)
             self._by_run_hash[report.run_hash] = problem, layout
         return self._by_run_hash[report.run_hash]
@@ -119,7 +121,7 @@ class StoredRuns:
     def _problem(self, question: dict[str, Any]) -> Problem:
         key = json.dumps(question, sort_keys=True)
         if key not in self._problems:
-            self._problems[key] = self._resolver.resolve(Question.model_validate(question)).problem
+            self._problems[key] = self._resolver.resolve(read_stored(Question, question)).problem
         return self._problems[key]
 
 

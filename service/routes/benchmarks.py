@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
-from starlette.concurrency import run_in_threadpool
 
 from service.routes import examples
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
@@ -40,13 +39,15 @@ router = APIRouter(
 async def create_benchmark(
     body: Annotated[BenchmarkSubmission, Body(openapi_examples=examples.BENCHMARKS)],
     raw_body: RawBody,
+    request: Request,
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
     """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or a
     table of products. The next calibration learns from it."""
-    return await run_in_threadpool(
-        creation.respond, lambda: services.benchmarks.prepare(body, raw_body)
+    return await creation.respond_after(
+        lambda: services.benchmarks.output(body, request.is_disconnected),
+        lambda output: services.benchmarks.prepare(body, raw_body, output),
     )
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from cachetools import LRUCache
 from fastapi import Depends, Header, Path, Request, Response
@@ -32,6 +32,7 @@ from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
 from service.learning.explanations import Explanations
+from service.learning.log_texts import LogTexts
 from service.learning.profile_gauges import ProfileGauges
 from service.learning.replays import Replays
 from service.learning.report_batches import ReportBatches
@@ -42,6 +43,7 @@ from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
 from service.runtime.admission import AdmissionControl, IsDisconnected, Turn
 from service.runtime.cost_model import CostModel
+from service.runtime.event_streams import EventStreams
 from service.runtime.idempotency import (
     CreatedResource,
     IdempotencyKey,
@@ -51,13 +53,18 @@ from service.runtime.idempotency import (
 from service.runtime.process_pool import ProcessPool
 from service.runtime.readiness import Readiness
 from service.runtime.single_flight import SingleFlight
+from service.runtime.text_process import TextProcess
 from service.store import Store
+from service.store.answer_text import AnswerText
+from service.sweeps.events import SweepFeed
 from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
 from service.web.at_hand import keep_answered
 from service.web.json_body import JsonRequest
 from service.web.preferences import WHOLE, Form
-from service.web.text_responses import text_response
+from service.web.text_responses import immutable_text_response, text_response
+
+T = TypeVar("T")
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _KEPT_CALLERS = 1024  # whose services are kept, each a few small objects
@@ -70,7 +77,7 @@ class Services:
     store: Store
     search_admission: AdmissionControl
     report_admission: AdmissionControl
-    """For batches of reports and long logs."""
+    """For batches of reports."""
     calibration_admission: AdmissionControl
     flights: SingleFlight[CreatedResource]
     """Questions that are being answered."""
@@ -86,10 +93,12 @@ class Services:
     checks: Checks
     comparisons: Comparisons
     drift: Drift
+    event_streams: EventStreams
     evidence: Evidence
     explanations: Explanations
     frontiers: Frontiers
     launches: Launches
+    log_texts: LogTexts
     predictions: Predictions
     profile_gauges: ProfileGauges
     profiles: Profiles
@@ -99,9 +108,11 @@ class Services:
     report_logs: ReportLogs
     report_summaries: ReportSummaries
     reports: Reports
+    sweep_feed: SweepFeed
     sweep_runner: SweepRunner | None
     """None where this process computes no items of sweeps."""
     sweeps: Sweeps
+    texts: TextProcess
     timelines: Timelines
     of_callers: LRUCache[Caller, Services] = field(
         default_factory=lambda: LRUCache(_KEPT_CALLERS), repr=False
@@ -122,7 +133,7 @@ class Services:
             self,
             store=store,
             creation=self.creation.of(store),
-            benchmarks=Benchmarks(store),
+            benchmarks=Benchmarks(store, self.texts),
             calibrations=self.calibrations.of(store),
             checks=Checks(store),
             comparisons=Comparisons(store),
@@ -130,6 +141,7 @@ class Services:
             explanations=Explanations(store),
             frontiers=Frontiers(store),
             launches=Launches(store),
+            log_texts=LogTexts(store, self.texts),
             predictions=Predictions(store),
             profiles=Profiles(store),
             recommendations=Recommendations(store, self.evidence),
@@ -234,6 +246,16 @@ class CreationResponder:
             return None
         return await run_in_threadpool(self._creation.earlier_answer, self._key)
 
+    async def respond_after(
+        self, read: Callable[[], Awaitable[T]], prepare: Callable[[T], Prepared]
+    ) -> Response:
+        """Answers what is made of something that is read first, without a claim of the key, since
+        that may take a while. A retry of what is already answered does not read."""
+        if (earlier := await self._earlier_answer()) is not None:
+            return self._response(earlier, WHOLE)
+        text = await read()
+        return await run_in_threadpool(self.respond, lambda: prepare(text))
+
     async def respond_when_admitted(
         self,
         prepare: Callable[[Turn], Prepared],
@@ -288,6 +310,17 @@ class ComputationResponder:
         tenant = _caller(self._request).tenant
         async with self._admission.admit(self._request.is_disconnected, tenant) as turn:
             return JSONResponse(await run_in_threadpool(compute, turn))
+
+    async def respond_kept(
+        self, kept: Callable[[], AnswerText | None], make: Callable[[], AnswerText], etag: str
+    ) -> Response:
+        """Answers with a text that never changes: as it is kept, or else made in a turn."""
+        text = await run_in_threadpool(kept)
+        if text is None:
+            tenant = _caller(self._request).tenant
+            async with self._admission.admit(self._request.is_disconnected, tenant):
+                text = await run_in_threadpool(make)
+        return immutable_text_response(self._request, text, etag=etag)
 
 
 async def _raw_body(request: Request) -> str:

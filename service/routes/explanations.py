@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from service.routes import examples
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
@@ -23,12 +24,17 @@ router = APIRouter(
 @router.post("", operation_id="explain", response_model=ExplanationAnswer, responses=responses.POST)
 async def explain(
     body: Annotated[ExplanationForm, Body(openapi_examples=examples.EXPLANATIONS)],
+    request: Request,
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
     """Why was this run slow, or why did it die? A run as in a report, or its log: where the time
     goes, what makes the difference to what was predicted, what the log shows, and what to try,
     with what it would gain. Nothing is stored."""
+    submission = await run_in_threadpool(services.explanations.log_submission, body)
+    contents = None
+    if submission is not None:
+        contents = await services.log_texts.contents(submission, request.is_disconnected)
     return await computation.respond(
-        lambda turn: services.explanations.explain(body, turn.checkpoint)
+        lambda turn: services.explanations.explain(body, contents, turn.checkpoint)
     )

@@ -6,13 +6,14 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
-from prometheus_client import Metric
 
 from service.routes.dependencies import Services, require_scope
 from service.web.exposition import exposition
 from service.web.responses import problem_responses
 
-_DATABASE_WAIT_S = 5.0  # a scrape that takes longer than Prometheus waits would lose all metrics
+_DATABASE_WAIT_S = 0.5
+"""How long a scrape waits until the state of the database is known. One that writes nothing for so
+long counts as down: alerts wait for two minutes of that."""
 
 PATH = "/metrics"
 
@@ -28,16 +29,8 @@ router = APIRouter(tags=["operation"], dependencies=[require_scope("admin")])
 async def metrics(request: Request) -> Response:
     """What the service does and how well, in the format of Prometheus."""
     services: Services = request.app.state.services
-    families = await _stored_families(services)
+    database = await services.readiness.state(_DATABASE_WAIT_S)
+    families = await services.profile_gauges.told(database)
     accept = request.headers.get("accept", "")
     content, media_type = await asyncio.to_thread(exposition, families, accept)
     return Response(content, media_type=media_type)
-
-
-async def _stored_families(services: Services) -> list[Metric]:
-    # Not in a thread of the pool for requests, since those may all be busy.
-    reading = asyncio.to_thread(services.profile_gauges.read)
-    try:
-        return await asyncio.wait_for(reading, _DATABASE_WAIT_S)
-    except TimeoutError:
-        return services.profile_gauges.without_database()

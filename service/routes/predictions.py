@@ -12,7 +12,7 @@ from service.ask.answer_briefs import prediction_brief
 from service.ask.answer_keys import question_key
 from service.routes import examples
 from service.routes.dependencies import (
-    CompiledDep,
+    ComputationDep,
     CreationDep,
     ResourceId,
     ServicesDep,
@@ -62,7 +62,11 @@ async def create_prediction(
     """Step time, MFU, tokens/s and memory of the layouts you name, or of a launch configuration as
     typed, term by term."""
     form = requested_form(request, query.view, prediction_brief)
-    if isinstance(body, PredictionRequest) and len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
+    if not isinstance(body, PredictionRequest):  # its launch is read in the turn
+        return await creation.respond_when_admitted(
+            lambda _: services.predictions.answer(body), form=form
+        )
+    if len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
         return await creation.respond_once(
             question_key("predictions", body),
             lambda: services.predictions.look_up(body),
@@ -106,16 +110,23 @@ async def get_prediction(
     "/{id}/timeline",
     operation_id="getPredictionTimeline",
     response_model=TimelineAnswer | ChromeTrace,
+    responses=responses.CONDITIONAL_GET,
+    openapi_extra=responses.IF_NONE_MATCH,
 )
-def get_prediction_timeline(
+async def get_prediction_timeline(
     id_: ResourceId,
     query: Annotated[TimelineQuery, Query()],
     services: ServicesDep,
-    _: CompiledDep,
+    computation: ComputationDep,
 ) -> Response:
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
     and Perfetto."""
-    return JSONResponse(services.timelines.of_prediction(id_, query))
+    timelines = services.timelines
+    return await computation.respond_kept(
+        lambda: timelines.kept("predictions", id_, query),
+        lambda: timelines.drawn("predictions", id_, query),
+        timelines.etag("predictions", id_, query),
+    )
 
 
 @router.get(

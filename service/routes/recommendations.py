@@ -12,7 +12,7 @@ from service.ask.answer_briefs import recommendation_brief
 from service.ask.answer_keys import question_key
 from service.routes import examples
 from service.routes.dependencies import (
-    CompiledDep,
+    ComputationDep,
     CreationDep,
     ResourceId,
     ServicesDep,
@@ -110,16 +110,23 @@ async def get_recommendation(
     "/{id}/timeline",
     operation_id="getRecommendationTimeline",
     response_model=TimelineAnswer | ChromeTrace,
+    responses=responses.CONDITIONAL_GET,
+    openapi_extra=responses.IF_NONE_MATCH,
 )
-def get_recommendation_timeline(
+async def get_recommendation_timeline(
     id_: ResourceId,
     query: Annotated[RecommendationTimelineQuery, Query()],
     services: ServicesDep,
-    _: CompiledDep,
+    computation: ComputationDep,
 ) -> Response:
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
     and Perfetto."""
-    return JSONResponse(services.timelines.of_recommendation(id_, query))
+    timelines = services.timelines
+    return await computation.respond_kept(
+        lambda: timelines.kept("recommendations", id_, query),
+        lambda: timelines.drawn("recommendations", id_, query),
+        timelines.etag("recommendations", id_, query),
+    )
 
 
 @router.get(

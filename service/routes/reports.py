@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
 
+from service.formats.logs.contents import LogContents
 from service.learning.report_table import COLUMNS
 from service.learning.report_texts import parse_batch
 from service.routes import examples
@@ -29,7 +30,7 @@ from service.schemas.report import (
 from service.schemas.summary import ReportSummary
 from service.web import responses
 from service.web.etags import conditional_response, parse_if_match
-from service.web.json_body import LARGE, JsonRoute
+from service.web.json_body import JsonRoute
 
 
 class _ReportId(StringConvertor):
@@ -84,7 +85,8 @@ async def create_report(
     reports."""
     if isinstance(body, ReportBatch):
         return await creation.respond_when_admitted(
-            lambda _: services.report_batches.prepare(body), services.report_admission
+            lambda turn: services.report_batches.prepare(body, turn.checkpoint),
+            services.report_admission,
         )
     return await run_in_threadpool(
         creation.respond, lambda: services.reports.prepare(body, raw_body)
@@ -101,17 +103,19 @@ async def create_report(
 async def create_report_from_log(
     body: Annotated[LogSubmission, Body(openapi_examples=examples.LOGS)],
     raw_body: RawBody,
+    request: Request,
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
     """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report. The same
     bytes make one report: sent again, they are answered with it."""
-    if len(raw_body) > LARGE:
-        return await creation.respond_when_admitted(
-            lambda _: services.report_logs.prepare(body, raw_body), services.report_admission
-        )
-    return await run_in_threadpool(
-        creation.respond, lambda: services.report_logs.prepare(body, raw_body)
+
+    async def read() -> tuple[LogContents, str | None]:
+        contents = await services.log_texts.contents(body, request.is_disconnected)
+        return contents, await services.log_texts.masked(body, request.is_disconnected)
+
+    return await creation.respond_after(
+        read, lambda log: services.report_logs.prepare(body, raw_body, *log)
     )
 
 

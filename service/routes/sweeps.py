@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from service.errors import ServiceError
 from service.routes import examples
 from service.routes.dependencies import (
     CreationDep,
     ResourceId,
-    Services,
     ServicesDep,
     require_scope,
 )
 from service.routes.pages import page_response
-from service.runtime.graceful_stop import GracefulStop
+from service.routes.streams import StreamResponse
 from service.schemas.catalog import CatalogQuery
 from service.schemas.sweep import (
     SweepDetails,
@@ -32,16 +27,12 @@ from service.schemas.sweep import (
     SweepPage,
     SweepRequest,
 )
-from service.sweeps.events import Event, Place, all_told, events_after
+from service.sweeps.events import Event, Place, all_told
 from service.sweeps.item_table import COLUMNS
 from service.sweeps.sweeps import ACCEPTED
 from service.web import responses
 from service.web.json_body import JsonRoute
 
-_LOOK_S = 0.5
-_KEEPALIVE_S = 15.0
-_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""So that no proxy holds events back."""
 _LINES = {
     "type": "string",
     "description": f"A line of names, then one of every item: {', '.join(COLUMNS)}",
@@ -126,7 +117,6 @@ def list_sweep_items(
 )
 async def watch_sweep(
     id_: ResourceId,
-    request: Request,
     services: ServicesDep,
     last_event_id: Annotated[
         str | None, Header(description="The id of the last event that came: those after it follow.")
@@ -137,33 +127,14 @@ async def watch_sweep(
     place = Place.read(last_event_id)
     if await run_in_threadpool(all_told, services.store, id_, place):
         return Response(status_code=204)  # which tells browsers not to connect again
-    stop: GracefulStop = request.app.state.graceful_stop
-    stream = _stream(services, id_, Place(place.event), stop)
-    return EventSourceResponse(stream, headers=_STREAM_HEADERS)
+    return StreamResponse(
+        services.event_streams.open(
+            services.store.tenant, services.sweep_feed, id_, Place(place.event)
+        )
+    )
 
 
-async def _stream(
-    services: Services, id_: str, place: Place, stop: GracefulStop
-) -> AsyncIterator[bytes]:
-    """The events after a place until the end of the sweep. It also ends where the service stops or
-    cannot read on: clients then connect again, and go on where they were."""
-    sent = time.monotonic()
-    while not (place.at_end or stop.has_begun):
-        try:
-            events = await run_in_threadpool(events_after, services.store, id_, place)
-        except ServiceError:
-            return
-        for event in events:
-            yield _sent_form(event)
-            place, sent = event.place, time.monotonic()
-        if not events:
-            if time.monotonic() - sent > _KEEPALIVE_S:
-                yield KEEPALIVE_COMMENT
-                sent = time.monotonic()
-            await asyncio.sleep(_LOOK_S)
-
-
-def _sent_form(event: Event) -> bytes:
+def sent_form(event: Event) -> bytes:
     return format_sse_event(
         event=event.kind, id=str(event.place), data_str=json.dumps(event.document)
     )

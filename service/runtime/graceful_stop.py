@@ -38,17 +38,19 @@ class GracefulStop:
     must be able to rely on it."""
 
     def __init__(
-        self, grace_s: float, gate: CommitGate, leases: Leases, interrupt: Interrupt
+        self,
+        grace_s: float,
+        gate: CommitGate,
+        leases: Leases,
+        interrupt: Interrupt,
+        end_streams: Callable[[], None],
     ) -> None:
         self._grace_s = grace_s
         self._gate = gate
         self._leases = leases
         self._interrupt = interrupt
+        self._end_streams = end_streams
         self._ending: asyncio.Task[None] | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        return self._ending is not None
 
     def watch_signals(self) -> None:
         """Begins as soon as the process is told to stop. To be called in the main thread, from
@@ -73,6 +75,7 @@ class GracefulStop:
     def _begin(self) -> None:
         if self._ending is None:
             _exit_after(self._grace_s + LAST_S, _STUCK)
+            self._end_streams()
             self._ending = asyncio.create_task(self._end_after_grace())
 
     async def _end_after_grace(self) -> None:

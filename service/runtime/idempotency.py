@@ -18,6 +18,9 @@ from service.store.answer_text import AnswerText
 from service.store.tables import IdempotencyRow
 
 CREATED = 201
+_CLAIM_TRIES = 3
+"""How often a key is read that others change meanwhile. The second time tells what the other did,
+unless that was undone since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,8 @@ class IdempotentCreation:
     def earlier_answer(self, key: IdempotencyKey) -> CreatedResource | None:
         """The answer that an earlier request with this key got, if any. Claims nothing."""
         with self._store.reading() as rows:
-            now = rows.now()
             row = rows.idempotency_keys.find(key.key)
+            now = rows.now()
             if row is None or row.claimed_at < now - self._ttl:
                 return None
             return self._stored_answer(rows, row, key, now)
@@ -129,23 +132,33 @@ class IdempotentCreation:
         self._leases.catch_up()
         with self._store.writing() as rows:
             now = rows.now()
-            until = now + self._leases.length
             rows.idempotency_keys.purge(now - self._ttl, now)
-            row = rows.idempotency_keys.find(key.key)
-            if row is None:
-                claim = IdempotencyRow(
-                    key=key.key,
-                    fingerprint=key.fingerprint,
-                    token=token,
-                    claimed_at=now,
-                    leased_until=until,
-                )
-                rows.idempotency_keys.claim(claim)
-                return None
-            earlier = self._stored_answer(rows, row, key, now)
-            if earlier is None:
-                rows.idempotency_keys.take_over(key.key, row.token, token, now, until)
-            return earlier
+            for _ in range(_CLAIM_TRIES):
+                row = rows.idempotency_keys.find(key.key)
+                # Read after the row: nobody has leased it by a later clock than this.
+                now = rows.now()
+                earlier = None if row is None else self._stored_answer(rows, row, key, now)
+                if earlier is not None:
+                    return earlier
+                if self._take(rows, row, key, token, now):
+                    return None
+        raise StillRunning
+
+    def _take(
+        self, rows: Rows, row: IdempotencyRow | None, key: IdempotencyKey, token: str, now: datetime
+    ) -> bool:
+        """Claims a key that was read as free; False where another request was faster."""
+        until = now + self._leases.length
+        if row is not None:
+            return rows.idempotency_keys.take_over(row, token, now, until)
+        claim = IdempotencyRow(
+            key=key.key,
+            fingerprint=key.fingerprint,
+            token=token,
+            claimed_at=now,
+            leased_until=until,
+        )
+        return rows.idempotency_keys.claim(claim)
 
     def _stored_answer(
         self, rows: Rows, row: IdempotencyRow, key: IdempotencyKey, now: datetime

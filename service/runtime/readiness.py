@@ -23,12 +23,13 @@ class Readiness:
         self._thread = ThreadPoolExecutor(1, "check readiness")
         self._running: Future[str] | None = None
 
-    async def state(self) -> str:
-        """The text "ok", or what keeps the database from being used."""
+    async def state(self, within_s: float | None = None) -> str:
+        """The text "ok", or what keeps the database from being used, also where that is not known
+        within so many seconds, WAIT_S unless given."""
         if self._running is None or self._running.done():
             self._running = self._thread.submit(self._store.state)
         waited = asyncio.wrap_future(self._running)
-        done, _ = await asyncio.wait({waited}, timeout=WAIT_S)
+        done, _ = await asyncio.wait({waited}, timeout=WAIT_S if within_s is None else within_s)
         return waited.result() if done else SILENT
 
     def close(self) -> None:

@@ -122,15 +122,18 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
 
 
 class NamedModelFields(Wire):
-    """A model of the catalogue, with an encoder of images beside it."""
+    """A model of the catalogue, perhaps with an encoder of images beside it."""
 
     name: Name
-    encoder: EncoderFields
+    encoder: EncoderFields | None = None
 
 
-def is_named_with_encoder(value: object) -> bool:
+def is_named(value: object) -> bool:
+    """Whether it has nothing but the name of a model, and perhaps an encoder."""
     return isinstance(value, NamedModelFields) or (
-        isinstance(value, Mapping) and value.keys() == NamedModelFields.model_fields.keys()
+        isinstance(value, Mapping)
+        and "name" in value
+        and value.keys() <= NamedModelFields.model_fields.keys()
     )
 
 
@@ -143,7 +146,7 @@ def _union_tag(value: object) -> str:
         return f"{TAG_PREFIX}config"
     if isinstance(value, LayerListFields) or is_layer_list(value):
         return f"{TAG_PREFIX}layers"
-    if is_named_with_encoder(value):
+    if is_named(value):
         return f"{TAG_PREFIX}named"
     if isinstance(value, (Mapping, ShapeFields)):
         return f"{TAG_PREFIX}shape"

@@ -78,6 +78,8 @@ class BrokenRuleAnswer(Document):
 
     name: str
     """As in the reference of rules."""
+    kind: Literal["framework", "search"] = "framework"
+    """Whether the framework refuses it, or only our search does not reach it."""
     field: str
     """Of the request."""
     setting: str | None
@@ -94,6 +96,7 @@ class BrokenRuleAnswer(Document):
         """A rule that blames the global batch of a question, as it was given."""
         return cls(
             name=broken.rule.name,
+            kind=broken.rule.kind,
             field=f"workload.{workload.batch_field}",
             setting=setting,
             value=getattr(workload, workload.batch_field),
@@ -175,6 +178,7 @@ class FitAnswer(Document):
     """With `needed_high_gib` a central 80% interval."""
     needed_high_gib: float
     usable_gib: float
+    """Less what `constraints.memory_reserve_gib` leaves free."""
     over_gib: float
     """By how much the needed memory exceeds the usable; 0 where it does not."""
     stage: int
@@ -187,15 +191,16 @@ class FitAnswer(Document):
     `first_change` where it is one of them, then the one with the shortest step first."""
 
     @classmethod
-    def of(cls, prediction: Prediction, enough: list[ChangeAnswer]) -> Self:
+    def of(cls, check: LayoutCheck, prediction: Prediction, enough: list[ChangeAnswer]) -> Self:
+        usable_gib = prediction.usable_gib - check.reserve_gib
         largest = max(prediction.memory_gib, key=lambda name: prediction.memory_gib[name])
         return cls(
             probability=prediction.fit_probability,
             needed_gib=prediction.needed_gib,
             needed_low_gib=prediction.needed_low_gib,
             needed_high_gib=prediction.needed_high_gib,
-            usable_gib=prediction.usable_gib,
-            over_gib=max(prediction.needed_gib - prediction.usable_gib, 0.0),
+            usable_gib=usable_gib,
+            over_gib=max(prediction.needed_gib - usable_gib, 0.0),
             stage=prediction.memory_stage,
             largest_term=largest,
             largest_gib=prediction.memory_gib[largest],
@@ -330,7 +335,7 @@ def verdict_of(
         return "illegal"
     if reservations or check.prediction is None:
         return "cannot_tell"
-    if not check.prediction.fits:
+    if not check.fits:
         return "will_not_fit"
     return "go_with_warnings" if has_warnings else "go"
 
@@ -350,8 +355,13 @@ def summary_of(
     prediction = check.prediction
     if prediction is None:
         return "it cannot be told: nothing is predicted of this layout"
-    memory = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
+    usable_gib = prediction.usable_gib - check.reserve_gib
+    memory = f"{prediction.needed_gib:.1f} of {usable_gib:.1f} GiB"
     surety = f"it fits with a probability of {percent(prediction.fit_probability)}"
+    if check.reserve_gib:
+        memory += f" beside the {check.reserve_gib:g} GiB to leave free"
+        if prediction.fits and not check.fits:
+            surety = "it fits, but does not leave that much"
     speed = f"{prediction.step_time_s:.3g} s a step, {prediction.mfu['causal']:.0%} MFU"
     text = f"{speed}, {memory}: {surety}"
     if check.gain is not None and check.gain > 0:

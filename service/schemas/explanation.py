@@ -179,6 +179,7 @@ ObservationCode = Literal[
     "restarted",
     "few_steps",
     "unread_lines",
+    "cut_lines",
     "memory_near_limit",
     "memory_to_spare",
     "memory_unexpected",

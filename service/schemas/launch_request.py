@@ -14,7 +14,7 @@ from service.schemas.architecture import (
     NamedModelFields,
     ShapeFields,
     is_config,
-    is_named_with_encoder,
+    is_named,
 )
 from service.schemas.cluster import ClusterForm
 from service.schemas.comparison import ComparisonRequest, SearchTime, Side, SideForm
@@ -34,7 +34,7 @@ def _model_tag(value: object) -> str:
         return f"{TAG_PREFIX}config"
     if isinstance(value, LayerListFields) or is_layer_list(value):
         return f"{TAG_PREFIX}layers"
-    if is_named_with_encoder(value):
+    if is_named(value):
         return f"{TAG_PREFIX}named"
     return f"{TAG_PREFIX}part" if isinstance(value, Mapping) else f"{TAG_PREFIX}name"
 

@@ -18,6 +18,7 @@ from models.spec.constraints import (
 )
 from models.spec.layout import MAX_LAYERS, TORUS_KNOBS, Layout
 from models.spec.problem import Problem
+from service.schemas.stored import read_stored
 from service.schemas.wire import Degree, OneOrMany, Wire, reject_boolean
 
 MAX_CHUNKS = 4096
@@ -166,7 +167,7 @@ class LayoutFields(Wire):
         """A line about a layout of a stored answer; None where the answer is so old that its layout
         no longer has the form that layouts have now."""
         try:
-            return cls.model_validate(layout).build().summary()
+            return read_stored(cls, layout).build().summary()
         except (Invalid, ValidationError):
             return None
 

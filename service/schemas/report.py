@@ -22,6 +22,7 @@ from service.formats.logs import Framework, Unit
 from service.json_pointers import TAG_PREFIX
 from service.schemas.architecture import Model
 from service.schemas.cluster import ClusterForm, Dtype, Tflops
+from service.schemas.limits import MAX_BATCH_REPORTS
 from service.schemas.micro_batch import LayoutForm
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import Question
@@ -275,9 +276,6 @@ class ReportSubmission(RunSubject):
             raise Invalid("memory.allocated_gib", memory.allocated_gib, rule)
 
 
-MAX_BATCH_REPORTS = 10_000
-
-
 class LogSubmission(RunSubject):
     """A training log as it is. What ran is linked or described as in a report; of a Megatron log
     that prints its arguments, or a NeMo log its parameters (`PARAMETER cfg/…`), model, workload and
@@ -387,7 +385,8 @@ class ReportAnswer(Basis):
 
 class StoredReport(ReportAnswer):
     submission: str
-    """The body as it was received."""
+    """The body as it was received; empty where the report was withdrawn and its training log is
+    long."""
 
 
 class UnreadLine(Document):

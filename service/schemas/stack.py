@@ -54,6 +54,9 @@ class StackFields(Wire):
     max_tp: Degree | None = None
     max_cp: Degree | None = None
     max_ep: Degree | None = None
+    unsearched_axes: list[Literal["pp", "tp", "cp", "ep"]] | None = None
+    """Axes that it has and that are not searched: layouts that state them are predicted."""
+    unsearched_zero_stages: list[ZeroStage] | None = None
     experts_alone: bool | None = None
     shards_over_context_and_experts: bool | None = None
     """Context and expert parallelism shard parameters too: they go with ZeRO 3 only."""
@@ -105,9 +108,17 @@ class StackFields(Wire):
     offload: list[Literal["activations", "optimizer"]] | None = None
     offload_alone: bool | None = None
     offloads_checkpoints: bool | None = None
-    """Activations are offloaded only as what full recompute keeps, with ZeRO 3."""
+    """Activations are offloaded only as what full recompute keeps."""
+    checkpoint_offload_stages: list[ZeroStage] | None = None
+    """The ZeRO stages in which it does so."""
     offloads_recurrences: bool | None = None
     offloads_adam_alone: bool | None = None
+    offloads_gradients: bool | None = None
+    """Gradients of ZeRO 2 and 3 go to the host with the optimizer."""
+    parameters_on_host: bool | None = None
+    """Parameters of ZeRO 3 are on the host with the optimizer, and come for every pass."""
+    host_buffers: Annotated[float, Field(ge=1, le=4)] | None = None
+    """Host memory over the bytes of what is offloaded there with the optimizer."""
     attention_kernel: Kernel | None = None
     whole_gradients: bool | None = None
     """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""
@@ -126,11 +137,13 @@ class StackFields(Wire):
     parameter_shards: bool | None = None
     """ZeRO 3 keeps shards of the parameters in use beside the fp32 ones."""
     parallel_loss: bool | None = None
-    loss: Literal["fused", "compiled", "pytorch", "stepwise"] | None = None
+    loss: Literal["fused", "fused_linear", "compiled", "pytorch", "stepwise"] | None = None
     """What makes loss and gradient of logits; it decides how many bytes of each are moved, and
-    alive together."""
+    alive together. With "fused_linear" (Liger) there are never all of them."""
     loss_chunks: Annotated[int, Field(ge=1, le=64)] | None = None
     """Parts of a micro-batch that head and loss work on one after the other."""
+    tiled_mlp: bool | None = None
+    """Dense networks work on tiles of tokens, and compute forward once more in backward (ALST)."""
     low_precision_activations: bool | None = None
     fused: bool | None = None
     fused_norm: bool | None = None
@@ -139,6 +152,9 @@ class StackFields(Wire):
     moe_graphs: Literal["none", "partial", "full"] | None = None
     """How much of a step of a sparse model is captured as CUDA graphs, whatever `launch` is:
     nothing, all but the experts, or all."""
+    static_experts: bool | None = None
+    """Experts have buffers of a fixed size, over which tokens are dropped, as a graph of a whole
+    step needs them: HybridEP with a rank capacity and paged stash."""
     experts_at_once: bool | None = None
     """One grouped kernel multiplies for all experts of a device."""
     expert_loop: Literal["kernels", "modules", "gathered_modules"] | None = None

@@ -147,6 +147,9 @@ class SweepAnswer(Document):
 
 
 class SweepDetails(SweepAnswer):
+    waits_for: str | None = None
+    """Why nothing of it is computed at present, such as workers that cannot be reached; null where
+    it goes on, and where another process of the service computes it."""
     request: dict[str, Any]
     """What was asked, with every name pinned to its version."""
 

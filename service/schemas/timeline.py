@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -37,6 +36,9 @@ class EventAnswer(Document):
     """Of the model, from 0."""
 
 
+_NOT_DRAWN = {"profile", "events"}
+
+
 class TimelineAnswer(Document):
     profile: ProfileUsed
     """As the answer was predicted with."""
@@ -57,8 +59,16 @@ class TimelineAnswer(Document):
     """By stage, then by time."""
 
     @classmethod
-    def of(cls, timeline: Timeline, profile: ProfileUsed) -> Self:
-        return cls.model_validate({**asdict(timeline), "profile": profile})
+    def document(cls, timeline: Timeline, profile: ProfileUsed) -> dict[str, Any]:
+        """The answer in its wire form. Its thousands of events are not validated: that holds
+        Python's lock, and they are as the models made them."""
+        events = [
+            {name: getattr(event, name) for name in EventAnswer.model_fields}
+            for event in timeline.events
+        ]
+        others = {name: getattr(timeline, name) for name in cls.model_fields.keys() - _NOT_DRAWN}
+        answer = cls.model_validate({**others, "profile": profile, "events": []})
+        return {**answer.model_dump(mode="json"), "events": events}
 
 
 class TraceEvent(Document):

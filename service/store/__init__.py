@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from service.errors import Unavailable
-from service.store import sqlite_space
+from service.store import quota, sqlite_space
 from service.store.answers import Answers
 from service.store.api_keys import ApiKeys
 from service.store.arrivals import Arrivals
@@ -150,9 +150,9 @@ def _set_tenant(session: Session, *_: object) -> None:
 
 
 class Store:
-    """A database, or the part of it that one `tenant` makes and sees. `max_stored` is how much a
-    tenant may store (service.store.quota). `key_id` is the API key for which the store is used, if
-    any: audit entries name it."""
+    """A database, or the part of it that one `tenant` makes and sees. `max_stored` is how many
+    bytes a tenant may store (service.store.quota). `key_id` is the API key for which the store is
+    used, if any: audit entries name it."""
 
     def __init__(
         self,
@@ -193,11 +193,13 @@ class Store:
 
     @contextmanager
     def writing(self, *, after_closing: bool = False) -> Iterator[Rows]:
-        """A transaction that commits when the block ends. Raises Stopping where the gate is closed,
-        unless this is what is done `after_closing` it."""
+        """A transaction that commits when the block ends. Raises StorageFull where a tenant would
+        have stored more than it may, and Stopping where the gate is closed, unless this is what is
+        done `after_closing` it."""
         with _available(), self._session() as session:
             session.connection(execution_options={"writes": True})
             yield Rows(session)
+            quota.settle(session)
             with nullcontext() if after_closing else self.gate.passing():
                 session.commit()
 

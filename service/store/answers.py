@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.errors import Conflict, NotFound
 from service.store.answer_text import AnswerText
 from service.store.prepared import execute, first_row
-from service.store.quota import require_room
+from service.store.quota import count_stored, size_of
 from service.store.tables import (
     TENANT,
     AnswerTextRow,
@@ -88,7 +88,7 @@ class Answers:
                 "gzip": answer.text.compressed,
             }
         )
-        self._add_row(answer, key)
+        self._add_row(answer, key, size_of(answer.text.compressed, brief))
 
     def add_reference(self, answer: Answer, key: str) -> None:
         """Store an answer whose text is there already under `key`. Raises Conflict where it was
@@ -97,21 +97,23 @@ class Answers:
         held = text.with_for_update(read=True, key_share=True)
         if self._session.scalars(held).first() is None:
             raise Conflict("The answer was dropped meanwhile; ask again.")
-        self._add_row(answer, key)
+        self._add_row(answer, key, size_of())
 
     def _add_text(self, values: dict[str, Any]) -> None:
         dialect = self._session.get_bind().dialect.name
         execute(self._session, _INSERT_TEXT[dialect], values)
 
-    def _add_row(self, answer: Answer, key: str) -> None:
-        require_room(self._session, 1)
+    def _add_row(self, answer: Answer, key: str, size: int) -> None:
+        tenant = self._session.info.get(TENANT)
+        count_stored(self._session, tenant, size)
         values = {
             "id": answer.id,
             "created_at": answer.created_at,
             "profile_id": answer.profile_id,
             "profile_version": answer.profile_version,
-            "tenant": self._session.info.get(TENANT),
+            "tenant": tenant,
             "text_key": key,
+            "stored_bytes": size,
         }
         execute(self._session, _INSERT[answer.kind], values)
 

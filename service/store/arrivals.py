@@ -18,7 +18,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from service.identifiers import new_id
-from service.store.quota import require_room
+from service.store.encoded_document import EncodedDocument
+from service.store.quota import count_stored, size_of
 from service.store.tables import TENANT
 
 _LOCK_KEY = 5_120_993_746_280_417  # any number, the same in every process
@@ -32,11 +33,11 @@ class Arrivals:
         self._session = session
 
     def stamped(self, rows: Iterable[RowValues]) -> list[RowValues]:
-        """The rows with id, time and tenant, to be inserted in this transaction."""
+        """The rows with id, time, tenant and size, to be inserted in this transaction."""
         self._lock("pg_advisory_xact_lock_shared")
         tenant = self._session.info.get(TENANT)
-        stamped = [{**row, **_stamp(row["document"]), "tenant": tenant} for row in rows]
-        require_room(self._session, len(stamped))
+        stamped = [{**row, **_stamp(row), "tenant": tenant} for row in rows]
+        count_stored(self._session, tenant, sum(row["stored_bytes"] for row in stamped))
         return stamped
 
     def wait_for_writers(self) -> datetime:
@@ -50,8 +51,18 @@ class Arrivals:
             self._session.execute(text(f"select {function}(:key)"), {"key": _LOCK_KEY})
 
 
-def _stamp(document: dict[str, Any]) -> RowValues:
+def _stamp(row: RowValues) -> RowValues:
     id_ = new_id()
     now = datetime.now(UTC)
     shown = now.isoformat().replace("+00:00", "Z")
-    return {"id": id_, "created_at": now, "document": {**document, "id": id_, "created_at": shown}}
+    document = _with_members(row["document"], {"id": id_, "created_at": shown})
+    size = size_of(row["submission"], row.get("question"), document)
+    return {"id": id_, "created_at": now, "document": document, "stored_bytes": size}
+
+
+def _with_members(
+    document: dict[str, Any] | EncodedDocument, members: dict[str, Any]
+) -> dict[str, Any] | EncodedDocument:
+    if isinstance(document, EncodedDocument):
+        return document.with_members(members)
+    return {**document, **members}

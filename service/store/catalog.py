@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.store.tables import CatalogRow
+from service.store.quota import count_stored, size_of
+from service.store.tables import TENANT, CatalogRow
 
 _VERSIONED = re.compile(r"(.+?)(?:@([1-9]\d{0,8}))?", re.DOTALL)
 
@@ -18,6 +19,9 @@ class CatalogEntries:
         self._session = session
 
     def add(self, row: CatalogRow) -> None:
+        """Store a version of an entry. It counts for the tenant that registered it, and for good:
+        entries are never removed."""
+        count_stored(self._session, self._session.info.get(TENANT), size_of(row.entry))
         self._session.add(row)
 
     def find(self, kind: str, name: str, version: int | None) -> CatalogRow | None:

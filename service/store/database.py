@@ -20,6 +20,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from service.errors import Unavailable
 from service.store.bounded_connection import BoundedConnection
+from service.store.encoded_document import serialized
 from service.store.sqlite_space import keep_track_of_free_pages
 from service.store.tables import Table
 
@@ -54,7 +55,11 @@ def connect(url: str, wait_s: float = WAIT_S) -> Engine:
 
 def _sqlite_engine(url: str, wait_s: float) -> Engine:
     engine = sqlalchemy.create_engine(
-        url, connect_args={"timeout": wait_s}, pool_timeout=wait_s, hide_parameters=True
+        url,
+        connect_args={"timeout": wait_s},
+        pool_timeout=wait_s,
+        hide_parameters=True,
+        json_serializer=serialized,
     )
     event.listen(engine, "connect", partial(_open_sqlite, wait_s))
     event.listen(engine, "begin", _begin_sqlite)
@@ -76,6 +81,7 @@ def _postgresql_engine(url: str, wait_s: float) -> Engine:
     engine = sqlalchemy.create_engine(
         url,
         connect_args=arguments,
+        json_serializer=serialized,
         hide_parameters=True,  # errors are logged, and parameters are what callers sent
         pool_pre_ping=True,
         pool_size=10,

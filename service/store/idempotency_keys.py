@@ -6,13 +6,21 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, delete, false, func, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import CursorResult, Update, delete, false, func, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.dml import UpdateBase
 
 from service.errors import StillRunning
-from service.store.tables import IdempotencyRow
+from service.store.prepared import first_row
+from service.store.tables import IdempotencyRow, Table
+
+_KEYS = Table.metadata.tables[IdempotencyRow.__tablename__]
+_CLAIM = {
+    "sqlite": sqlite.insert(_KEYS).on_conflict_do_nothing().returning(_KEYS.c.key),
+    "postgresql": postgresql.insert(_KEYS).on_conflict_do_nothing().returning(_KEYS.c.key),
+}
+_READ = "fingerprint", "token", "leased_until", "status", "location"
+"""The columns that decide whether a key is free."""
 
 
 class IdempotencyKeys:
@@ -20,7 +28,8 @@ class IdempotencyKeys:
         self._session = session
 
     def find(self, key: str) -> IdempotencyRow | None:
-        return self._session.get(IdempotencyRow, key)
+        """The key as it is now, whatever this transaction has read of it before."""
+        return self._session.get(IdempotencyRow, key, populate_existing=True)
 
     def purge(self, before: datetime, now: datetime) -> None:
         """Delete keys that were claimed before `before`. Those that are held stay."""
@@ -28,32 +37,38 @@ class IdempotencyKeys:
         old = (IdempotencyRow.claimed_at < before) & ~func.coalesce(is_held, false())
         self._session.execute(delete(IdempotencyRow).where(old))
 
-    def claim(self, row: IdempotencyRow) -> None:
-        """Insert a claim. Of requests that claim at the same moment, the primary key lets one win
-        and the others raise StillRunning."""
-        self._session.add(row)
-        try:
-            self._session.flush()
-        except IntegrityError:
-            raise StillRunning from None
+    def claim(self, row: IdempotencyRow) -> bool:
+        """Insert a claim, unless the key has one; returns whether it did. Of requests that claim at
+        the same moment, the primary key lets one win."""
+        values = {column.key: getattr(row, column.key) for column in _KEYS.columns}
+        insert = _CLAIM[self._session.get_bind().dialect.name]
+        return first_row(self._session, insert, values) is not None
 
     def renew(self, tokens: Sequence[str], until: datetime) -> None:
         """Extend the leases of these claims."""
         held = IdempotencyRow.token.in_(tokens) & IdempotencyRow.status.is_(None)
         self._session.execute(update(IdempotencyRow).where(held).values(leased_until=until))
 
-    def take_over(self, key: str, token: str, by: str, now: datetime, until: datetime) -> None:
-        """Claim a key whose claim is over, or whose answer is gone."""
-        claim = {"token": by, "claimed_at": now, "leased_until": until}
+    def take_over(self, row: IdempotencyRow, token: str, now: datetime, until: datetime) -> bool:
+        """Claim a key whose claim is over, or whose answer is gone; returns whether it did. It does
+        not where the key is no longer as it was read in `row`: PostgreSQL lets a statement wait for
+        a transaction that changes the row, and then asks the row anew."""
+        as_read = [
+            getattr(IdempotencyRow, name).is_not_distinct_from(getattr(row, name)) for name in _READ
+        ]
+        claim = {"token": token, "claimed_at": now, "leased_until": until}
         unanswered = {"status": None, "location": None, "document": None}
-        self._execute_on_claim(self._update(key, token).values(**claim, **unanswered))
+        statement = update(IdempotencyRow).where(IdempotencyRow.key == row.key, *as_read)
+        return self._change(statement.values(**claim, **unanswered))
 
     def finish(
         self, key: str, token: str, status: int, location: str, document: dict[str, Any] | None
     ) -> None:
-        self._execute_on_claim(
-            self._update(key, token).values(status=status, location=location, document=document)
-        )
+        """Store the answer with the key. Raises StillRunning where another has taken it over."""
+        mine = IdempotencyRow.key == key, IdempotencyRow.token == token
+        answer = {"status": status, "location": location, "document": document}
+        if not self._change(update(IdempotencyRow).where(*mine).values(**answer)):
+            raise StillRunning
 
     def release(self, tokens: Sequence[str]) -> None:
         """Delete claims, unless they are answered: a request that lost the database while it
@@ -61,13 +76,8 @@ class IdempotencyKeys:
         unanswered = IdempotencyRow.token.in_(tokens) & IdempotencyRow.status.is_(None)
         self._session.execute(delete(IdempotencyRow).where(unanswered))
 
-    def _update(self, key: str, token: str) -> Any:
-        return update(IdempotencyRow).where(
-            IdempotencyRow.key == key, IdempotencyRow.token == token
-        )
-
-    def _execute_on_claim(self, statement: UpdateBase) -> None:
-        """Raises StillRunning where another process has taken the claim over."""
-        result = self._session.execute(statement)
-        if not isinstance(result, CursorResult) or result.rowcount != 1:
-            raise StillRunning
+    def _change(self, statement: Update) -> bool:
+        """Whether the statement has changed a row."""
+        unseen = {"synchronize_session": False}  # every `find` reads the row anew
+        result = self._session.execute(statement, execution_options=unseen)
+        return isinstance(result, CursorResult) and result.rowcount == 1

@@ -9,7 +9,7 @@ from sqlalchemy import CursorResult, RowMapping, Select, func, select, update
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
-from service.store.quota import require_room_for
+from service.store.quota import count_stored, size_of
 from service.store.tables import ProfileRow, ProfileVersionRow
 
 
@@ -23,9 +23,11 @@ class Profiles:
 
     def add_version(self, row: ProfileVersionRow) -> None:
         """Store a version. The profile's revision grows, because the profile lists its versions.
-        Raises StorageFull where it is a tenant's own that may store no more."""
+        One of a tenant's own counts for what the tenant stores, and one that all share for
+        nobody."""
         if row.tenant is not None:
-            require_room_for(self._session, row.tenant, 1)
+            row.stored_bytes = size_of(row.content, row.calibration, row.learnt, row.posterior)
+            count_stored(self._session, row.tenant, row.stored_bytes)
         self._session.add(row)
         self._session.flush()
         self._session.execute(

@@ -1,46 +1,106 @@
-"""How much a tenant may store."""
+"""How many bytes a tenant may store.
+
+Every transaction adds up what it stores and removes, and changes the count of the tenant in one
+statement, just before it commits: nothing is counted anew, and others of the tenant wait for that
+moment only. A row says how much it was counted for, so that whoever removes it gives that back.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import func, literal, select
+import json
+from collections import Counter
+from typing import Any
+
+from sqlalchemy import BigInteger, String, bindparam, case, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from service.errors import StorageFull
-from service.store.tables import (
-    MAX_STORED,
-    TENANT,
-    BenchmarkRow,
-    PredictionRow,
-    ProfileVersionRow,
-    RecommendationRow,
-    ReportRow,
-    SweepRow,
-)
+from service.store.encoded_document import EncodedDocument
+from service.store.prepared import execute, first_row
+from service.store.tables import MAX_STORED, STORED, Table, TenantStorageRow
 
-_COUNTED = (PredictionRow, RecommendationRow, ReportRow, BenchmarkRow)
+Part = bytes | str | dict[str, Any] | EncodedDocument
+"""A text or a document of a row."""
+ROW_BYTES = 512
+"""Bytes of a row besides its documents: its other columns and its entries in indexes."""
+SWEEP_ITEM_BYTES = 2048
+"""Bytes of an item of a sweep with its result, which takes half of this. Every item counts from the
+beginning, so that a sweep never runs into the limit on its way."""
 
-
-def require_room(session: Session, added: int) -> None:
-    """Raises StorageFull where the session's tenant may not store so many rows more. Of a sweep
-    every item counts, from the beginning, since each will have a result."""
-    require_room_for(session, session.info.get(TENANT), added)
+_NO_LIMIT = 2**63 - 1  # the largest that the column holds
+_NOBODY = ""
+"""The name under which is counted what no tenant owns; no tenant has it."""
+_TABLE = Table.metadata.tables[TenantStorageRow.__tablename__]
 
 
-def require_room_for(session: Session, tenant: str | None, added: int) -> None:
-    """The same of a tenant for which somebody else may store them."""
+def size_of(*parts: Part | None) -> int:
+    """Bytes of a row with these texts and documents."""
+    return ROW_BYTES + sum(map(_bytes_of, parts))
+
+
+def _bytes_of(part: Part | None) -> int:
+    if part is None:
+        return 0
+    if isinstance(part, EncodedDocument):
+        return len(part.text)
+    if isinstance(part, dict):
+        return len(json.dumps(part))  # which is ASCII, as in the database
+    return len(part.encode() if isinstance(part, str) else part)
+
+
+def count_stored(session: Session, tenant: str | None, change: int) -> None:
+    """Count what this transaction stores for a tenant, or removes where the change is negative."""
+    changes: Counter[str] = session.info.setdefault(STORED, Counter())
+    changes[tenant or _NOBODY] += change
+
+
+def settle(session: Session) -> None:
+    """Change the counts of the tenants for which this transaction has stored or removed something.
+    Raises StorageFull where one would have more than it may."""
+    changes: Counter[str] = session.info.pop(STORED, Counter())
     limit = session.info.get(MAX_STORED)
-    if limit is not None and _count(session, tenant, limit) + added > limit:
-        raise StorageFull(limit)
+    for tenant, change in sorted(changes.items()):  # in one order, so that no two wait in a circle
+        if change > 0:
+            _add(session, tenant, change, limit)
+        elif change < 0:
+            execute(session, _GIVE_BACK, {"of": tenant, "removed": -change})
 
 
-def _count(session: Session, tenant: str | None, enough: int) -> int:
-    """How many rows the tenant has; of none of the tables more than `enough` are counted. Versions
-    of the profile that all share count for nobody."""
-    items = select(func.coalesce(func.sum(SweepRow.total), 0))
-    total = session.scalars(items.where(SweepRow.tenant.is_not_distinct_from(tenant))).one()
-    counted = _COUNTED if tenant is None else (*_COUNTED, ProfileVersionRow)
-    for row in counted:
-        mine = row.tenant.is_not_distinct_from(tenant)
-        some = select(literal(1)).select_from(row).where(mine).limit(enough).subquery()
-        total += session.scalars(select(func.count()).select_from(some)).one()
-    return total
+def stored_bytes(session: Session, tenant: str | None) -> int:
+    """How much a tenant has stored."""
+    found = first_row(session, _STORED, {"of": tenant or _NOBODY})
+    return 0 if found is None else found.bytes
+
+
+def _add(session: Session, tenant: str, added: int, limit: int | None) -> None:
+    most = _NO_LIMIT if limit is None else limit
+    if added <= most:
+        dialect = session.get_bind().dialect.name
+        values = {"tenant": tenant, "bytes": added, "most": most - added}
+        if first_row(session, _ADD[dialect], values) is not None:
+            return
+    raise StorageFull(used=stored_bytes(session, tenant), added=added, limit=most)
+
+
+def _adding(insert: Any) -> Any:
+    """Adds to the count of a tenant, which it begins where there is none. Returns no row, and
+    changes nothing, where there was more than `most` before."""
+    return insert.on_conflict_do_update(
+        index_elements=[_TABLE.c.tenant],
+        set_={"bytes": _TABLE.c.bytes + insert.excluded.bytes},
+        where=_TABLE.c.bytes <= bindparam("most", type_=BigInteger()),
+    ).returning(_TABLE.c.bytes)
+
+
+# Made once, since making a statement takes longer than executing it.
+
+_ADD = {"sqlite": _adding(sqlite.insert(_TABLE)), "postgresql": _adding(postgresql.insert(_TABLE))}
+_OF = _TABLE.c.tenant == bindparam("of", type_=String())
+_REMOVED = bindparam("removed", type_=BigInteger())
+_STORED = select(_TABLE.c.bytes).where(_OF)
+_GIVE_BACK = (
+    update(_TABLE)
+    .where(_OF)
+    .values(bytes=case((_TABLE.c.bytes > _REMOVED, _TABLE.c.bytes - _REMOVED), else_=0))
+)

@@ -27,6 +27,7 @@ from service.metrics import count_report
 from service.own_profile import OWN, OWN_PREFIX, is_own
 from service.store.arrivals import Arrivals, RowValues
 from service.store.prepared import execute, first_row
+from service.store.quota import count_stored
 from service.store.tables import SEEN, TENANT, ReportRow, Table
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
@@ -61,6 +62,10 @@ _IN_SAME_WORDS = (
 _INSERT = insert(Table.metadata.tables[ReportRow.__tablename__])
 _IDS_PER_QUERY = 10_000  # databases bind no more than 32,766 to 65,535 parameters
 _ROWS_PER_FETCH = 1000
+_LONG_SUBMISSION = 64 * 2**10
+"""Bytes of a submission beyond which it goes when its report is withdrawn: only training logs
+are so long, and their tenant has no other way to make room. Figures and words of the report, which
+are in its document, stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +173,16 @@ class Reports:
     def get_for_update(self, id_: str) -> ReportRow:
         """The report, locked: nobody else changes it before this transaction ends."""
         return self._get(id_, with_for_update=True)
+
+    def withdraw(self, report: ReportRow, at: datetime) -> None:
+        """Mark a report as withdrawn, and drop its submission where that is long."""
+        report.withdrawn_at = at
+        size = len(report.submission.encode())
+        if size > _LONG_SUBMISSION:
+            freed = min(size, report.stored_bytes)
+            report.submission = ""
+            report.stored_bytes -= freed
+            count_stored(self._session, report.tenant, -freed)
 
     def first_of_log(self, log_hash: str) -> ReportRow | None:
         """The first report of a training log that this tenant sent and has not withdrawn."""

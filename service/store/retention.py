@@ -10,6 +10,7 @@ from sqlalchemy import delete, exists, select, text
 from sqlalchemy.orm import Session
 
 from service.store.answers import AnswerKind
+from service.store.quota import count_stored
 from service.store.tables import (
     AnswerTextRow,
     PredictionRow,
@@ -41,11 +42,14 @@ class Retention:
         answers."""
         row = _ROWS[kind]
         is_reported = exists().where(_REFERENCES[kind] == row.id)
-        old = select(row.id, row.text_key).where(row.created_at < before, ~is_reported)
+        columns = row.id, row.text_key, row.tenant, row.stored_bytes
+        old = select(*columns).where(row.created_at < before, ~is_reported)
         if tenant is not None:
             old = old.where(row.tenant == tenant)
         found = self._session.execute(old.order_by(row.created_at).limit(limit)).all()
         self._session.execute(delete(row).where(row.id.in_([one.id for one in found])))
+        for one in found:
+            count_stored(self._session, one.tenant, -one.stored_bytes)
         self._drop_texts([one.text_key for one in found if one.text_key is not None])
         return len(found)
 
@@ -60,9 +64,12 @@ class Retention:
     def drop_sweep(self, id_: str, before: datetime) -> bool:
         """Delete a sweep with its items, unless it is gone or somebody has tried it again
         meanwhile; returns whether it did."""
-        ended = select(SweepRow.id).where(SweepRow.id == id_, SweepRow.finished_at < before)
-        if self._session.scalars(ended.with_for_update()).first() is None:
+        columns = SweepRow.tenant, SweepRow.stored_bytes
+        ended = select(*columns).where(SweepRow.id == id_, SweepRow.finished_at < before)
+        found = self._session.execute(ended.with_for_update()).first()
+        if found is None:
             return False
+        count_stored(self._session, found.tenant, -found.stored_bytes)
         self._session.execute(delete(SweepItemRow).where(SweepItemRow.sweep_id == id_))
         self._session.execute(delete(SweepRow).where(SweepRow.id == id_))
         return True

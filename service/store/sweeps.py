@@ -6,7 +6,7 @@ transactions wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -26,8 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
-from service.store.quota import require_room
-from service.store.tables import SweepItemRow, SweepRow
+from service.store.quota import SWEEP_ITEM_BYTES, count_stored, size_of
+from service.store.tables import TENANT, SweepItemRow, SweepRow
 
 _WAITS = SweepItemRow.outcome.is_(None)
 
@@ -48,7 +48,9 @@ class Sweeps:
 
     def add(self, sweep: SweepRow) -> None:
         """Store a sweep, all of whose items wait."""
-        require_room(self._session, sweep.total)
+        items_bytes = sweep.total * SWEEP_ITEM_BYTES
+        sweep.stored_bytes = items_bytes + size_of(sweep.request, sweep.names)
+        count_stored(self._session, self._session.info.get(TENANT), sweep.stored_bytes)
         self._session.add(sweep)
         self._session.flush()
         items = [
@@ -91,6 +93,12 @@ class Sweeps:
             query = query.where(_WAITS if outcome == "waiting" else SweepItemRow.outcome == outcome)
         return self._session.scalars(query.order_by(SweepItemRow.position).limit(limit)).all()
 
+    def progress(self, ids: Collection[str]) -> dict[str, tuple[int, int]]:
+        """How many events each of these sweeps has, and how many items wait. Sweeps that are not
+        there are left out."""
+        query = select(SweepRow.id, SweepRow.events, SweepRow.waiting).where(SweepRow.id.in_(ids))
+        return {id_: (events, waiting) for id_, events, waiting in self._session.execute(query)}
+
     def told_after(self, id_: str, event: int, limit: int) -> Sequence[SweepItemRow]:
         """The items whose results the events after this one tell, in the order of the events."""
         query = select(SweepItemRow).where(SweepItemRow.sweep_id == id_, SweepItemRow.event > event)
@@ -99,6 +107,7 @@ class Sweeps:
     def remove(self, id_: str) -> None:
         """Remove a sweep and its items. Results that come later find nothing to be stored in."""
         sweep = self._lock(id_)
+        count_stored(self._session, sweep.tenant, -sweep.stored_bytes)
         self._session.execute(delete(SweepItemRow).where(SweepItemRow.sweep_id == id_))
         self._session.delete(sweep)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     DateTime,
     Dialect,
     Double,
@@ -55,9 +56,11 @@ class Table(DeclarativeBase):
     }
 
 
-TENANT, SEEN, KEY_ID, MAX_STORED = "tenant", "seen", "key_id", "max_stored"
+TENANT, SEEN, KEY_ID = "tenant", "seen", "key_id"
+MAX_STORED, STORED = "max_stored", "stored"
 """Keys of a session's `info`: the tenant whose rows the session makes, the tenant whose rows it
-sees (None: it sees all), the API key for which it works, and how many rows a tenant may have."""
+sees (None: it sees all), the API key for which it works, how many bytes a tenant may store, and how
+many more each tenant has stored in the transaction (service.store.quota)."""
 
 
 class Owned:
@@ -65,6 +68,13 @@ class Owned:
     keys. A store of a tenant (service.store) sees and makes only that tenant's rows."""
 
     tenant: Mapped[str | None] = mapped_column()
+
+
+class Counted:
+    """Rows that count for what their tenant may store (service.store.quota). Those of a release
+    that did not count have 0."""
+
+    stored_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 class OwnedOrShared:
@@ -104,7 +114,7 @@ class ProfileRow(OwnedOrShared, Table):
     policy: Mapped[dict[str, Any]]
 
 
-class ProfileVersionRow(OwnedOrShared, Table):
+class ProfileVersionRow(OwnedOrShared, Counted, Table):
     """A version of a profile, which is never changed. `origin` is "shipped" or "calibrated".
     `content_hash` shows whether a release ships another content. `learnt` says which reports the
     version rests on. `posterior` (models.calibration.posterior) is loaded by calibrations only; a
@@ -141,7 +151,7 @@ class AnswerTextRow(Table):
     gzip: Mapped[bytes]
 
 
-class PredictionRow(Owned, Table):
+class PredictionRow(Owned, Counted, Table):
     """A prediction as it was answered: `text_key` names its text, save for answers that an earlier
     release stored, which have their `document` and `brief` here."""
 
@@ -157,7 +167,7 @@ class PredictionRow(Owned, Table):
     document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
-class RecommendationRow(Owned, Table):
+class RecommendationRow(Owned, Counted, Table):
     """A recommendation as it was answered: `text_key` names its text, save for answers that an
     earlier release stored, which have their `document` and `brief` here."""
 
@@ -173,12 +183,12 @@ class RecommendationRow(Owned, Table):
     document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
-class ReportRow(Owned, Table):
-    """A report. `submission` is the text as it was received, loaded only on request. `residual` is
-    the log of measured over predicted step time. A report with a `withdrawn_at` is kept but counts
-    nowhere. `run_hash` is the hash of question and layout, which all reports of the same run share;
-    `log_hash` that of a training log with its run; `words_hash` that of the run with its
-    submission."""
+class ReportRow(Owned, Counted, Table):
+    """A report. `submission` is the text as it was received, loaded only on request; of a withdrawn
+    report it is empty where it was long. `residual` is the log of measured over predicted step
+    time. A report with a `withdrawn_at` is kept but counts nowhere. `run_hash` is the hash of
+    question and layout, which all reports of the same run share; `log_hash` that of a training log
+    with its run; `words_hash` that of the run with its submission."""
 
     __tablename__ = "reports"
     __table_args__ = (
@@ -225,7 +235,7 @@ class ReportRow(Owned, Table):
     document: Mapped[dict[str, Any]]
 
 
-class BenchmarkRow(Owned, Table):
+class BenchmarkRow(Owned, Counted, Table):
     """A micro-benchmark. `submission` is the text as it was received, loaded only on request."""
 
     __tablename__ = "benchmarks"
@@ -240,7 +250,7 @@ class BenchmarkRow(Owned, Table):
     document: Mapped[dict[str, Any]]
 
 
-class SweepRow(Owned, Table):
+class SweepRow(Owned, Counted, Table):
     """A sweep: the answers to every combination of what its `request` lists. `names` says how to
     call each of what is listed. `sees_all` is whether its caller sees what belongs to other
     tenants. Of its `total` items so many are still `waiting`. `events` is the number of times that
@@ -335,6 +345,15 @@ class IdempotencyRow(Table):
     status: Mapped[int | None]
     location: Mapped[str | None]
     document: Mapped[dict[str, Any] | None]
+
+
+class TenantStorageRow(Table):
+    """How many bytes a tenant has stored; under the empty name what no tenant owns."""
+
+    __tablename__ = "tenant_storage"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    bytes: Mapped[int] = mapped_column(BigInteger)
 
 
 class WriteCheckRow(Table):

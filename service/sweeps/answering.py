@@ -15,6 +15,7 @@ from service.ask.recommendations import Recommendations
 from service.errors import ServiceError
 from service.field_violations import violations_of
 from service.schemas.recommendation import CandidateAnswer, RecommendationRequest
+from service.schemas.stored import read_stored
 from service.schemas.sweep import ItemOutcome, ItemProblem, SweptLayout
 from service.store import Store
 from service.web.problems import type_of
@@ -40,7 +41,7 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
     "waiting" where it has to be asked again, as when the database does not answer.
     """
     try:
-        request = RecommendationRequest.model_validate(question)
+        request = read_stored(RecommendationRequest, question)
         found = Recommendations(store, Evidence(store)).find(request)
     except Infeasible as error:
         return _problem("infeasible", error)

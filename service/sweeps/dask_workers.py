@@ -3,7 +3,8 @@ it reads the one of the database."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +31,25 @@ class DaskWorkers:
 
     def slots(self) -> int:
         client = self._connected()
-        threads = sum(client.nthreads().values())
+        try:
+            # client.nthreads() would wait for a scheduler that stands still as long as it does.
+            threads_of = client.sync(client.scheduler.ncores, callback_timeout=_CONNECT_S)
+        except (OSError, TimeoutError) as error:
+            raise self._gone(error) from None
+        threads = sum(threads_of.values())
         if threads == 0:
             raise WorkersGone(f"the Dask scheduler at {self._scheduler} has no workers")
         return _UNDER_WAY * threads
 
     def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
         executor = self._connected().get_executor(pure=False)
-        return executor.submit(_answer_on_worker, store.tenant, store.sees_all, question)
+        future = executor.submit(_answer_on_worker, store.tenant, store.sees_all, question)
+        return _translated(future)
 
     def close(self) -> None:
         if self._client is not None:
-            self._client.close(timeout=1)
+            with suppress(OSError, TimeoutError):
+                self._client.close(timeout=1)
             self._client = None
 
     def _connected(self) -> Client:
@@ -54,8 +62,35 @@ class DaskWorkers:
             try:
                 self._client = Client(self._scheduler, timeout=_CONNECT_S, set_as_default=False)
             except (OSError, TimeoutError) as error:
-                raise WorkersGone(f"no Dask scheduler at {self._scheduler}: {error}") from None
+                raise self._gone(error) from None
         return self._client
+
+    def _gone(self, error: OSError | TimeoutError) -> WorkersGone:
+        return WorkersGone(f"no Dask scheduler at {self._scheduler} answers: {error!r}")
+
+
+def _translated(asked: Future[ItemAnswer]) -> Future[ItemAnswer]:
+    """The same answer, with WorkersGone for what a worker raises. `answer_item` raises nothing, so
+    that it was the worker that could not import or call it, which is the same for every item. Where
+    a worker or the scheduler is lost, that may be the doing of the item, and is left as it is."""
+    from distributed import KilledWorker
+
+    answered: Future[ItemAnswer] = Future()
+
+    def settle(done: Future[ItemAnswer]) -> None:
+        try:
+            answered.set_result(done.result())
+        except (KilledWorker, OSError, TimeoutError, CancelledError) as error:
+            answered.set_exception(error)
+        except Exception as error:  # noqa: BLE001  whatever the worker raised
+            reason = (
+                "the Dask cluster cannot run the code of the service, as where it has another"
+                f" release or other settings: {error!r}"
+            )
+            answered.set_exception(WorkersGone(reason[:500]))
+
+    asked.add_done_callback(settle)
+    return answered
 
 
 def _answer_on_worker(tenant: str | None, sees_all: bool, question: dict[str, Any]) -> ItemAnswer:

@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 _WAIT_S = 0.5  # for a result, before looking whether to stop
 _LOOK_S = 1.0  # how often to look for items, unless a sweep is created in this process
 _PAUSE_S = 5.0  # before trying again what failed
+_MOST_PAUSE_S = 60.0  # to which pauses double while workers cannot compute
+_STOP_S = 2.0
+"""How long a stop waits for the turn to end, and for the workers to close: a scheduler that does
+not answer may hold both, and the leases are given back all the same."""
 _MAX_ATTEMPTS = 4
 _WORKER_ENDED = (
     f"the process that computed it ended {_MAX_ATTEMPTS} times, as one that needs too much memory"
@@ -51,6 +55,11 @@ class SweepRunner:
         self._lease = new_id()
         self._running: dict[Future[ItemAnswer], LeasedItem] = {}
         self._renewed = time.monotonic()
+        self._pause_s = 0.0
+        """The last pause, since when no worker has answered an item."""
+        self._resumes_at = 0.0
+        self.waits_for: str | None = None
+        """Why no items are leased, or None where they are."""
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweeps", daemon=True)
@@ -66,8 +75,10 @@ class SweepRunner:
         """Gives back what is under way, so that others may compute it at once."""
         self._stopping.set()
         self._woken.set()
-        self._thread.join()
-        self._workers.close()
+        self._thread.join(_STOP_S)
+        closing = threading.Thread(target=self._workers.close, name="close workers", daemon=True)
+        closing.start()
+        closing.join(_STOP_S)
         if self._running:
             with suppress(ServiceError), self._store.writing(after_closing=True) as rows:
                 rows.sweeps.release(self._lease, [*self._running.values()], counts=False)
@@ -81,9 +92,6 @@ class SweepRunner:
             except Stopping:
                 return
             except ServiceError:  # the database does not answer, which the store has logged
-                self._stopping.wait(_PAUSE_S)
-            except WorkersGone as error:
-                log.warning("sweeps wait for workers", extra={"reason": str(error)})
                 self._stopping.wait(_PAUSE_S)
             except Exception:
                 log.exception("sweeps are not computed")
@@ -102,7 +110,11 @@ class SweepRunner:
             del self._running[future]
         if self._running and time.monotonic() - self._renewed >= self._beat_s:
             self._renew()
-        self._fill()
+        if time.monotonic() >= self._resumes_at:
+            try:
+                self._fill()
+            except WorkersGone as error:
+                self._pause(error)
         if self._running:
             wait(self._running, timeout=_WAIT_S, return_when=FIRST_COMPLETED)
         else:
@@ -122,8 +134,25 @@ class SweepRunner:
         with self._store.writing() as rows:
             now = rows.now()
             leased = rows.sweeps.lease(self._lease, now, now + self._length, room)
+        self.waits_for = None
         for item in leased:
-            self._begin(item)
+            try:
+                self._begin(item)
+            except WorkersGone as error:
+                self._give_back([item], counts=False)
+                self._pause(error)
+
+    def _pause(self, error: WorkersGone) -> None:
+        """Lease nothing for a while, which is twice as long each time until an item is answered.
+        Workers that refuse every item at once would otherwise use up its attempts within
+        seconds."""
+        if time.monotonic() < self._resumes_at:
+            return
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S) or _PAUSE_S
+        self._resumes_at = time.monotonic() + self._pause_s
+        self.waits_for = str(error)
+        reason = {"reason": self.waits_for, "tried_again_in_s": self._pause_s}
+        log.warning("sweeps wait for workers", extra=reason)
 
     def _begin(self, item: LeasedItem) -> None:
         if item.attempts > _MAX_ATTEMPTS:
@@ -142,10 +171,15 @@ class SweepRunner:
         has to wait."""
         try:
             answer = future.result()
+        except WorkersGone as error:
+            self._give_back([item], counts=False)
+            self._pause(error)
+            return
         except (Exception, CancelledError) as error:  # noqa: BLE001  whatever a lost worker raises
             log.warning("the worker of an item is lost", extra={"reason": repr(error)[:500]})
             self._give_back([item], counts=True)
             return
+        self._pause_s = 0.0
         if answer.outcome == "waiting":
             log.warning("an item of a sweep waits", extra={"reason": answer.result["detail"]})
             self._give_back([item], counts=False)

@@ -11,6 +11,7 @@ from service.learning.report_table import csv_line
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import ProfileUsed
+from service.schemas.stored import read_stored
 from service.schemas.sweep import (
     Combination,
     ItemOutcome,
@@ -32,14 +33,21 @@ _ROWS_PER_QUERY = 500
 
 
 class Sweeps:
-    """`wake` tells the runner of this process that there is something to do."""
+    """`wake` tells the runner of this process that there is something to do. `waits_for` says why
+    it does nothing, if so."""
 
-    def __init__(self, store: Store, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        wake: Callable[[], None],
+        waits_for: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._store = store
         self._wake = wake
+        self._waits_for = waits_for
 
     def of(self, store: Store) -> Sweeps:
-        return Sweeps(store, self._wake)
+        return Sweeps(store, self._wake, self._waits_for)
 
     def prepare(self, request: SweepRequest) -> SaveRows:
         with self._store.reading() as rows:
@@ -60,7 +68,10 @@ class Sweeps:
 
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:
-            return _details(rows, rows.sweeps.get(id_))
+            document = _details(rows, rows.sweeps.get(id_))
+        if document["state"] == "running":
+            document["waits_for"] = self._waits_for()
+        return document
 
     def page(self, query: CatalogQuery) -> dict[str, Any]:
         before = None if query.cursor is None else read_cursor("sweeps", query.cursor)
@@ -129,7 +140,8 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
     cluster = sweep.names["clusters"][indices["cluster"]]
     workload = sweep.request["workloads"][indices["workload"]]
     is_ok = row.outcome == "ok"
-    return SweepItem.model_validate(
+    return read_stored(
+        SweepItem,
         {
             "position": row.position,
             "combination": Combination(**indices),
@@ -142,7 +154,7 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
             "outcome": row.outcome or "waiting",
             "recommended": row.result if is_ok else None,
             "problem": None if is_ok else row.result,
-        }
+        },
     ).model_dump(mode="json")
 
 
@@ -153,9 +165,7 @@ def progress_document(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
 
 def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
     progress = progress_document(rows, sweep)
-    return SweepDetails.model_validate({**progress, "request": sweep.request}).model_dump(
-        mode="json"
-    )
+    return read_stored(SweepDetails, {**progress, "request": sweep.request}).model_dump(mode="json")
 
 
 def _answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:

@@ -13,7 +13,8 @@ _NICENESS = 15  # so that a busy machine leaves sweeps little while others ask
 
 
 class WorkersGone(Exception):
-    """The workers cannot be reached now. The message says why."""
+    """The workers cannot be reached now, or cannot compute whatever they are asked. The message
+    says why."""
 
 
 class Workers(Protocol):
@@ -21,8 +22,8 @@ class Workers(Protocol):
         """How many items to have under way. Raises WorkersGone."""
 
     def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
-        """Begins to answer a question as the tenant of the store. The future raises an exception if
-        the worker is lost."""
+        """Begins to answer a question as the tenant of the store. The future raises WorkersGone
+        where the worker cannot compute at all, and another exception if it is lost."""
 
     def close(self) -> None: ...
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
 from email.message import Message
 from functools import lru_cache
 from typing import Any
@@ -15,15 +14,15 @@ from starlette.requests import ClientDisconnect
 
 from models.errors import Invalid
 from service.errors import MalformedBody, NotJson, Refused
-from service.web.json_text import decode_utf8, parse
+from service.web.json_text import parse, parse_body
 from service.web.query_params import names_of, require_known
 
 SMALL = 2**14
 """Bytes. Bodies up to this are parsed where they are received, in less time than a thread takes to
 be asked for it."""
 LARGE = 2**18
-"""Bytes. Of bodies that are larger only `LARGE_AT_ONCE` are parsed at a time."""
-LARGE_AT_ONCE = 2
+"""Bytes. Larger bodies are parsed by the process for texts, since one of these takes up to 50
+ms."""
 _CONTENT_TYPES = 64  # whose meaning is kept
 
 
@@ -58,10 +57,13 @@ class JsonRequest(Request):
         if not body:
             return
         if len(body) <= SMALL:
-            parsed = parse(decode_utf8(body))
+            parsed = parse_body(body, parse)
+        elif len(body) <= LARGE:
+            parsed = await run_in_threadpool(parse_body, body, parse)
         else:
-            async with self.app.state.large_bodies if len(body) > LARGE else nullcontext():
-                parsed = await run_in_threadpool(lambda: parse(decode_utf8(body)))
+            tenant = self.state.caller.tenant
+            texts = self.app.state.texts
+            parsed = await texts.run(self.is_disconnected, tenant, parse_body, body, parse)
         if parsed is None:  # FastAPI would take null for no body at all
             raise Refused([Invalid("", None, "must be an object, not null")])
         self.parsed = self.state.body = parsed

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,10 @@ def decode_utf8(body: bytes) -> str:
         raise MalformedBody(
             f"The body is not UTF-8: byte {error.start} begins no character."
         ) from None
+
+
+def parse_body(body: bytes, parse_text: Callable[[str], Any]) -> Any:
+    return parse_text(decode_utf8(body))
 
 
 def parse(text: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from typing import Any
 
 import structlog
@@ -48,7 +49,38 @@ def json_formatter() -> logging.Formatter:
     )
 
 
+class Seldom(logging.Filter):
+    """Lets lines of some loggers through that have not been logged for a minute, each with how many
+    like it were held back since. What clients do to connections would otherwise fill the log."""
+
+    _EACH_S = 60.0
+    _LOGGERS = ("asyncio", "uvicorn.error", "service.web.idle_connections")
+    _KEPT = 100  # kinds of lines that are remembered, then none is
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        """When a line of this kind was logged, and how many were held back since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name not in self._LOGGERS or record.levelno < logging.WARNING:
+            return True
+        kind = record.name, str(record.msg)
+        now = time.monotonic()
+        logged, held_back = self._seen.get(kind, (-self._EACH_S, 0))
+        if now - logged < self._EACH_S:
+            self._seen[kind] = logged, held_back + 1
+            return False
+        if len(self._seen) >= self._KEPT:
+            self._seen.clear()
+        self._seen[kind] = now, 0
+        if held_back:
+            record.__dict__["held_back"] = held_back
+        return True
+
+
 def configure_logs(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(Seldom())
     handler.setFormatter(json_formatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

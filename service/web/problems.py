@@ -39,6 +39,7 @@ from service.field_violations import (
 )
 from service.json_pointers import location_of
 from service.schemas.layout import LayoutFields
+from service.web.masking import without_keys
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 100
@@ -123,7 +124,8 @@ TYPES: dict[str, ProblemType] = {
     "storage-full": ProblemType(
         "The tenant may store no more",
         409,
-        "`detail` names the limit, and what you and the operator can do. Nothing was stored.",
+        "`detail` says how much is used, the limit, and what you and the operator can do. Nothing"
+        " was stored.",
     ),
     "nothing-to-learn": ProblemType(
         "Nothing to learn",
@@ -151,6 +153,12 @@ TYPES: dict[str, ProblemType] = {
         "Too many requests",
         429,
         "`detail` says how many a key may send a minute, `Retry-After` when it may send the next.",
+    ),
+    "too-many-streams": ProblemType(
+        "Too many event streams",
+        429,
+        "As many are open as a tenant, or a process of the service, may have: `detail` names the"
+        " limit. Close some of yours, and try again after `Retry-After`.",
     ),
     "unsupported-media-type": ProblemType(
         "The body is not JSON in UTF-8", 415, "Send `Content-Type: application/json`."
@@ -219,6 +227,7 @@ _NAME_OF_EXCEPTION: dict[type[Exception], str] = {
     errors.WorkerKilled: "overloaded",
     errors.StillCompiling: "overloaded",
     errors.TooManyRequests: "too-many-requests",
+    errors.TooManyStreams: "too-many-streams",
     errors.StorageFull: "storage-full",
     errors.ClientGone: "client-gone",
     errors.Refused: "invalid",
@@ -243,8 +252,8 @@ def problem_response(
         "type": f"/problems/{name}",
         "title": kind.title,
         "status": kind.status,
-        "detail": truncate(detail, MAX_RULE_CHARACTERS),
-        "instance": truncate(scope["path"], MAX_VALUE_CHARACTERS),
+        "detail": truncate(without_keys(detail), MAX_RULE_CHARACTERS),
+        "instance": truncate(without_keys(scope["path"]), MAX_VALUE_CHARACTERS),
         "request_id": scope["state"].get("request_id"),
         **members,
     }
@@ -267,7 +276,7 @@ def service_error_response(scope: Scope, error: errors.ServiceError) -> JSONResp
 
 def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
     """When to try again, the challenge of RFC 6750 §3, or which header the answer depends on."""
-    if TYPES[name].status == 503 or name == "still-running":
+    if TYPES[name].status == 503 or name in ("still-running", "too-many-streams"):
         return {"Retry-After": str(RETRY_AFTER_S)}
     if isinstance(error, errors.TooManyRequests):
         return {"Retry-After": str(math.ceil(error.wait_s))}

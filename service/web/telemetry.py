@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.identifiers import new_id
 from service.metrics import REQUEST_SECONDS
+from service.web.masking import names_of_query, without_keys
 from service.web.problems import internal_error_response
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Telemetry:
             return
         request_id = _request_id(Headers(scope=scope))
         scope.setdefault("state", {})["request_id"] = request_id
+        _mask_span(scope)
         structlog.contextvars.clear_contextvars()
         with structlog.contextvars.bound_contextvars(
             request_id=request_id, client=_client_address(scope), **_trace_ids(scope)
@@ -69,13 +71,22 @@ class Telemetry:
             _record(scope, status, time.perf_counter() - began)
 
 
+def _mask_span(scope: Scope) -> None:
+    """Writes over what FastAPI has put into the span of the request: the address as it came."""
+    span = trace.get_current_span()
+    if span.is_recording():
+        span.set_attribute("url.path", without_keys(scope["path"]))
+        if scope["query_string"]:
+            span.set_attribute("url.query", names_of_query(scope["query_string"].decode("latin-1")))
+
+
 def _record(scope: Scope, status: int, seconds: float) -> None:
     method = scope["method"] if scope["method"] in _METHODS else "other"
     route = getattr(scope.get("route"), "path_format", _NO_ROUTE)
     REQUEST_SECONDS.labels(method, route, str(status)).observe(seconds)
     outcome = {
         "method": scope["method"],
-        "path": scope["path"],
+        "path": without_keys(scope["path"]),
         "status": status,
         "duration_ms": round(1000 * seconds, 1),
     }

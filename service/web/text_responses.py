@@ -35,9 +35,11 @@ def text_response(
     return Response(text.compressed, status, headers, _JSON)
 
 
-def immutable_text_response(request: Request, text: AnswerText, form: Form = WHOLE) -> Response:
+def immutable_text_response(
+    request: Request, text: AnswerText, form: Form = WHOLE, etag: str | None = None
+) -> Response:
     """A response with a form of an answer, which never changes, so that its address serves as its
-    ETag; or 304 where the client has it."""
-    etag = address_etag(request, form)
+    ETag where none is given; or 304 where the client has it."""
+    etag = etag or address_etag(request, form)
     seen = not_modified_response(request, etag, form.headers)
     return seen or text_response(request, text, form, headers={"ETag": etag})

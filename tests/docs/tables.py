@@ -203,8 +203,8 @@ def rule_meaning(rule: Rule) -> str:
 
 
 def rules() -> str:
-    rows = [(f"`{rule.name}`", f"`{rule.field}`", rule_meaning(rule)) for rule in RULES]
-    return _table(("rule", "field", "what it asks"), rows)
+    rows = [(f"`{rule.name}`", f"`{rule.field}`", rule.kind, rule_meaning(rule)) for rule in RULES]
+    return _table(("rule", "field", "of the", "what it asks"), rows)
 
 
 def complexity_terms() -> str:

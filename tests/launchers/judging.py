@@ -38,6 +38,7 @@ _FILLED: Mapping[str, Mapping[str, Any]] = {
         "--save-interval": 100,
         "--load": "checkpoints",
         "--rotary-base": 500000,
+        "--norm-epsilon": 1e-5,
         "--moe-aux-loss-coeff": 0.01,
         "--dsa-indexer-loss-coeff": 0.01,
     },

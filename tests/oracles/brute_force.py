@@ -38,6 +38,7 @@ from models.spec.recompute import RECOMPUTE
 
 _OF_POLICY = (
     "layers_divide", "partition_offered", "schedule_shape", "schedule_offered",
+    "virtual_stages_offered", "virtual_stages_searched", "sharding_searched",
     "balancing_needs_all_forwards_first", "sharding_shape", "sharding_offered", "reshard_offered",
     "recompute_offered", "modules_offered", "modules_exist", "recompute_layers_offered",
     "offload_offered", "offload_in_pipeline", "sharding_in_pipeline", "sharding_beside_experts",

@@ -31,6 +31,7 @@ from models.spec.recompute import FULL, NONE, policy_code
 
 _DEGREE_RULES = (
     "degrees_offered",
+    "degrees_searched",
     "tensor_divides_heads",
     "tensor_divides_widths",
     "whole_blocks",
@@ -46,6 +47,7 @@ _DEGREE_RULES = (
 _SHARDING_RULES = (
     "sharding_shape",
     "sharding_offered",
+    "sharding_searched",
     "sharding_in_pipeline",
     "sharding_in_context",
     "sharding_axes_need_zero_3",

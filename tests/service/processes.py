@@ -88,14 +88,15 @@ def starting(
     database_url: str,
     *,
     command: tuple[str, ...] = COMMAND,
+    folder: Path = ROOT,
     **settings: object,
 ) -> Iterator[Service]:
-    """A service that starts, and may refuse to."""
+    """A service that starts, and may refuse to. `folder` has its code."""
     variables = {f"SHARDWRIGHT_{name.upper()}": str(value) for name, value in settings.items()}
     environment = {**os.environ, "SHARDWRIGHT_DATABASE_URL": database_url, **variables}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True
+            command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True
         )
         try:
             yield Service(process, log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -63,6 +64,21 @@ def test_a_key_is_refused_once_it_has_expired(store: Store, at) -> None:
     with pytest.raises(Unauthenticated, match="expired on"):
         tenant_of(store, key)
     assert tenant_of(store, unending) == "a"
+
+
+@pytest.mark.parametrize("span", ["0d", "0h", "00m"])
+def test_a_key_that_would_be_refused_at_once_is_not_made(
+    database_url: str, monkeypatch, capsys, span: str
+) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_DATABASE_URL", database_url)
+    arguments = ["api_keys", "create", "--tenant", "team-a", "--expires-in", span]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as ended:
+        api_keys.main()
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert f"must be longer than {span}" in printed.err
+    assert not printed.out
 
 
 def test_the_use_of_a_key_is_noted_once_an_hour(store: Store, at) -> None:

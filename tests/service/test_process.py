@@ -27,8 +27,19 @@ def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
         assert service.request("GET", made.headers["location"]).json() == made.json()
         large = service.request("POST", "/v1/predictions", content=b"x" * 50_000_000)
         assert_problem(large, "body-too-large")
+        forwarded = {"X-Forwarded-For": "203.0.113.9"}
+        assert service.request("GET", "/livez", headers=forwarded).status_code == 200
         service.stop()
         assert service.process.wait(_SOON_S) == 0
+        assert "203.0.113.9" not in service.errors(), "believed from whom nobody trusts"
+
+
+@pytest.mark.long
+def test_a_proxy_that_is_trusted_says_who_asks(database_url: str) -> None:
+    with serving(database_url, trusted_proxies="127.0.0.0/8") as service:
+        forwarded = {"X-Forwarded-For": "203.0.113.9"}
+        assert service.request("GET", "/livez", headers=forwarded).status_code == 200
+        assert '"client": "203.0.113.9"' in service.errors()
 
 
 @pytest.mark.long

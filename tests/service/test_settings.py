@@ -72,3 +72,14 @@ def test_every_setting_is_described() -> None:
     for name, field in Settings.model_fields.items():
         assert f"SHARDWRIGHT_{name.upper()} ({field.default})" in shown
         assert field.description
+
+
+@pytest.mark.parametrize("listed", ["", "10.0.0.5", "10.0.0.5, 10.1.0.0/16", "::1"])
+def test_proxies_are_addresses_or_networks(listed: str) -> None:
+    assert Settings(trusted_proxies=listed).trusted_proxies == listed
+
+
+@pytest.mark.parametrize("listed", ["*", "proxy", "10.1.0.5/16", "10.0.0.300"])
+def test_what_is_no_proxy_is_refused(listed: str) -> None:
+    with pytest.raises(ValidationError, match="list addresses or networks"):
+        Settings(trusted_proxies=listed)

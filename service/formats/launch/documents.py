@@ -6,13 +6,10 @@ value that is endless to walk through.
 
 from __future__ import annotations
 
-import difflib
 import json
-import math
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -22,7 +19,6 @@ from service.formats.launch.shell_script import PATH
 
 _MOST_CHARACTERS = 2**16
 _MOST_SHOWN = 80
-_LARGEST = 10**9
 _DEEPEST = 32
 _LONGEST_NAME = 400
 """Characters of a name with its dots: frameworks have none of half as many, and every setting of an
@@ -32,9 +28,6 @@ _MANY_STEPS = re.compile(
 )
 """A dotted name of TOML of more steps than a document nests: its parser keeps every beginning of a
 name, which is gigabytes for a name of 64 KB."""
-_MOST_HINTS = 20
-_LIKENESS = 0.85
-"""Of names that are spelt alike, from 0 to 1."""
 _WRITES_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w{0,40})", re.ASCII)
 _SHELL_VARIABLE = re.compile(r"(?<!\\)\$\{?(\w+)\}?", re.ASCII)
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -237,108 +230,3 @@ def flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from flat(value, f"{path}.")
         else:
             yield path, value
-
-
-def shown(name: str, value: object) -> str:
-    """A setting as it is written, `bf16.enabled = true`, and cut where it is long."""
-    return f"{_cut(json.dumps(name)[1:-1])} = {_cut(json.dumps(value, default=str))}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
-
-
-class Settings:
-    """The settings of a document, taken out one by one by whoever understands them."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self._left = dict(flat(document))
-        self._asked: set[str] = set()
-        self.unread: list[str] = []
-        """Settings that are known and whose values are not understood, with what to do."""
-
-    def __contains__(self, name: str) -> bool:
-        """Whether a setting, or some of an object, is left."""
-        self._asked.add(name)
-        return name in self._left or any(left.startswith(f"{name}.") for left in self._left)
-
-    def is_auto(self, name: str) -> bool:
-        """Whether a setting that is left is filled in by another program."""
-        return self._left.get(name) == "auto"
-
-    def take(self, name: str) -> Any:
-        """A value, which is not left then; None where nothing is said. A value of "auto" is unread:
-        another program fills it in."""
-        self._asked.add(name)
-        value = self._left.pop(name, None)
-        if value == "auto":
-            self.unread.append(f"{shown(name, value)} (filled in elsewhere: write the value)")
-            return None
-        return value
-
-    def whole(self, name: str, least: int = 1) -> int | None:
-        """A whole number, such as 8, 8.0 or "8"."""
-        value = self.take(name)
-        if value is None:
-            return None
-        number = math.nan
-        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-            with suppress(ValueError, OverflowError):
-                number = float(value)
-        if not number.is_integer() or not least <= number <= _LARGEST:
-            raise Invalid(PATH, shown(name, value), f"must be a whole number from {least} up")
-        return int(number)
-
-    def truth(self, name: str) -> bool | None:
-        """True or false, such as false, "False" or "no"."""
-        value = self.take(name)
-        if value is None or isinstance(value, bool):
-            return value
-        truths = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if str(value).lower() not in truths:
-            raise Invalid(PATH, shown(name, value), "must be true or false")
-        return truths[str(value).lower()]
-
-    def word(self, name: str) -> str | None:
-        """A word in lower case. YAML reads `no` as false, which is the word "no" here."""
-        value = self.take(name)
-        if value is None:
-            return None
-        return "no" if value is False else str(value).lower()
-
-    def rest(
-        self, ignored: Collection[str], defaults: Mapping[str, Any]
-    ) -> tuple[list[str], list[str]]:
-        """What is left as unread and ignored settings.
-
-        `ignored` are settings and whole objects that change neither time nor memory. A setting that
-        has its default changes nothing either.
-        """
-        unread = list(self.unread)
-        passed = list[str]()
-        known = {*self._asked, *ignored, *defaults}
-        for name, value in self._left.items():
-            steps = name.split(".")
-            heads = {".".join(steps[: index + 1]) for index in range(len(steps))}
-            is_default = name in defaults and defaults[name] == value
-            changes_nothing = is_default or value in ({}, None) or heads & set(ignored)
-            if changes_nothing:
-                passed.append(shown(name, value))
-            else:
-                hint = _suggestion(name, known) if len(unread) < _MOST_HINTS else ""
-                unread.append(shown(name, value) + hint)
-        return unread, passed
-
-
-def _suggestion(name: str, known: Collection[str]) -> str:
-    """The known name that is spelt like one that is not known; empty where none is. The first step
-    of the name that no known one has is held against the steps in its place."""
-    steps = name.split(".")
-    paths = [one.split(".") for one in known]
-    for at, step in enumerate(steps):
-        beside = {path[at] for path in paths if path[:at] == steps[:at] and len(path) > at}
-        if step not in beside:
-            near = difflib.get_close_matches(step, beside, n=1, cutoff=_LIKENESS)
-            meant = ".".join([*steps[:at], *near, *steps[at + 1 :]])
-            return f" (unknown; did you mean {meant}?)" if near else ""
-    return ""

@@ -9,8 +9,8 @@ from dataclasses import replace
 from models.spec.adapters import Lora
 from models.spec.encoder import Encoder
 from models.spec.workload import Workload
-from service.formats.launch.accelerate.trl import flags_for
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.formats.launch.trainer.adapters import flags_for
 
 Write = Callable[[Job], LaunchConfiguration]
 OF_SCRIPTS = ("deepspeed", "accelerate")

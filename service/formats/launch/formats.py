@@ -9,7 +9,6 @@ from typing import Any, Literal, Protocol
 
 from models.spec import catalogue
 from models.spec.problem import Problem
-from service.formats.launch.accelerate import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.deepspeed import writer as deepspeed_writer
@@ -29,6 +28,7 @@ from service.formats.launch.megatron_bridge import reader as megatron_bridge_rea
 from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
 from service.formats.launch.torchtitan import reader as torchtitan_reader
 from service.formats.launch.torchtitan import writer as torchtitan_writer
+from service.formats.launch.trainer import reader as trainer_reader
 
 Starter = Literal["torchrun", "accelerate", "python"]
 """What starts the training program on a node: torchrun, a process a device; accelerate launch; or
@@ -134,9 +134,12 @@ _ALL = (
         program=("-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml"),
     ),
     _format(deepspeed_writer, deepspeed_reader, ("deepspeed",)),
-    _format(accelerate_writer, accelerate_reader, ("fsdp",), "accelerate"),
+    _format(accelerate_writer, trainer_reader, ("fsdp",), "accelerate"),
 )
 FORMATS: Mapping[str, LaunchFormat] = {format_.name: format_ for format_ in _ALL}
+TOOLS = ("transformers", "trl", "axolotl", "llama-factory", "llamafactory", "ms-swift", "swift")
+"""Tools that start the Trainer of transformers, whose files the reader of accelerate takes. They
+are read, and resolve to FSDP or DeepSpeed by what they say; launches are written for these two."""
 
 
 def format_named(name: str) -> LaunchFormat | None:
@@ -144,6 +147,8 @@ def format_named(name: str) -> LaunchFormat | None:
     none."""
     if name in FORMATS:
         return FORMATS[name]
+    if name.lower().replace("_", "-") in TOOLS:
+        return FORMATS[accelerate_writer.NAME]
     stack = catalogue.stacks().get(name)
     return None if stack is None else format_of_stack(stack.id)
 

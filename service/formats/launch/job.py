@@ -12,6 +12,7 @@ from models.errors import Invalid
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from service.formats.launch.machines import Machines
+from service.formats.rope_scaling import RopeScaling
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 
@@ -31,6 +32,12 @@ class ModelDetails:
     """The share of a head that has them."""
     has_positions: bool = True
     """Whether attention has any, rotary unless they are learned."""
+    rope_scaling: RopeScaling | None = None
+    """How rotary positions are stretched beyond the length that the model was first trained at."""
+    norm_epsilon: float | None = None
+    """The number that norms add to the variance."""
+    context_length: int | None = None
+    """The longest sequence that the model is made for."""
     activation: str | None = None
     """Of networks, by the name that transformers has for it."""
 
@@ -181,6 +188,10 @@ class LaunchReading:
     unwritten: Mapping[str, str] = field(default_factory=dict)
     """Of values that are here and that nobody wrote, by their field, such as workload.seq_len or
     num_micro_batches: where they come from, in words."""
+    assumed: tuple[str, ...] = ()
+    """What is counted as something else than it is, in words."""
+    asks: Mapping[str, str] = field(default_factory=dict)
+    """By part: what is named and not known here, and what to send."""
     stops: tuple[Stop, ...] = ()
     """What is read, but the framework refuses, beyond the rules of layouts."""
     reservations: tuple[Reservation, ...] = ()

@@ -10,9 +10,7 @@ from functools import cache
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import switches_of
-from service.formats.launch.accelerate.axolotl import KEYS as AXOLOTL_KEYS
 from service.formats.launch.documents import read_toml
-from service.formats.launch.facts import facts
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.maxtext.writer import TABLE as MAXTEXT_TABLE
 from service.formats.launch.megatron.fields import flag_of_argument, flags
@@ -30,11 +28,27 @@ _ACCELERATE = re.compile(r"\baccelerate(?:-launch|[\w.]{0,40}launch|\s+launch)\b
 _MAIN_KEYS = {
     "accelerate": (
         "distributed_type", "mixed_precision", "num_processes", "num_machines", "fsdp_version",
-        "use_fsdp", "use_deepspeed", "bf16", "fp16", *AXOLOTL_KEYS,
+        "use_fsdp", "use_deepspeed", "bf16", "fp16", "finetuning_type",
     ),
     "deepspeed": ("train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "enabled"),
 }  # fmt: skip
 """Of a document, beside those of knobs, of switches and of what changes nothing."""
+TRAINER_TABLES = (
+    "transformers", "axolotl", "llama_factory", "llama_factory_v1", "ms_swift", "megatron_swift",
+)  # fmt: skip
+"""The tables of tools whose files the reader of accelerate takes."""
+_TOOL = re.compile(
+    r"\b(?:axolotl|llamafactory-cli|lmf|trl|swift|megatron)\s+(?:train|sft|pt|rlhf|dpo|grpo|kto)\b",
+    re.ASCII,
+)
+"""A command of a tool around the Trainer."""
+_MARKS_OF_TRAINER = {
+    "model_name_or_path", "per_device_train_batch_size", "base_model", "finetuning_type",
+    "tuner_type", "train_type", "deepspeed", "deepspeed_config",
+}  # fmt: skip
+"""Settings of which each tells of a tool around the Trainer."""
+_OF_TRAINER = ("accelerate", "deepspeed")
+"""The formats of tools around the Trainer, whose reader tells which of the two a text is."""
 _FEWEST = 2
 """Settings of another format, of a text that has so many, that tell of it."""
 
@@ -44,9 +58,13 @@ def other_format(format_: str, text: str) -> str | None:
     as many. None where the text may be of that format, or is of none."""
     names = _names(text)
     found = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
+    if format_ in _OF_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
+        return None
     if _FLAG.search(text) and not _ACCELERATE.search(text):
         found["accelerate"] = 0  # whose flags are those of any script of transformers
     likely = max(found, key=lambda name: found[name])
+    if format_ in _OF_TRAINER and likely in _OF_TRAINER:
+        return None  # one reader takes both
     is_other = found[likely] > 2 * found[format_] and found[likely] >= min(_FEWEST, len(names))
     return likely if is_other else None
 
@@ -79,10 +97,12 @@ def _known(format_: str) -> frozenset[str]:
 
 
 def _of_document(format_: str) -> Iterable[str]:
-    """The keys of a document, at any level."""
-    known = facts(format_)
+    """The keys of a document, at any level, and the settings of tools beside it."""
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
+    tables = (format_, *TRAINER_TABLES) if format_ == "accelerate" else (format_,)
     switches = (argument for switch in switches_of(stack) for argument in switch.arguments)
-    knobs = KNOB_SETTINGS[format_].values()
-    for name in (*known["ignored"], *known["defaults"], *switches, *knobs, *_MAIN_KEYS[format_]):
+    named = (
+        name for table in map(field_table, tables) for name in (*table.fields, *table.patterns)
+    )
+    for name in (*named, *switches, *KNOB_SETTINGS[format_].values(), *_MAIN_KEYS[format_]):
         yield from name.split(".")

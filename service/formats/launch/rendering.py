@@ -24,6 +24,8 @@ _TOKEN = re.compile(r":::(\w+):::", re.ASCII)
 _BEGINS_ARGUMENT = re.compile(r"--|[A-Za-z_][\w.]*=", re.ASCII)
 _FILES = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}
 """The files that documents are written to."""
+_CONFIG = "${CONFIG}"
+"""What holds the name of that file in a script, which has the number of the job in it."""
 _OF_THE_SHELL = {"PATH", "HOME", "USER", "SHELL", "PWD", "IFS", "LANG", "TMPDIR", "SCRIPT"}
 _TOKEN_OF = ":::{}:::"
 _OF_THE_SITE = (
@@ -207,7 +209,13 @@ def _document(
         text = re.sub(r"'(:::\w+:::)'", r"\1", text)
     # The shell puts variables in, and must leave everything else as it is.
     escaped = re.sub(r"([\\$`])", r"\\\1", text)
-    return [f"cat > {file} <<END", _TOKEN.sub(r"${\1}", escaped), "END"]
+    base, _, ending = file.rpartition(".")
+    return [
+        f'export CONFIG="{base}-${{SLURM_JOB_ID:-$$}}.{ending}"  # another job has another file',
+        'cat > "${CONFIG}" <<END',
+        _TOKEN.sub(r"${\1}", escaped),
+        "END",
+    ]
 
 
 def _tokens(variables: Mapping[str, str]) -> dict[str, str]:
@@ -234,10 +242,9 @@ def _command(
     settings = dict(configuration.settings)
     behind = {name: settings.pop(name) for name in [format_.last] if name in settings}
     if format_.words is None:
-        words = command_words(configuration)
+        lines += _grouped(command_words(configuration))
         if format_.starter != "accelerate":
-            words += ["--deepspeed_config", _FILES[format_.name]]
-        lines += _grouped(words)
+            lines.append(f'--deepspeed_config "{_CONFIG}"')
     else:
         lines += _placeholders(format_, configuration, variables, are_options=True)
         lines += _grouped(format_.words(settings))
@@ -320,7 +327,7 @@ def _started(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[
     task there, which only the shell of that task knows."""
     nodes = int(configuration.slurm.get("nodes", 1))
     devices = configuration.slurm.get("gpus-per-node", 1)
-    config = f"--config_file {_FILES[format_.name]}" if format_.starter == "accelerate" else ""
+    config = f'--config_file "{_CONFIG}"' if format_.starter == "accelerate" else ""
     if nodes == 1:
         alone = {
             "python": "python3",

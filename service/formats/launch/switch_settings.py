@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases, switches_of
-from service.formats.launch.documents import Settings, shown
 from service.formats.launch.shell_script import PATH
-
-
-def known_release(settings: Settings, stack_id: str, version: str | None, newest: str) -> str:
-    """The release whose defaults are taken: the one that is asked for where it is known. Otherwise
-    the newest, which stands among the unread settings where another was asked for."""
-    if version is None:
-        return newest
-    if version in releases(stack_id):
-        return version
-    if version != newest:
-        known = ", ".join(releases(stack_id)) or newest
-        settings.unread.append(f"{shown('version', version)} (read as {newest}; known: {known})")
-    return newest
 
 
 def switch_fields(
@@ -39,19 +26,30 @@ def switch_fields(
         raise Invalid(PATH, f"{error.field} = {error.value}", error.rule) from None
 
 
-def take_switches(
-    settings: Settings, stack_id: str, release: str, layout: Mapping[str, Any]
+def set_switches(
+    given: Mapping[str, Any], stack_id: str, release: str, layout: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Fields of the stack as the settings have its switches, or as the release does. Takes these
-    settings out. Raises Invalid where a value is none that the switch has."""
-    given: dict[str, Any] = {}
-    for switch in switches_of(catalogue.stack(stack_id)):
-        for name in switch.arguments:
-            value = settings.take(name)
-            if value is not None:
-                given[name] = _unspoiled(value, name, stack_id)
+    """Fields of the stack as some settings have its switches, or as the release does. Raises
+    Invalid where a value is none that the switch has."""
+    named = {
+        name: _unspoiled(given[name], name, stack_id)
+        for switch in switches_of(catalogue.stack(stack_id))
+        for name in switch.arguments
+        if given.get(name) is not None
+    }
     dated = release if release in releases(stack_id) else None
-    return switch_fields(stack_id, given, dated, lambda condition: _holds(condition, layout))
+    return switch_fields(stack_id, named, dated, lambda condition: _holds(condition, layout))
+
+
+@cache
+def values_of_switches(stack_id: str) -> Mapping[str, frozenset[str]]:
+    """The values, in lower case, that the arguments of a stack's switches have, by argument."""
+    found: dict[str, set[str]] = {}
+    for switch in switches_of(catalogue.stack(stack_id)):
+        for setting in switch.settings:
+            for name, value in setting.arguments.items():
+                found.setdefault(name, set()).add(str(value).lower())
+    return {name: frozenset(values) for name, values in found.items()}
 
 
 def _unspoiled(value: Any, name: str, stack_id: str) -> Any:

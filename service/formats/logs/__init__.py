@@ -14,7 +14,7 @@ To add a dialect:
    all step lines have, add a Step for each, and call `add_unread` for lines that only look like it.
 2. In `reading`, enter it in `Framework` (a value of the API), in `_FINDERS` and, if it prints no
    step times, in `_UNITS`; if logs have the run's arguments, enter their reader in `_ARGUMENTS`.
-3. Say in service.learning.logged_runs which stacks print it.
+3. Say in service.learning.log_agreement which stacks print it.
 4. Test it with a real log. No pattern may backtrack without a limit: bound every repetition.
 """
 

@@ -1,26 +1,61 @@
 """Names of accelerators as drivers and frameworks print them: `NVIDIA H100 80GB HBM3` in the lines
-of nvidia-smi and nccl-tests, `AMD Instinct MI300X` in those of rocm-smi, `TPU v5p` of JAX."""
+of nvidia-smi and nccl-tests, `AMD Instinct MI300X` in those of rocm-smi, `TPU v5p` of JAX,
+`Intel(R) Data Center GPU Max 1550` of Level Zero, `Ascend910B2` of CANN."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+
+from models.spec.hardware import Chip
 
 _FORM = r"(?:SXM|PCIE?|NVL)"
 _NVIDIA = re.compile(
-    r"\b(?:NVIDIA[ -](?:Tesla[ -])?|Tesla[ -])"
-    r"(?P<family>GB\d{3}|GH\d{3}|VR\d{3}|[ABHLVPT]\d{1,3}[SG]?"
-    r"|(?:GeForce )?RTX (?:PRO )?\w{2,12})"
+    r"\b(?:(?:NVIDIA[ -])?(?:Tesla|Quadro|GeForce)[ -]|NVIDIA[ -])"
+    r"(?P<family>GB\d{3}|GH\d{3}|VR\d{3}|H20-3e|[ABHLPTV]\d{1,3}[SG]?"
+    r"|(?:GeForce |Quadro )?RTX (?:PRO )?\w{2,12}(?: Ada| Ti| SUPER| D\b)?(?: Laptop)?"
+    r"(?: Blackwell (?:Max-Q )?Workstation)?"
+    r"|TITAN (?:RTX|Xp|V))"
     rf"(?P<rest>(?:[ -](?:{_FORM}\d{{0,2}}|\d{{2,3}}GB?|HBM\d?e?|AC))*)(?![\w-])",
     re.IGNORECASE,
 )
 _BARE_NVIDIA = re.compile(
     rf"(?<![\w-])(?P<family>[AHV]\d{{3}})(?P<rest>-{_FORM}\d?-\d{{2,3}}GB)(?![\w-])"
 )
-_AMD = re.compile(r"\bInstinct[ -](?P<family>MI\d{3}[XA]?)(?P<rest>)\b", re.IGNORECASE)
-_TPU = re.compile(r"\bTPU[ -]?(?P<family>v\d(?: ?lite|[ep])?|7x)(?P<rest>)(?![\w-])", re.IGNORECASE)
-_TPU_FAMILIES = {"v5": "v5p", "v5lite": "v5e", "v6lite": "v6e", "7x": "v7x", "v7": "v7x"}
+_AMD = re.compile(
+    r"\b(?:AMD|Instinct)[ -](?:Instinct[ -])?(?P<family>MI\d{3}[XAP]?)(?P<rest>)\b", re.IGNORECASE
+)
+_TPU = re.compile(
+    r"\bTPU[ -]?(?P<family>v\d(?: ?lite|[epx])?|[78][xt])(?P<rest>)(?![\w-])", re.IGNORECASE
+)
+_INTEL = re.compile(
+    r"\bIntel(?:\(R\))? Data Center GPU (?P<family>(?:Max|Flex) \d{3,4})(?P<rest>)(?!\w)"
+    r"|(?<![\w-])(?P<gaudi>GAUDI\d|HL-\d{3}|(?<=Intel )Gaudi \d)[A-Z]?(?![\w-])"
+)
+_AWS = re.compile(r"\bAWS (?P<family>Trainium\d)(?P<rest>)\b")
+_HUAWEI = re.compile(
+    r"\bAscend[ -]?(?P<family>(?:310|910|950)(?:_?93\d{0,2}|B\d?|[A-Z]{1,4})?)(?P<rest>)(?![\w-])",
+    re.IGNORECASE,
+)
+"""As npu-smi, torch_npu and CANN print it: 910B2, Ascend910_9392."""
+_PATTERNS = (_NVIDIA, _BARE_NVIDIA, _AMD, _TPU, _INTEL, _HUAWEI, _AWS)
+_FAMILIES = {
+    "v5": "v5p", "v5lite": "v5e", "v6lite": "v6e", "7x": "v7x", "v7": "v7x",
+    "hl205": "gaudi1", "hl225": "gaudi2", "hl325": "gaudi3", "hl328": "gaudi3",
+}  # fmt: skip
+"""Families as the catalogue calls them, by other words for them."""
+_BINS = ((re.compile(r"910_?93\d*"), "910c"), (re.compile(r"910b\d"), "910b"))
+"""Families of which each bin, or each release of the driver, prints a name of its own."""
+_VENDOR_WORDS = (
+    "nvidia", "tesla", "quadro", "geforce", "-sxm", "-pcie", "amd", "instinct", "tpu", "intel",
+    "gaudi", "hl-", "ascend", "aws",
+)  # fmt: skip
+"""Plain words of which each pattern needs one: they are found much faster than the patterns."""
+_BEFORE, _AFTER = 16, 90  # characters around such a word that a name may have
+_MOST_PIECES = 5000
 _MEMORY = re.compile(r"(?<![\w.])(\d{2,3})GB", re.IGNORECASE)
 _FORM_WORD = re.compile(r"(?:^|[ -])(sxm|pcie|nvl(?!\d))", re.IGNORECASE)
 _MOST_NAMES = 64
@@ -36,13 +71,13 @@ class PrintedDevice:
     form: str | None
     """`sxm`, `pcie` or `nvl`, where the name says it."""
 
-    def matching(self, ids: Iterable[str]) -> list[str]:
-        """The chips, of those with these ids, that print this name. A memory size or form that no
-        chip of the family has narrows nothing."""
-        found = [id_ for id_ in ids if self.family in _joined_words(id_)]
-        with_memory = [id_ for id_ in found if f"{self.memory_gb}gb" in _words(id_)]
+    def matching(self, chips: Iterable[Chip]) -> list[Chip]:
+        """The chips that print this name: those of which the catalogue's name says the same family.
+        A memory size or form that no chip of the family has narrows nothing."""
+        found = [chip for chip in chips if self.family in _families_of(chip.name)]
+        with_memory = [chip for chip in found if f"{self.memory_gb}gb" in chip.id.split("-")]
         found = with_memory or found
-        with_form = [id_ for id_ in found if self.form in _words(id_)]
+        with_form = [chip for chip in found if self.form and f"-{self.form}" in chip.id]
         return with_form or found
 
 
@@ -51,29 +86,48 @@ def printed_devices(text: str) -> list[PrintedDevice]:
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
     found: dict[str, PrintedDevice] = {}
-    for pattern in (_NVIDIA, _BARE_NVIDIA, _AMD, _TPU):
-        for match in pattern.finditer(text):
-            family = match["family"].lower().replace(" ", "").removeprefix("geforce")
-            memory = _MEMORY.search(match["rest"])
-            form = _FORM_WORD.search(match["rest"])
+    for segment in _segments(text):
+        for match in chain.from_iterable(pattern.finditer(segment) for pattern in _PATTERNS):
             if len(found) < _MOST_NAMES:
-                found.setdefault(
-                    match.group().lower(),
-                    PrintedDevice(
-                        name=match.group(),
-                        family=_TPU_FAMILIES.get(family, family),
-                        memory_gb=int(memory.group(1)) if memory else None,
-                        form=form.group(1).lower() if form else None,
-                    ),
-                )
+                found.setdefault(match.group().lower(), _device(match))
     return [*found.values()]
 
 
-def _words(id_: str) -> list[str]:
-    return id_.split("-")
+def _segments(text: str) -> Iterable[str]:
+    """The different pieces of a text that have a word of the vendors, in the order of the words."""
+    lower = text.lower()
+    pieces: dict[str, None] = {}
+    for word in _VENDOR_WORDS:
+        at = lower.find(word)
+        while at >= 0 and len(pieces) < _MOST_PIECES:
+            piece = text[max(0, at - _BEFORE) : at + _AFTER]
+            pieces[piece] = None
+            at = lower.find(word, at + len(word))
+    return pieces
 
 
-def _joined_words(id_: str) -> set[str]:
-    """The words of an id, and neighbours of them written as one: rtx4090 of rtx-4090."""
-    words = _words(id_)
-    return {"".join(words[i:j]) for j in range(len(words) + 1) for i in range(j)}
+def _device(match: re.Match[str]) -> PrintedDevice:
+    parts = match.groupdict()
+    rest = parts["rest"] or ""
+    memory = _MEMORY.search(rest)
+    form = _FORM_WORD.search(rest)
+    return PrintedDevice(
+        name=match.group(),
+        family=_family(parts["family"] or parts["gaudi"]),
+        memory_gb=int(memory.group(1)) if memory else None,
+        form=form.group(1).lower() if form else None,
+    )
+
+
+def _family(printed: str) -> str:
+    family = re.sub(r"[ -]", "", printed.lower())
+    family = family.removeprefix("geforce").removeprefix("quadro")
+    for pattern, known in _BINS:
+        if pattern.fullmatch(family):
+            return known
+    return _FAMILIES.get(family, family)
+
+
+@cache
+def _families_of(name: str) -> frozenset[str]:
+    return frozenset(device.family for device in printed_devices(name))

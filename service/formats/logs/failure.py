@@ -1,4 +1,5 @@
-"""Messages in a log which say that a run ran out of memory, or crashed."""
+"""Messages in a log which say that a run ran out of memory, on a device or on a host, or that it
+crashed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from service.formats.logs.lines import Log
 from service.secrets import mask_secrets
 
 _MARKS = re.compile(
-    r"OutOfMemoryError|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"(?<!ray\.exceptions\.)OutOfMemoryError|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|(?:CUDA|HIP|NPU|XPU)(?: error:)? out of memory|Cuda failure (?:\d+ )?'out of"
     r" memory'"
     r"|cudaErrorMemoryAllocation|(?:CU|HIP|ROC)BLAS_STATUS_ALLOC_FAILED"
@@ -19,6 +20,17 @@ _MARKS = re.compile(
     r"|Ran out of memory in memory space"
 )
 
+_KILLS_BY_HOST = re.compile(
+    # Slurm slurmd/slurmstepd/mgr.c, srun/task_state.c; the kernel mm/oom_kill.c; Kubernetes; PBS;
+    # LSF; Ray
+    r"[Dd]etected \d{1,6} oom[_-]kill event|Exceeded (?:step|job) memory limit"
+    r"|task[ s]{1,2}[\d,\[\]-]{1,60}: Out Of Memory"
+    r"|[Oo]ut of memory: Kill(?:ed)? process|oom-kill:constraint=|\bOOMKilled\b"
+    r"|PBS: job killed: (?:v?mem|cput?mem) |TERM_MEMLIMIT"
+    r"|ray\.exceptions\.OutOfMemoryError"
+)
+"""Messages of a scheduler or a kernel that ended processes because the memory of their host, or
+their share of it, was full. It has nothing to do with that of a device."""
 
 _CRASHES = re.compile(
     r"Traceback \(most recent call last\)|ChildFailedError|Fatal Python error|Segmentation fault"
@@ -56,6 +68,15 @@ def text_after_last_crash(text: str) -> str:
 
 def tells_out_of_memory(text: str) -> bool:
     return _MARKS.search(text) is not None
+
+
+def tells_kill_by_host(text: str) -> bool:
+    """Whether processes were ended because the memory of their host was full."""
+    return _KILLS_BY_HOST.search(text) is not None
+
+
+def text_after_last_kill_by_host(text: str) -> str:
+    return _text_after_last(_KILLS_BY_HOST, text)
 
 
 def text_after_last_mark(text: str) -> str:

@@ -28,12 +28,17 @@ _RANK = re.compile(
     r"|\[[^\]\s<]{0,80}\d{1,6},\d{1,6}\](?:<std(?:out|err)>)?:"
 )
 """As torchrun, kubectl, srun and mpirun put it before a line."""
-_TIMESTAMP = re.compile(
-    r"\b(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])"
-)
+_TIME_OF_DAY = r"[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])"
+_YEAR_FIRST = re.compile(rf"\b(\d{{4}})([-/]?)(\d\d)\2(\d\d){_TIME_OF_DAY}")
+_MONTH_FIRST = re.compile(rf"\b(\d\d)/(\d\d)/(\d{{4}}){_TIME_OF_DAY}")
+"""As the examples of transformers and LLaMA-Factory have it (datefmt="%m/%d/%Y %H:%M:%S")."""
 _BINARY_CHARACTERS = frozenset(
     "\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd"
 )
+MAX_LINE_CHARACTERS = 1 << 16
+"""What is read of a line. Dozens of patterns are sought in all of a log, and a line of megabytes
+has nothing more for them: the longest lines of real logs, dumps of a configuration, have a tenth of
+this."""
 _SAMPLE_CHARACTERS = 1 << 20
 _TERMINAL_COLUMNS = range(40, 401)
 _TRIMMED_SPACES = 8
@@ -88,6 +93,21 @@ class Line:
             )
             last = start
             at = following
+
+
+def cut_lines(text: str) -> tuple[str, int]:
+    """The text with its lines cut to MAX_LINE_CHARACTERS, and how many were longer. The updates of
+    a progress bar, which a carriage return divides, are lines of their own."""
+    if len(text) <= MAX_LINE_CHARACTERS:
+        return text, 0
+    cut = 0
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if len(line) > MAX_LINE_CHARACTERS:
+            updates = line.split("\r")
+            cut += sum(len(update) > MAX_LINE_CHARACTERS for update in updates)
+            lines[number] = "\r".join(update[:MAX_LINE_CHARACTERS] for update in updates)
+    return ("\n".join(lines), cut) if cut else (text, 0)
 
 
 class Log:
@@ -183,10 +203,18 @@ class Log:
 def parse_timestamp(text: str) -> datetime | None:
     """The last date with a time of day in the text, to the second, in the zone that it names, if
     any."""
-    for found in reversed(_TIMESTAMP.findall(text)):
-        year, month, day, time, zone = found
+    found = [
+        f"{match[1]}-{match[3]}-{match[4]}T{match[5]}{match[6] or ''}"
+        for match in _YEAR_FIRST.finditer(text)
+    ]
+    if not found and "/" in text:
+        found = [
+            f"{match[3]}-{match[1]}-{match[2]}T{match[4]}{match[5] or ''}"
+            for match in _MONTH_FIRST.finditer(text)
+        ]
+    for printed in reversed(found):
         try:
-            return datetime.fromisoformat(f"{year}-{month}-{day}T{time}{zone}")
+            return datetime.fromisoformat(printed)
         except ValueError:
             continue
     return None
@@ -196,6 +224,12 @@ def is_finite(text: str | None) -> bool:
     """Whether a printed loss is neither NaN nor infinite. A loss that is not printed counts as
     finite."""
     return text is None or math.isfinite(float(text))
+
+
+def positive_number(match: re.Match[str] | None) -> float | None:
+    """The number of the first group; None where it is zero, negative or not finite."""
+    value = float(match.group(1)) if match else 0.0
+    return value if 0 < value < math.inf else None
 
 
 def is_printed_in_full(text: str, after: str) -> bool:

@@ -18,6 +18,7 @@ from service.formats.logs.lines import (
     is_finite,
     is_printed_in_full,
     parse_timestamp,
+    positive_number,
 )
 from service.formats.logs.steps import Findings, Step
 
@@ -28,6 +29,7 @@ _STEP = re.compile(
 )
 _LOSS = re.compile(rf"\bloss:\s{{0,20}}({NUMBER})", re.IGNORECASE)
 _RATE = re.compile(rf"Tokens/s/device:\s{{0,20}}({NUMBER})(?=[\s,\"\\]|$)", re.IGNORECASE)
+_TFLOPS = re.compile(rf"TFLOP/s/device:\s{{0,20}}({NUMBER})(?=[\s,\"\\]|$)", re.IGNORECASE)
 _RAMP_UP_REACH = 100
 _RAMP_UP = re.compile(r"ramp[-_ ]?up\b.{0,60}$", re.IGNORECASE)
 """Before the mark of a step."""
@@ -51,7 +53,8 @@ def find(log: Log) -> Findings:
 def _read(line: Line, before: str, after: str, findings: Findings) -> None:
     step = _STEP.match(after)
     loss = _LOSS.search(after)
-    rate = _RATE.search(after)
+    rate = positive_number(_RATE.search(after))
+    tflops = positive_number(_TFLOPS.search(after))
     if step and is_printed_in_full(step.group(2), after[step.end() :]):
         index = int(step.group(1))
         seconds = float(step.group(2))
@@ -63,7 +66,8 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
                 finite=is_finite(loss and loss.group(1)),
                 is_start=index == 0,
                 is_ramp_up=_RAMP_UP.search(before[-_RAMP_UP_REACH:]) is not None,
-                tokens=seconds * float(rate.group(1)) if rate else None,
+                tokens=seconds * rate if rate else None,
+                flops_per_token=tflops * 1e12 / rate if tflops and rate else None,
                 label=line.label,
                 timestamp=parse_timestamp(before),
             )

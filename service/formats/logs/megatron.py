@@ -1,7 +1,7 @@
 """Logs of Megatron-LM, Megatron-Core, Bridge, Primus and Megatron-DeepSpeed.
 
 `elapsed time per iteration (ms)` is the mean over the iterations since the last such line. Where
-forks print "current/average", the first is read.
+forks print "current/average", the first is read. Primus prints tokens per second and GPU beside it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from service.formats.logs.lines import (
     is_finite,
     is_printed_in_full,
     parse_timestamp,
+    positive_number,
     printable,
 )
 from service.formats.logs.steps import Findings, Step
@@ -35,6 +36,14 @@ _MEMORY = "memory (MB)"
 _RESERVED = re.compile(rf"max reserved:\s{{0,20}}({NUMBER})", re.IGNORECASE)
 _ALLOCATED = re.compile(rf"max allocated:\s{{0,20}}({NUMBER})", re.IGNORECASE)
 _MIB_IN_GIB = 1024
+_SWIFT_MEMORY = "memory(GiB):"
+_DEVICE_MEMORY = "mem usage/free/total/usage_ratio:"
+_GIB_USED = re.compile(rf"\s{{0,20}}({NUMBER})\s?Gi?B\b", re.IGNORECASE)
+_SHARE = "mem usages:"
+_PLAIN_NUMBER = re.compile(rf"\s{{0,20}}({NUMBER})(%?)(?=[\s|,]|$)", re.IGNORECASE)
+_RATE = re.compile(rf"\(tokens/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.IGNORECASE)
+
+_TFLOPS = re.compile(rf"\(TFLOP/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.IGNORECASE)
 
 _DUMP_START, _DUMP_END = "-- arguments --", "-- end of arguments --"
 _ARGUMENT = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
@@ -57,7 +66,24 @@ def find(log: Log) -> Findings:
                 findings.update_peak("reserved", float(reserved.group(1)) / _MIB_IN_GIB)
             if allocated := _ALLOCATED.search(after):
                 findings.update_peak("allocated", float(allocated.group(1)) / _MIB_IN_GIB)
+    _find_memory_in_steps(log, findings)
     return findings
+
+
+def _find_memory_in_steps(log: Log, findings: Findings) -> None:
+    """Adds the memory that forks print in the lines of steps: Megatron-SWIFT what PyTorch reserved,
+    in GiB; Primus what the device has in use, with the runtime's context (2**30 bytes as a GB);
+    ROCm's Megatron-LM which share of the device that is."""
+    for mark, pattern in ((_SWIFT_MEMORY, _PLAIN_NUMBER), (_DEVICE_MEMORY, _GIB_USED)):
+        for line in log.lines(mark):
+            for _, after in line.around(mark):
+                if used := pattern.match(after):
+                    findings.update_peak("reserved", float(used.group(1)))
+    for line in log.lines(_SHARE):
+        for _, after in line.around(_SHARE):
+            if share := _PLAIN_NUMBER.match(after):
+                percent = 100 if share.group(2) else 1
+                findings.update_used_share(float(share.group(1)) / percent)
 
 
 def arguments(log: Log) -> Mapping[str, str]:
@@ -100,6 +126,8 @@ def _read(line: Line, findings: Findings) -> None:
 def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -> Step:
     loss = _LOSS.search(after)
     batch = _BATCH.search(after)
+    rate = positive_number(_RATE.search(after))
+    tflops = positive_number(_TFLOPS.search(after))
     failed = any(map(int, _FAILED_ITERATIONS.findall(after)))
     return Step(
         number=iteration,
@@ -107,6 +135,8 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
         time=seconds,
         finite=is_finite(loss and loss.group(1)) and not failed,
         batch=int(batch.group(1)) if batch else None,
+        tokens=seconds * rate if rate else None,
+        flops_per_token=tflops * 1e12 / rate if tflops and rate else None,
         label=line.label,
         timestamp=parse_timestamp(before),
     )

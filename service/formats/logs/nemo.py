@@ -15,8 +15,9 @@ Own times are derived from DLL lines only, which print every digit. The other fo
 four, whose rounding would add up: there the values of the filling window are left out as warm-up,
 and the rest are taken as they are.
 
-`peak_memory_usage` is the most that was ever reserved, in bytes. `memory_allocated` is what tensors
-take just then, which is no peak.
+`peak_memory_usage` and `max_memory_reserved` are the most that was ever reserved, in bytes, and
+`max_memory_allocated` the most that tensors took. `memory_allocated` is what they take just then,
+which is no peak.
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ from service.formats.logs.lines import (
     is_printed_in_full,
     parse_timestamp,
 )
-from service.formats.logs.steps import Findings, Step
+from service.formats.logs.steps import Findings, MemoryKind, Step
 
 _MARK = "train_step_timing in s"
-_PEAK = "peak_memory_usage"
+_PEAKS: dict[str, MemoryKind] = {
+    "peak_memory_usage": "reserved",
+    "max_memory_reserved": "reserved",
+    "max_memory_allocated": "allocated",
+}
 _VALUE = re.compile(rf"\s{{0,20}}[:=]\s{{0,20}}({NUMBER})(?=[\s,|\]\"\\]|$)(?!,\d)", re.IGNORECASE)
 _DLL = re.compile(r"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) - (\d{1,12})\s")
 _LINE = re.compile(r"\bglobal_step: (\d{1,12})\s")
@@ -66,10 +71,11 @@ def find(log: Log) -> Findings:
     for line in log.lines(_MARK):
         for before, after in line.around(_MARK):
             _read(line, before, after, prints, findings)
-    for line in log.lines(_PEAK):
-        for _, after in line.around(_PEAK):
-            if peak := _VALUE.match(after):
-                findings.update_peak("reserved", float(peak.group(1)) / 2**30)
+    for mark, kind in _PEAKS.items():
+        for line in log.lines(mark):
+            for _, after in line.around(mark):
+                if peak := _VALUE.match(after):
+                    findings.update_peak(kind, float(peak.group(1)) / 2**30)
     for step in prints.dll or prints.line or prints.bar or prints.summary:
         findings.history.add(step)
     adjust = _with_own_times if prints.dll else _with_marked_warm_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate
@@ -14,21 +14,27 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from models.errors import Invalid, UnknownName
+from models.errors import Invalid
 from service.formats.logs import (
+    deepspeed,
     foreign,
+    huggingface,
     maxtext,
     megatron,
     nemo,
     nemo_parameters,
+    swift,
     torchtitan,
 )
 from service.formats.logs.lines import Log, Unread
 from service.formats.logs.speed_regimes import speed_regimes
 from service.formats.logs.step_selection import Selection, select
 from service.formats.logs.steps import Findings, MemoryKind, Step
+from service.nearest_names import unknown_name
 
-Framework = Literal["megatron", "nemo", "torchtitan", "maxtext"]
+Framework = Literal[
+    "megatron", "nemo", "torchtitan", "maxtext", "ms-swift", "deepspeed", "huggingface"
+]
 Unit = Literal["step_time_s", "tokens_per_s_per_chip"]
 
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
@@ -38,7 +44,13 @@ _FINDERS: dict[Framework, Callable[[Log], Findings]] = {
     "nemo": nemo.find,
     "torchtitan": torchtitan.find,
     "maxtext": maxtext.find,
+    "ms-swift": swift.find,
+    "deepspeed": deepspeed.find,
+    "huggingface": huggingface.find,
 }
+_BENEATH: tuple[Framework, ...] = ("ms-swift", "deepspeed", "huggingface")
+"""Frameworks whose lines stand in the logs of others that are built on them, or beside their bars.
+Of these the first is read that has steps, and only where no other framework has any."""
 _ARGUMENTS: dict[Framework, Callable[[Log], Mapping[str, str]]] = {
     "megatron": megatron.arguments,
     "nemo": nemo_parameters.arguments,
@@ -84,10 +96,14 @@ class Reading:
     """Sequences of the steps used, where they are printed."""
     device_tokens: float | None
     """Tokens of a step on each device, where they follow from what is printed."""
+    flops_per_token: float | None
+    """FLOPs of the model for a token, where they follow from what is printed."""
     memory_gib: float | None
     """The largest peak printed."""
     memory_kind: MemoryKind | None
     """"reserved" if such peaks are printed, else "allocated"."""
+    used_share: float | None
+    """The largest share of a device's memory in use, where no peak is printed and that is."""
     unread: tuple[Unread, ...]
     """Lines that look like steps and could not be read, at most 20."""
     arguments: Mapping[str, str]
@@ -116,8 +132,8 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
     framework that has no reader, and Invalid where the log gives no answer.
     """
     if framework is not None and framework not in FRAMEWORKS:
-        raise UnknownName("framework", framework[:60], FRAMEWORKS)
-    log, findings = _find_steps(Log(text))
+        raise unknown_name("framework", framework[:60], FRAMEWORKS)
+    log, findings = _find_steps(Log(text), framework)
     if framework:
         name = _require_steps_of(framework, log, findings)
     else:
@@ -126,6 +142,8 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
     batch_argument = arguments.get("global_batch_size", "")
     if not global_batch and _WHOLE.fullmatch(batch_argument):
         global_batch = int(batch_argument)
+    if findings[name].in_samples:
+        findings[name].history.scale(_samples_of_a_step(name, findings[name], global_batch))
     selection = select(findings[name].history, global_batch)
     reading = _reading(name, findings[name], selection, arguments)
     return reading if reading.timestamp else replace(reading, timestamp=log.timestamp)
@@ -141,17 +159,17 @@ def read_arguments(text: str, framework: str | None = None) -> RunArguments | No
     return None
 
 
-def _find_steps(log: Log) -> tuple[Log, _Found]:
+def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
     """The steps of each framework, and the log that they are in: with its lines joined, if a
     terminal seems to have wrapped them and they can be read so. (Where every piece can be read, one
     may still end within a number.)"""
     best = log
-    findings = {name: find(log) for name, find in _FINDERS.items()}
+    findings = _find(log, framework)
     for every_full_line in (False, True):
         unwrapped = log.unwrapped(every_full_line=every_full_line)
         if unwrapped is None:
             continue
-        joined = {name: find(unwrapped) for name, find in _FINDERS.items()}
+        joined = _find(unwrapped, framework)
         before, after = _legibility(findings), _legibility(joined)
         has_more_steps = after[0] > before[0]
         reads_as_well = after > before or (after == before and _is_legible(findings))
@@ -161,6 +179,19 @@ def _find_steps(log: Log) -> tuple[Log, _Found]:
         if _is_legible(findings):
             break
     return best, findings
+
+
+def _find(log: Log, asked: str | None) -> _Found:
+    """What each framework finds. Where another has steps, those beneath find nothing, but for the
+    one that was asked for."""
+    findings = {name: find(log) for name, find in _FINDERS.items()}
+    with_steps = [name for name in findings if findings[name].history.count]
+    above = [name for name in with_steps if name not in _BENEATH]
+    read = {asked, *(above or with_steps[:1] or FRAMEWORKS)}
+    return {
+        name: found if name in read or name not in _BENEATH else Findings()
+        for name, found in findings.items()
+    }
 
 
 def _is_legible(findings: _Found) -> bool:
@@ -190,6 +221,17 @@ def _recognise_framework(log: Log, findings: _Found) -> Framework:
         rule = f"mixes {_step_counts(findings)}; give the steps of one framework, or name it"
         raise Invalid("log", None, rule)
     return names[0]
+
+
+def _samples_of_a_step(name: Framework, findings: Findings, global_batch: int | None) -> int:
+    if global_batch is None:
+        rule = (
+            f"has {_step_count(name, findings)} in samples per second, and does not say how many"
+            " samples a step has: send the lines with train_batch_size too, or give"
+            " workload.global_batch"
+        )
+        raise Invalid("log", None, rule)
+    return global_batch
 
 
 def _no_steps_rule(log: Log, findings: _Found, sought: Sequence[Framework]) -> str:
@@ -242,11 +284,6 @@ def _reading(
         raise Invalid("log", None, f"has {_step_count(name, findings)} and none to use: {why}")
     low, high = np.percentile([step.value for step in selection.used], [10, 90]).tolist()
     regimes = tuple(_regimes(selection.used))
-    tokens = [
-        step.tokens
-        for step in selection.used
-        if step.tokens is not None and math.isfinite(step.tokens)
-    ]
     kind: MemoryKind | None = next(
         (kind for kind in ("reserved", "allocated") if kind in findings.peaks), None
     )
@@ -262,13 +299,21 @@ def _reading(
         regimes=regimes,
         restarts=len(findings.history.attempts) - 1,
         global_batch=selection.batch,
-        device_tokens=median(tokens) if tokens else None,
+        device_tokens=_median(step.tokens for step in selection.used),
+        flops_per_token=_median(step.flops_per_token for step in selection.used),
         memory_gib=findings.peaks[kind] if kind else None,
         memory_kind=kind,
+        used_share=None if kind else findings.used_share,
         unread=tuple(findings.unread),
         arguments=arguments,
         timestamp=selection.used[-1].timestamp,
     )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are known and positive; None where none is."""
+    known = [value for value in values if value is not None and 0 < value < math.inf]
+    return median(known) if known else None
 
 
 def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> float:

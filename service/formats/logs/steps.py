@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from typing import Literal
@@ -37,6 +37,8 @@ class Step:
     """Sequences, if printed."""
     tokens: float | None = None
     """Of one device, if known."""
+    flops_per_token: float | None = None
+    """FLOPs of the model for a token, if printed rates tell."""
     label: str = ""
     """Of the rank or pod that printed it."""
     clock: float | None = None
@@ -72,6 +74,13 @@ class StepHistory:
             self.attempts[-1].append(step)
             self._seen.add(step.number)
 
+    def scale(self, times: float) -> None:
+        """Makes every step take `times` as long."""
+        self.attempts = [
+            [replace(step, value=step.value * times, time=step.time * times) for step in attempt]
+            for attempt in self.attempts
+        ]
+
     @property
     def steps(self) -> Iterator[Step]:
         return chain.from_iterable(self.attempts)
@@ -95,6 +104,10 @@ class Findings:
     history: StepHistory = field(default_factory=StepHistory)
     unread: list[Unread] = field(default_factory=list)
     peaks: dict[MemoryKind, float] = field(default_factory=dict)
+    in_samples: bool = False
+    """Steps have the time of one sample, since the log does not say how many a step has."""
+    used_share: float | None = None
+    """The largest share of its memory that a device had in use, where that alone is printed."""
 
     def add_unread(self, line: Line, reason: str) -> None:
         if len(self.unread) < _MAX_UNREAD:
@@ -103,3 +116,7 @@ class Findings:
     def update_peak(self, kind: MemoryKind, gib: float) -> None:
         if 0 < gib < _MAX_GIB:
             self.peaks[kind] = max(gib, self.peaks.get(kind, 0.0))
+
+    def update_used_share(self, share: float) -> None:
+        if 0 < share <= 1:
+            self.used_share = max(share, self.used_share or 0.0)

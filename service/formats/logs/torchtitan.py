@@ -18,6 +18,7 @@ _LOOKS_LIKE_A_STEP = re.compile(r"\s{0,20}\d{1,12}\s{1,20}loss:")
 _RATE = re.compile(
     r"\b[tw]ps:\s{0,20}([\d,]{1,30}(?:\.\d{1,9})?|nan|inf)(?=[\s\"\\]|$)", re.IGNORECASE
 )
+_TFLOPS = re.compile(r"\btflops:\s{0,20}([\d,]{1,12}\.\d{1,9})(?=[\s\"\\]|$)")
 _GROUPED_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})*(?:\.\d+)?|\d+(?:\.\d+)?|nan|inf", re.IGNORECASE)
 _MEMORY = re.compile(r"memory:\s{0,20}(\d{1,9}(?:\.\d{1,9})?)([GM])iB")
 _EVALUATION = "validate "
@@ -39,7 +40,15 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
     if begin and rate and _GROUPED_NUMBER.fullmatch(rate.group(1)):
         tokens_per_s = float(rate.group(1).replace(",", ""))
         step = _step(line, int(begin.group(1)), begin.group(2), tokens_per_s)
-        findings.history.add(replace(step, timestamp=parse_timestamp(before)))
+        tflops = _TFLOPS.search(after)
+        flops = float(tflops.group(1).replace(",", "")) * 1e12 if tflops else 0.0
+        findings.history.add(
+            replace(
+                step,
+                timestamp=parse_timestamp(before),
+                flops_per_token=flops / tokens_per_s if flops and tokens_per_s else None,
+            )
+        )
         if memory:
             per_gib = 1024 if memory.group(2) == "M" else 1
             findings.update_peak("reserved", float(memory.group(1)) / per_gib)

@@ -129,4 +129,7 @@ def shown(name: str, value: object) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    """A text that is short and that every database stores: without halves of characters, and with
+    NUL, which PostgreSQL does not take, written out."""
+    short = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return short.encode("utf-8", "backslashreplace").decode().replace("\0", "\\u0000")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 
 import pytest
@@ -133,6 +134,16 @@ def test_of_two_faults_all_is_named_that_the_best_layout_has_otherwise() -> None
     assert change.given is None
     assert change.layout == found.best.layout
     assert dict(zip(change.fields, change.before, strict=True))["tp"] == 3
+
+
+def test_an_illegal_layout_is_repaired_by_the_least_change() -> None:
+    found = check(LLAMA_70B, dp_shard=64, tp=1, zero_stage=3, micro_batch=3, recompute="full")
+    assert [broken.knob for broken in found.broken_rules] == ["micro_batch"]
+    assert found.first_change is not None
+    assert found.first_change.knob == "micro_batch"
+    others = [one for one in found.single_changes if one.outcome.fit_probability >= 0.9]
+    of_knob = [one.after for one in others if one.knob == "micro_batch"]
+    assert found.first_change.after == min(of_knob, key=lambda size: abs(math.log(size / 3)))
 
 
 def test_a_change_that_makes_a_layout_legal_also_makes_it_fit() -> None:

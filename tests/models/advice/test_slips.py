@@ -73,8 +73,8 @@ def test_a_micro_batch_that_does_not_divide_is_told_with_its_neighbours() -> Non
 
 
 def test_graphs_of_experts_that_there_are_not_are_told() -> None:
-    def asked(graphs: str, stack: str = "megatron", model: str = "llama-3-8b") -> list[str]:
-        software = replace(catalogue.stack(stack), moe_graphs=graphs)
+    def asked(graphs: str, model: str = "llama-3-8b") -> list[str]:
+        software = replace(catalogue.stack("megatron"), moe_graphs=graphs)
         architecture = catalogue.architecture(model)
         return slips(replace(PLAIN, stack=software, architecture=architecture), 1.0)
 
@@ -83,4 +83,3 @@ def test_graphs_of_experts_that_there_are_not_are_told() -> None:
     assert told.endswith("stack.launch = graph was probably meant")
     assert asked("none") == []
     assert asked("full", model="mixtral-8x7b") == []
-    assert asked("full", stack="megatron-bridge") == []  # whose recipes ask for it anyway

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.errors import Invalid
-from models.layouts.rules import RULES_BY_NAME, require_legal
+from models.layouts.rules import RULES_BY_NAME, broken_rules, lifted, require_legal
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from service.formats.huggingface import read
@@ -88,8 +88,8 @@ def test_a_pipeline_that_is_a_scan_holds_all_micro_batches(stack: str) -> None:
         ("deepspeed", Layout(pp=2, dp_shard=32, zero_stage=1), None),
         ("deepspeed", Layout(pp=2, cp=2, dp_shard=16, zero_stage=1), "cp 1 beside a pipeline"),
         ("deepspeed", Layout(pp=2, dp_shard=32, zero_stage=3), "ZeRO up to 1 beside a pipeline"),
-        ("fsdp", Layout(pp=2, dp_shard=32, zero_stage=3), "pp up to 1"),
-        ("llm-foundry", Layout(pp=2, dp_shard=32, zero_stage=3), "pp up to 1"),
+        ("fsdp", Layout(pp=2, dp_shard=32, zero_stage=3), "pp, ep 1 only"),
+        ("llm-foundry", Layout(pp=2, dp_shard=32, zero_stage=3), "pp, tp, cp, ep 1 only"),
         ("megatron", Layout(tp=16, dp_shard=4, zero_stage=1, sequence_parallel=True), None),
         ("torchtitan", Layout(tp=16, dp_shard=4, zero_stage=3, sequence_parallel=True), "heads"),
         ("nanotron", Layout(tp=16, dp_shard=4, zero_stage=1, sequence_parallel=True), "heads"),
@@ -498,3 +498,75 @@ _HYBRID = {
     "vocab_size": 1024,
     "tie_word_embeddings": False,
 }
+
+
+_BEYOND_THE_SEARCH: list[tuple[str, str, int, dict[str, Any]]] = [
+    (
+        "llama-3-70b",
+        "megatron",
+        32,
+        {"tp": 8, "sequence_parallel": True, "pp": 4, "schedule": "interleaved",
+         "virtual_stages": 20},
+    ),
+    ("llama-3-70b", "megatron", 64, {"dp_shard": 64, "zero_stage": 2}),
+    ("llama-3-70b", "fsdp", 16, {"tp": 4, "dp_shard": 4, "zero_stage": 3, "recompute": "full"}),
+    ("llama-3-70b", "deepspeed", 16, {"tp": 16, "zero_stage": 0}),
+]  # fmt: skip
+"""What frameworks run and searches leave out: 20 chunks of a layer on each stage of Megatron-Core,
+Megatron-FSDP's optim_grads, FSDP2 beside tensor parallelism, and AutoTP over two nodes."""
+
+
+@pytest.mark.parametrize(("model", "stack", "chips", "knobs"), _BEYOND_THE_SEARCH)
+def test_a_stated_layout_may_be_beyond_what_is_searched(
+    model: str, stack: str, chips: int, knobs: dict[str, Any]
+) -> None:
+    asked = problem(model, ("h100", chips), stack, seq_len=4096, global_batch=128)
+    layout = Layout(**knobs)
+    broken = broken_rules(asked, layout)
+    assert {rule.kind for rule in broken} == {"search"}
+    assert all("stack." in rule.message(asked, layout) for rule in broken)  # what lifts the limit
+    require_legal(lifted(asked, layout), layout)
+
+
+@pytest.mark.parametrize(
+    ("stack", "knobs"),
+    [
+        ("fsdp", {"pp": 2, "dp_shard": 8, "zero_stage": 3}),
+        ("fms-fsdp", {"tp": 2, "dp_shard": 8, "zero_stage": 3}),
+        ("deepspeed", {"tp": 2, "pp": 2, "dp_shard": 4, "zero_stage": 1}),
+        ("torchtitan", {"dp_shard": 16, "zero_stage": 1}),
+    ],
+)
+def test_what_a_framework_does_not_have_stays_refused(stack: str, knobs: dict[str, Any]) -> None:
+    asked = problem("llama-3-70b", ("h100", 16), stack, seq_len=4096, global_batch=128)
+    layout = Layout(**knobs)
+    assert lifted(asked, layout) == asked
+    assert "framework" in {rule.kind for rule in broken_rules(asked, layout)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "capacity", "legal"),
+    [
+        ({"moe_graphs": "full"}, None, False),
+        ({"moe_graphs": "full", "static_experts": True}, None, True),
+        ({"moe_graphs": "full"}, 1.25, True),
+        ({"moe_graphs": "partial"}, None, True),
+        ({"moe_graphs": "none"}, None, True),
+    ],
+)
+def test_a_graph_of_a_whole_step_needs_experts_of_fixed_shapes(
+    changes: dict[str, Any], capacity: float | None, legal: bool
+) -> None:
+    asked = problem(
+        "mixtral-8x7b", ("h100", 64), "megatron", seq_len=4096, global_batch=256,
+        capacity_factor=capacity,
+    )  # fmt: skip
+    asked = replace(asked, stack=replace(asked.stack, **changes))
+    layout = Layout(ep=8, dp_shard=64, zero_stage=1)
+    _expect(asked, layout, None if legal else "rank-capacity-factor", "stack.moe_graphs")
+    dense = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=4096, global_batch=256)
+    _expect(
+        replace(dense, stack=replace(dense.stack, **changes)),
+        Layout(dp_shard=64, zero_stage=1),
+        None,
+    )

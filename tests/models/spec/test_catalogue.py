@@ -37,7 +37,7 @@ MEASURED_GENERATIONS = {
     if term["scope"].startswith("generation:")
 }
 UNMEASURED_GENERATIONS = {
-    "ada", "ascend", "blackwell-rtx", "cdna2", "cdna5", "gaudi", "rubin",
+    "ada", "ascend", "blackwell-rtx", "cdna2", "cdna5", "gaudi", "rubin", "turing",
 }  # fmt: skip
 """Of which no prior is known: a name that is in neither set is likely to be misspelt."""
 
@@ -120,6 +120,11 @@ def test_a_narrower_format_is_no_slower(entry: dict[str, Any]) -> None:
         ("h100-pcie", 128),
         ("rtx-pro-6000", 128),
         ("l40s", 64),
+        ("a40", 64),
+        ("rtx-3090", 64),
+        ("rtx-5090", 128),
+        ("t4", 32),
+        ("ascend-910c", 392),
         ("l4", 64),
         ("a10g", 64),
         ("rtx-4090", 64),

@@ -15,8 +15,10 @@ from models.spec.problem import Problem
 from models.spec.switches import (
     Switch,
     as_of,
+    as_usually_run,
     changed,
     launch_arguments,
+    launch_code,
     read_switches,
     release_year,
     releases,
@@ -203,7 +205,10 @@ def test_arguments_are_ones_that_the_framework_has(stack: str) -> None:
     document = json.loads((SHARED / f"launch_fields/{TABLES[stack]}.json").read_text())
     for switch in switches_of(catalogue.stack(stack)):
         for setting in switch.settings:
-            for name, value in {**setting.arguments, **setting.with_zero}.items():
+            if switch.of_script or setting.in_code:  # TrainingArguments, and keys of axolotl
+                continue
+            written = {**setting.arguments, **setting.with_zero, **setting.needs}
+            for name, value in written.items():
                 _require_field(document, name, value)
 
 
@@ -215,6 +220,7 @@ _SECTIONS = {
     "compile": "CompileConfig",
     "training": "TrainingConfig",
     "zero_optimization": "DeepSpeedZeroConfig",
+    "zero_optimization.offload_param": "DeepSpeedZeroOffloadParamConfig",
     "tensor_parallel": "TPTrainingConfig",
 }
 
@@ -225,8 +231,8 @@ def _require_field(document: dict[str, Any], name: str, value: Any) -> None:
         return
     if name.startswith("--"):
         entry = document["flags"][name]
-        choices = [str(one).rpartition(".")[2] for one in entry["choices"] or [value]]
-        assert str(value) in map(str, choices), name
+        choices = [str(one).rpartition(".")[2] for one in entry["choices"] or ()]
+        assert not choices or str(value) in choices, name
         assert (value is True) == entry["kind"].startswith(("StoreTrue", "StoreFalse")), name
     elif "." in name:
         section, _, key = name.rpartition(".")
@@ -242,5 +248,81 @@ def _require_field(document: dict[str, Any], name: str, value: Any) -> None:
 def _require_type(text: str, value: Any) -> None:
     if "Literal" in text:
         assert f"'{value}'" in text
+    elif "<enum" in text:  # whose members the document does not list
+        assert isinstance(value, str)
     else:
         assert type(value).__name__ in text
+
+
+HUGGING_FACE = ["deepspeed", "fsdp"]
+
+
+@pytest.mark.parametrize("stack", HUGGING_FACE)
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        ({}, {"attention_kernel": "pytorch", "loss": "pytorch", "launch": "eager"}),
+        ({"attn_implementation": "flash_attention_3"}, {"attention_kernel": "flash3"}),
+        ({"attn_implementation": "eager"}, {"attention_kernel": "unfused"}),
+        ({"use_liger_kernel": "true"}, {"loss": "fused_linear", "fused": True}),
+        ({"torch_compile": True}, {"launch": "compiled", "fused": True}),
+        ({"tiled_mlp": True}, {"tiled_mlp": True}),
+    ],
+)
+def test_arguments_of_a_training_script_are_switches(
+    stack: str, arguments: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    read = read_switches(stack, arguments, None)
+    assert {name: read[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize("stack", HUGGING_FACE)
+def test_arguments_of_the_script_are_no_settings_of_the_launcher(stack: str) -> None:
+    liger = {"loss": "fused_linear", "attention_kernel": "flash3", "tiled_mlp": True}
+    problem = replace(question(), stack=changed(catalogue.stack(stack), liger))
+    layout = Layout(dp_shard=64, zero_stage=3)
+    of_script = {"use_liger_kernel": True, "attn_implementation": "flash_attention_3"}
+    assert launch_arguments(problem, layout, of_script=True) == of_script
+    assert not of_script.keys() & launch_arguments(problem, layout).keys()
+    (sentence,) = launch_code(problem, layout)  # no argument of theirs says it
+    assert "TiledMLP" in sentence
+
+
+def test_parameters_go_to_the_host_beside_the_optimizer_only() -> None:
+    stack = changed(catalogue.stack("deepspeed"), {"parameters_on_host": True})
+    problem = replace(question(), stack=stack)
+    layout = Layout(dp_shard=64, zero_stage=3, offload_optimizer=True)
+    name = "zero_optimization.offload_param.device"
+    assert launch_arguments(problem, layout)[name] == "cpu"
+    for other in (replace(layout, offload_optimizer=False), replace(layout, zero_stage=2)):
+        assert name not in launch_arguments(problem, other)
+
+
+@pytest.mark.parametrize("stack", ["megatron", "megatron-bridge"])
+def test_a_graph_of_a_whole_step_brings_what_it_needs(stack: str) -> None:
+    problem = replace(sparse(stack), stack=changed(catalogue.stack(stack), {"moe_graphs": "full"}))
+    words = " ".join(
+        f"{name} {value}" for name, value in launch_arguments(problem, EXPERTS).items()
+    )
+    for needed in ("full_iteration", "hybridep", "capacity", "paged", "op", "tracker"):
+        assert needed in words
+    capped = replace(problem, workload=replace(problem.workload, capacity_factor=1.25))
+    assert "paged" not in " ".join(launch_arguments(capped, EXPERTS))  # drop and pad does it
+
+
+def test_a_graph_that_is_read_brings_nothing_with_it() -> None:
+    graph = {"--cuda-graph-impl": "full_iteration", "--no-check-for-nan-in-loss-and-grad": True}
+    alltoall = {**graph, "--moe-token-dispatcher-type": "alltoall"}
+    read = read_switches("megatron", alltoall, None, lambda condition: condition != "dense")
+    assert (read["moe_graphs"], read["static_experts"]) == ("full", False)
+    static = {**graph, "--moe-expert-rank-capacity-factor": "1.2", "--moe-paged-stash": True}
+    read = read_switches("megatron", static, None, lambda condition: condition != "dense")
+    assert read["static_experts"]
+
+
+def test_published_runs_of_bridge_are_captured_as_its_recipes_are() -> None:
+    own = catalogue.stack("megatron-bridge")
+    assert own.moe_graphs == "none"
+    now = as_usually_run(own, "somebody", None)
+    assert (now.moe_graphs, now.static_experts) == ("full", True)
+    assert as_usually_run(own, "somebody", 2026.2).moe_graphs == "none"

@@ -129,14 +129,17 @@ def test_changes_of_a_launch_are_in_its_words(shared_client) -> None:
 
 
 def test_no_verdict_rests_on_settings_that_are_not_understood(shared_client) -> None:
-    odd = changed(LAUNCHED, "launch.arguments", {**DEEPSPEED, "puzzle": {"size": 3}})
+    name = "zero_optimization.zero_hpz_partition_size"
+    sharding = {**DEEPSPEED.get("zero_optimization", {}), "zero_hpz_partition_size": 8}
+    odd = changed(LAUNCHED, "launch.arguments", {**DEEPSPEED, "zero_optimization": sharding})
     answer = check(shared_client, odd)
     (warning,) = (one for one in answer["warnings"] if one["code"] == "unread_settings")
-    assert "puzzle.size" in warning["message"]
-    assert answer["launch_read"]["unread"] == ["puzzle.size = 3"]
+    assert name in warning["message"]
+    (unread,) = answer["launch_read"]["unread"]
+    assert unread.startswith(f"{name} = 8 (")
     assert answer["verdict"] == "cannot_tell"
     (reservation,) = answer["reservations"]
-    assert reservation["setting"] == "puzzle.size = 3"
+    assert reservation["setting"] == f"{name} = 8"
     assert all(reservation[part] in answer["summary"] for part in ("setting", "reason", "cure"))
     assert answer["prediction"]
     assert answer["layout"]
@@ -398,7 +401,11 @@ PAIRS = hostile("unknown").replace(" y", "=y")
         ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", None),
         ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", "0.2.0"),
         ("maxtext", f"model_name=llama3.1-8b max_target_length=8192 {PAIRS}", None),
-        ("deepspeed", {**DEEPSPEED, **{f"u{n}{'é' * 60}": "y" * 150 for n in range(90)}}, None),
+        (
+            "deepspeed",
+            {**DEEPSPEED, "bf16": {f"u{n}{'é' * 60}": "y" * 150 for n in range(90)}},
+            None,
+        ),
     ],
 )
 def test_an_answer_stays_short_whatever_is_typed(

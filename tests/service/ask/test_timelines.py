@@ -83,3 +83,18 @@ def test_a_bad_query_is_named(client, query: str) -> None:
 
 def test_what_is_not_there_has_no_timeline(client) -> None:
     assert_problem(client.get("/v1/predictions/nothing/timeline"), "not-found")
+
+
+def test_a_timeline_is_drawn_once_and_has_an_etag(client, monkeypatch) -> None:
+    made = client.post("/v1/predictions", json=PREDICTION).json()
+    address = f"/v1/predictions/{made['id']}/timeline"
+    first = client.get(address)
+    monkeypatch.setattr("service.ask.timelines.timeline", None)
+    again = client.get(address)
+    assert again.content == first.content
+    etag = client.get(address, headers={"Accept-Encoding": "identity"}).headers["ETag"]
+    seen = client.get(address, headers={"If-None-Match": etag})
+    assert (seen.status_code, seen.content) == (304, b"")
+    monkeypatch.undo()
+    other = client.get(f"{address}?micro_batches=1", headers={"Accept-Encoding": "identity"})
+    assert other.headers["ETag"] != etag

@@ -383,3 +383,14 @@ def test_what_is_no_table_is_refused(text: str) -> None:
 def test_no_text_breaks_the_reader(text: str) -> None:
     found = read(text + "\n" + LINE, "all_reduce")
     assert 1073741824.0 in found.sizes
+
+
+def test_rows_that_debug_output_tears_are_blamed_on_it() -> None:
+    torn = "\n".join(
+        f"n-1:2211:22{k} [0] NCCL INFO {size} Bytes -> Algo 1 proto 2 time 40.1\n"
+        f"     {size}      {size // 4}   float   sum   -1n-1:2211:22{k} [0] NCCL INFO comm ready\n"
+        " 44.11   1.0   1.8   0"
+        for k, size in enumerate((2**20, 2**21, 2**22))
+    )
+    with pytest.raises(Invalid, match="run it again with NCCL_DEBUG unset"):
+        read(torn, "all_reduce")

@@ -264,3 +264,44 @@ def test_bandwidths_of_another_number_of_ranks_are_refused(shared_client) -> Non
 
 def test_a_benchmark_that_is_not_there(shared_client) -> None:
     assert_problem(shared_client.get("/v1/benchmarks/nowhere"), "not-found")
+
+
+def listing(device: str, gpus: int = 8) -> str:
+    ranks = [
+        f"#  Rank  {rank} Group  0 Pid  {4100 + rank} on    node-0 device  {rank} [0x0a] {device}"
+        for rank in range(gpus)
+    ]
+    return "\n".join([*ranks, table(100.0)])
+
+
+@pytest.mark.parametrize(
+    ("preset", "device"),
+    [("v100", "Tesla V100-SXM2-32GB"), ("h20-3e", "NVIDIA H20-3e")],
+)
+def test_a_collective_needs_no_format_of_matrix_products(shared_client, preset, device) -> None:
+    body = {**sweep(100.0), "cluster": {"preset": preset, "num_chips": 8}}
+    made = shared_client.post("/v1/benchmarks", json={**body, "nccl_tests": listing(device)})
+    assert made.status_code == 201, made.text
+
+
+@pytest.mark.parametrize(
+    ("preset", "device"),
+    [
+        ("h20", "NVIDIA H20-3e"),
+        ("h20-3e", "NVIDIA H20"),
+        ("h100", "NVIDIA H100 PCIe"),
+        ("rtx-3090", "NVIDIA GeForce RTX 3090 Ti"),
+        ("mi250x", "AMD Instinct MI210"),
+    ],
+)
+def test_output_of_a_sibling_of_the_chip_is_refused(shared_client, preset, device) -> None:
+    body = {**sweep(100.0), "cluster": {"preset": preset, "num_chips": 8}}
+    refused = shared_client.post("/v1/benchmarks", json={**body, "nccl_tests": listing(device)})
+    assert f"the output lists {device}" in assert_problem(refused, "invalid")["detail"]
+
+
+def test_products_are_still_held_against_the_formats_of_the_chip(shared_client) -> None:
+    body = {**gemms(60.0), "cluster": {"preset": "v100"}}
+    assert_problem(shared_client.post("/v1/benchmarks", json=body), "invalid", "/precision")
+    halves = shared_client.post("/v1/benchmarks", json={**body, "precision": "fp16"})
+    assert halves.status_code == 201, halves.text

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from models.calibration.observation import Observation
@@ -66,6 +69,7 @@ def found(runs: list[StoredRun], benchmarks: Any = (), tenants: int = 2) -> Corr
         (1.25, 1.0, False),
         (1.25, 1.02, False),
         (1.25, 0.8, False),
+        (1.004, 0.997, False),  # within the margin, and of opposite signs
         (1.10, 1.08, True),
         (0.7, 0.75, True),
         (1.005, 1.0, True),  # within the margin
@@ -75,14 +79,62 @@ def test_two_agree_where_one_tells_more_of_the_other_than_the_profile_does(
     mine: float, theirs: float, agree: bool
 ) -> None:
     runs = [run("a", mine) for _ in range(300)] + [run("b", theirs)]
-    kept = found(runs).runs
-    assert kept == (runs if agree else [])
-    assert found(runs[::-1]).runs == (runs[::-1] if agree else [])
+    smaller = min(mine, theirs, key=lambda time: abs(math.log(time)))
+    for ordered in (runs, runs[::-1]):
+        kept = found(ordered).runs
+        assert [one.tenant for one in kept] == ([one.tenant for one in ordered] if agree else [])
+        assert [one.step_time_s for one in kept] == pytest.approx([smaller] * len(kept))
+
+
+_FACTORS = st.floats(0.2, 5.0)
+
+
+@given(honest=st.lists(_FACTORS, min_size=1, max_size=4), hostile=_FACTORS, more=_FACTORS)
+def test_one_tenant_moves_others_no_further_than_the_others_say(
+    honest: list[float], hostile: float, more: float
+) -> None:
+    """And saying more moves nobody further, while it stays the only one who does."""
+
+    def furthest(*liars: float) -> tuple[float, float]:
+        runs = [run(f"honest {i}", factor) for i, factor in enumerate(honest)]
+        runs += [run("hostile", factor) for factor in liars]
+        kept = [math.log(one.step_time_s or 1.0) for one in found(runs).runs]
+        return min([0.0, *kept]), max([0.0, *kept])
+
+    said = [0.0, *map(math.log, honest)]
+    low, high = furthest(hostile)
+    assert min(said) - 1e-9 <= low
+    assert high <= max(said) + 1e-9
+    if max(honest) < hostile < more:
+        assert furthest(more)[1] <= high + 1e-9
+    if min(honest) > hostile > more:
+        assert furthest(more)[0] >= low - 1e-9
+
+
+@given(up=st.floats(1.0001, 5.0), down=st.floats(0.2, 0.9999))
+def test_opposite_signs_agree_on_nothing(up: float, down: float) -> None:
+    assert found([run("a", up), run("b", down)]).runs == []
+
+
+@given(mine=_FACTORS, theirs=_FACTORS)
+def test_what_one_tenant_measured_keeps_its_differences(mine: float, theirs: float) -> None:
+    """All of a tenant's measurements are moved by the same factor, exposed communication too."""
+    mine_runs = [run("a", mine * away, exposed_communication_s=0.1 * away) for away in (0.9, 1, 2)]
+    runs = [*mine_runs, run("b", theirs, exposed_communication_s=0.1)]
+    kept = [one for one in found(runs).runs if one.tenant == "a"]
+    if not kept:
+        return
+    factors = [one.step_time_s / was.step_time_s for one, was in zip(kept, mine_runs, strict=True)]
+    parts = [one.exposed_communication_s / one.step_time_s for one in kept]
+    assert factors == pytest.approx([factors[0]] * 3)
+    assert parts == pytest.approx([0.1 / mine] * 3)
 
 
 def test_who_disagrees_with_two_that_agree_is_left_out_alone() -> None:
     runs = [run("liar", 3.0), run("a", 1.1), run("b", 1.12)]
-    assert [one.tenant for one in found(runs).runs] == ["a", "b"]
+    kept = found(runs).runs
+    assert [one.tenant for one in kept] == ["a", "b"]
+    assert [one.step_time_s for one in kept] == pytest.approx([1.1, 1.1])
     assert found(runs).waiting == {Group("liar", "h100", "torchtitan"): "liar 3.0"}
     assert found(runs).reports == 1
 
@@ -95,8 +147,15 @@ def test_runs_of_another_chip_or_stack_agree_with_nothing() -> None:
 def test_as_many_agree_as_the_policy_asks_for() -> None:
     runs = [run("a", 3.0), run("b", 3.1)]
     assert found(runs[:1], tenants=1).runs == runs[:1]
+    assert found(runs, tenants=1).runs == runs
     assert found(runs, tenants=3).runs == []
-    assert len(found([*runs, run("c", 2.9)], tenants=3).runs) == 3
+
+    def times(*factors: float, tenants: int) -> list[float | None]:
+        runs = [run(str(i), factor) for i, factor in enumerate(factors)]
+        return [one.step_time_s for one in found(runs, tenants=tenants).runs]
+
+    assert times(3.0, 3.1, 2.9, tenants=3) == pytest.approx([2.9, 2.9, 2.9])
+    assert times(3.0, 3.1, 2.9, tenants=2) == pytest.approx([3.0, 3.0, 2.9])
 
 
 def test_what_carries_no_key_counts_by_itself() -> None:
@@ -116,24 +175,34 @@ def test_each_quantity_needs_others_of_its_own() -> None:
     assert theirs.tenant == "b"
     also = run("b", 1.5, 1.9, exposed_communication_s=0.3)
     both = found([mine, oom, also, run("b", out_of_memory=True)]).runs
-    assert both == [mine, oom, also, run("b", out_of_memory=True)]
+    assert both == [replace(mine, reserved_bytes=1.9), oom, also, run("b", out_of_memory=True)]
 
 
 def test_a_benchmark_needs_another_that_says_the_same() -> None:
+    published = 0.6
+
     def benchmark(tenant: str | None, offset: float) -> TenantBenchmark:
+        rate = 1 / (1 + math.exp(-math.log(published / (1 - published)) - offset))
         measured = Observation(
-            key=tenant or "", problem=None, layout=None, coefficients={"gemm": 1.0, "x": 2.0}
+            key=tenant or "",
+            problem=None,
+            layout=None,
+            coefficients={"gemm_16": rate, "collective_s": 2.0},
         )
         group = Group(tenant, "h100", "torchtitan", of_benchmarks=True)
         return TenantBenchmark(
-            group, measured, {"gemm": offset, "x": 0.5 if tenant == "a" else 2.0}
+            group,
+            measured,
+            {"gemm_16": offset, "latency_scale_up": 0.5 if tenant == "a" else 2.0},
         )
 
     alone = found([], [benchmark("a", 1.0)])
     assert not alone.benchmarks
     assert [*alone.waiting] == [benchmark("a", 1.0).group]
     agreed = found([], [benchmark("a", 1.0), benchmark("b", 0.9)])
-    assert [one.observation.coefficients for one in agreed.benchmarks] == [{"gemm": 1.0}] * 2
+    smaller = benchmark("b", 0.9).observation.coefficients["gemm_16"]
+    for one in agreed.benchmarks:
+        assert one.observation.coefficients == pytest.approx({"gemm_16": smaller})
 
 
 class Tenants:
@@ -196,6 +265,19 @@ def test_a_flood_of_one_tenant_moves_nobody(tenants, factor: float, count: int) 
     assert "fewer than 2 tenants measured alike" in found["promotion"]["reason"]
     assert found["window"]["sources"] == 1
     assert {chip: service.predicted("b", chip) for chip in before} == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("exaggerated", [1.3, 1.5, 1.68, 2.2])
+def test_a_flood_that_goes_further_than_an_honest_tenant_moves_a_third_no_further(
+    tenants, exaggerated: float
+) -> None:
+    service = tenants()
+    before = service.predicted("c", "h100")
+    service.report("honest", "h100", 1.3, 12)
+    service.report("hostile", "h100", exaggerated, 300)
+    service.calibrate()
+    assert service.predicted("c", "h100") / before <= 1.31  # the reports have a noise of 1%
 
 
 @pytest.mark.long

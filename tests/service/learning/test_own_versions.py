@@ -275,7 +275,7 @@ def test_the_same_is_not_learnt_twice(tenants) -> None:
 
 
 def test_own_versions_count_for_what_a_tenant_may_store(tenants) -> None:
-    service = tenants(max_stored_per_tenant=8)
+    service = tenants(max_stored_bytes_per_tenant=400_000)
     service.report("a", 3)  # and a prediction
     for _ in range(2):
         service.calibrate("a")

@@ -15,7 +15,7 @@ import pytest
 from service.learning.model_families import family_of
 from service.learning.report_batches import batch_outcomes
 from service.routes.examples import CONFIG
-from service.schemas.report import MAX_BATCH_REPORTS
+from service.schemas.limits import MAX_BATCH_REPORTS
 from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem, changed, without
 
 
@@ -336,7 +336,7 @@ def test_the_summary_counts_every_report_in_each_section(client) -> None:
 
 
 def test_a_summary_keeps_little_of_many_reports(client) -> None:
-    (known,) = batch_outcomes(client.app.state.services.store, [json.dumps(REPORT)])
+    ((known, _),) = batch_outcomes(client.app.state.services.store, [json.dumps(REPORT)])
     residuals = np.random.default_rng(1).normal(size=6000)
     many = [
         {

@@ -878,7 +878,7 @@ def test_arguments_that_contradict_the_request_are_refused_with_and_without_step
     [
         ("|   0  NVIDIA A100-SXM4-80GB     On  | 00000000:07:00.0 Off |", "NVIDIA A100-SXM4-80GB"),
         ("#  Rank  0 on n0 device  0 [0000:19:00] NVIDIA H100 NVL", "NVIDIA H100 NVL"),
-        ("CUDA capacity: AMD Instinct MI300X with 191.98GiB memory", "Instinct MI300X"),
+        ("CUDA capacity: AMD Instinct MI300X with 191.98GiB memory", "AMD Instinct MI300X"),
     ],
 )
 def test_a_log_of_another_chip_is_refused(client, line: str, printed: str) -> None:

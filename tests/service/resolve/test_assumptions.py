@@ -11,6 +11,15 @@ from service.resolve.resolution import TEXT_TOWERS
 from tests.service.asking import PREDICTION, SHAPE, changed
 
 PUBLISHED = json.loads((Path(__file__).parents[1] / "formats/published.json").read_text())
+GLM4V = {
+    "model_type": "glm4v",
+    "text_config": {
+        "model_type": "glm4v_text", "hidden_size": 4096, "intermediate_size": 12288,
+        "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "vocab_size": 151936,
+    },
+    "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27},
+}  # fmt: skip
 MULTIMODAL = next(
     item["config"] for item in PUBLISHED.values() if item["config"]["model_type"] == "llama4"
 )
@@ -64,6 +73,15 @@ SAID = [
     ),
     (changed(PREDICTION, "model", "llama-4-scout"), "of llama-4-scout only the text tower counts"),
     (changed(PREDICTION, "model", MULTIMODAL), "of llama-4-maverick only the text tower counts"),
+    (changed(PREDICTION, "model", MULTIMODAL), "model.encoder.tokens_per_sequence brings in the"),
+    (
+        changed(PREDICTION, "model", GLM4V),
+        "the encoder of this family is not read; a model in explicit fields may have one",
+    ),
+    (
+        on("ascend-910c", **SHARDED),
+        "each is a die, half of a 910C: npu-smi lists a package as two devices of 64 GB",
+    ),
     (
         changed(on("h100", **SHARDED), "model", {**KIMI, "attn_res_block_size": 4}),
         "of the model's attention residuals only the parameters count",

@@ -6,7 +6,7 @@ import pytest
 
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.question import Question
-from tests.service.asking import CHIP, QUESTION, SHAPE, changed
+from tests.service.asking import CHIP, PREDICTION, QUESTION, SHAPE, assert_problem, changed
 
 
 @pytest.fixture
@@ -56,3 +56,16 @@ def test_a_part_is_resolved_again_once_its_name_means_another_version(client, re
         found = resolve(changed(QUESTION, "cluster.preset", "mine"))
         memories.append((found.used.chip.version, found.problem.cluster.chip.memory_gb))
     assert memories == [(1, 128), (2, 256)]
+
+
+def test_an_object_with_nothing_but_a_name_is_the_model_of_that_name(shared_client) -> None:
+    by_name = shared_client.post("/v1/predictions", json=changed(PREDICTION, "model", "qwen3-8b"))
+    as_object = changed(PREDICTION, "model", {"name": "qwen3-8b"})
+    answer = shared_client.post("/v1/predictions", json=as_object).json()
+    assert answer["catalogue"] == by_name.json()["catalogue"]
+    assert answer["request"]["model"] == "qwen3-8b"
+    unknown = shared_client.post(
+        "/v1/predictions", json=changed(PREDICTION, "model", {"name": "qwen3-8"})
+    )
+    (error,) = assert_problem(unknown, "unknown-name", "/model/name")["errors"]
+    assert "the nearest known are qwen3-8b" in error["rule"]

@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
+import httpx
 import pytest
 
 from service.errors import KeyReused, StillRunning, Unavailable
 from service.runtime.idempotency import CreatedResource, IdempotencyKey, IdempotentCreation
 from service.runtime.leases import Leases
-from service.store import Store, database
+from service.store import Rows, Store, database
+from service.store.idempotency_keys import IdempotencyKeys
+from service.store.reports import ReportFilter
 from service.store.tables import IdempotencyRow
 from tests.service.asking import ON_BOTH, PREDICTION, REPORT, assert_problem, changed
+from tests.service.processes import serving
 
 
 @ON_BOTH
@@ -189,7 +194,7 @@ def test_who_was_taken_for_dead_creates_nothing(store: Store) -> None:
         with store.writing() as rows:
             row = rows.idempotency_keys.find(KEY.key)
             now = rows.now()
-            rows.idempotency_keys.take_over(KEY.key, row.token, "another", now, now)
+            assert rows.idempotency_keys.take_over(row, "another", now, now)
         return lambda rows: CreatedResource("/x/1", {})
 
     with pytest.raises(StillRunning):
@@ -240,6 +245,124 @@ def test_a_request_that_was_answered_is_not_run_again_where_its_commit_seemed_to
         creation(store).create(KEY, make({"by": "first"}))
     monkeypatch.undo()
     assert creation(store).create(KEY, make({"by": "second"})).document == {"by": "first"}
+
+
+def after_first(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, then) -> None:
+    """Does this once the key, or the clock, has been read for the first time."""
+    read, first = getattr(owner, name), [then]
+
+    def read_first(*arguments: object) -> object:
+        found = read(*arguments)
+        if first:
+            first.pop()()
+        return found
+
+    monkeypatch.setattr(owner, name, read_first)
+
+
+ON_POSTGRESQL = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+"""For tests of transactions that write at the same time."""
+
+
+@ON_POSTGRESQL
+def test_a_lease_that_began_after_the_clock_was_read_is_no_lease_of_a_clock_set_back(
+    store: Store, monkeypatch
+) -> None:
+    """The other claims the key once the clock is read, and answers once its claim is read."""
+    started, finish = threading.Event(), threading.Event()
+
+    def slow():
+        started.set()
+        finish.wait(10)
+        return lambda rows: CreatedResource("/x/1", {"by": "other"})
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def claim() -> None:
+            running.append(pool.submit(creation(store).create, KEY, slow))
+            started.wait(10)
+            after_first(monkeypatch, IdempotencyKeys, "find", answer)
+
+        def answer() -> None:
+            finish.set()
+            running[0].result()
+
+        running: list[Future[CreatedResource]] = []
+        after_first(monkeypatch, Rows, "now", claim)
+        with pytest.raises(StillRunning):
+            creation(store).create(KEY, make({"by": "overtaken"}))
+    assert creation(store).create(KEY, make({})).document == {"by": "other"}
+
+
+@ON_POSTGRESQL
+def test_who_finds_a_key_free_that_is_answered_meanwhile_gets_that_answer(
+    store: Store, monkeypatch
+) -> None:
+    def answer() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(creation(store).create, KEY, make({"by": "other"})).result()
+
+    after_first(monkeypatch, IdempotencyKeys, "find", answer)
+    found = creation(store).create(KEY, make({"by": "overtaken"}))
+    assert found == CreatedResource("/x/1", {"by": "other"}, replayed=True)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("ends", ["answered", "renewed", "taken over"])
+def test_a_claim_that_was_read_as_over_is_not_taken_over_where_it_has_changed_since(
+    store: Store, monkeypatch, ends: str
+) -> None:
+    claimed(store, timedelta(0))
+    with store.reading() as rows:
+        before = rows.idempotency_keys.find(KEY.key)
+    with store.writing() as rows:
+        until = rows.now() + timedelta(seconds=LEASE_S - 1)
+        if ends == "answered":
+            rows.idempotency_keys.finish(KEY.key, "crashed", 201, "/x/1", {"by": "first"})
+        if ends == "renewed":
+            rows.idempotency_keys.renew(["crashed"], until)
+        if ends == "taken over":
+            assert rows.idempotency_keys.take_over(before, "another", rows.now(), until)
+    reads = iter([before])
+    find = IdempotencyKeys.find
+    monkeypatch.setattr(
+        IdempotencyKeys, "find", lambda keys, key: next(reads, None) or find(keys, key)
+    )
+    if ends == "answered":
+        answer = creation(store).create(KEY, make({"by": "second"}))
+        assert answer == CreatedResource("/x/1", {"by": "first"}, replayed=True)
+    else:
+        with pytest.raises(StillRunning):
+            creation(store).create(KEY, make({"by": "second"}))
+
+
+@pytest.mark.long
+@ON_POSTGRESQL
+def test_of_500_keys_sent_six_times_at_once_to_two_processes_each_is_stored_once(
+    database_url: str,
+) -> None:
+    keys = [f"key-{number}" for number in range(500)]
+
+    with serving(database_url) as one, serving(database_url) as other, ExitStack() as stack:
+        clients = [
+            stack.enter_context(httpx.Client(base_url=service.address, timeout=120))
+            for service in [one, other] * 3
+        ]
+
+        def send(client: httpx.Client, key: str) -> tuple[int, str]:
+            headers = {"Idempotency-Key": key}
+            answer = client.post("/v1/reports", json={**REPORT, "source": key}, headers=headers)
+            return answer.status_code, answer.json().get("id", "")
+
+        with ThreadPoolExecutor(6) as pool:
+            answers = [[*pool.map(send, clients, [key] * 6)] for key in keys]
+    engine = database.connect(database_url)
+    with Store(engine).reading() as rows:
+        stored = Counter(report.source for report in rows.reports.briefs(ReportFilter()))
+    engine.dispose()
+    assert {status for same in answers for status, _ in same} <= {201, 409}
+    assert all(len({id_ for status, id_ in same if status == 201}) == 1 for same in answers)
+    assert stored == dict.fromkeys(keys, 1)
 
 
 @ON_BOTH

@@ -48,6 +48,20 @@ def test_a_database_that_is_frozen_is_waited_for_by_one_thread(monkeypatch) -> N
     checks.close()
 
 
+def test_metrics_beside_a_database_that_is_frozen_take_less_than_a_second(client) -> None:
+    assert client.get("/readyz").status_code == 200
+    services = client.app.state.services
+    whole, frozen = services.readiness._store, Frozen()
+    services.readiness._store = frozen
+    for _ in range(2):
+        began = time.monotonic()
+        assert "shardwright_database_up 0.0" in client.get("/metrics").text
+        assert time.monotonic() - began < 1
+    frozen.thawed.set()
+    services.readiness._store = whole
+    assert client.get("/readyz").status_code == 200
+
+
 @ON_BOTH
 def test_a_database_that_can_be_written_is_ready_and_keeps_nothing_of_it(
     client, database_url: str
@@ -83,6 +97,7 @@ def test_a_database_without_room_says_so_and_works_again_when_there_is_some(clie
     assert refused.headers["retry-after"]
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json()["database"]) == (503, "has no room left")
+    assert "shardwright_database_up 0.0" in client.get("/metrics").text
     for engine in engines:
         limit_pages(engine, 10**6)
     assert client.get("/readyz").status_code == 200

@@ -10,6 +10,7 @@ import pytest
 from service.store import Store, database
 from service.sweeps.answering import ItemAnswer
 from service.sweeps.runner import SweepRunner
+from service.sweeps.workers import WorkersGone
 
 SWEEP: dict[str, Any] = {
     "models": ["llama-3.1-8b", "llama-3.1-70b"],
@@ -34,7 +35,7 @@ class Answers:
         future: Future[ItemAnswer] = Future()
         try:
             future.set_result(self._answer(question))
-        except (ConnectionError, MemoryError) as error:
+        except (ConnectionError, MemoryError, WorkersGone) as error:
             future.set_exception(error)
         return future
 

@@ -47,11 +47,13 @@ def test_several_processes_share_a_sweep(database_url: str) -> None:
 
 
 @contextmanager
-def running(*command: str, folder: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    *command: str, folder: Path, where: Path = ROOT, **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
     with (folder / f"{command[-1].replace('/', '-')}.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command],
-            cwd=ROOT,
+            cwd=where,
             env={**os.environ, **variables},
             stdout=log,
             stderr=log,
@@ -63,15 +65,49 @@ def running(*command: str, folder: Path, **variables: str) -> Iterator[subproces
             process.wait()
 
 
-def test_dask_loses_workers_and_the_scheduler_but_no_item(
-    database_url: str, tmp_path: Path
-) -> None:
-    store = Store(database.connect(database_url))
+def dask_commands() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """A port, and what starts a scheduler there and a worker of it."""
     port = str(20000 + os.getpid() % 20000)
     scheduler = ("distributed.cli.dask_scheduler", "--no-dashboard", "--host", "127.0.0.1")
     scheduler += ("--port", port)
     worker = ("distributed.cli.dask_worker", "--no-dashboard", "--nthreads", "1")
-    worker += (f"tcp://127.0.0.1:{port}",)
+    return port, scheduler, (*worker, f"tcp://127.0.0.1:{port}")
+
+
+def test_dask_workers_without_the_code_pause_a_sweep_and_a_frozen_scheduler_holds_no_stop(
+    database_url: str, tmp_path: Path
+) -> None:
+    store = Store(database.connect(database_url))
+    port, scheduler, worker = dask_commands()
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service" / "__init__.py").write_text("raise ImportError('no such release')")
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        frozen = enter(running(*scheduler, folder=tmp_path))
+        enter(running(*worker, folder=tmp_path, where=tmp_path))
+        service = enter(serving(database_url, dask_scheduler=f"tcp://127.0.0.1:{port}"))
+        id_ = begun(service, store, 0)
+
+        def waits_for() -> str:
+            return str(service.request("GET", f"/v1/sweeps/{id_}").json()["waits_for"])
+
+        wait_for(lambda: "no such release" in waits_for(), LONG_S)
+        time.sleep(10)
+        assert finished_items(store, id_) == {}
+        frozen.send_signal(signal.SIGSTOP)
+        time.sleep(6)
+        began = time.monotonic()
+        service.stop()
+        assert service.process.wait(timeout=60) == 0
+        assert time.monotonic() - began < 10
+        frozen.send_signal(signal.SIGCONT)
+
+
+def test_dask_loses_workers_and_the_scheduler_but_no_item(
+    database_url: str, tmp_path: Path
+) -> None:
+    store = Store(database.connect(database_url))
+    port, scheduler, worker = dask_commands()
     variables = {"SHARDWRIGHT_DATABASE_URL": database_url}
     with ExitStack() as stack:
         enter = stack.enter_context

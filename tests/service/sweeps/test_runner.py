@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from service.store.sweeps import LeasedItem
 from service.sweeps import runner
 from service.sweeps.answering import ItemAnswer
 from service.sweeps.sweeps import Sweeps
+from service.sweeps.workers import WorkersGone
 from tests.service.asking import ON_BOTH
 from tests.service.sweeps.conftest import REFUSED, SWEEP, Answers, Held, Run, wait_for
 
@@ -152,6 +154,61 @@ def test_an_item_that_ends_every_worker_fails_alone(store: Store, run: Run) -> N
 
     run(Answers(answer, slots=2))
     wait_for(lambda: outcomes(store, id_) == {"infeasible": 6, "failed": 2})
+
+
+def test_workers_that_cannot_compute_pause_the_sweep_and_fail_no_item(
+    store: Store, run: Run, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(runner, "_PAUSE_S", 0.1)
+    monkeypatch.setattr(runner, "_WAIT_S", 0.02)
+    monkeypatch.setattr(runner, "_LOOK_S", 0.02)
+    id_ = created(store)
+    asked: list[dict[str, Any]] = []
+    are_whole = threading.Event()
+
+    def answer(question: dict[str, Any]) -> ItemAnswer:
+        asked.append(question)
+        if not are_whole.is_set():
+            raise WorkersGone("no module named service")
+        return OK
+
+    paused = run(Answers(answer, slots=2))
+    wait_for(lambda: caplog.text.count("sweeps wait for workers") >= 4)
+    assert len(asked) <= 2 * 5
+    assert outcomes(store, id_) == {"waiting": 8}
+    sweeps = Sweeps(store, lambda: None, lambda: paused.waits_for)
+    assert sweeps.get(id_)["waits_for"] == "no module named service"
+    are_whole.set()
+    wait_for(lambda: outcomes(store, id_) == {"infeasible": 8})
+    assert sweeps.get(id_)["waits_for"] is None
+
+
+def test_a_stop_waits_neither_for_workers_that_stand_still_nor_for_their_end(
+    store: Store, run: Run
+) -> None:
+    """The leases of what was under way are free at once all the same."""
+
+    class Still(Held):
+        def slots(self) -> int:
+            if stands_still.is_set():
+                stuck.wait(60)
+            return 8
+
+        def close(self) -> None:
+            stuck.wait(60)
+
+    stands_still, stuck = threading.Event(), threading.Event()
+    created(store)
+    stopped = run(Still(lambda _: OK))
+    wait_for(lambda: not any_free(store))
+    stands_still.set()
+    created(store)
+    time.sleep(1)
+    began = time.monotonic()
+    stopped.stop()
+    assert time.monotonic() - began < 10
+    assert len(lease(store, "other", 16)) == 16
+    stuck.set()
 
 
 def test_a_runner_that_stops_gives_its_items_back(store: Store, run: Run) -> None:

@@ -100,3 +100,13 @@ def test_no_secret_and_no_body_is_logged(make_client, database_url: str, log, mo
     assert len(requests(log)) == len(bodies) + 2
     assert "hunter2" not in log.text
     assert key.split("_", 2)[2] not in log.text
+
+
+@pytest.mark.parametrize("path", ["/{}", "/v1/predictions/{}", "/v1/catalog/{}", "/problems/{}"])
+def test_a_key_in_an_address_is_neither_logged_nor_shown(shared_client, log, path: str) -> None:
+    answer = shared_client.get(path.format("sw_0a1b2c_hunter2-secret") + "?q=sw_0a1b2c_in-query")
+    assert answer.is_error
+    assert "hunter2" not in answer.text
+    (line,) = requests(log)
+    assert line["path"] == path.format("sw_0a1b2c_REDACTED")
+    assert "in-query" not in str(line)

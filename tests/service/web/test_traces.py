@@ -58,6 +58,8 @@ def test_a_request_is_a_trace_with_its_wait_and_its_search(
             headers = {"traceparent": traceparent}
             answer = service.request("POST", "/v1/recommendations", json=question, headers=headers)
             answer.raise_for_status()
+            misplaced = {"key": "sw_0a1b2c_hunter2-secret", "sw_0a1b2c_hunter2-name": "x"}
+            service.request("GET", "/v1/sw_0a1b2c_hunter2-path", params=misplaced)
             service.stop()
             service.process.wait(timeout=60)
             log = service.errors()
@@ -68,3 +70,6 @@ def test_a_request_is_a_trace_with_its_wait_and_its_search(
     assert line["trace_id"] == TRACE
     assert line["span_id"] == of_request["POST /v1/recommendations"].span_id.hex()
     assert "llama" not in str(spans)
+    assert "hunter2" not in str(spans)
+    assert "sw_0a1b2c_REDACTED" in str(spans)
+    assert "hunter2" not in log

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.spec.layout import AXES, Layout
-from models.spec.switches import launch_arguments
+from models.spec.switches import launch_arguments, launch_code
 from service.formats.launch.documents import nested
 from service.formats.launch.facts import facts
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
@@ -199,7 +199,7 @@ def _training_arguments(job: Job) -> dict[str, Any]:
         arguments["optim"] = OPTIMIZERS[workload.optimizer]
     if not workload.master_weights:
         arguments["dtype"] = _DTYPES[workload.precision]
-    return arguments
+    return arguments | launch_arguments(job.problem, layout, of_script=True)
 
 
 def _notes(job: Job) -> Iterator[str]:
@@ -235,3 +235,4 @@ def _notes(job: Job) -> Iterator[str]:
         yield "fsdp_offload_params keeps the shards of parameters in host memory too."
     if layout.tp > 1:
         yield "With tp the model is loaded with tp_plan='auto' of transformers."
+    yield from launch_code(problem, layout)

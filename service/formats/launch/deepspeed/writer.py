@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.spec.layout import AXES, Layout
-from models.spec.switches import launch_arguments
+from models.spec.switches import launch_arguments, launch_code
 from service.formats.launch.documents import nested
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
@@ -63,6 +63,7 @@ def write(job: Job) -> LaunchConfiguration:
         framework=FRAMEWORK,
         version=RELEASE,
         settings=nested(settings),
+        script_arguments=launch_arguments(job.problem, layout, of_script=True),
         placeholders=_placeholders(job),
         slurm=slurm_options(job.machines),
         notes=tuple(_notes(job)),
@@ -182,9 +183,9 @@ def _notes(job: Job) -> Iterator[str]:
     workload = job.problem.workload
     yield f"Sequences of {workload.seq_len} tokens are cut by the training script."
     yield (
-        "A script with the Trainer of transformers takes the document as --deepspeed"
-        " deepspeed.json, in place of --deepspeed_config, and wants the same numbers in its own"
-        f" arguments: --per_device_train_batch_size {layout.micro_batch}"
+        "A script with the Trainer of transformers takes the document as --deepspeed,"
+        " in place of --deepspeed_config, and wants the same numbers in its own arguments:"
+        f" --per_device_train_batch_size {layout.micro_batch}"
         f" --gradient_accumulation_steps {job.num_micro_batches}, the learning rate and, as"
         " --max_grad_norm, gradient_clipping."
     )
@@ -208,3 +209,4 @@ def _notes(job: Job) -> Iterator[str]:
         yield "Attention runs under Ulysses: deepspeed.sequence.layer.DistributedAttention."
     if workload.optimizer not in OPTIMIZERS:
         yield f"Pass the optimizer ({workload.optimizer}) to deepspeed.initialize."
+    yield from launch_code(job.problem, layout)

@@ -15,6 +15,7 @@ from models.spec.switches import launch_arguments
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_values
 from service.formats.launch.machines import slurm_options
+from service.formats.launch.maxtext.details import detail_notes, detail_settings
 from service.formats.launch.maxtext.mesh import Mesh, mesh_of, splits_physical_axes
 from service.formats.launch.maxtext.model import model_settings, takes_muon
 from service.formats.launch.maxtext.remat import remat_settings
@@ -40,6 +41,13 @@ QUANTIZATIONS: Mapping[tuple[str, str], Mapping[str, Any]] = {
 """By precision and vendor (configs/base.yml, quantization)."""
 _DTYPES = {"fp32": "float32", "fp16": "float16"}
 OPTIMIZERS = {"adamw": "adamw", "muon": "muon"}
+_NO_COMPILER_FLAGS = {
+    True: "LIBTPU_INIT_ARGS is not set. The runs behind the predictions set it so that collectives"
+    " hide behind computing, as benchmarks/xla_flags_library.py of MaxText has it for each TPU.",
+    False: "XLA_FLAGS is not set. The runs behind the predictions set"
+    " --xla_gpu_enable_latency_hiding_scheduler=true, so that collectives hide behind computing.",
+}
+"""By whether the job runs on TPUs."""
 DROPLESS = ("llama4", "gpt-oss")
 """Beginnings of the names of models whose experts must not drop tokens (configs/types.py)."""
 
@@ -50,6 +58,8 @@ def write(job: Job) -> LaunchConfiguration:
     problem = job.problem
     mesh = mesh_of(NAME, job.layout, problem.cluster)
     model = model_settings(problem.architecture, field_table(TABLE))
+    if model.get("model_name") == "default":
+        model |= detail_settings(job.details)
     if problem.workload.optimizer == "muon" and not takes_muon(model):
         cure = f"MaxText has no Muon for layers of {problem.architecture.name}; ask with adamw"
         raise Inexpressible(NAME, "workload.optimizer", "muon", cure)
@@ -82,7 +92,7 @@ def write(job: Job) -> LaunchConfiguration:
         settings=settings,
         placeholders=_placeholders(job, has_model=bool(model)),
         slurm={} if is_tpu else slurm_options(job.machines),
-        notes=tuple(_notes(job, has_model=bool(model))),
+        notes=tuple(_notes(job, model)),
     )
 
 
@@ -278,10 +288,13 @@ def _placeholders(job: Job, *, has_model: bool) -> dict[str, str]:
     return {"model_name": f"the name of a file of MaxText with the sizes of {name}", **named}
 
 
-def _notes(job: Job, *, has_model: bool) -> Iterator[str]:
+def _notes(job: Job, model: Mapping[str, Any]) -> Iterator[str]:
     problem = job.problem
     layout = job.layout
-    if not has_model:
+    yield _NO_COMPILER_FLAGS[problem.cluster.is_torus]
+    if model.get("model_name") == "default":
+        yield from detail_notes(job.details)
+    if not model:
         yield (
             f"MaxText {RELEASE} has no file for {problem.architecture.name}, nor sizes that make"
             " its layers: write configs/models/NAME.yml and name it."

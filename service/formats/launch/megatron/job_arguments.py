@@ -94,6 +94,14 @@ def require_expressible(format_: str, job: Job) -> None:
         cure = "experts with biases are not split over tensor parallelism; ask with etp 1"
         raise Inexpressible(format_, "layout.etp", layout.etp, cure)
     _require_expressible_mixers(format_, job)
+    if job.problem.is_partly_captured and layout.offload_activations:
+        # core/transformer/transformer_config.py: "CUDA graphs not supported with CPU offloading"
+        cure = "graphs without experts go with no activations on the host; ask with none"
+        raise Inexpressible(format_, "stack.moe_graphs", "partial", cure)
+    has_rank_capacity = model.is_moe and job.problem.stack.static_experts and not _has_capacity(job)
+    if has_rank_capacity and layout.ep * layout.tp == 1:  # token_dispatcher.py asserts it
+        cure = "HybridEP needs ep or tp above 1; ask with capacity_factor, or moe_graphs none"
+        raise Inexpressible(format_, "stack.static_experts", True, cure)
     repeats_routing = layout.recompute == "full" or "moe" in layout.recompute_modules
     if job.problem.is_partly_captured and repeats_routing:  # transformer_config.py asserts it
         cure = "graphs without experts go with no full recompute, nor that of moe; ask with none"
@@ -353,6 +361,16 @@ def notes(job: Job) -> Iterator[str]:
         yield (
             "fp8 is scaled by tensor, from the values at hand; the recipe blockwise of Hopper takes"
             " as many bytes."
+        )
+    if _has_capacity(job):
+        yield (
+            f"Tokens over a capacity factor of {job.problem.workload.capacity_factor:g} are"
+            " dropped, and experts that get fewer are padded."
+        )
+    elif job.problem.architecture.is_moe and job.problem.stack.static_experts:
+        yield (
+            "Tokens over the rank capacity factor of 1.5 are dropped: experts have buffers of a"
+            " fixed size, as a graph of the whole step needs them."
         )
     if "hybridep" in switches(job).values() and _has_capacity(job):
         yield "Tokens are dispatched by HybridEP: DeepEP does not pad experts to a capacity."

@@ -42,6 +42,16 @@ _PLACEHOLDERS: Mapping[str, str] = {
     " on where it stopped",
 }
 _FOR_ROTARY = {"--rotary-base": "rope_theta of the model's config.json"}
+_FOR_NORMS = {"--norm-epsilon": "rms_norm_eps of the model's config.json, such as 1e-5"}
+_LLAMA3 = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192.0,
+}
+"""The numbers of llama3's stretching that Megatron has written into its code
+(core/models/common/embeddings/rotary_pos_embedding.py, _apply_scaling)."""
+_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096.0}
+"""The numbers of yarn that latent attention has no flags for (MLATransformerConfig)."""
 _FOR_INDEXER = {
     "--dsa-indexer-loss-coeff": "the weight of the loss that trains indexers; 0 trains none"
 }
@@ -59,7 +69,8 @@ def write(job: Job) -> LaunchConfiguration:
         **job_arguments.balancing_arguments(job),
         **job_arguments.memory_arguments(job),
         **megatron_model.model_arguments(NAME, job),
-        "max_position_embeddings": model.learned_positions or job.problem.workload.seq_len,
+        "max_position_embeddings": _positions(job),
+        "layernorm_epsilon": job.details.norm_epsilon,
         **_rotary(job),
     }
     return LaunchConfiguration(
@@ -123,13 +134,20 @@ def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _rotary(job: Job) -> dict[str, float]:
-    """The base of rotary positions, which Megatron takes as a whole number, and their share of a
-    head, which latent attention says by itself."""
+def _positions(job: Job) -> int:
+    """The positions that the model has: those it learns, or its context, which is at least as long
+    as the sequences that it is trained on."""
+    learned = job.problem.architecture.learned_positions
+    return learned or max(job.problem.workload.seq_len, job.details.context_length or 0)
+
+
+def _rotary(job: Job) -> dict[str, Any]:
+    """The base of rotary positions, which Megatron takes as a whole number, how they are stretched,
+    and their share of a head, which latent attention says by itself."""
     if not _has_rotary(job):
         return {}
     theta, share = job.details.rope_theta, job.details.rotary_share
-    found: dict[str, float] = {}
+    found: dict[str, Any] = _stretched(job)
     if theta is not None and theta.is_integer():
         found["rotary_base"] = int(theta)
     if share not in (None, 1) and not any(
@@ -137,6 +155,26 @@ def _rotary(job: Job) -> dict[str, float]:
     ):
         found["rotary_percent"] = share
     return found
+
+
+def _stretched(job: Job) -> dict[str, Any]:
+    """The arguments that stretch rotary positions; none where Megatron has none that do it as the
+    model does, which a note then says."""
+    scaling = job.details.rope_scaling
+    if scaling is None:
+        return {}
+    if scaling.kind == "llama3" and scaling.has(**_LLAMA3):
+        factor = scaling.number("factor", 8.0)
+        return {"use_rope_scaling": True, "rope_scaling_factor": factor}
+    is_latent = all(each.is_mla for each in job.problem.architecture.attentions)
+    if scaling.kind == "yarn" and is_latent and scaling.has(**_YARN):
+        return {
+            "rope_type": "yarn",
+            "rotary_scaling_factor": scaling.number("factor", 1.0),
+            "mscale": scaling.number("mscale", 1.0),
+            "mscale_all_dim": scaling.number("mscale_all_dim", 0.0),
+        }
+    return {}
 
 
 def _has_rotary(job: Job) -> bool:
@@ -149,6 +187,7 @@ def _placeholders(job: Job) -> dict[str, str]:
     return {
         **_PLACEHOLDERS,
         **(_FOR_ROTARY if _has_rotary(job) and "rotary_base" not in _rotary(job) else {}),
+        **(_FOR_NORMS if job.details.norm_epsilon is None else {}),
         **(_FOR_INDEXER if any(each.indexer for each in model.attentions) else {}),
         **(_FOR_LOSS if has_loss else {}),
     }
@@ -159,5 +198,12 @@ def _notes(job: Job) -> Iterator[str]:
         _HYBRID_SCRIPT if has_pattern(job.problem.architecture) else f"{_PROGRAM} of Megatron-LM"
     )
     yield f"Arguments of {program}; placeholders are yours to fill in."
+    scaling = job.details.rope_scaling
+    if scaling is not None and _has_rotary(job) and not _stretched(job):
+        yield (
+            f"The model stretches rotary positions ({scaling.shown}), and no argument of"
+            f" {FRAMEWORK} {RELEASE} does the same: these arguments leave them as they are. Step"
+            " time and memory do not depend on it; the loss does."
+        )
     yield from megatron_model.model_notes(job.problem.architecture, job.layout.tp)
     yield from job_arguments.notes(job)

@@ -538,6 +538,7 @@ def _is_read(name: str, argument: str) -> bool:
         "model.share_embeddings_and_output_weights", "model.cpu_offloading",
         "mixed_precision.grad_reduce_in_fp32", "mixed_precision.fp4_param_gather",
         "optimizer.use_distributed_optimizer", "optimizer.bf16", "optimizer.fp16",
+        "model.bf16", "model.fp16",
         "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
         *(f"comm_overlap.{overlap}" for overlap in _OVERLAPS), *READ_OF_ADAPTERS,
     }  # fmt: skip

@@ -226,7 +226,9 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     field."""
     precision = job.problem.workload.precision
     if precision == "fp32":
-        return {"mixed_precision": None, "optimizer.bf16": False, "optimizer.fp16": False}
+        # Providers of hybrid models have bf16 unless they are told (models/hybrid_provider.py).
+        names = ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16")
+        return {"mixed_precision": None, **dict.fromkeys(names, False)}
     name = _PRECISION_NAMES[precision]
     if _has_its_name(job, switches):
         return {"mixed_precision": name}
@@ -306,15 +308,6 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
             "Overrides with + change the LoRA that a recipe has; where it has none, set"
             f" cfg.peft = {adapters_in_python(NAME, job.problem.architecture, lora)} of"
             " megatron.bridge.peft.lora in Python."
-        )
-    if job.problem.architecture.is_moe and switches.get(_GRAPHS) == "full_iteration":
-        yield (
-            f"{_GRAPHS}=full_iteration captures experts too, whose numbers of tokens must then be"
-            " fixed. The recipes that capture them (perf_recipes/qwen/common.py) set"
-            " model.moe_expert_rank_capacity_factor=1.5, over which tokens are dropped,"
-            " model.moe_paged_stash=true, model.use_transformer_engine_op_fuser=true and"
-            " rng.te_rng_tracker=true with model.use_te_rng_tracker=true, beside the dispatcher"
-            " flex with hybridep: set these too, or ask with moe_graphs none."
         )
     if switches.get(_GRAPHS) == "transformer_engine":
         yield (

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import Invalid
-from service.formats.launch.accelerate import reader as accelerate_reader
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.job import Inexpressible
 from service.formats.launch.recognition import other_format
+from service.formats.launch.trainer import reader as accelerate_reader
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 
 PROBLEM = problem_of("fsdp")
@@ -184,7 +184,7 @@ def test_knobs_are_read(document: dict[str, Any], expected: dict[str, Any]) -> N
 
 def test_the_stack_is_that_of_the_kind() -> None:
     assert read(FSDP2).stack["name"] == "fsdp"
-    assert read({"distributed_type": "DEEPSPEED"}).stack == {"name": "deepspeed"}
+    assert read({"distributed_type": "DEEPSPEED"}).stack["name"] == "deepspeed"
     assert read({"distributed_type": "MEGATRON_LM"}).stack == {"name": "megatron"}
 
 
@@ -220,11 +220,11 @@ def test_a_command_line_is_read(text: str) -> None:
     assert {knob: found.layout.get(knob) for knob in expected} == expected
     assert found.workload == {"precision": "bf16", "optimizer": "adamw", "seq_len": 4096}
     assert (found.num_devices, found.num_micro_batches) == (16, 4)
-    assert found.unread == ('packing = "true"',)
+    assert not found.reservations
+    assert any("workload.packing" in line for line in found.assumed)
     assert {line.split(" = ")[0] for line in found.ignored} == {
         "debug",
         "output_dir",
-        "num_machines",
         "learning_rate",
     }
 
@@ -234,13 +234,10 @@ def test_a_command_line_is_read(text: str) -> None:
     [
         (fsdp1(fsdp_reshard_after_forward="SHARD_GRAD_OP"), "FSDP1 takes fsdp_sharding_strategy"),
         (fsdp1(fsdp_auto_wrap_policy="NO_WRAP"), "fsdp_auto_wrap_policy"),
-        ({**FSDP2, "torch_compile": True}, "torch_compile = true"),
-        ({**FSDP2, "fsdp": "full_shard"}, 'fsdp = "full_shard"'),
-        ({**FSDP2, "config_file": "fsdp.yaml"}, "config_file"),
         (
             {"distributed_type": "DEEPSPEED",
                 "deepspeed_config": {"deepspeed_config_file": "ds.json"}},
-            "send the text of that file",
+            "the text of ds.json was not sent",
         ),
     ],
 )  # fmt: skip
@@ -303,8 +300,9 @@ def test_any_document_is_read_or_refused(document: Any) -> None:
 
 def test_a_command_with_a_document_is_read_where_both_are_sent() -> None:
     command = "accelerate launch --config_file fsdp.yaml --num_processes 32 train.py --bf16"
-    with pytest.raises(Invalid, match="send the text of that file"):
-        accelerate_reader.read(command, None)
+    (reserved,) = accelerate_reader.read(command, None).reservations
+    assert (reserved.setting, reserved.is_open) == ("--config_file fsdp.yaml", True)
+    assert "launch.files['fsdp.yaml']" in reserved.cure
     script = f"cat > fsdp.yaml <<EOF\n{yaml.safe_dump(FSDP2)}EOF\n{command}\n"
     found = accelerate_reader.read(script, None)
     assert (found.num_devices, found.layout["dp_shard"]) == (32, 32)
@@ -324,15 +322,15 @@ def test_a_micro_batch_that_nobody_wrote_is_not_made_of_the_batch() -> None:
 
 def test_misspelt_keys_name_the_key_that_may_be_meant() -> None:
     config = {**FSDP2["fsdp_config"], "fsdp_reshard_after_foward": False}
-    (listed,) = read({**FSDP2, "fsdp_config": config}).unread
-    assert "did you mean fsdp_config.fsdp_reshard_after_forward?" in listed
+    (reserved,) = read({**FSDP2, "fsdp_config": config}).reservations
+    assert reserved.cure == "did you mean fsdp_config.fsdp_reshard_after_forward?"
 
 
 _SFT = "accelerate launch --num_processes 8 --use_fsdp --fsdp_version 2 sft.py"
 
 
 @pytest.mark.parametrize(
-    ("flags", "lora", "unread"),
+    ("flags", "lora", "noted"),
     [
         ("--use_peft --lora_target_modules q_proj k_proj v_proj o_proj",
          {"rank": 16, "targets": ["attention"], "base_bits": 16}, 0),
@@ -345,10 +343,10 @@ _SFT = "accelerate launch --num_processes 8 --use_fsdp --fsdp_version 2 sft.py"
         ("--lora_r 8", None, 1),
     ],
 )  # fmt: skip
-def test_adapters_of_trl(flags: str, lora: dict[str, Any] | None, unread: int) -> None:
+def test_adapters_of_trl(flags: str, lora: dict[str, Any] | None, noted: int) -> None:
     reading = accelerate_reader.read(f"{_SFT} {flags}", None)
     assert reading.workload.get("lora") == lora
-    assert len(reading.unread) == unread
+    assert len(reading.assumed) + len(reading.reservations) == noted
 
 
 @pytest.mark.parametrize(
@@ -401,6 +399,15 @@ def test_a_file_of_axolotl_is_read() -> None:
     )
     assert (reading.layout["recompute"], reading.layout["offload_optimizer"]) == ("full", True)
     assert (reading.layout["micro_batch"], reading.num_micro_batches) == (2, 4)
-    assert reading.unread == ("sample_packing = true",)
+    assert not reading.reservations
+    assert (reading.framework, reading.version) == ("axolotl", "0.21.0")
     short = "base_model: x\nadapter: lora\nlora_r: 8\nmicro_batch_size: 2\nsequence_len: 2048\n"
     assert other_format("accelerate", short) is None
+
+
+def test_arguments_of_the_trainer_set_switches() -> None:
+    arguments = {"torch_compile": True, "use_liger_kernel": True, "attn_implementation": "eager"}
+    found = read({**FSDP2, **arguments}).stack
+    assert (found["launch"], found["loss"]) == ("compiled", "fused_linear")
+    assert (found["attention_kernel"], found["fused"]) == ("unfused", True)
+    assert read({**FSDP2, "torch_compile": False}).stack["launch"] == "eager"

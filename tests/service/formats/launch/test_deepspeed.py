@@ -174,6 +174,11 @@ def test_defaults_and_switches_are_those_of_the_release() -> None:
         "name": "deepspeed",
         "overlap_data": True,
         "gradient_bytes": 2,
+        "attention_kernel": "pytorch",
+        "loss": "pytorch",
+        "launch": "eager",
+        "tiled_mlp": False,
+        "parameters_on_host": False,
     }
     assert found.workload == {"precision": "fp32", "global_batch": 64}
     two = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
@@ -186,15 +191,13 @@ def test_defaults_and_switches_are_those_of_the_release() -> None:
 @pytest.mark.parametrize(
     ("document", "unread"),
     [
-        ({"train_batch_size": "auto"}, 'train_batch_size = "auto" (filled in elsewhere'),
-        ({"zero_optimizations": {"stage": 3}}, "zero_optimizations.stage = 3"),
+        ({"train_batch_size": "auto"}, "train_batch_size = auto (another program fills it in"),
         ({"zero_optimization": {"zero_hpz_partition_size": 8}}, "zero_hpz_partition_size = 8"),
-        ({"zero_optimization": {"reduce_bucket_size": 10**9}}, "reduce_bucket_size"),
         ({"compile": {"deepcompile": True}}, "compile.deepcompile = true"),
-        ({"optimizer": {"type": "Lamb"}}, 'optimizer.type = "Lamb"'),
+        ({"optimizer": {"type": "Lamb"}}, "optimizer.type = Lamb"),
         (
             {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}},
-            "(read as cpu)",
+            "reads and writes of NVMe",
         ),
         ({"communication_data_type": "fp32", "bf16": {"enabled": True}}, "communication_data_type"),
     ],
@@ -332,7 +335,7 @@ def test_a_script_that_writes_the_document_is_read() -> None:
     """
     found = deepspeed_reader.read(script, None)
     assert (found.num_devices, found.layout["zero_stage"]) == (16, 2)
-    assert found.ignored == ('optimizer.params.lr = "$LR"',)
+    assert found.ignored == ("optimizer.params.lr = $LR",)
 
 
 @pytest.mark.parametrize(
@@ -344,8 +347,8 @@ def test_a_script_that_writes_the_document_is_read() -> None:
     ],
 )
 def test_a_document_that_a_command_names_must_be_sent(command: str) -> None:
-    with pytest.raises(Invalid, match="not sent: send the text of that file"):
-        deepspeed_reader.read(command, None)
+    reserved = [one for one in deepspeed_reader.read(command, None).reservations if one.is_open]
+    assert [one.cure for one in reserved] == ["send it as launch.files['ds.json']"]
     reading = deepspeed_reader.read(
         'cat > ds.json <<EOF\n{"train_batch_size": 8}\nEOF\n' + command, None
     )
@@ -353,20 +356,33 @@ def test_a_document_that_a_command_names_must_be_sent(command: str) -> None:
 
 
 def test_a_text_without_a_document_is_told_what_to_send() -> None:
-    with pytest.raises(Invalid, match="as the text of a JSON or YAML file is"):
-        deepspeed_reader.read("deepspeed train.py --epochs 3", None)
+    reading = deepspeed_reader.read("deepspeed train.py --epochs 3", None)
+    (reserved,) = [one for one in reading.reservations if one.is_open]
+    assert "launch.files['ds.json']" in reserved.cure
+    with pytest.raises(Invalid, match="neither a document nor a command that trains"):
+        deepspeed_reader.read("cat notes.txt <<E\nE\n", None)
 
 
 def test_misspelt_keys_name_the_key_that_may_be_meant() -> None:
     reading = read({"zero_optimisation": {"stage": 3}, "bf16": {"enabeld": True}})
-    first, second = reading.unread
-    assert first.endswith("(unknown; did you mean zero_optimization.stage?)")
-    assert second.endswith("(unknown; did you mean bf16.enabled?)")
+    (warning,) = reading.warnings
+    assert warning.endswith("which ignores it: did you mean zero_optimization.stage?")
+    (stop,) = reading.stops
+    assert (stop.setting, stop.cure) == ("bf16.enabeld", "bf16.enabled")
 
 
 def test_a_key_that_deepspeed_has_is_not_taken_for_another() -> None:
-    (listed,) = read({"zero_optimization": {"offload_param": {"device": "cpu"}}}).unread
-    assert "did you mean" not in listed
+    reading = read({"zero_optimization": {"offload_param": {"device": "cpu"}}})
+    assert not any("did you mean" in line for line in (*reading.unread, *reading.warnings))
+
+
+def test_parameters_may_be_on_the_host_beside_the_optimizer() -> None:
+    host = {"device": "cpu", "pin_memory": True}
+    zero = {"stage": 3, "offload_optimizer": host, "offload_param": host}
+    found = read({**BATCH, "zero_optimization": zero})
+    assert found.stack["parameters_on_host"]
+    assert found.layout["offload_optimizer"]
+    assert not found.unread
 
 
 def test_a_batch_alone_is_one_micro_batch_of_each_rank() -> None:

@@ -177,7 +177,7 @@ def test_jobs_of_all_kinds_are_read_again(format_: str) -> None:
 def test_recurrences_and_sparse_attention_are_read_again(format_: str) -> None:
     models = [each for each in hybrids() if each.recurrences or _is_sparse(each)]
     written_models = set()
-    for job in islice(random_jobs([format_], "hybrids", models), 120):
+    for job in islice(random_jobs([format_], "hybrids", models), 260):
         try:
             reading = read_again(format_, job)
         except Inexpressible:

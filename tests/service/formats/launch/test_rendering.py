@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from models.spec import catalogue
 from models.spec.hardware import Cluster
+from models.spec.switches import changed
 from service.formats.launch.formats import FORMATS, format_of_stack
 from service.formats.launch.job import Inexpressible, LaunchConfiguration
 from service.formats.launch.machines import Machines, slurm_options
@@ -65,7 +66,7 @@ done
 def run(script: str, folder: Path, *arguments: str, **variables: str) -> list[list[str]]:
     """The words of every command that a script starts, with its launchers replaced by some that
     write down how they were called."""
-    (folder / "bin").mkdir()
+    (folder / "bin").mkdir(exist_ok=True)
     for command, text in _STUBS.items():
         stub = folder / "bin" / command
         stub.write_text(f"#!/bin/bash\n{text}")
@@ -98,7 +99,7 @@ def test_the_script_starts_the_job_with_the_arguments(name: str, tmp_path: Path)
             {*made.placeholders} - {*made.list_placeholders}
         )
         assert ("value" in job) == bool(made.list_placeholders)
-    document = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}.get(name)
+    document = {"deepspeed": "deepspeed-7.json", "accelerate": "accelerate-7.yaml"}.get(name)
     assert (document is None) == (FORMATS[name].words is not None)
     if document is not None:
         assert document in job
@@ -187,7 +188,7 @@ def test_the_script_stops_where_something_is_to_be_filled_in(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("deepspeed", "deepspeed.json"), ("accelerate", "accelerate.yaml")]
+    ("name", "file"), [("deepspeed", "deepspeed-7.json"), ("accelerate", "accelerate-7.yaml")]
 )
 def test_the_script_writes_the_document(name: str, file: str, tmp_path: Path) -> None:
     made = configuration(name)
@@ -204,6 +205,16 @@ def test_the_script_writes_the_document(name: str, file: str, tmp_path: Path) ->
         assert document.pop("optimizer") == {"type": "AdamW", "params": {}}
     expected = {key: made.settings[key] for key in made.settings if key != "optimizer"}
     assert document == expected
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate"])
+def test_two_jobs_in_one_folder_write_two_documents(name: str, tmp_path: Path) -> None:
+    script = as_shell(configuration(name))
+    wanted = dict.fromkeys(_wanted_variables(script), "7")
+    for job in ("7", "8"):
+        run(script, tmp_path, **{**wanted, "SLURM_JOB_ID": job})
+    documents = [*tmp_path.glob("*.json"), *tmp_path.glob("*.yaml")]
+    assert sorted(path.stem for path in documents) == [f"{name}-7", f"{name}-8"]
 
 
 @NAMES
@@ -276,7 +287,7 @@ def test_any_text_survives_the_shell(value: str, what: str, note: str) -> None:
     script = as_shell(made)
     before, _, command = script.rpartition("END\n")
     assert shlex.split(command.replace("\\\n", " "))[-2:] == [value, "$@"]
-    checked = f"{before}END\n".replace("cat > accelerate.yaml", "cat") + 'printf "%s" "${A}"'
+    checked = f"{before}END\n".replace('cat > "${CONFIG}"', "cat") + 'printf "%s" "${A}"'
     found = subprocess.run(
         ["bash", "-c", checked],
         env={"LR": "0.1", "SCRIPT": "x", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
@@ -369,12 +380,21 @@ def test_notes_say_what_no_setting_does() -> None:
     slice_ = notes_of("maxtext", chip="tpu-v5p", dp_shard=16, zero_stage=3)
     assert "every host of the slice" in slice_
     assert "4 hosts, where a host has 4 chips" in slice_
-    graphs = notes_of("megatron-bridge", "qwen3-30b-a3b", dp_shard=16, ep=8)
-    assert "moe_expert_rank_capacity_factor=1.5" in graphs
-    assert "capacity_factor" not in notes_of("megatron-bridge", dp_shard=16)
+    assert "dropped" not in notes_of("megatron-bridge", "qwen3-30b-a3b", dp_shard=16, ep=8)
     assert "fsdp_version is 1" in notes_of("fsdp", dp_shard=16, zero_stage=2, recompute="full")
     trainer = notes_of("deepspeed", dp_shard=16, zero_stage=3, micro_batch=2)
     assert "--per_device_train_batch_size 2 --gradient_accumulation_steps 2" in trainer
+
+
+def test_a_graph_of_a_whole_sparse_step_is_written_with_what_it_needs() -> None:
+    problem = problem_of("megatron-bridge", "qwen3-30b-a3b")
+    problem = replace(problem, stack=changed(problem.stack, {"moe_graphs": "full"}))
+    written = FORMATS["megatron-bridge"].write(job_of(problem, dp_shard=16, ep=8))
+    assert written.settings["model.cuda_graph_impl"] == "full_iteration"
+    assert written.settings["model.moe_expert_rank_capacity_factor"] == 1.5
+    assert written.settings["model.moe_flex_dispatcher_backend"] == "hybridep"
+    assert written.settings["model.moe_paged_stash"] is True
+    assert "rank capacity factor of 1.5 are dropped" in " ".join(written.notes)
 
 
 def test_a_job_on_part_of_nodes_shares_them() -> None:

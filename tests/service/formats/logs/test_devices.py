@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from models.spec import catalogue
+from models.spec.hardware import Chip
 from service.formats.logs.devices import printed_devices
 
-IDS = {chip.id for chip in catalogue.chips().values()}
+CHIPS = {chip.id: chip for chip in catalogue.chips().values()}.values()
 
 
 @pytest.mark.parametrize(
@@ -31,13 +32,31 @@ IDS = {chip.id for chip in catalogue.chips().values()}
         ("AMD Instinct MI300A", {"mi300a"}),
         ("NVIDIA GeForce RTX 4090", {"rtx-4090"}),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", {"rtx-pro-6000"}),
-        ("NVIDIA GeForce RTX 5090", set()),
+        ("NVIDIA GeForce RTX 2060", set()),
+        ("XPU capacity: Intel(R) Data Center GPU Max 1550 with 63.98GiB memory", {"pvc-tile-64gb"}),
+        ("| HL-225               N/A  | 0000:34:00.0", {"gaudi2"}),
+        ("HPU capacity: GAUDI3 with 125.00GiB memory", {"gaudi3"}),
+        ("Ascend910B3", {"ascend-910b"}),
+        ("NPU capacity: Ascend910_9392 with 61.27GiB memory", {"ascend-910c"}),
+        ("NVIDIA H20", {"h20-sxm-96gb"}),
+        ("NVIDIA H20-3e", {"h20-3e-sxm-141gb"}),
+        ("NVIDIA RTX A6000", {"rtx-a6000"}),
+        ("NVIDIA RTX 6000 Ada Generation", {"rtx-6000-ada"}),
+        ("Quadro RTX 6000", set()),
+        ("GeForce RTX 3090", {"rtx-3090"}),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", set()),
+        ("Tesla T4", {"t4"}),
     ],
 )
 def test_a_printed_name_is_of_these_chips(line: str, chips: set[str]) -> None:
     (device, *rest) = printed_devices(line)
-    assert {*device.matching(IDS)} == chips
-    assert all({*other.matching(IDS)} == chips for other in rest)
+    for each in (device, *rest):
+        assert {chip.id for chip in each.matching(CHIPS)} == chips
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_every_chip_of_the_catalogue_is_known_by_its_name(chip: Chip) -> None:
+    assert chip in [one for device in printed_devices(chip.name) for one in device.matching(CHIPS)]
 
 
 @pytest.mark.parametrize(

@@ -23,19 +23,7 @@ from service.formats import logs
             "nanochat",
             "step_time_s",
         ),
-        (
-            "[INFO] [engine.py:520] steps: 10 loss: 9.1 iter time (s): 12.3 samples/sec: 83.1",
-            "GPT-NeoX",
-            "step_time_s",
-        ),
-        (
-            "epoch=0/micro_step=10/global_step=10, RunningAvgSamplesPerSec=12.3,"
-            " CurrSamplesPerSec=12.5, MemAllocated=1.0GB",
-            "DeepSpeed",
-            "step_time_s",
-        ),
-        ("{'train_runtime': 12.0, 'train_steps_per_second': 0.5}", "Hugging Face", "step_time_s"),
-        ("100%|####| 500/500 [10:00<00:00,  1.20s/it]", "progress bar", "step_time_s"),
+        ("Map: 100%|####| 500/500 [10:00<00:00,  1.20s/it]", "progress bar", "step_time_s"),
         ("Train throughput/device/tokens_per_sec: 9000.1", "Composer", "tokens_per_s_per_chip"),
         ("iter 100: loss 3.2, time 250.10ms, mfu 30%", "nanoGPT", "step_time_s"),
     ],

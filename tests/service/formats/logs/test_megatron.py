@@ -53,3 +53,22 @@ def test_a_vocabulary_that_is_padded_after_the_dump_is_added() -> None:
     assert logs.read(dump(**LLAMA) + lines).arguments["padded_vocab_size"] == "51200"
     assert logs.read(dump(**DEEPSEEK) + lines).arguments["padded_vocab_size"] == "129280"
     assert logs.read(lines).arguments == {}
+
+
+@pytest.mark.parametrize(
+    ("printed", "gib", "share"),
+    [
+        ("memory(GiB): 47.25", 47.25, None),
+        ("hip mem usage/free/total/usage_ratio: 141.22GB/50.76GB/191.98GB/73.56%", 141.22, None),
+        ("rocm mem usage/free/total/usage_ratio: 141.22GiB/50.76GiB/191.98GiB/73%", 141.22, None),
+        ("mem usages: 0.7356", None, 0.7356),
+        ("mem usages: 73.56%", None, 0.7356),
+    ],
+)
+def test_memory_that_forks_print_in_their_steps_is_kept(
+    printed: str, gib: float | None, share: float | None
+) -> None:
+    line = megatron(2, 4000.0).replace("| learning rate", f"| {printed} | learning rate")
+    reading = logs.read(text([line]))
+    assert reading.memory_gib == gib
+    assert reading.used_share == (None if share is None else pytest.approx(share))

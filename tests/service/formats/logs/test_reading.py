@@ -352,7 +352,7 @@ def test_steps_of_two_frameworks_are_not_mixed_but_one_can_be_named() -> None:
         logs.read(mixed, "nemo")
 
 
-@pytest.mark.parametrize("name", ["", "deepspeed", "x" * 10**6])
+@pytest.mark.parametrize("name", ["", "nanotron", "x" * 10**6])
 def test_a_framework_that_is_not_known_is_refused(name: str) -> None:
     with pytest.raises(Invalid, match="framework"):
         logs.read(megatron(100, 4000.0), name)
@@ -461,3 +461,25 @@ def test_the_typical_time_is_found_among_pauses(
 @pytest.mark.parametrize("name", ["megatron-lines.log", "torchtitan-lines.log"])
 def test_a_log_without_a_dump_has_no_arguments(name: str) -> None:
     assert logs.read(sample(name)).arguments == {}
+
+
+@pytest.mark.parametrize(
+    ("printed", "date"),
+    [
+        ("[20251202 09:12:08][rank-7/8]", "2025-12-02T09:12:08"),
+        ("12/31/2024 10:11:12 - INFO - __main__ -", "2024-12-31T10:11:12"),
+        ("[2026-02-03 04:10:00]", "2026-02-03T04:10:00"),
+        ("2026/02/03 04:10:00.123", "2026-02-03T04:10:00"),
+    ],
+)
+def test_dates_are_read_as_loggers_print_them(printed: str, date: str) -> None:
+    timestamp = logs.read(f"{printed} {megatron(2, 4000.0)}\n").timestamp
+    assert timestamp is not None
+    assert timestamp.isoformat() == date
+
+
+@pytest.mark.parametrize(
+    "printed", ["[20251302 09:12:08]", "31/12/2024 10:11:12", "2025120209:12:08"]
+)
+def test_other_digits_are_no_date(printed: str) -> None:
+    assert logs.read(f"{printed} {megatron(2, 4000.0)}\n").timestamp is None

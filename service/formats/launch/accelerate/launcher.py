@@ -1,0 +1,65 @@
+"""The flags of `accelerate launch`, in the names of its document (accelerate 1.15.0, commands/
+launch.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.formats.launch.trainer.arguments import flags_of
+
+_KINDS = {
+    "use_fsdp": "FSDP",
+    "use_deepspeed": "DEEPSPEED",
+    "use_megatron_lm": "MEGATRON_LM",
+    "multi_gpu": "MULTI_GPU",
+}
+_SWITCHES = {
+    *_KINDS,
+    "cpu", "tpu", "use_parallelism_config", "module", "m", "no_python", "quiet", "q", "debug",
+    "same_network", "enable_cpu_affinity", "dynamo_use_fullgraph", "dynamo_use_dynamic",
+    "dynamo_use_regional_compilation", "tpu_cluster", "no_tpu_cluster", "tpu_use_sudo",
+    "downcast_bf16",
+}  # fmt: skip
+"""Flags without a value."""
+_DEEPSPEED_KEYS = (
+    "deepspeed_", "zero_stage", "zero3_", "offload_optimizer_", "offload_param_",
+    "gradient_accumulation_steps", "gradient_clipping",
+)  # fmt: skip
+_CONFIGS = {
+    "fsdp_": "fsdp_config",
+    "parallelism_config_": "parallelism_config",
+    "megatron_lm_": "megatron_lm_config",
+    "fp8_": "fp8_config",
+    "dynamo_": "dynamo_config",
+}
+"""The objects that flags of a prefix are in."""
+
+
+def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
+    """The settings of the words between `accelerate launch` and the script."""
+    flags = flags_of([word for word in words if word != "launch"], _SWITCHES)
+    return dict(_setting(name, value) for name, value in flags.items() if name not in ("m", ""))
+
+
+def _setting(name: str, value: str) -> tuple[str, str]:
+    if name in _KINDS:
+        return "distributed_type", _KINDS[name]
+    for prefix, config in _CONFIGS.items():
+        if name.startswith(prefix):
+            return f"{config}.{name}", value
+    if name.startswith(_DEEPSPEED_KEYS):
+        return f"deepspeed_config.{name}", value
+    return name, value
+
+
+def with_prefixes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with `fsdp_` in front of every key of fsdp_config, where it may be left out
+    (commands/launch.py, _validate_launch_command)."""
+    named: dict[str, Any] = {}
+    for name, value in settings.items():
+        config, dot, key = name.partition(".")
+        prefix = {"fsdp_config": "fsdp_", "dynamo_config": "dynamo_"}.get(config, "")
+        is_bare = bool(dot) and not key.startswith(prefix)
+        named[f"{config}.{prefix}{key}" if is_bare else name] = value
+    return named

@@ -1,0 +1,145 @@
+"""How FSDP, plain data parallelism and Megatron lay a job out by accelerate 1.15.0 (utils/
+dataclasses.py, parallelism_config.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.errors import Invalid
+from service.formats.launch.shell_script import PATH
+from service.formats.settings.field import shown
+from service.formats.settings.settings import Settings
+from service.formats.settings.stop import Stopped, Stops
+
+_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+"""Of FSDP1, in the order of their numbers from 1 (utils/constants.py, FSDP_SHARDING_STRATEGY)."""
+_KEEPING = ("shard_grad_op", "hybrid_shard_zero2")
+"""Of these, those that keep parameters gathered from one micro-batch to the next."""
+_MESH = "parallelism_config.parallelism_config_"
+_MEGATRON = {
+    "tp": "tp_degree",
+    "pp": "pp_degree",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
+
+
+def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
+    layout: dict[str, Any] = {
+        "offload_activations": settings.truth("fsdp_config.fsdp_activation_checkpointing_offload"),
+        "offload_optimizer": settings.truth("fsdp_config.fsdp_offload_params")
+        or settings.truth("fsdp_config.fsdp_cpu_offload"),
+    }
+    if settings.whole("fsdp_config.fsdp_version") == 1:
+        return layout | _fsdp1_sharding(settings, num_devices, stops)
+    reshard = settings.word("fsdp_config.fsdp_reshard_after_forward")
+    return {
+        **layout,
+        "zero_stage": 3,
+        "reshard": reshard not in ("false", "no", "0", *_KEEPING),
+        **stops.attempt(lambda: _mesh(settings, num_devices), {}),
+    }
+
+
+def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
+    """The sharding of FSDP1, which takes fsdp_sharding_strategy whatever else is said (FSDP_
+    SHARDING_STRATEGY is always set by utils/launch.py)."""
+    name = "fsdp_config.fsdp_reshard_after_forward"
+    strategy = _strategy(settings.value("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD")
+    reshard = settings.given.get(name)
+    if reshard is not None and str(reshard).lower() not in (strategy, "true"):
+        settings.reserve(name, "FSDP1 takes fsdp_sharding_strategy", "write it there")
+    if strategy == "no_shard":
+        return {"zero_stage": 0, **({"dp_replicate": num_devices} if num_devices else {})}
+    layout: dict[str, Any] = {"zero_stage": 2 if strategy in _KEEPING else 3}
+    if num_devices is None:
+        return layout
+    machines = settings.whole("num_machines") or 1
+    replicas = machines if strategy.startswith("hybrid") else 1
+    rule = f"must be a multiple of num_machines({machines})"
+    shards = stops.attempt(lambda: quotient(num_devices, replicas, rule), num_devices)
+    return layout | {"dp_shard": shards, "dp_replicate": replicas}
+
+
+def quotient(num_devices: int, divisor: int, rule: str) -> int:
+    """The processes over a number that must divide them."""
+    if num_devices % divisor:
+        below = num_devices // divisor * divisor
+        cure = f"num_processes {below or divisor} or {below + divisor}"
+        raise Stopped("num_processes", num_devices, rule, cure)
+    return num_devices // divisor
+
+
+def _strategy(written: object) -> str:
+    strategy = str(written).lower()
+    if strategy.isdigit() and 1 <= int(strategy) <= len(_STRATEGIES):
+        strategy = _STRATEGIES[int(strategy) - 1]
+    if strategy not in _STRATEGIES:
+        rule = f"must be one of {', '.join(map(str.upper, _STRATEGIES))}"
+        raise Invalid(PATH, shown("fsdp_sharding_strategy", written), rule)
+    return strategy
+
+
+def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+    """The degrees of parallelism_config; without it FSDP2 shards over all ranks. Those that are
+    "auto" take the devices that the others leave."""
+    names = {axis: f"{_MESH}{axis}_size" for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
+    mesh = {
+        axis: settings.whole(name) or 1
+        for axis, name in names.items()
+        if not settings.is_auto(name)
+    }
+    sequence = settings.whole(f"{_MESH}sp_size") or 1
+    if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
+        mesh["cp"] = sequence
+    if not any(name in settings for name in (*names.values(), f"{_MESH}sp_size")):
+        return {"dp_shard": num_devices} if num_devices else {}
+    if len(mesh) < len(names):
+        return mesh
+    devices = mesh["dp_replicate"] * mesh["dp_shard"] * mesh["tp"] * mesh["cp"]
+    if sequence > 1 and num_devices is not None and f"{_MESH}dp_shard_size" not in settings:
+        return {**mesh, "dp_shard": max(num_devices // devices, 1)}
+    if num_devices is not None and devices != num_devices:
+        product = " * ".join(f"{axis}({degree})" for axis, degree in mesh.items())
+        rule = f"must be {product} = {devices}, as ParallelismConfig asks"
+        raise Stopped("num_processes", num_devices, rule, f"num_processes {devices}")
+    return mesh
+
+
+def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+    """Plain data parallelism, with the other degrees of parallelism_config."""
+    others: dict[str, int] = {}
+    for axis in ("tp", "cp"):
+        name = f"{_MESH}{axis}_size"
+        degree = None if settings.is_auto(name) else settings.whole(name)
+        others |= {axis: degree} if degree and degree > 1 else {}
+    sequence = settings.whole(f"{_MESH}sp_size") or 1
+    others |= {"cp": sequence} if sequence > 1 else {}
+    shards = f"{_MESH}dp_shard_size"
+    if not settings.is_auto(shards) and (settings.whole(shards) or 1) > 1:
+        settings.reserve(shards, "nothing here asks for FSDP, which makes shards", "ask for FSDP")
+    taken = others.get("tp", 1) * others.get("cp", 1)
+    degrees = {"dp_replicate": max(num_devices // taken, 1)} if num_devices else {}
+    return {"zero_stage": 0, **others, **degrees}
+
+
+def megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
+    prefix = "megatron_lm_config.megatron_lm"
+    layout: dict[str, Any] = {
+        knob: settings.whole(f"{prefix}_{name}") or 1 for knob, name in _MEGATRON.items()
+    }
+    layout["sequence_parallel"] = settings.truth(f"{prefix}_sequence_parallelism")
+    layout["offload_optimizer"] = settings.truth(f"{prefix}_optimizer_cpu_offload")
+    layout["zero_stage"] = int(settings.truth(f"{prefix}_use_distributed_optimizer"))
+    granularity = settings.word(f"{prefix}_recompute_granularity")
+    if settings.truth(f"{prefix}_recompute_activations"):
+        granularity = granularity or "selective"
+    layout["recompute"] = granularity or "none"
+    if num_devices is None:
+        return layout
+    others = layout["tp"] * layout["pp"] * layout["cp"]
+    rule = f"must be a multiple of tp * pp * cp = {others}"
+    ranks = stops.attempt(lambda: quotient(num_devices, others, rule), num_devices)
+    shard = "dp_shard" if layout["zero_stage"] else "dp_replicate"
+    return layout | {shard: ranks}

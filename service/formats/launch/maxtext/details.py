@@ -1,0 +1,73 @@
+"""What MaxText is told of a model that changes neither time nor memory: norms and positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from service.formats.launch.job import ModelDetails
+
+_LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192.0,
+}
+"""The numbers of llama3's stretching that MaxText has written into its code (layers/embeddings.py,
+LLaMARotaryEmbedding)."""
+
+
+def detail_settings(details: ModelDetails) -> dict[str, Any]:
+    """The settings of the details that are known."""
+    settings: dict[str, Any] = {}
+    if details.norm_epsilon is not None:
+        settings["normalization_layer_epsilon"] = details.norm_epsilon
+    if details.rope_theta is not None and details.rope_theta.is_integer():
+        settings["rope_max_timescale"] = int(details.rope_theta)
+    return {**settings, **_stretched(details)}
+
+
+def _stretched(details: ModelDetails) -> dict[str, Any]:
+    """The settings that stretch rotary positions; none where MaxText has none that do it as the
+    model does, which a note then says."""
+    scaling = details.rope_scaling
+    if scaling is None:
+        return {}
+    if scaling.kind == "llama3" and scaling.has(**_LLAMA3):
+        return {"rope_type": "llama3.1", "rope_use_scale": True}
+    factor = scaling.number("factor", 40.0)
+    original = scaling.number("original_max_position_embeddings", 4096.0)
+    if scaling.kind != "yarn" or not factor.is_integer() or not scaling.has(mscale_all_dim=0.0):
+        return {}
+    return {
+        "rope_type": "yarn",
+        "rope_factor": int(factor),
+        "original_max_position_embeddings": int(original),
+        "max_position_embeddings": details.context_length or int(factor * original),
+        "beta_fast": int(scaling.number("beta_fast", 32.0)),
+        "beta_slow": int(scaling.number("beta_slow", 1.0)),
+        "mscale": scaling.number("mscale", 1.0),
+    }
+
+
+def detail_notes(details: ModelDetails) -> Iterator[str]:
+    """What is not known of the model, or cannot be said."""
+    left = [
+        setting
+        for setting, value in {
+            "normalization_layer_epsilon": details.norm_epsilon,
+            "rope_max_timescale": details.rope_theta,
+        }.items()
+        if value is None
+    ]
+    if left:
+        yield (
+            f"{' and '.join(left)} are left at MaxText's defaults, since the model was not given as"
+            " a config.json: set them to its rms_norm_eps and rope_theta."
+        )
+    if details.rope_scaling is not None and not _stretched(details):
+        yield (
+            f"The model stretches rotary positions ({details.rope_scaling.shown}), and MaxText has"
+            " no settings that do the same: they are left as they are. Step time and memory do not"
+            " depend on it; the loss does."
+        )

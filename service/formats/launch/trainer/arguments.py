@@ -1,0 +1,80 @@
+"""The arguments of a program of transformers as settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from service.formats.launch.shell_words import require_arguments_defined
+
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,99})=(.*)", re.ASCII | re.DOTALL)
+_FILE = re.compile(r"[^-\s]\S*\.(?:ya?ml|json)", re.ASCII)
+
+
+def settings_of(words: Sequence[str]) -> dict[str, Any]:
+    """Settings by name with underscores: --name value, --name=value, name=value. A flag without a
+    value is "true", and one with several has a list."""
+    found: dict[str, Any] = {}
+    at = 0
+    while at < len(words):
+        name, value, at = _setting(words, at)
+        if name is not None:
+            found[name] = value
+    return found
+
+
+def documents_in(words: Sequence[str]) -> list[str]:
+    """The files of YAML or JSON that stand among arguments without a flag, as of `axolotl
+    train`."""
+    return [word for word in _positional(words) if _FILE.fullmatch(word)]
+
+
+def _positional(words: Sequence[str]) -> Iterator[str]:
+    for word in words:
+        if word.startswith("-"):
+            return
+        yield word
+
+
+def _setting(words: Sequence[str], at: int) -> tuple[str | None, Any, int]:
+    word = words[at]
+    if override := _OVERRIDE.fullmatch(word):
+        return override.group(1), override.group(2), at + 1
+    require_arguments_defined(word)
+    if not word.startswith("--"):
+        return None, None, at + 1
+    flag, equals, value = word.partition("=")
+    name = flag.lstrip("-").replace("-", "_")
+    if equals:
+        return name, value, at + 1
+    values: list[str] = []
+    at += 1
+    while at < len(words) and not words[at].startswith("--"):
+        values.append(words[at])
+        at += 1
+    if len(values) > 1:
+        for each in values:
+            require_arguments_defined(each)
+        return name, values, at
+    return name, values[0] if values else "true", at
+
+
+def flags_of(
+    words: Sequence[str], switches: Collection[str] = (), short: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The flags of a launcher by name with underscores; those of `switches` have no value."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(words):
+        require_arguments_defined(words[at])
+        flag, equals, value = words[at].partition("=")
+        name = (short or {}).get(flag, flag).lstrip("-").replace("-", "_")
+        has_value = at + 1 < len(words) and not words[at + 1].startswith("-")
+        if equals or name in switches or not has_value:
+            found[name] = value if equals else "true"
+            at += 1
+        else:
+            found[name] = words[at + 1]
+            at += 2
+    return found

@@ -1,0 +1,183 @@
+"""The YAML of axolotl 0.21.0 (utils/schemas, utils/config) in the names of accelerate and the
+Trainer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from service.formats.launch.trainer.told import Asked, Told, put_fsdp, renamed
+from service.formats.settings.settings import Settings
+from service.formats.settings.stop import Stop
+
+_ATTENTION = {
+    "flash_attention": "flash_attention_2",
+    "sdp_attention": "sdpa",
+    "flex_attention": "flex_attention",
+    "xformers_attention": "xformers",
+    "eager_attention": "eager",
+}
+"""The switches of earlier releases, of which the first that is on counts."""
+_WITHOUT_FSDP1 = 20
+"""The minor release in which FSDP1 was removed."""
+_REMOVED = (
+    "FSDP1 was removed in 0.20: shard with fsdp_config and fsdp_version 2, or name an earlier"
+    " release as launch.version"
+)
+_VERSIONS = ("fsdp_version", "fsdp_config.fsdp_version", "fsdp_config.version")
+
+
+def translate(settings: Settings, asked: Asked) -> Told:
+    told = renamed(settings)
+    _precision(told, settings)
+    _batch(told, settings)
+    _checkpointing(told, settings)
+    _adapters(told, settings)
+    _kernels(told, settings)
+    _plugins(told, settings)
+    _sharding(told, settings, asked.version)
+    if settings.truth("use_ray"):
+        told.put("num_processes", settings.value("ray_num_workers"), "ray_num_workers")
+    return told
+
+
+def _precision(told: Told, settings: Settings) -> None:
+    """bf16 is on where the device has it and nobody asks for fp16 (resolve_dtype)."""
+    half = bool(settings.truth("fp16") or settings.truth("float16"))
+    written = settings.given.get("bf16", "auto")
+    bf16 = not half if written in ("auto", None) else bool(settings.truth("bf16"))
+    bf16 = bf16 or settings.truth("bfloat16")
+    told.put("bf16", bf16 and not settings.truth("fp16"), "bf16")
+    told.put("fp16", half and not bf16, "fp16")
+    if settings.truth("fp8"):
+        told.put("fp8", True)
+    is_16_bit = half or settings.truth("load_in_8bit")
+    told.put("dtype", "bfloat16" if bf16 else "float16" if is_16_bit else "float32")
+
+
+def _batch(told: Told, settings: Settings) -> None:
+    micro = settings.whole("micro_batch_size")
+    batch = settings.whole("batch_size")
+    steps = settings.whole("gradient_accumulation_steps")
+    if batch and micro and "gradient_accumulation_steps" not in settings.given:
+        steps = max(batch // micro, 1)  # validation.py, where batch_size is deprecated
+    told.put("per_device_train_batch_size", micro, "micro_batch_size")
+    told.put("gradient_accumulation_steps", steps)
+    told.put("max_length", settings.value("sequence_len"), "sequence_len")
+    if "optimizer" not in settings.given:
+        told.put("optim", settings.table.fields["optimizer"].default, "optimizer")
+
+
+def _checkpointing(told: Told, settings: Settings) -> None:
+    written = settings.given.get("gradient_checkpointing")
+    told.put("gradient_checkpointing", bool(written))
+    offloads = settings.given.get("activation_offloading") or (
+        written if written in ("offload", "offload_disk") else None
+    )
+    if offloads in ("disk", "offload_disk"):
+        reason = "activations go to disk, whose time is not described"
+        settings.reserve("activation_offloading", reason, "judge it with true, in host memory")
+    told.put("activation_offloading", bool(offloads))
+
+
+def _adapters(told: Told, settings: Settings) -> None:
+    adapter = settings.word("adapter")
+    if adapter is None or not adapter:
+        for name in ("lora_r", "load_in_8bit", "load_in_4bit"):
+            told.settings.pop(name, None)
+        return
+    if adapter not in ("lora", "qlora"):
+        cure = "judge it as lora of a rank with as many parameters"
+        settings.reserve("adapter", "adapters of this kind are not described", cure)
+    told.put("use_peft", True, "adapter")
+    if adapter == "qlora" and "load_in_4bit" not in told.settings:
+        told.put("load_in_4bit", True, "adapter")
+    if settings.truth("gptq"):
+        told.put("load_in_4bit", True, "gptq")
+    modules = settings.given.get("lora_target_modules")
+    if settings.truth("lora_target_linear"):
+        modules = "all-linear"
+    if modules is not None:
+        told.put("lora_target_modules", modules)
+    parameters = settings.given.get("lora_target_parameters")
+    if parameters:
+        told.put("lora_target_parameters", parameters)
+
+
+def _kernels(told: Told, settings: Settings) -> None:
+    if "attn_implementation" not in told.settings:
+        on = [kernel for name, kernel in _ATTENTION.items() if settings.truth(name)]
+        if on:
+            told.put("attn_implementation", on[0])
+    plugins = " ".join(map(str, settings.given.get("plugins") or ()))
+    cuts = settings.given.get("cut_cross_entropy", "CutCrossEntropyPlugin" in plugins)
+    if settings.truth("liger_fused_linear_cross_entropy") or cuts:
+        told.put("use_liger_kernel", True, "liger_fused_linear_cross_entropy")
+    if cuts:
+        told.assumed.append("cut_cross_entropy is counted as Liger's loss: neither makes logits")
+    if any(name.startswith("qat.") for name in settings.given):
+        told.assumed.append(
+            "training that rounds weights to a narrow format computes in 16 bits all the same; the"
+            " rounding itself, some percent of a step, is not counted"
+        )
+    if settings.truth("chunked_cross_entropy"):
+        told.put("loss_type", "chunked_nll", "chunked_cross_entropy")
+
+
+def _plugins(told: Told, settings: Settings) -> None:
+    known = settings.table.facts["plugins"]
+    for plugin in settings.given.get("plugins") or ():
+        use = next((use for name, use in known.items() if str(plugin).endswith(name)), None)
+        if use is None or use == "not_described":
+            reason = f"the plugin {str(plugin)[:80]} may do anything in a step"
+            settings.reserve("plugins", reason, "leave it out to judge the rest of the job")
+    quantized = settings.word("model_quantization_config")
+    if quantized and not settings.given.get("model_quantization_config_kwargs.dequantize"):
+        reason = "the frozen weights have fewer bits, in a format that is not described"
+        cure = "give workload.lora.base_bits 4 or 8"
+        settings.reserve("model_quantization_config", reason, cure)
+
+
+def _sharding(told: Told, settings: Settings, version: str | None) -> None:
+    prefix = "parallelism_config.parallelism_config_"
+    own_version = next((settings.given[name] for name in _VERSIONS if name in settings.given), 2)
+    has_fsdp = any(name.startswith("fsdp_config.") for name in settings.given)
+    listed = settings.given.get("fsdp")
+    if not _has_fsdp1(version):
+        _stop_at_fsdp1(settings)
+    if listed and _has_fsdp1(version):
+        put_fsdp(told, settings, version=1 if str(own_version) != "2" else 2)
+        told.put("fsdp", listed)
+    elif has_fsdp or listed:
+        put_fsdp(told, settings, version=2)
+    if any(name.startswith(prefix) for name in told.settings):
+        # Devices that no degree takes are shards, or else replicas (utils/distributed.py).
+        for axis in ("dp_shard", "dp_replicate"):
+            told.settings.setdefault(f"{prefix}{axis}_size", "auto")
+        if settings.word("context_parallel.backend") != "ulysses":
+            told.put(f"{prefix}cp_comm_strategy", "alltoall")
+
+
+def _has_fsdp1(version: str | None) -> bool:
+    numbers = re.match(r"v?0\.(\d{1,3})", version or "", re.ASCII)
+    return numbers is not None and int(numbers.group(1)) < _WITHOUT_FSDP1
+
+
+def _stop_at_fsdp1(settings: Settings) -> None:
+    """Note where this release stops at settings of FSDP1 (validation.py, check_fsdp_version)."""
+    if settings.given.get("fsdp"):
+        _stop(settings, "fsdp", _REMOVED)
+    for name in _VERSIONS:
+        if name in settings.given and str(settings.given[name]) != "2":
+            _stop(settings, name, f"must be 2: {_REMOVED}")
+    for key in ("sharding_strategy", "forward_prefetch"):
+        for name in (f"fsdp_config.{key}", f"fsdp_config.fsdp_{key}"):
+            if name in settings.given:
+                _stop(settings, name, f"is of FSDP1 alone: {_REMOVED}")
+                settings.given.pop(name)
+
+
+def _stop(settings: Settings, name: str, rule: str) -> None:
+    value: Any = settings.given[name]
+    release = f"{settings.table.package} {settings.table.release}"
+    settings.stops.append(Stop(setting=name, value=value, rule=f"{release} stops at it: {rule}"))

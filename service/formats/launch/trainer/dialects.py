@@ -1,0 +1,45 @@
+"""The tools whose settings are said in the names of accelerate and the Trainer, each with its
+table of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from service.formats.launch.trainer import axolotl, llama_factory, ms_swift
+from service.formats.launch.trainer.launched import Launched
+from service.formats.launch.trainer.told import Asked, Told, Translate
+from service.formats.settings.field_table import field_table
+from service.formats.settings.settings import Settings, SortedSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A tool with settings of its own."""
+
+    table: str
+    """The file of its fields."""
+    translate: Translate
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    "axolotl": Dialect("axolotl", axolotl.translate),
+    "llama_factory": Dialect("llama_factory", llama_factory.translate),
+    "llama_factory_v1": Dialect("llama_factory_v1", llama_factory.translate_v1),
+    "ms_swift": Dialect("ms_swift", ms_swift.translate),
+}
+"""By name. What is in none of them is in the names of transformers itself."""
+
+
+def in_names_of_trainer(
+    launched: Launched, version: str | None
+) -> tuple[Told, SortedSettings | None]:
+    """The settings of a launch in the names of accelerate and the Trainer, and those of its tool
+    that are not read."""
+    dialect = DIALECTS.get(launched.dialect)
+    if dialect is None:
+        return Told(settings=dict(launched.settings)), None
+    given = {name: value for name, value in launched.settings.items() if value is not None}
+    settings = Settings(field_table(dialect.table), given)
+    told = dialect.translate(settings, Asked(launched.num_devices, version))
+    return told, settings.sorted_out()

@@ -1,0 +1,207 @@
+"""What a text launches: the tool, its settings, and those of the launcher around it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.errors import Invalid
+from service.formats.launch.accelerate.launcher import launcher_settings
+from service.formats.launch.documents import flat, read_document
+from service.formats.launch.shell_script import PATH
+from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
+from service.formats.launch.trainer.command import Started, started, written_files
+from service.formats.launch.trainer.files import Files
+from service.formats.settings.reservation import Reservation
+
+_DEEPSPEED_MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
+_TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size", "learning_rate")
+_SWIFT = re.compile(r"swift[./]cli[./](?:sft|pt|rlhf)", re.ASCII)
+_FACTORY = re.compile(r"llamafactory[./]\S*(?:launcher|cli)\b", re.ASCII)
+_FACTORY_MARKS = ("finetuning_type", "stage", "cutoff_len", "quantization_bit", "lora_target")
+_DIALECTS_OF_TOOLS = {
+    "axolotl": "axolotl",
+    "llamafactory-cli": "llama_factory",
+    "lmf": "llama_factory",
+    "trl": "trl",
+    "swift": "ms_swift",
+    "megatron": "megatron_swift",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Launched:
+    """A training that a text starts, or the document that it takes."""
+
+    launcher_name: str | None = None
+    """accelerate, deepspeed or torchrun, where a command says it."""
+    dialect: str
+    """Whose names the settings have: axolotl, llama_factory, llama_factory_v1, ms_swift,
+    megatron_swift, trl, transformers, or deepspeed for a document alone."""
+    settings: dict[str, Any]
+    """By dotted names, as they were written."""
+    launcher: dict[str, Any] = field(default_factory=dict)
+    """The settings of `accelerate launch`, in the names of its document."""
+    files: Files
+    is_command: bool = False
+    num_devices: int | None = None
+    method: str | None = None
+    """What the tool was told to run, such as dpo."""
+    reservations: list[Reservation] = field(default_factory=list)
+
+
+def launched_in(text: str, sent: Files, otherwise: str = "transformers") -> Launched:
+    """The training that a text starts. Raises Invalid where it is neither a document nor a
+    command, or where a document that it needs is none."""
+    files = written_files(text, sent)
+    document = _document(text)
+    if document is not None:
+        return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=files)
+    command = started(text)
+    if command is not None:
+        return _of_command(command, files)
+    if len(files.texts) == 1:
+        written = dict(flat(read_document(next(iter(files.texts.values())))))
+        return Launched(dialect=_dialect_of(written, otherwise), settings=written, files=files)
+    rule = "is neither a document nor a command that trains: send the file or the line that does"
+    raise Invalid(PATH, text[:80], rule)
+
+
+def _document(text: str) -> dict[str, Any] | None:
+    """The settings of a text that is JSON or YAML by dotted names; None where it is another. Raises
+    Invalid for what only looks like one."""
+    looks_like_one = text.lstrip()[:1] in ("{", "") or not _COMMAND.search(text)
+    try:
+        return dict(flat(read_document(text)))
+    except Invalid:
+        if looks_like_one:
+            raise
+        return None
+
+
+_COMMAND = re.compile(
+    r"^(?![ \t]*#)[^\n]*?(?:\b(?:accelerate(?:-launch)?|deepspeed|torchrun|axolotl"
+    r"|llamafactory-cli|lmf|trl|swift|megatron)\s|\bpython[\d.]*\s|<<-?)",
+    re.ASCII | re.MULTILINE,
+)
+"""A line that starts something, or writes a file."""
+
+
+def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") -> str:
+    names = settings.keys()
+    heads = {name.partition(".")[0] for name in names}
+    if "base_model" in names:
+        return "axolotl"
+    if "model" in names and heads & {"dist_config", "model_class", "peft_config", "kernel_config"}:
+        return "llama_factory_v1"
+    if any(name in names for name in _FACTORY_MARKS):
+        return "llama_factory"
+    if {"micro_batch_size", "sequence_len"} & names:
+        return "axolotl"
+    if "model" in names and {"tuner_type", "train_type", "dataset"} & names:
+        return "ms_swift"
+    if heads & {"distributed_type", "fsdp_config", "mixed_precision", *_TRAINER_MARKS}:
+        return "transformers"
+    return "deepspeed" if heads & {*_DEEPSPEED_MARKS} else otherwise
+
+
+def _of_command(command: Started, files: Files) -> Launched:
+    dialect = _dialect_of_program(command)
+    arguments = command.arguments
+    method = None
+    if command.program.rpartition("/")[2] in _DIALECTS_OF_TOOLS:
+        method, arguments = arguments[0], arguments[1:]
+    made = Launched(
+        dialect=dialect,
+        settings={},
+        files=files,
+        method=method,
+        launcher_name=command.launcher,
+        is_command=True,
+    )
+    given, behind = _before_launcher(arguments, dialect)
+    for name in documents_in(given):
+        made.settings |= _sent(made, name, name)
+    own = settings_of(given)
+    for flag in ("config", "config_file"):
+        file = own.get(flag)
+        if isinstance(file, str) and dialect != "axolotl":
+            del own[flag]
+            made.settings |= _sent(made, f"--{flag} {file}", file)
+    made.settings |= own
+    if dialect == "transformers" and _dialect_of(made.settings) != "deepspeed":
+        made.dialect = _dialect_of(made.settings)
+    if command.launcher == "accelerate":
+        made.launcher = _launcher(made, command)
+    if behind and own.get("launcher", "accelerate") == "accelerate":
+        made.launcher |= launcher_settings(behind)
+    made.settings.pop("launcher", None)
+    made.num_devices = _num_devices(command, behind)
+    made.reservations += [Reservation.of_branch(each) for each in command.in_branches]
+    return made
+
+
+def _before_launcher(
+    arguments: tuple[str, ...], dialect: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arguments of the tool, and those behind `--`, which axolotl hands to its launcher."""
+    if dialect != "axolotl" or "--" not in arguments:
+        return arguments, ()
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _dialect_of_program(command: Started) -> str:
+    name = command.program.rpartition("/")[2]
+    if name in _DIALECTS_OF_TOOLS:
+        return _DIALECTS_OF_TOOLS[name]
+    if command.program.startswith("axolotl."):
+        return "axolotl"
+    if _SWIFT.search(command.program):
+        return "ms_swift"
+    if _FACTORY.search(command.program):
+        return "llama_factory"
+    return "trl" if re.search(r"\btrl[./]scripts[./]", command.program) else "transformers"
+
+
+def _sent(made: Launched, setting: str, name: str) -> dict[str, Any]:
+    """The settings of a file that a command names. Where it was not sent, that is reserved."""
+    text = made.files.find(name)
+    if text is None:
+        made.reservations.append(Reservation.of_file(setting, name))
+        return {}
+    return dict(flat(read_document(text)))
+
+
+def _launcher(made: Launched, command: Started) -> dict[str, Any]:
+    given = launcher_settings(command.launcher_words)
+    name = given.pop("config_file", None)
+    if name is None:
+        return given
+    return _sent(made, f"--config_file {name}", str(name)) | given
+
+
+def _num_devices(command: Started, behind: tuple[str, ...]) -> int | None:
+    """The ranks that the launcher starts: all of them, or those of the one node that torchrun and
+    deepspeed take where nobody says how many."""
+    ranks = command.ranks
+    if ranks.total is not None:
+        return ranks.total
+    environment = command.environment
+    per_node = ranks.per_node or _whole(environment.get("NPROC_PER_NODE"))
+    if per_node is None and "CUDA_VISIBLE_DEVICES" in environment:
+        listed = environment["CUDA_VISIBLE_DEVICES"]
+        per_node = len(listed.split(",")) if re.fullmatch(r"[\d,]+", listed) else None
+    own = flags_of(behind)  # of torchrun, which axolotl starts
+    per_node = _whole(own.get("nproc_per_node")) or per_node
+    nodes = ranks.nnodes or _whole(own.get("nnodes")) or _whole(environment.get("NNODES"))
+    has_hosts = any(word.startswith(("--hostfile", "-H")) for word in command.launcher_words)
+    if per_node is None or (nodes is None and has_hosts):
+        return None
+    return per_node * (nodes or 1)
+
+
+def _whole(written: str | None) -> int | None:
+    return int(written) if written and re.fullmatch(r"\d{1,5}", written) else None

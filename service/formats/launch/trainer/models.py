@@ -1,0 +1,69 @@
+"""The model that a launch names, where the catalogue has it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from models.spec import catalogue
+from service.formats.launch.shell_words import undefined_variables
+
+_QUANTIZED = re.compile(
+    r"-(?:unsloth-)?(?:bnb-(?P<bnb>[48])bit|AQLM-(?P<aqlm>\d)bit\S*"
+    r"|(?:GPTQ|AWQ)(?:-Int(?P<int>[48]))?|Int(?P<plain>[48])"
+    r"|(?P<four>bnb-nf4(?:-bf16)?|NVFP4|MXFP4)|(?P<eight>FP8))(?=-|$)",
+    re.ASCII | re.IGNORECASE,
+)
+"""What the name of a checkpoint says of the bits of its weights."""
+_BITS = {"four": 4, "eight": 8}
+_USUAL_BITS = 4  # of GPTQ and AWQ
+_PATH_MARKS = ("/", ".", "~")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """A model by the name that a launch has for it."""
+
+    id: str | None
+    """Its name in the catalogue; None where that has no such model."""
+    bits: int | None = None
+    """Of its weights, where its name says that they are quantized."""
+    ask: str | None = None
+    """What to send, where the catalogue has it not."""
+
+
+def named_model(setting: str, name: str) -> NamedModel:
+    """The model that a setting names by its name at Hugging Face, with or without the organisation,
+    in upper or lower case."""
+    mark = _QUANTIZED.search(name)
+    bits = None if mark is None else _bits_in(mark)
+    plain = _QUANTIZED.sub("", name)
+    own = _bare(plain)
+    if undefined_variables(name):
+        rule = f"{setting} = {name[:80]} is a variable whose value was not sent"
+    elif name[:1] in _PATH_MARKS or name.count("/") > 1:
+        rule = f"{setting} = {name[:80]} is a folder, and what is in it was not sent"
+    elif own in _known():
+        return NamedModel(id=_known()[own], bits=bits)
+    else:
+        rule = f"{setting} = {name[:80]} is not in the catalogue"
+    return NamedModel(id=None, bits=bits, ask=f"{rule}: send its config.json as model")
+
+
+def _bits_in(mark: re.Match[str]) -> int:
+    found = next(((name, text) for name, text in mark.groupdict().items() if text), None)
+    if found is None:
+        return _USUAL_BITS
+    name, text = found
+    return _BITS[name] if name in _BITS else int(text)
+
+
+@cache
+def _known() -> dict[str, str]:
+    """The ids of models by their names without the organisation, in lower case."""
+    return {_bare(name): model.name for name, model in catalogue.architectures().items()}
+
+
+def _bare(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")

@@ -1,0 +1,415 @@
+"""What a launch of the Trainer says: its layout with FSDP, DeepSpeed or Megatron, its workload and
+its model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from models.errors import Invalid
+from models.spec.switches import releases
+from service.formats.launch.accelerate import writer as accelerate_writer
+from service.formats.launch.accelerate.launcher import with_prefixes
+from service.formats.launch.accelerate.sharding import fsdp, megatron, replicas
+from service.formats.launch.deepspeed import writer as deepspeed_writer
+from service.formats.launch.deepspeed.document import (
+    check_reduction,
+    num_devices,
+    read_document_settings,
+)
+from service.formats.launch.documents import flat, read_document
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
+from service.formats.launch.shell_script import PATH
+from service.formats.launch.trainer.deepspeed_arguments import filled, of_plugin
+from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer
+from service.formats.launch.trainer.files import NO_FILES, Files
+from service.formats.launch.trainer.fsdp_arguments import with_fsdp
+from service.formats.launch.trainer.kernels import read_switches
+from service.formats.launch.trainer.launched import Launched, launched_in
+from service.formats.launch.trainer.megatron_swift import read_megatron
+from service.formats.launch.trainer.models import NamedModel, named_model
+from service.formats.launch.trainer.told import Told
+from service.formats.launch.trainer.training import (
+    accumulation_steps,
+    checkpoints,
+    micro_batch,
+    offloads_activations,
+    read_workload,
+)
+from service.formats.settings.field import shown
+from service.formats.settings.field_table import FieldTable, field_table
+from service.formats.settings.reservation import Reservation
+from service.formats.settings.settings import Settings, SortedSettings
+from service.formats.settings.stop import Stops
+
+_ACCELERATE = accelerate_writer.NAME
+_DEEPSPEED = deepspeed_writer.NAME
+_MODEL_NAMES = ("model_name_or_path", "model_id")
+_TRAINER = (*_MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
+"""Settings of which each tells of the Trainer."""
+
+
+def read(
+    text: str,
+    version: str | None,
+    *,
+    changes: Changes = NO_CHANGES,
+    files: Files = NO_FILES,
+    otherwise: str = "transformers",
+) -> LaunchReading:
+    """What a document, a command line or a script says. The number of devices, the length of
+    sequences and the model are in it only where a launcher or a training argument says them. A
+    document by which no tool is known is one of `otherwise`."""
+    launched = launched_in(text, files, otherwise)
+    if launched.dialect == "megatron_swift":
+        return read_megatron(launched, version, changes)
+    return _Reader(launched, version, changes, otherwise).reading()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one launch, part by part."""
+
+    launched: Launched
+    version: str | None
+    changes: Changes
+    otherwise: str
+    reservations: list[Reservation] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    unwritten: dict[str, str] = field(default_factory=dict)
+    stops: Stops = field(default_factory=Stops)
+
+    def reading(self) -> LaunchReading:
+        self.reservations += self.launched.reservations
+        is_document = self.launched.dialect == _DEEPSPEED
+        if is_document:
+            told, own = Told(), None
+        else:
+            told, own = in_names_of_trainer(self.launched, self.version)
+        self.assumed += told.assumed
+        given = self._given(told)
+        document = self.launched.settings if is_document else self._document(given)
+        if document is None and self._lacks_document(given):
+            document = {}
+        if document is None:
+            found = self._of_accelerate(given)
+        else:
+            found = self._of_deepspeed(document, given)
+        return self._with_rest(found, told, own)
+
+    def _given(self, told: Told) -> dict[str, Any]:
+        """All settings but those of a DeepSpeed document, in the names of accelerate."""
+        given = {**with_prefixes(self.launched.launcher), **with_prefixes(told.settings)}
+        preset = given.pop("accelerate_config", None)
+        if preset is not None:
+            given = {**self._preset(str(preset)), **given}
+        given = with_fsdp(given, self.launched.files, self.reservations)
+        if self.launched.dialect == "trl":
+            self._fill_in_defaults(given)
+        if "parallelism_config.parallelism_config_sp_size" in given:
+            backend = "parallelism_config.parallelism_config_sp_backend"
+            given.setdefault(backend, "deepspeed")
+        return given
+
+    def _preset(self, name: str) -> dict[str, Any]:
+        """The document of accelerate that `trl --accelerate_config` names, one of its own or a
+        file."""
+        known: Mapping[str, Any] = field_table("transformers").facts["accelerate_presets"]
+        if name in known:
+            return dict(known[name])
+        text = self.launched.files.find(name)
+        if text is None:
+            self.reservations.append(Reservation.of_file(f"accelerate_config {name}", name))
+            return {}
+        return with_prefixes(dict(flat(read_document(text))))
+
+    def _fill_in_defaults(self, given: dict[str, Any]) -> None:
+        """Takes the defaults of TRL, which are others than those of TrainingArguments."""
+        defaults: Mapping[str, Any] = field_table("transformers").facts["trl_defaults"]
+        origins = {
+            "max_length": "workload.seq_len",
+            "per_device_train_batch_size": "layout.micro_batch",
+            "bf16": "workload.precision",
+        }
+        for name, value in defaults.items():
+            is_other_half = name == "bf16" and ("fp16" in given or "mixed_precision" in given)
+            if name not in given and not is_other_half:
+                given[name] = value
+                if name in origins:
+                    self.unwritten[origins[name]] = f"the default of {name} in TRL"
+
+    # -- DeepSpeed
+
+    def _document(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        """The DeepSpeed document of a launch, whose settings leave `given`; None where another
+        shards the model."""
+        prefix = "deepspeed."
+        inline = {
+            name.removeprefix(prefix): given.pop(name)
+            for name in [*given]
+            if name.startswith(prefix)
+        }
+        named = given.pop("deepspeed", None)
+        beside = given.pop("deepspeed_config", None)
+        file = given.pop("deepspeed_config.deepspeed_config_file", None)
+        if str(named).lower() in ("true", "none", "false", ""):
+            named = None
+        named = named or beside or file
+        if named is not None:
+            return {**self._sent_document(str(named)), **inline}
+        if inline:
+            return inline
+        if str(given.get("distributed_type")).upper() == "DEEPSPEED":
+            return of_plugin(given)
+        return None
+
+    def _lacks_document(self, given: Mapping[str, Any]) -> bool:
+        """Whether a script is started for DeepSpeed, and nothing says what the document is that it
+        takes. The Trainer takes none unless it is told so."""
+        is_for_it = _DEEPSPEED in (self.otherwise, self.launched.launcher_name)
+        lacks = self.launched.is_command and is_for_it and not given.keys() & {*_TRAINER}
+        if lacks:
+            reason = "the document that says how DeepSpeed shards is not named"
+            cure = "write --deepspeed_config ds.json, and send its text as launch.files['ds.json']"
+            self.reservations.append(
+                Reservation(setting="deepspeed", reason=reason, cure=cure, is_open=True)
+            )
+        return lacks
+
+    def _sent_document(self, name: str) -> dict[str, Any]:
+        if name.lstrip().startswith("{"):
+            return dict(flat(read_document(name)))
+        text = self.launched.files.find(name)
+        if text is None:
+            self.reservations.append(Reservation.of_file(f"deepspeed {name}", name))
+            return {}
+        return dict(flat(read_document(text)))
+
+    def _of_deepspeed(self, document: Mapping[str, Any], given: Mapping[str, Any]) -> LaunchReading:
+        has_trainer = bool(given)
+        arguments = Settings(trainer_table(self.launched.dialect), given)
+        num_ranks = arguments.whole("num_processes", least=-1) or self.launched.num_devices
+        num_ranks = num_ranks if num_ranks and num_ranks > 0 else None
+        sequence = arguments.whole("parallelism_config.parallelism_config_sp_size") or 1
+        document = {**document}
+        if sequence > 1:
+            document.setdefault("sequence_parallel_size", sequence)
+        is_open = any(each.is_open for each in self.reservations)
+        full = dict(document)
+        if has_trainer:
+            full = filled(document, arguments, None, self.stops)
+        full = with_changes(full, self.changes)
+        settings = Settings(field_table(_DEEPSPEED), full)
+        said = read_document_settings(settings, self.stops, has_trainer=has_trainer)
+        self.unwritten |= said.unwritten
+        layout = said.layout
+        workload = said.workload
+        if has_trainer:
+            origins: dict[str, str] = {}
+            trained = read_workload(arguments, self.assumed, origins, has_own_copy=True)
+            workload = {**trained, **workload}
+            layout["recompute"] = "full" if checkpoints(arguments) else "none"
+            layout["offload_activations"] = offloads_activations(arguments)
+        if is_open:
+            layout.pop("zero_stage", None)  # of a document that was not sent
+        self._size(layout, num_ranks)
+        stack = self._switches(settings, arguments, _DEEPSPEED, layout)
+        check_reduction(settings, stack)
+        says_ranks = "data_parallel_size" in full
+        devices = num_ranks or num_devices(layout)
+        return self._finished(
+            LaunchReading(
+                format=_DEEPSPEED,
+                framework=deepspeed_writer.FRAMEWORK,
+                version=self._release(_DEEPSPEED, deepspeed_writer.RELEASE),
+                model=None,
+                workload=workload,
+                stack={"name": _DEEPSPEED, **stack},
+                layout=layout,
+                num_devices=devices,
+                devices_setting="data_parallel_size" if says_ranks else "train_batch_size",
+                num_micro_batches=said.steps,
+                micro_batches_setting="gradient_accumulation_steps",
+                settings=full,
+            ),
+            [settings.sorted_out(), arguments.sorted_out()],
+            given,
+        )
+
+    def _size(self, layout: dict[str, Any], num_ranks: int | None) -> None:
+        """Put the data-parallel degree into a layout, where the number of ranks is known."""
+        has_degree = "dp_shard" in layout or "dp_replicate" in layout
+        others = layout["pp"] * layout["cp"] * layout["tp"]
+        if num_ranks is None or has_degree or num_ranks % others:
+            return
+        key = "dp_shard" if layout.get("zero_stage", 3) else "dp_replicate"
+        layout[key] = num_ranks // others
+
+    # -- FSDP, replicas and Megatron
+
+    def _of_accelerate(self, given: Mapping[str, Any]) -> LaunchReading:
+        given = with_changes(given, self.changes)
+        settings = Settings(trainer_table(self.launched.dialect), given)
+        ranks = settings.whole("num_processes", least=-1) or self.launched.num_devices
+        num_ranks = ranks if ranks is not None and ranks > 0 else None
+        stack, layout = self._parallelism(settings, num_ranks)
+        workload = read_workload(
+            settings,
+            self.assumed,
+            self.unwritten,
+            has_own_copy=stack == "fsdp" and layout["zero_stage"] > 0,
+        )
+        steps = accumulation_steps(settings)
+        micro = micro_batch(settings)
+        if micro is not None:
+            layout["micro_batch"] = micro
+        batch = settings.whole("global_batch_size")
+        if batch is not None:
+            workload["global_batch"] = batch
+        elif steps is None and micro is not None:
+            steps = 1
+            self.unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
+        switches = self._switches(settings, settings, stack, layout) if stack == "fsdp" else {}
+        return self._finished(
+            LaunchReading(
+                format=_ACCELERATE,
+                framework=accelerate_writer.FRAMEWORK,
+                version=self._release("fsdp", accelerate_writer.RELEASE),
+                model=None,
+                workload=workload,
+                stack={"name": stack, **switches},
+                layout=layout,
+                num_devices=num_ranks,
+                num_micro_batches=steps,
+                micro_batches_setting="gradient_accumulation_steps",
+                settings=given,
+            ),
+            [settings.sorted_out()],
+            given,
+        )
+
+    def _parallelism(self, settings: Settings, num_ranks: int | None) -> tuple[str, dict[str, Any]]:
+        """The stack that a kind of distributed training is, and the layout."""
+        kind = str(settings.word("distributed_type") or "no").upper()
+        recompute = "full" if checkpoints(settings) else "none"
+        if kind == "FSDP":
+            if settings.truth("fsdp_config.fsdp_activation_checkpointing"):
+                recompute = "full"
+            layout = {"recompute": recompute, **fsdp(settings, num_ranks, self.stops)}
+            layout["offload_activations"] |= offloads_activations(settings)
+            return "fsdp", layout
+        if kind == "MEGATRON_LM":
+            return "megatron", megatron(settings, num_ranks, self.stops)
+        if kind != "NO" and not kind.startswith("MULTI_"):
+            rule = "must be FSDP, DEEPSPEED, MEGATRON_LM, NO or one of MULTI_…"
+            raise Invalid(PATH, shown("distributed_type", kind), rule)
+        offload = {"offload_activations": True} if offloads_activations(settings) else {}
+        return "fsdp", {**replicas(settings, num_ranks), "recompute": recompute, **offload}
+
+    # -- what both have
+
+    def _release(self, stack: str, newest: str) -> str:
+        """The release whose defaults are taken: the one that is asked for where it is known. That
+        of a tool is none of the stack."""
+        is_own = self.launched.dialect in DIALECTS
+        if self.version is None or is_own or self.version not in releases(stack):
+            return newest
+        return self.version
+
+    def _switches(
+        self,
+        document: Settings,
+        arguments: Settings,
+        stack: str,
+        layout: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Fields of the stack by the settings of a document and of the Trainer."""
+        given = {**document.given, **arguments.given}
+        release = self._release(stack, "")
+        return read_switches(given, arguments, stack, release, layout, self.assumed)
+
+    def _finished(
+        self,
+        found: LaunchReading,
+        sorted_out: list[SortedSettings],
+        given: Mapping[str, Any],
+    ) -> LaunchReading:
+        """The reading with its model, and with what was not read."""
+        name = next((each for each in _MODEL_NAMES if given.get(each)), None)
+        model = named_model(name, str(given[name])) if name else NamedModel(id=None)
+        workload = self._with_bits(found.workload, model, f"{name} = {given.get(name or '')}")
+        return replace(
+            found,
+            model=None if model.id is None else {"name": model.id},
+            asks={"model": model.ask} if model.ask else {},
+            workload=workload,
+            unwritten=self.unwritten,
+            stops=(*self.stops.found, *(stop for each in sorted_out for stop in each.stops)),
+            reservations=tuple(one for each in sorted_out for one in each.reservations),
+            warnings=tuple(one for each in sorted_out for one in each.warnings),
+            ignored=tuple(one for each in sorted_out for one in each.no_account),
+        )
+
+    def _with_bits(
+        self, workload: Mapping[str, Any], model: NamedModel, setting: str
+    ) -> dict[str, Any]:
+        """The workload with frozen weights of as many bits as the name of the model says."""
+        lora = workload.get("lora")
+        if not model.bits or lora is None or lora["base_bits"] <= model.bits:
+            return dict(workload)
+        if model.bits not in (4, 8):
+            reason = f"frozen weights of {model.bits} bits are not described"
+            cure = "judge it with a model of 4 bits"
+            self.reservations.append(Reservation(setting=setting, reason=reason, cure=cure))
+            return dict(workload)
+        self.assumed.append(f"{setting}: by its name its weights have {model.bits} bits")
+        return {**workload, "lora": {**lora, "base_bits": model.bits}}
+
+    def _with_rest(
+        self, found: LaunchReading, told: Told, own: SortedSettings | None
+    ) -> LaunchReading:
+        """The reading with what its tool does not read, in the words of the tool."""
+        reservations = [
+            replace(each, setting=_spelt(each.setting, told)) for each in found.reservations
+        ]
+        asks = {part: _spelt(ask, told) for part, ask in found.asks.items()}
+        whole = replace(
+            found,
+            asks=asks,
+            assumed=tuple(self.assumed),
+            reservations=(*self.reservations, *reservations),
+        )
+        if own is None:
+            return whole
+        return replace(
+            whole,
+            framework=told.framework,
+            version=told.release or found.version,
+            stops=(*own.stops, *whole.stops),
+            reservations=(*whole.reservations, *own.reservations),
+            warnings=(*own.warnings, *whole.warnings),
+            ignored=(*own.no_account, *whole.ignored),
+        )
+
+
+def _spelt(text: str, told: Told) -> str:
+    """A setting and its value with the name that its tool has for it."""
+    name, equals, value = text.partition(" = ")
+    return f"{told.written_as.get(name, name)}{equals}{value}"
+
+
+@cache
+def trainer_table(dialect: str) -> FieldTable:
+    """The settings of accelerate and the Trainer together. TRL stops at names that it does not
+    have; other scripts may have arguments of their own."""
+    own, theirs = field_table(_ACCELERATE), field_table("transformers")
+    patterns = {**theirs.patterns, **own.patterns}
+    return replace(
+        own,
+        fields={**theirs.fields, **own.fields},
+        patterns=dict(sorted(patterns.items(), key=lambda item: -len(item[0]))),
+        facts={**own.facts, **theirs.facts},
+        unknown="stops" if dialect == "trl" else "open",
+    )

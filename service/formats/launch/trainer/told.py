@@ -1,0 +1,63 @@
+"""Settings of a tool in the names of accelerate and transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.formats.settings.settings import Settings
+
+
+@dataclass(slots=True)
+class Told:
+    """What a tool tells accelerate and the Trainer."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    """By the names of accelerate's document and of TrainingArguments."""
+    written_as: dict[str, str] = field(default_factory=dict)
+    """What the tool calls those that it has other names for."""
+    assumed: list[str] = field(default_factory=list)
+    """What is counted as something else, in words."""
+    framework: str = "accelerate"
+    release: str | None = None
+    """The release of the tool; None where that of accelerate counts."""
+
+    def put(self, name: str, value: Any, own: str | None = None) -> None:
+        self.settings[name] = value
+        if own is not None and own != name:
+            self.written_as[name] = own
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What else decides how the settings of a tool are taken."""
+
+    num_devices: int | None = None
+    version: str | None = None
+    """The release of the tool that was asked for."""
+
+
+Translate = Callable[[Settings, Asked], Told]
+"""Says the settings of a tool in those names."""
+
+
+def renamed(settings: Settings) -> Told:
+    """The settings that only have another name in the tool, by its table."""
+    table = settings.table
+    told = Told(framework=table.package, release=table.release)
+    for own, name in table.facts["renamed"].items():
+        if own in settings.given and settings.given[own] is not None:
+            told.put(name, settings.given[own], own)
+    return told
+
+
+def put_fsdp(told: Told, settings: Settings, version: int) -> None:
+    """Says that FSDP shards, by the keys of fsdp_config with and without their prefix."""
+    told.put("distributed_type", "FSDP")
+    told.put("fsdp_config.fsdp_version", version)
+    for name, value in settings.given.items():
+        config, _, key = name.partition(".")
+        if config == "fsdp_config" and key and value is not None:
+            bare = key.removeprefix("fsdp_")
+            told.put(f"fsdp_config.fsdp_{bare}", value, name)

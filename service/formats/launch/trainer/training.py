@@ -1,0 +1,115 @@
+"""TrainingArguments of transformers, and what TRL and others add to them, as a workload and as
+parts of a layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.errors import Invalid
+from service.formats.launch.shell_script import PATH
+from service.formats.launch.trainer.adapters import read_adapters
+from service.formats.settings.field import shown
+from service.formats.settings.settings import Settings
+
+_HALVES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
+_SEQUENCE_LENGTHS = (
+    "block_size",
+    "cutoff_len",
+    "seq_length",
+    "model_max_length",
+    "max_seq_length",
+    "max_length",
+)
+"""The names that scripts have for the length of a sequence, the last of which counts."""
+
+
+def read_workload(
+    settings: Settings, assumed: list[str], unwritten: dict[str, str], *, has_own_copy: bool
+) -> dict[str, Any]:
+    """The fields of a workload that are said. `has_own_copy` says whether what shards the model
+    keeps an fp32 copy of parameters that are loaded in 16 bits."""
+    workload = _precision(settings, unwritten)
+    workload |= _optimizer(settings, assumed)
+    adapters = read_adapters(settings, assumed)
+    if not adapters:
+        _read_model_format(settings, workload, has_own_copy=has_own_copy)
+    workload |= adapters
+    for name in _SEQUENCE_LENGTHS:
+        length = settings.whole(name)
+        workload |= {"seq_len": length} if length else {}
+    if settings.truth("packing"):
+        assumed.append(
+            "sequences are packed, and attention is counted over whole sequences:"
+            " workload.packing says how long documents are"
+        )
+    return workload
+
+
+def checkpoints(settings: Settings) -> bool:
+    """Whether every layer is computed again in backward."""
+    is_on = settings.truth("gradient_checkpointing")
+    return settings.truth("activation_checkpointing") or is_on
+
+
+def offloads_activations(settings: Settings) -> bool:
+    return settings.truth("activation_offloading")
+
+
+def micro_batch(settings: Settings) -> int | None:
+    return settings.whole("per_device_train_batch_size")
+
+
+def accumulation_steps(settings: Settings) -> int | None:
+    """Micro-batches of a step; None where nothing is said."""
+    names = (
+        "gradient_accumulation_steps",
+        "deepspeed_config.gradient_accumulation_steps",
+        "megatron_lm_config.megatron_lm_num_micro_batches",
+    )
+    said = [settings.whole(name) for name in names if not settings.is_auto(name)]
+    return next(filter(None, said), None)
+
+
+def _precision(settings: Settings, unwritten: dict[str, str]) -> dict[str, Any]:
+    """The precision of TrainingArguments, or else of the launcher."""
+    if not any(name in settings for name in ("mixed_precision", "bf16", "fp16", "fp8")):
+        unwritten["workload.precision"] = "the default of mixed_precision"
+    precision = settings.word("mixed_precision") or "no"
+    for name in ("bf16", "fp16", "fp8"):
+        if settings.truth(name):
+            precision = name
+    if precision not in ("no", "bf16", "fp16", "fp8"):
+        rule = "must be no, bf16, fp16 or fp8"
+        raise Invalid(PATH, shown("mixed_precision", precision), rule)
+    return {"precision": "fp32" if precision == "no" else precision}
+
+
+def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
+    written = settings.word("optim")
+    if written is None:
+        return {}
+    known = settings.table.facts["optimizers"].get(written)
+    if known is None:
+        reason = "how much this optimizer keeps of a parameter is not described"
+        cure = "give workload.optimizer in place of it"
+        settings.reserve("optim", reason, cure, answered_by="workload.optimizer")
+        return {}
+    optimizer, *note = known
+    assumed += [f"optim {written}: {each}" for each in note]
+    return {"optimizer": optimizer}
+
+
+def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_copy: bool) -> None:
+    """Put into a workload the number format that the model is loaded in. What shards the model
+    makes an fp32 copy of it where precision is mixed."""
+    dtype = settings.word("dtype") or settings.word("torch_dtype")
+    if dtype in (None, "auto", "float32", "fp32", "none"):
+        return
+    if dtype not in _HALVES:
+        rule = "must be auto, float32, bfloat16 or float16"
+        raise Invalid(PATH, shown("dtype", dtype), rule)
+    is_mixed = workload["precision"] != "fp32"
+    if not is_mixed:
+        workload["precision"] = _HALVES[str(dtype)]
+    if not (is_mixed and has_own_copy):
+        workload["master_weights"] = False

@@ -1,0 +1,64 @@
+"""Spans of time and the bars of tqdm, as trainers print them to say how far a run is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_CLOCK = re.compile(r"(?:(\d{1,4}) days?, )?(?:(\d{1,5}):)?(\d{1,2}):(\d\d(?:\.\d{1,9})?)")
+_WORDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s?([dhms])\b")
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_TIMES = re.compile(
+    r" \[(?P<elapsed>[\d:]{4,12})<[\d:?]{1,12}, {1,9}"
+    r"(?P<rate>\d{1,9}(?:\.\d{1,9})?)(?P<unit>s/it|it/s)"
+)
+"""The end of a bar, as tqdm draws it (tqdm/std.py, format_meter)."""
+_COUNT = re.compile(r"(\d{1,12})/(\d{1,12})$")
+_COUNT_REACH = 30
+_WHAT = re.compile(r"(?:^|[\s\]])([A-Za-z][\w ]{0,40})?:?\s{0,9}\d{1,3}$")
+_WHAT_REACH = 60
+_BAR_REACH = 300  # characters of a bar before its times
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A drawing of a progress bar."""
+
+    what: str
+    """The words before it."""
+    done: int
+    total: int
+    elapsed_s: float
+    seconds: float
+    """Of an iteration: a mean in which the last ones weigh most."""
+
+
+def bars_in(text: str) -> Iterator[Bar]:
+    """The bars of a text that say how long an iteration takes, whole or cut off at their start."""
+    for times in _TIMES.finditer(text):
+        start, rate = times.start(), float(times["rate"])
+        count = _COUNT.search(text[max(0, start - _COUNT_REACH) : start])
+        if count is None or not rate > 0:
+            continue
+        drawn = text[max(0, start - _BAR_REACH) : start].rpartition("\r")[2]
+        before, _, _ = drawn.rpartition("%|")
+        what = _WHAT.search(before[-_WHAT_REACH:])
+        yield Bar(
+            what=(what[1] or "").strip() if what else "",
+            done=int(count[1]),
+            total=int(count[2]),
+            elapsed_s=span_s(times["elapsed"]) or 0.0,
+            seconds=rate if times["unit"] == "s/it" else 1 / rate,
+        )
+
+
+def span_s(text: str) -> float | None:
+    """The seconds of a span such as `1:02:03`, `35.25`, or `1h 2m 3s`; None where it is none."""
+    if clock := _CLOCK.fullmatch(text):
+        days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    words = _WORDS.findall(text)
+    if words and not _WORDS.sub("", text).strip():
+        return sum(float(number) * _SECONDS[unit] for number, unit in words)
+    return None

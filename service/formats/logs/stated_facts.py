@@ -1,0 +1,265 @@
+"""Facts that a log states of its own run, outside of its steps and its arguments: how many
+parameters and layers the model has, the batch, the sequence length, the number of devices. They are
+held against what a request says of the run.
+
+A fact is recognised by the words around it, whatever framework the log is of. Each rule names the
+code that prints them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+Fact = Literal[
+    "parameters", "sharded_parameters", "trainable_parameters", "adapter_parameters",
+    "num_layers", "seq_len", "global_batch", "step_tokens", "num_devices", "data_parallel",
+    "tp", "pp", "cp", "micro_batch", "zero_stage",
+]  # fmt: skip
+_INTEGER = r"(\d{1,3}(?:,\d{3}){1,5}|\d{1,18})(?![\d,]*\d)"
+_DECIMAL = r"(\d{1,9}(?:\.\d{1,9})?)"
+_REACH = 300  # characters around a mark that are looked at
+_MOST_OF_A_MARK = 200
+"""Lines with one mark that are read. A rank may say the same in each of its lines, and a thousand
+ranks once each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A fact as the log states it."""
+
+    fact: Fact
+    value: float
+    rounding: float
+    """By how much the value may be off because digits were cut."""
+    line: int
+    """From 1."""
+    text: str
+    """The words that state it, such as `8,030,261,248 total parameters`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    fact: Fact
+    mark: str
+    """Plain text beside the fact, by which a line is found."""
+    pattern: re.Pattern[str]
+    scale: float = 1.0
+
+
+def _rules(mark: str, *facts: tuple[Fact, str]) -> list[_Rule]:
+    return [_Rule(fact, mark, re.compile(pattern)) for fact, pattern in facts]
+
+
+_BILLIONS = 1e9
+_TOTAL_BATCH = re.compile(rf"Total train batch size \(w\.[^)\n]{{0,80}}\) = {_INTEGER}")
+_RULES = [
+    # torchtitan 0.3.0 trainer.py, and train.py of earlier ones; models/*/args.py
+    *_rules(" total parameters", ("parameters", rf"size: {_INTEGER} total parameters")),
+    *_rules(
+        "local batch size",
+        ("global_batch", rf"global batch size {_INTEGER}"),
+        ("seq_len", rf"sequence length {_INTEGER}"),
+    ),
+    *_rules("n_layers", ("num_layers", rf"\bn_layers['\"]?[=:] ?{_INTEGER}")),
+    # MaxText max_utils.py, configs/pyconfig.py; the weights of the loss in metric_logger.py
+    _Rule(
+        "parameters",
+        "number parameters:",
+        re.compile(rf"number parameters: {_DECIMAL} billion"),
+        _BILLIONS,
+    ),
+    *_rules("Num_devices:", ("num_devices", rf"Num_devices: {_INTEGER}")),
+    *_rules("Config param max_target_length:", ("seq_len", rf"max_target_length: {_INTEGER}")),
+    *_rules(
+        "Config param global_batch_size_to_train_on:",
+        ("global_batch", rf"global_batch_size_to_train_on: {_INTEGER}"),
+    ),
+    *_rules(
+        "num_decoder_layers:",
+        ("num_layers", rf"Config param (?:base_)?num_decoder_layers: {_INTEGER}"),
+    ),
+    *_rules("total_weights:", ("step_tokens", rf"total_weights: {_INTEGER}")),
+    # Megatron-LM theoretical_memory_usage.py, initialize.py; Primus core/utils/logger.py
+    _Rule(
+        "parameters",
+        "Total number of parameters in billions:",
+        re.compile(rf"Total number of parameters in billions: {_DECIMAL}"),
+        _BILLIONS,
+    ),
+    *_rules(
+        "using world size:",
+        ("num_devices", rf"using world size: {_INTEGER}"),
+        ("tp", rf"tensor-model-parallel size: {_INTEGER}"),
+        ("pp", rf"pipeline-model-parallel size: {_INTEGER}"),
+        ("cp", rf"\bcontext-parallel size: {_INTEGER}"),
+    ),
+    *_rules("[rank-", ("num_devices", rf"\[rank-\d{{1,6}}/{_INTEGER}\]")),
+    # Lightning fabric/utilities/distributed.py
+    *_rules("MEMBER: ", ("num_devices", rf"\bMEMBER: \d{{1,6}}/{_INTEGER}")),
+    *_rules(
+        "All distributed processes registered.",
+        ("num_devices", rf"Starting with {_INTEGER} processes"),
+    ),
+    # transformers trainer.py, configuration_utils.py; peft peft_model.py
+    _Rule("global_batch", "Total train batch size (w.", _TOTAL_BATCH),
+    *_rules(
+        "Number of trainable parameters",
+        ("trainable_parameters", rf"trainable parameters = {_INTEGER}"),
+    ),
+    *_rules(
+        "trainable params:",
+        ("adapter_parameters", rf"trainable params: {_INTEGER} \|\| all params: [\d,]{{1,30}} "),
+    ),
+    *_rules('"num_hidden_layers"', ("num_layers", rf'"num_hidden_layers": {_INTEGER}')),
+    # DeepSpeed runtime/config.py
+    *_rules(
+        "train_batch_size ", ("global_batch", rf":print\]\s+train_batch_size \.{{2,}} {_INTEGER}")
+    ),
+    *_rules(
+        "train_micro_batch_size_per_gpu ",
+        ("micro_batch", rf":print\]\s+train_micro_batch_size_per_gpu \.* ?{_INTEGER}"),
+    ),
+    *_rules(
+        "zero_optimization_stage ",
+        ("zero_stage", r":print\]\s+zero_optimization_stage \.{2,} (\d)"),
+    ),
+    *_rules("world_size ...", ("data_parallel", rf":print\]\s+world_size \.{{2,}} {_INTEGER}")),
+]
+_MESHES = (
+    # torchtitan distributed/parallel_dims.py
+    (
+        "Building device mesh with parallelism:",
+        re.compile(
+            r"pp=(\d{1,6}), dp_replicate=(\d{1,6}), dp_shard=(\d{1,6}), cp=(\d{1,6}), tp=(\d{1,6})"
+        ),
+    ),
+    ("device mesh with [", re.compile(r"device mesh with \[[^\]]{1,120}\], \[([\d, ]{1,60})\]")),
+)
+_PARAMETERS_OF_A_RANK = (
+    # Megatron-LM training.py
+    "number of parameters on (tensor, pipeline) model parallel rank",
+    re.compile(rf"parallel rank \((\d{{1,6}}), (\d{{1,6}})\): {_INTEGER}"),
+)
+_ALL_PARAMETERS = re.compile(rf"trainable params: {_INTEGER} \|\| all params: {_INTEGER} ")
+_BATCH_OF_A_RANK = (
+    "Instantaneous batch size per device",
+    re.compile(rf"batch size per device = {_INTEGER}"),
+)
+_ACCUMULATION = (
+    "Gradient Accumulation steps",
+    re.compile(rf"Gradient Accumulation steps = {_INTEGER}"),
+)
+
+
+def stated_facts(text: str) -> list[Statement]:
+    """The facts that the log states, one with several values once for each of them. The text has no
+    colours."""
+    found: dict[tuple[Fact, float], Statement] = {}
+    for each in chain(
+        _plain_facts(text),
+        _meshes(text),
+        _models_under_adapters(text),
+        _ranks_by_batch(text),
+        _parameters_of_all_ranks(text),
+    ):
+        found.setdefault((each.fact, each.value), each)
+    return [*found.values()]
+
+
+def _plain_facts(text: str) -> Iterator[Statement]:
+    for rule in _RULES:
+        for start, segment in _segments(text, rule.mark):
+            for match in rule.pattern.finditer(segment):
+                yield _statement(text, start, match, rule.fact, rule.scale)
+
+
+def _meshes(text: str) -> Iterator[Statement]:
+    """The number of devices that the degrees of a mesh make."""
+    for mark, pattern in _MESHES:
+        for start, segment in _segments(text, mark):
+            if match := pattern.search(segment):
+                degrees = re.findall(r"\d+", " ".join(match.groups()))
+                devices = math.prod(map(int, degrees))
+                yield _stated(text, start, match, "num_devices", float(devices))
+
+
+def _models_under_adapters(text: str) -> Iterator[Statement]:
+    """The parameters of a model without the adapters that are trained beside it."""
+    for start, segment in _segments(text, "trainable params:"):
+        if match := _ALL_PARAMETERS.search(segment):
+            trained, total = (int(number.replace(",", "")) for number in match.groups())
+            yield _stated(text, start, match, "parameters", float(total - trained))
+
+
+def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
+    """The sum of what all ranks of tensor and pipeline parallelism have, where each says it."""
+    mark, pattern = _PARAMETERS_OF_A_RANK
+    of_ranks: dict[tuple[int, int], int] = {}
+    last: tuple[int, re.Match[str]] | None = None
+    for start, segment in _segments(text, mark):
+        if match := pattern.search(segment):
+            last = start, match
+            of_ranks[int(match[1]), int(match[2])] = int(match[3].replace(",", ""))
+    ranks = math.prod(1 + max(degree) for degree in zip(*of_ranks, strict=True))
+    if last and len(of_ranks) == ranks:
+        yield _stated(text, *last, "sharded_parameters", float(sum(of_ranks.values())))
+
+
+def _ranks_by_batch(text: str) -> Iterator[Statement]:
+    """The data-parallel ranks by which the Trainer's batch is that of one rank and step."""
+    of_rank, accumulation = (
+        _only_value(text, mark, pattern) for mark, pattern in (_BATCH_OF_A_RANK, _ACCUMULATION)
+    )
+    if not of_rank or not accumulation:
+        return
+    for start, segment in _segments(text, "Total train batch size (w."):
+        if match := _TOTAL_BATCH.search(segment):
+            ranks = int(match[1].replace(",", "")) / (of_rank * accumulation)
+            if ranks.is_integer():
+                yield _stated(text, start, match, "data_parallel", ranks)
+
+
+def _only_value(text: str, mark: str, pattern: re.Pattern[str]) -> int | None:
+    """The value beside a mark; None where there is none, or several."""
+    values = {
+        int(match[1].replace(",", ""))
+        for _, segment in _segments(text, mark)
+        if (match := pattern.search(segment))
+    }
+    return values.pop() if len(values) == 1 else None
+
+
+def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
+    """The text around each mark, within its line, and where it begins."""
+    at = text.find(mark)
+    for _ in range(_MOST_OF_A_MARK):
+        if at < 0:
+            return
+        start = max(text.rfind("\n", max(0, at - _REACH), at) + 1, at - _REACH)
+        end = text.find("\n", at, at + len(mark) + _REACH)
+        yield start, text[start : end if end >= 0 else at + len(mark) + _REACH]
+        at = text.find(mark, at + len(mark))
+
+
+def _statement(text: str, start: int, match: re.Match[str], fact: Fact, scale: float) -> Statement:
+    printed = match[1].replace(",", "")
+    decimals = len(printed.partition(".")[2])
+    rounding = scale * 10**-decimals / 2 if scale != 1 else 0.0
+    return _stated(text, start, match, fact, float(printed) * scale, rounding)
+
+
+def _stated(
+    text: str,
+    start: int,
+    match: re.Match[str],
+    fact: Fact,
+    value: float,
+    rounding: float = 0.0,
+) -> Statement:
+    line = text.count("\n", 0, start + match.start()) + 1
+    return Statement(fact, value, rounding, line, match[0].strip())

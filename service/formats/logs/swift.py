@@ -1,0 +1,106 @@
+"""Logs of ms-swift, of its Trainer (swift/trainers/patcher.py) and of Megatron-SWIFT
+(swift/megatron/callbacks/print.py). Each line has the step, `train_speed(s/it)`, which is the mean
+of all steps since the run began, and the most memory that was reserved. Earlier releases print the
+inverse, `train_speed(iter/s)`.
+
+The step's own time is how much the product of the number of steps and their mean has grown since
+the line before. A run that was resumed counts its steps from where it began, which is told by the
+time that has gone by.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite, parse_timestamp
+from service.formats.logs.progress import span_s
+from service.formats.logs.steps import Findings, Step
+
+_MARK = "train_speed("
+_SPEED = re.compile(rf"(s/it|iter/s)\)['\"]: ['\"]?({NUMBER})(?=['\",\s}}]|$)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"['\"](?:global_step/max_steps|iteration)['\"]: ['\"](\d{1,12})/\d{1,12}['\"]"
+)
+_ELAPSED = re.compile(r"['\"]elapsed_time['\"]: ['\"]([^'\"]{1,40})['\"]")
+_LOSS = re.compile(rf"['\"](?:lm )?loss['\"]: ['\"]?({NUMBER})", re.IGNORECASE)
+_MEMORY_MARK = "memory(GiB)"
+_MEMORY = re.compile(rf"['\"]: ['\"]?({NUMBER})", re.IGNORECASE)
+_OTHER_START = 0.02
+"""How far the steps so far are from those that the elapsed time makes, before the run counts as
+resumed: both are rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """A line with the mean time of the steps so far."""
+
+    line: Line
+    number: int
+    mean_s: float
+    elapsed_s: float | None
+    finite: bool
+
+    @property
+    def first(self) -> int:
+        """The step that the run was resumed from."""
+        if not self.elapsed_s or not self.mean_s:
+            return 0
+        steps = self.elapsed_s / self.mean_s
+        return round(self.number - steps) if steps < self.number * (1 - _OTHER_START) else 0
+
+
+def find(log: Log) -> Findings:
+    findings = Findings()
+    printed = list[_Printed]()
+    for line in log.lines(_MARK):
+        for before, after in line.around(_MARK):
+            number, speed = _NUMBER.search(before + after), _SPEED.match(after)
+            if number is None or speed is None:
+                findings.add_unread(line, "it has no step and speed, or they are cut off")
+            elif float(speed[2]) > 0:
+                printed.append(_printed(line, int(number[1]), speed, before))
+    for line in log.lines(_MEMORY_MARK):
+        for _, after in line.around(_MEMORY_MARK):
+            if memory := _MEMORY.match(after):
+                findings.update_peak("reserved", float(memory[1]))
+    if printed:
+        findings.history.add(_step(printed[0], printed[0].mean_s, is_start=True))
+    for earlier, later in pairwise(printed):
+        findings.history.add(_own_step(earlier, later))
+    return findings
+
+
+def _printed(line: Line, number: int, speed: re.Match[str], before: str) -> _Printed:
+    value = float(speed[2])
+    elapsed, loss = _ELAPSED.search(before), _LOSS.search(before)
+    return _Printed(
+        line=line,
+        number=number,
+        mean_s=value if speed[1].lower() == "s/it" else 1 / value,
+        elapsed_s=span_s(elapsed[1]) if elapsed else None,
+        finite=is_finite(loss and loss[1]),
+    )
+
+
+def _own_step(earlier: _Printed, later: _Printed) -> Step:
+    """The mean of the steps between two lines; of those since a restart that lies between them."""
+    steps = later.number - earlier.number
+    if steps <= 0:
+        return _step(later, later.mean_s, is_start=True)
+    first = later.first
+    grown = (later.number - first) * later.mean_s - (earlier.number - first) * earlier.mean_s
+    return _step(later, grown / steps)
+
+
+def _step(printed: _Printed, seconds: float, *, is_start: bool = False) -> Step:
+    return Step(
+        number=printed.number,
+        value=seconds,
+        time=seconds,
+        finite=printed.finite,
+        is_start=is_start,
+        label=printed.line.label,
+        timestamp=parse_timestamp(printed.line.text[:200]),
+    )

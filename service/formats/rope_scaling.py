@@ -1,0 +1,43 @@
+"""How rotary positions are stretched beyond the length that a model was first trained at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """The `rope_scaling` of a config.json, by the names that transformers has for it."""
+
+    kind: str
+    """`rope_type`: llama3, yarn, linear, dynamic, longrope and others."""
+    numbers: Mapping[str, float]
+    """The numbers beside it, such as `factor` and `original_max_position_embeddings`."""
+
+    @classmethod
+    def of(cls, document: Mapping[str, object]) -> Self | None:
+        """The scaling in a document; None where positions are not stretched."""
+        kind = document.get("rope_type", document.get("type"))
+        if not isinstance(kind, str) or kind == "default":
+            return None
+        numbers = {
+            name: float(value)
+            for name, value in document.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+        return cls(kind=kind, numbers=numbers)
+
+    def number(self, name: str, default: float) -> float:
+        return self.numbers.get(name, default)
+
+    @property
+    def shown(self) -> str:
+        """The scaling in words, such as `yarn, factor 40`."""
+        return f"{self.kind}, factor {self.number('factor', 1.0):g}"
+
+    def has(self, **numbers: float) -> bool:
+        """Whether it has these numbers. One that is left out counts as one of these, which are
+        then the defaults of a framework."""
+        return all(self.number(name, value) == value for name, value in numbers.items())

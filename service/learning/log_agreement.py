@@ -1,0 +1,351 @@
+"""Holds a training log against what a request says of the run, or the answer that it is linked to:
+the arguments that it dumps, the facts that it states, the devices that it names, and what its steps
+print beside the time. A log that contradicts is refused, with both values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.flops import model_flops
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from service.formats import logs
+from service.formats.logs.contents import LogContents
+from service.formats.logs.devices import PrintedDevice
+from service.formats.logs.stated_facts import Fact, Statement
+from service.formats.megatron import arguments as megatron_arguments
+from service.resolve.answered_layout import AnsweredLayout
+from service.resolve.model_values import model_values
+from service.resolve.resolution import ResolvedQuestion
+
+_PRINTED_BY: dict[str, set[str]] = {
+    "megatron": {"megatron", "megatron-deepspeed", "aa-scaling", "deepseek", "generic"},
+    "nemo": {"megatron", "generic"},
+    "torchtitan": {"torchtitan", "generic"},
+    "maxtext": {"maxtext", "generic"},
+    "ms-swift": {"fsdp", "deepspeed", "megatron", "generic"},
+    "deepspeed": {"deepspeed", "megatron-deepspeed", "fsdp", "generic"},
+    "huggingface": {"fsdp", "deepspeed", "generic"},
+}
+"""The stacks whose runs print each kind of log."""
+_OPEN_FIELDS = {"cluster": "cluster.num_chips"}
+"""The field that may be left open to the log, of a part that has to be given."""
+_COMPARED_FIELDS = {
+    "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute",
+    "sequence_parallel", "seq_len", "global_batch", "precision", "optimizer",
+}  # fmt: skip
+"""Of layout and workload. Of the model all that `model_values` has is compared."""
+_MAX_ROUNDING = 0.05  # of tokens that are worked out from rounded rates and times
+_SAME_MODEL = 0.005
+"""By how much two counts of one model's parameters differ: vocabularies are padded, and buffers are
+counted or not. Llama-3.1-8B and Qwen3-8B differ by four times as much."""
+_SAME_SHARDS = 0.02  # sums over ranks also have the norms that tensor parallelism replicates
+_OTHER_FLOPS = 2.0
+"""By what factor FLOPs may differ from ours. Conventions differ by up to 1.6: whether attention
+counts all keys, whether the embedding, recompute and the padding of the vocabulary count."""
+_FIELDS: dict[Fact, str] = {
+    "parameters": "model",
+    "sharded_parameters": "model",
+    "trainable_parameters": "model",
+    "adapter_parameters": "workload.lora",
+    "num_layers": "model.num_layers",
+    "seq_len": "workload.seq_len",
+    "global_batch": "workload.global_batch",
+    "step_tokens": "workload.global_batch",
+    "num_devices": "cluster.num_chips",
+    "data_parallel": "cluster.num_chips",
+    "tp": "layout.tp",
+    "pp": "layout.pp",
+    "cp": "layout.cp",
+    "micro_batch": "layout.micro_batch",
+    "zero_stage": "layout.zero_stage",
+}
+"""The field of a request that says each fact."""
+
+
+def require_same_run(
+    contents: LogContents,
+    subject: AnsweredLayout,
+    resolved: ResolvedQuestion,
+    *,
+    linked: bool,
+) -> None:
+    """Refuses a log that is of another run than the request says, or than it is linked to. Raises
+    Invalid."""
+    problem = resolved.problem
+    if contents.framework is not None:
+        _require_framework(problem, contents.framework)
+    _require_chip(problem, contents.devices, linked=linked)
+    if contents.arguments:
+        _require_agreement(problem, subject, contents.arguments, linked=linked)
+    if contents.reading is not None:
+        _require_batch(subject, contents.reading.global_batch)
+        _require_tokens(problem, contents.reading.device_tokens)
+    layout = subject.layout.with_stack_defaults(problem).build()
+    _require_stated_facts(contents.statements, resolved, layout, linked=linked)
+    if contents.reading is not None:
+        _require_flops(resolved, contents.reading)
+
+
+def _require_stated_facts(
+    stated: Sequence[Statement], resolved: ResolvedQuestion, layout: Layout, *, linked: bool
+) -> None:
+    """Refuse a log of which no statement of a fact agrees with the request. Some agree and some do
+    not where a log has several runs, or a model several towers."""
+    by_fact: dict[Fact, list[Statement]] = {}
+    for statement in stated:
+        by_fact.setdefault(statement.fact, []).append(statement)
+    known = _KnownFacts(resolved, layout)
+    for fact, statements in by_fact.items():
+        if not any(known.allows(statement) for statement in statements):
+            first = statements[0]
+            field = known.field(first)
+            where = "what it is linked to" if linked else "the request"
+            remedy = (
+                f"report it with its own {field.partition('.')[0]}"
+                if linked
+                else f"give in {field} what ran, or send the log of this run"
+            )
+            rule = (
+                f"line {first.line} says {first.text!r} where {where} has {known.shown(fact)}:"
+                f" {remedy}"
+            )
+            raise Invalid("log", _number(first.value), rule)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownFacts:
+    """What a request says of its run, to be held against the statements of a log."""
+
+    resolved: ResolvedQuestion
+    layout: Layout
+
+    def allows(self, statement: Statement) -> bool:
+        """Whether a statement may be of this run. What the request leaves open allows any."""
+        fact, value = statement.fact, statement.value
+        if fact == "parameters":
+            return self._is_the_model(value, statement.rounding)
+        if fact == "sharded_parameters":
+            return self._is_the_model_in_shards(value)
+        if fact == "trainable_parameters":
+            return self._are_trained(value)
+        if fact == "adapter_parameters":
+            return self.resolved.problem.workload.lora is not None
+        if fact == "step_tokens":  # of sequences that are padded fewer tokens have a weight
+            return value <= self.resolved.problem.workload.tokens
+        return value in self._values(fact)
+
+    def field(self, statement: Statement) -> str:
+        """The field of the request that a statement contradicts."""
+        if statement.fact == "trainable_parameters":
+            adapters = self.resolved.problem.workload.lora is not None
+            if adapters or statement.value < min(self._totals()) / 2:
+                return "workload.lora"
+        return _FIELDS[statement.fact]
+
+    def shown(self, fact: Fact) -> str:
+        """What the request says, in the words of an error."""
+        if fact == "adapter_parameters":
+            return "no workload.lora, and so trains all parameters"
+        if fact == "step_tokens":
+            return f"{self.resolved.problem.workload.tokens:,.0f} tokens a step"
+        if fact in ("parameters", "sharded_parameters", "trainable_parameters"):
+            architecture = self.resolved.problem.architecture
+            return f"{architecture.name} with {architecture.parameters.total:,} parameters"
+        value = min(self._values(fact))
+        if fact == "data_parallel":
+            return f"{value:,} data-parallel ranks"
+        return f"{_FIELDS[fact]} = {value:,}"
+
+    def _values(self, fact: Fact) -> set[int]:
+        problem, layout = self.resolved.problem, self.layout
+        devices = problem.cluster.num_devices
+        layers = problem.architecture.num_layers
+        values: dict[Fact, set[int]] = {
+            "num_layers": {layers, layers + problem.architecture.mtp_layers},
+            "seq_len": {problem.workload.seq_len},
+            "global_batch": {problem.workload.global_batch},
+            "num_devices": {devices, problem.cluster.num_chips},
+            "data_parallel": {
+                devices // (layout.tp * layout.pp),
+                devices // (layout.tp * layout.pp * layout.cp),
+            },
+            "tp": {layout.tp},
+            "pp": {layout.pp},
+            "cp": {layout.cp},
+            "micro_batch": {layout.micro_batch},
+            "zero_stage": {layout.zero_stage},
+        }
+        return values[fact]
+
+    @property
+    def _has_other_towers(self) -> bool:
+        """Whether the run has parameters beside those of the model that the request describes."""
+        return self.resolved.used.architecture.text_tower
+
+    def _totals(self) -> list[int]:
+        """The parameters of the model, with and without its encoder and its multi-token
+        prediction, which frameworks count or do not."""
+        count = self.resolved.problem.architecture.parameters
+        return [
+            count.total + mtp + encoder for mtp in {0, count.mtp} for encoder in {0, count.encoder}
+        ]
+
+    def _is_the_model(self, value: float, rounding: float) -> bool:
+        if self._has_other_towers and value > min(self._totals()):
+            return True
+        return any(abs(value - total) <= _SAME_MODEL * total + rounding for total in self._totals())
+
+    def _is_the_model_in_shards(self, value: float) -> bool:
+        """A rank of expert parallelism counts its own experts alone. The last stage of a pipeline
+        has a copy of a tied embedding."""
+        architecture = self.resolved.problem.architecture
+        if architecture.is_moe or self._has_other_towers:
+            return True
+        tied = architecture.tie_word_embeddings and self.layout.pp > 1
+        copy = architecture.vocab_size * architecture.hidden_size * tied
+        low, high = min(self._totals()), max(self._totals()) + copy
+        return low * (1 - _SAME_SHARDS) <= value <= high * (1 + _SAME_SHARDS)
+
+    def _are_trained(self, value: float) -> bool:
+        """Whether so many parameters may be trained. Where FSDP1 has sharded the model, the
+        Trainer counts the shard of one rank. Where all is trained but a part is frozen, it counts
+        less."""
+        problem = self.resolved.problem
+        total = min(self._totals())
+        if problem.workload.lora is not None:
+            return value < total / 2
+        ranks = problem.cluster.num_devices
+        if abs(value * ranks / total - 1) <= _SAME_SHARDS:
+            return True
+        has_encoder = problem.architecture.encoder is not None or self._has_other_towers
+        return (has_encoder and value > total / 2) or self._is_the_model(value, 0.0)
+
+
+def _number(value: float) -> int | float:
+    return int(value) if value.is_integer() else value
+
+
+def _require_flops(resolved: ResolvedQuestion, reading: logs.Reading) -> None:
+    """Refuse steps whose printed FLOPs are those of another model. FLOPs of adapters and encoders
+    are counted in too many ways to tell."""
+    problem = resolved.problem
+    if (
+        reading.flops_per_token is None
+        or problem.workload.lora
+        or problem.architecture.encoder
+        or resolved.used.architecture.text_tower
+    ):
+        return
+    tokens = problem.workload.tokens
+    fewest, most = (
+        model_flops(problem.architecture, problem.workload, count) / tokens
+        for count in ("none", "full")
+    )
+    printed = reading.flops_per_token
+    if fewest / _OTHER_FLOPS <= printed <= most * _OTHER_FLOPS:
+        return
+    rule = (
+        f"counts {printed:.3g} FLOPs for a token in its lines, and {problem.architecture.name} with"
+        f" workload.seq_len = {problem.workload.seq_len} takes {fewest:.3g} to {most:.3g}: give in"
+        " model what ran, or send the log of this run"
+    )
+    raise Invalid("log", float(f"{printed:.3g}"), rule)
+
+
+def _require_agreement(
+    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str], *, linked: bool
+) -> None:
+    """Refuse a log that says something else than what it is linked to, or than the request."""
+    for part, name, ran, answered in _compared_values(problem, subject, arguments):
+        if ran == answered:
+            continue
+        if linked:
+            where = "what it is linked to"
+            remedy = f"report it with its own {part}"
+        else:
+            where = "the request"
+            remedy = f"leave {_OPEN_FIELDS.get(part, part)} to the log"
+        raise Invalid("log", ran, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
+
+
+def _compared_values(
+    problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
+) -> Iterator[tuple[str, str, object, object]]:
+    """A part of the question, the name of a value, and the value in the log and in the answer, for
+    each value that both have."""
+    stated = megatron_arguments.stated_values(arguments)
+    of_model = model_values(problem.architecture)
+    logged_model = {**stated["model"], **stated["model"].get("moe", {})}
+    yield from (
+        ("model", name, logged_model[name], value)
+        for name, value in of_model.items()
+        if name in logged_model
+    )
+    layout = subject.layout.with_stack_defaults(problem).build()
+    for part, fields in (("layout", layout), ("workload", subject.question.workload)):
+        for name, ran in stated[part].items():
+            if name in _COMPARED_FIELDS:
+                yield part, name, ran, getattr(fields, name)
+    degrees = stated["layout"]
+    if "zero_stage" in degrees:
+        ranks = degrees["dp_shard"] * degrees["dp_replicate"]
+        if ranks > 1:
+            yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
+        chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
+        yield "cluster", "chips", chips, problem.cluster.num_devices
+
+
+def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked: bool) -> None:
+    """Refuse a log that names accelerators, and none that is the cluster's. A chip that is not of
+    the catalogue may print any name."""
+    shipped = {chip.id: chip for chip in catalogue.chips().values()}
+    chip = problem.cluster.chip.id
+    if chip not in shipped or not devices:
+        return
+    ran = [{one.id for one in device.matching(shipped.values())} for device in devices]
+    if any(chip in ids for ids in ran):
+        return
+    where = "what it is linked to" if linked else "the request"
+    known = f" ({' or '.join(sorted(ran[0]))})" if ran[0] else ""
+    rule = (
+        f"ran on {devices[0].name} where {where} has cluster.chip = {chip}: name the chip that the"
+        f" run had{known}"
+    )
+    raise Invalid("log", devices[0].name, rule)
+
+
+def _require_framework(problem: Problem, framework: str) -> None:
+    if problem.stack.calibrated_as not in _PRINTED_BY[framework]:
+        rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
+        raise Invalid("log", framework, rule)
+
+
+def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
+    asked = subject.question.workload.global_batch
+    if global_batch not in (None, asked):
+        rule = (
+            f"has steps of {global_batch} sequences, and the run that it should be of has"
+            f" global_batch = {asked}: give in workload.global_batch what ran"
+        )
+        raise Invalid("log", global_batch, rule)
+
+
+def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
+    """Refuse steps whose time and rate make another number of tokens a device than the request."""
+    devices, tokens = problem.cluster.num_devices, problem.workload.tokens
+    asked = tokens / devices
+    if device_tokens is None or abs(device_tokens / asked - 1) <= _MAX_ROUNDING:
+        return
+    ran_on = round(tokens / device_tokens)
+    is_whole = ran_on > 0 and abs(tokens / device_tokens / ran_on - 1) <= _MAX_ROUNDING
+    of_others = f" (those of {ran_on} devices, not {devices})" if is_whole else ""
+    rule = (
+        f"has steps of {device_tokens:.0f} tokens a device by their time and rate{of_others}, and"
+        f" the run that it should be of has {asked:.0f}: check cluster.num_chips,"
+        " workload.global_batch and workload.seq_len"
+    )
+    raise Invalid("log", round(device_tokens), rule)

@@ -1,0 +1,42 @@
+"""Training logs as requests bring them: large ones are read by the process for texts."""
+
+from __future__ import annotations
+
+from anyio.to_thread import run_sync
+
+from service.formats.logs.contents import LogContents, contents, masked_unless_clean
+from service.learning.logged_runs import asked_global_batch, require_run
+from service.runtime.admission import IsDisconnected
+from service.runtime.text_process import TextProcess
+from service.schemas.report import LogSubmission
+from service.store import Store
+
+
+class LogTexts:
+    def __init__(self, store: Store, texts: TextProcess) -> None:
+        self._store = store
+        self._texts = texts
+
+    async def contents(
+        self, submission: LogSubmission, is_disconnected: IsDisconnected
+    ) -> LogContents:
+        """What the log says, once it is the tenant's turn if it is long. Raises Invalid for a log
+        without a step to use, unless the run failed before."""
+        global_batch = await run_sync(asked_global_batch, self._store, submission)
+        found = await self._texts.read(
+            is_disconnected,
+            self._store.tenant,
+            contents,
+            submission.log,
+            submission.framework,
+            global_batch,
+        )
+        require_run(submission, found)
+        return found
+
+    async def masked(
+        self, submission: LogSubmission, is_disconnected: IsDisconnected
+    ) -> str | None:
+        """The log without its secrets; None where it has none."""
+        tenant = self._store.tenant
+        return await self._texts.read(is_disconnected, tenant, masked_unless_clean, submission.log)

@@ -1,0 +1,171 @@
+"""What an unknown name of a chip, a machine, a model, a stack or a family may have meant.
+
+The number in such a name tells one thing from another: B300 is no misspelt B200, and A10G no A100.
+So a name of which only letters are misspelt is told from names that are merely the nearest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from difflib import SequenceMatcher
+from heapq import nlargest
+from itertools import pairwise
+
+from models.errors import UnknownName
+
+_MOST_OFFERED = 3
+_LONG_WORD = 5  # letters from which on a word may have two misspelt
+_LETTERS_AND_NUMBERS = re.compile(r"\d+|[^\W\d_]+", re.ASCII)
+_WORD = re.compile(r"[a-z0-9]+")
+_COUNT = re.compile(r"\b\d{1,4}x(?=[a-z])|(?<=\d)x\d{1,4}\b", re.ASCII)
+"""Of chips, as in 8xH100 and GB200x72."""
+_LONG_NUMBER = re.compile(r"\d{3}", re.ASCII)
+_MOST_CHARACTERS = 120  # of a name that is compared: longer ones are no names
+_MOST_COMPARED = 40  # names letter by letter: a tenant may have registered thousands
+_SAME_PART = 0.1
+"""How much nearer, of 1, a name with the same letters is, and one with the same numbers: H10 is
+nearer to H100 than to A10."""
+_TUNED = re.compile(r"[-_.](?:instruct|chat|base|it|hf|sft|dpo|fp8|awq|gptq|int4|bf16)(?=[-_.]|$)")
+"""What repositories put behind the name of a model for a variant that has its shape."""
+
+
+def unknown_name(
+    field: str, value: str, known: Collection[str], cure: str = "", *, what: str = ""
+) -> UnknownName:
+    """An error that says what an unknown name may have meant: known names that it is a misspelling
+    of, else the nearest ones. `cure` says what else can be given; `what` says what it should name,
+    as in "of a chip"."""
+    error = UnknownName(field, value, known)
+    if near := misspelt(value, known):
+        error.near = near
+        hint = f"; did you mean {', '.join(near)}?" + (f" Else {cure}" if cure else "")
+    else:
+        error.near = nearest(value, known)
+        named = f" of {what}" if what else ""
+        hint = f"{named}; the nearest known are {', '.join(error.near)}"
+        hint = (hint if error.near else named) + (f"; {cure}" if cure else "")
+    error.rule = f"unknown name{hint}"
+    error.args = (f"{field} = {value!r}: {error.rule}",)
+    return error
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The three known names that take the fewest changes of a letter, one of each spelling, the
+    nearest first. There is always one, however far."""
+    asked = _plain(name)
+    spellings: dict[str, str] = {}
+    for candidate in known:
+        spellings.setdefault(_plain(candidate), candidate)
+    matcher = SequenceMatcher(autojunk=False)
+    matcher.set_seq2(asked)
+
+    def shared_letters(spelling: str) -> float:
+        matcher.set_seq1(spelling)
+        return matcher.quick_ratio()
+
+    compared = nlargest(_MOST_COMPARED, spellings, key=shared_letters)
+    best = sorted(compared, key=lambda spelling: (-_likeness(asked, spelling), spelling))
+    return [spellings[each] for each in best[:_MOST_OFFERED]]
+
+
+def _likeness(asked: str, spelling: str) -> float:
+    longest = max(len(asked), len(spelling), 1)
+    likeness = 1 - _edit_distance(asked, spelling, longest) / longest
+    for kind in (r"[a-z]+", r"\d+"):
+        if (parts := re.findall(kind, asked)) and parts == re.findall(kind, spelling):
+            likeness += _SAME_PART
+    return likeness
+
+
+def _plain(name: str) -> str:
+    """A name without its organisation, its variant, and what stands between its words."""
+    own = name[:_MOST_CHARACTERS].lower().rstrip("/").rpartition("/")[2]
+    return "".join(_WORD.findall(_TUNED.sub("", own)))
+
+
+def misspelt(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three known names that this one is a near misspelling of, the nearest first."""
+    asked = words(name)
+    distances: dict[str, int] = {}
+    for candidate in known:
+        distance = _distance(asked, words(candidate))
+        if distance is not None:
+            distances[candidate] = distance
+    return sorted(distances, key=lambda each: (distances[each], each))[:_MOST_OFFERED]
+
+
+def words(name: str) -> list[str]:
+    """The words of a name, a count of chips apart."""
+    return _WORD.findall(_COUNT.sub(lambda count: f" {count[0]} ", name.lower()))
+
+
+def _distance(asked: list[str], known: list[str]) -> int | None:
+    """How many letters differ, where that is a near misspelling; None where it is another name."""
+    if "".join(asked) == "".join(known):
+        return 0
+    if len(asked) != len(known):
+        return None
+    total = 0
+    for ours, theirs in zip(asked, known, strict=True):
+        distance = _word_distance(ours, theirs)
+        if distance is None:
+            return None
+        total += distance
+    return total
+
+
+def _word_distance(asked: str, known: str) -> int | None:
+    """Of words with numbers only a digit or letter that is doubled by mistake, and long words of
+    letters beside the same number, are near."""
+    if asked == known:
+        return 0
+    if _without_a_doubled_character(asked, known):
+        return 1
+    ours, theirs = (_LETTERS_AND_NUMBERS.findall(word) for word in (asked, known))
+    if len(ours) != len(theirs):
+        return None
+    total = 0
+    for our_part, their_part in zip(ours, theirs, strict=True):
+        if our_part == their_part:
+            continue
+        shortest = min(len(our_part), len(their_part))
+        most = 2 if shortest >= _LONG_WORD else 1
+        alone = len(theirs) == 1
+        if our_part.isdigit() or their_part.isdigit() or shortest < (3 if alone else _LONG_WORD):
+            return None
+        distance = _edit_distance(our_part, their_part, most)
+        if distance > most:
+            return None
+        total += distance
+    return total
+
+
+def _without_a_doubled_character(asked: str, known: str) -> bool:
+    """Whether a character was typed twice. Not a digit of a short number: H200 is no H20."""
+    if len(asked) != len(known) + 1:
+        return False
+    return any(
+        one == other
+        and asked[:index] + asked[index + 1 :] == known
+        and (not one.isdigit() or _LONG_NUMBER.search(known) is not None)
+        for index, (one, other) in enumerate(pairwise(asked))
+    )
+
+
+def _edit_distance(a: str, b: str, most: int) -> int:
+    """How many letters to change, insert, leave out or swap with the next one; some number above
+    `most` where that is more."""
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, letter in enumerate(a, 1):
+        above, before = before, row
+        row = [i]
+        for j, other in enumerate(b, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == other:
+                cost = min(cost, above[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

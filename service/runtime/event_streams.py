@@ -1,0 +1,208 @@
+"""Event streams: one reader in this process for all of them, and how many may be open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from service.errors import ServiceError, Stopping, TooManyStreams
+from service.metrics import EVENT_STREAMS
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LOOK_S = 0.5  # how soon an event is told after it was stored
+_KEEPALIVE_S = 15.0  # proxies close connections that are silent for half a minute or more
+_REST = 3.0
+"""How long the reader rests after each read, as a multiple of the time that it took. It reads for
+at most a quarter of the time, so that streams which catch up leave the interpreter to requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events that follow each other, as they are sent."""
+
+    text: bytes
+    """Empty where there is nothing new."""
+    place: Hashable
+    """The place behind the last of them."""
+    is_all: bool
+    """Whether no more events were stored when they were read."""
+    is_last: bool = False
+    """Whether the topic ends with them."""
+
+
+class Feed(Protocol):
+    """One kind of events, such as those of sweeps, by topic. It is read in a thread."""
+
+    def marks(self, topics: Collection[str]) -> Mapping[str, Hashable]:
+        """Returns a mark for each of these topics that is still there. The mark of a topic changes
+        with every new event. This is asked twice a second, so it must be one cheap query."""
+
+    def after(self, topic: str, place: Any) -> Batch:
+        """Returns the events of a topic behind a place, at most some hundred. Raises
+        ServiceError."""
+
+
+class EventStream:
+    """The events of one topic, for one client. It holds a single batch that its client has not
+    taken: a client that does not read makes the service read nothing more for it."""
+
+    def __init__(
+        self, streams: EventStreams, tenant: str | None, feed: Feed, topic: str, place: Hashable
+    ) -> None:
+        self.tenant, self.feed, self.topic, self.place = tenant, feed, topic, place
+        self.mark: Hashable = None
+        """The mark of the topic when the client had been told everything; None until then."""
+        self._streams = streams
+        self._batch: Batch | None = None
+        self._has_ended = False
+        self._changed = asyncio.Event()
+
+    @property
+    def takes_more(self) -> bool:
+        return self._batch is None and not self._has_ended
+
+    def take(self, batch: Batch, mark: Hashable) -> None:
+        """Holds a batch for the client. `mark` is that of the topic from before it was read."""
+        self.place = batch.place
+        self.mark = mark if batch.is_all else None
+        self._batch = batch if batch.text else None
+        self._has_ended = self._has_ended or batch.is_last
+        self._changed.set()
+
+    def end(self) -> None:
+        """Ends the stream once its client has taken what it was given."""
+        self._has_ended = True
+        self._changed.set()
+
+    async def pieces(self, keepalive: bytes) -> AsyncIterator[bytes]:
+        """What is sent to the client until the stream ends; `keepalive` after each silence."""
+        while self._batch is not None or not self._has_ended:
+            if self._batch is not None:
+                yield self._batch.text
+                self._batch = None
+                if self.mark is None:
+                    self._streams.read_soon()
+                continue
+            try:
+                async with asyncio.timeout(_KEEPALIVE_S):
+                    await self._changed.wait()
+                self._changed.clear()
+            except TimeoutError:
+                yield keepalive
+
+    def close(self) -> None:
+        self.end()
+        self._streams.forget(self)
+
+
+class EventStreams:
+    """The streams of this process: at most `per_tenant` of one tenant, and `in_all` together.
+
+    One thread reads for all of them. It asks each feed for the marks of all watched topics at once,
+    and reads only where one has changed. Streams of a topic that are at the same place are fed by
+    one read, and the same bytes. A database that does not answer so holds one thread, however many
+    clients listen.
+    """
+
+    def __init__(self, per_tenant: int, in_all: int) -> None:
+        self._per_tenant, self._in_all = per_tenant, in_all
+        self._open: list[EventStream] = []
+        self._thread = ThreadPoolExecutor(1, "read events")
+        self._reader: asyncio.Task[None] | None = None
+        self._is_wanted = asyncio.Event()
+        self._is_closed = False
+
+    def open(self, tenant: str | None, feed: Feed, topic: str, place: Hashable) -> EventStream:
+        """Returns a stream of what follows a place, to be closed by the caller. Raises
+        TooManyStreams, and Stopping once the service stops."""
+        if self._is_closed:
+            raise Stopping
+        if sum(stream.tenant == tenant for stream in self._open) >= self._per_tenant:
+            raise TooManyStreams.of_tenant(self._per_tenant)
+        if len(self._open) >= self._in_all:
+            raise TooManyStreams.of_process(self._in_all)
+        stream = EventStream(self, tenant, feed, topic, place)
+        self._open.append(stream)
+        EVENT_STREAMS.set(len(self._open))
+        self.read_soon()
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read_while_open())
+        return stream
+
+    def read_soon(self) -> None:
+        """Reads without waiting for the next look: a client can take more of what is there."""
+        self._is_wanted.set()
+
+    def forget(self, stream: EventStream) -> None:
+        if stream in self._open:
+            self._open.remove(stream)
+        EVENT_STREAMS.set(len(self._open))
+
+    def end_all(self) -> None:
+        """Ends every stream, and opens none any more. Clients connect again, to this service once
+        it is back or to another, and go on where they were."""
+        self._is_closed = True
+        for stream in self._open:
+            stream.end()
+
+    def close(self) -> None:
+        self.end_all()
+        if self._reader is not None:
+            self._reader.cancel()
+        self._thread.shutdown(wait=False)
+
+    async def _read_while_open(self) -> None:
+        while self._open:
+            self._is_wanted.clear()
+            for feed in {stream.feed for stream in self._open}:
+                await self._read(feed)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._is_wanted.wait()
+
+    async def _read(self, feed: Feed) -> None:
+        """Gives each stream of a feed that takes more its next batch. Streams that cannot be read
+        for end: their clients connect again, and are told why not."""
+        streams = [each for each in self._open if each.feed is feed and each.takes_more]
+        try:
+            marks = await self._in_thread(feed.marks, {stream.topic for stream in streams})
+            for (topic, place), group in _by_place(streams, marks).items():
+                batch = await self._in_thread(feed.after, topic, place)
+                for stream in group:
+                    stream.take(batch, marks[topic])
+        except Exception as error:
+            if not isinstance(error, ServiceError):
+                log.exception("events are not read")
+            for stream in streams:
+                stream.end()
+            return
+        for stream in streams:
+            if stream.topic not in marks:
+                stream.end()
+
+    async def _in_thread(self, read: Callable[..., T], *arguments: object) -> T:
+        began = time.monotonic()
+        result = await asyncio.get_running_loop().run_in_executor(self._thread, read, *arguments)
+        await asyncio.sleep(min(_REST * (time.monotonic() - began), _LOOK_S))
+        return result
+
+
+def _by_place(
+    streams: Collection[EventStream], marks: Mapping[str, Hashable]
+) -> dict[tuple[str, Hashable], list[EventStream]]:
+    """Those streams for which there is something to read, by their topic and place."""
+    groups = defaultdict[tuple[str, Hashable], list[EventStream]](list)
+    for stream in streams:
+        if stream.topic in marks and stream.mark != marks[stream.topic]:
+            groups[stream.topic, stream.place].append(stream)
+    return groups

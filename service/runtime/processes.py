@@ -1,0 +1,116 @@
+"""Processes beside the one that answers, which start when they are first needed and are replaced
+when they die."""
+
+from __future__ import annotations
+
+import copyreg
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, ParamSpec, TypeVar
+
+from models import errors
+from service.errors import Stopping, WorkerKilled
+
+log = logging.getLogger(__name__)
+
+NICENESS = 5  # so that requests go first
+
+_CONTEXT = get_context("spawn")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Processes:
+    """Runs functions in processes. Arguments, results and errors are pickled, and a process imports
+    no more than what these need."""
+
+    def __init__(self, processes: int, niceness: int = NICENESS) -> None:
+        self._processes = processes
+        self._niceness = niceness
+        self._executor: ProcessPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._lifeline: Connection | None = None
+        """Processes end when it is closed, which the end of this process does too."""
+        self._is_closed = False
+
+    def run(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of the task. If its process was killed the task is tried once more, in a new
+        one. Raises WorkerKilled where that one is killed too."""
+        try:
+            return self._result_of(task, *args, **kwargs)
+        except BrokenProcessPool:
+            if not self._is_closed:
+                log.warning("a worker was killed, and its task is tried once more")
+        try:
+            return self._result_of(task, *args, **kwargs)
+        except BrokenProcessPool:
+            raise WorkerKilled from None
+
+    def close(self) -> None:
+        """Ends the processes, whatever they compute."""
+        with self._lock:
+            self._is_closed = True
+            executor = self._executor
+            self._executor = None
+            if self._lifeline is not None:
+                self._lifeline.close()
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _result_of(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        executor = self._running_executor()
+        try:
+            return executor.submit(task, *args, **kwargs).result()
+        except BrokenProcessPool:
+            self._discard(executor)
+            raise
+
+    def _discard(self, broken: ProcessPoolExecutor) -> None:
+        """Drops a broken executor, unless another thread has replaced it already."""
+        with self._lock:
+            if self._executor is broken:
+                self._executor = None
+        broken.shutdown(wait=False)
+
+    def _running_executor(self) -> ProcessPoolExecutor:
+        with self._lock:
+            if self._is_closed:
+                raise Stopping
+            if self._executor is None:
+                far_end, self._lifeline = _CONTEXT.Pipe(duplex=False)
+                self._executor = ProcessPoolExecutor(
+                    self._processes,
+                    _CONTEXT,
+                    initializer=_initialize_worker,
+                    initargs=(far_end, self._niceness),
+                )
+            return self._executor
+
+
+def _initialize_worker(lifeline: Connection, niceness: int) -> None:
+    os.nice(niceness)
+    threading.Thread(target=_exit_with_server, args=(lifeline,), daemon=True).start()
+
+
+def _exit_with_server(lifeline: Connection) -> None:
+    """Ends this worker once the pool is closed or the server has ended, even if it was killed."""
+    lifeline.poll(None)  # nothing is ever sent, so that this returns when the other end is closed
+    os._exit(1)
+
+
+def _reduced(error: errors.DomainError) -> tuple[Any, ...]:
+    """As service.errors reduces its own: Exception would call the class with the message, where it
+    wants what the message says."""
+    return type(error).__new__, (type(error), *error.args), vars(error)
+
+
+for _kind in vars(errors).values():
+    if isinstance(_kind, type) and issubclass(_kind, errors.DomainError):
+        copyreg.pickle(_kind, _reduced)

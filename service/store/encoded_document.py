@@ -1,0 +1,27 @@
+"""Documents that are JSON before their transaction begins, in which others would wait for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDocument:
+    """An object as JSON, for a column of documents."""
+
+    text: str
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> EncodedDocument:
+        return cls(json.dumps(document))
+
+    def with_members(self, members: dict[str, Any]) -> EncodedDocument:
+        """The document with more members, which it must not have yet."""
+        return EncodedDocument(f"{self.text[:-1]}, {json.dumps(members)[1:]}")
+
+
+def serialized(value: Any) -> str:
+    """What a database is sent for a value of a column of JSON."""
+    return value.text if isinstance(value, EncodedDocument) else json.dumps(value)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from service.formats.launch.job import LaunchReading
+from service.formats.launch.trainer.reader import read
+
+FULL: dict[str, Any] = {
+    "base_model": "Qwen/Qwen3-4B",
+    "sequence_len": 4096,
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+}
+LORA = {**FULL, "adapter": "lora", "lora_r": 16, "lora_target_linear": True}
+
+
+def reading_of(document: dict[str, Any], version: str | None = None) -> LaunchReading:
+    return read(yaml.safe_dump(document), version)
+
+
+def test_the_model_is_named_by_its_name_at_hugging_face() -> None:
+    assert reading_of({**FULL, "base_model": "qwen/QWEN3-4b"}).model == {"name": "qwen3-4b"}
+    unknown = reading_of({**FULL, "base_model": "someone/unheard-of-9b"})
+    assert unknown.model is None
+    assert unknown.asks["model"].startswith("base_model = someone/unheard-of-9b")
+    assert "config.json" in unknown.asks["model"]
+
+
+@pytest.mark.parametrize("name", ["./qwen3-4b", "/data/models/Qwen3-4B", "${MODEL}"])
+def test_a_folder_or_a_variable_names_no_model(name: str) -> None:
+    found = reading_of({**FULL, "base_model": name})
+    assert found.model is None
+    assert "send its config.json" in found.asks["model"]
+
+
+def test_nothing_said_is_what_axolotl_does() -> None:
+    found = reading_of({name: FULL[name] for name in ("base_model", "micro_batch_size")})
+    assert found.workload == {
+        "precision": "bf16",
+        "optimizer": "adamw",
+        "seq_len": 512,
+        "master_weights": False,
+    }
+    assert found.layout["recompute"] == "none"
+    assert found.num_micro_batches == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "workload"),
+    [
+        ({"bf16": "auto"}, {"precision": "bf16"}),
+        ({"fp16": True}, {"precision": "fp16"}),
+        ({"bf16": False}, {"precision": "fp32"}),
+        ({"optimizer": "paged_adamw_8bit"}, {"optimizer": "paged_adamw_8bit"}),
+        ({"optimizer": "muon"}, {"optimizer": "muon"}),
+        ({"optimizer": "adamw_torch_4bit"}, {"optimizer": "adamw_8bit"}),
+    ],
+)
+def test_precision_and_optimizer_are_read(
+    settings: dict[str, Any], workload: dict[str, Any]
+) -> None:
+    found = reading_of({**FULL, **settings}).workload
+    assert {name: found[name] for name in workload} == workload
+
+
+@pytest.mark.parametrize(
+    ("settings", "lora"),
+    [
+        ({}, {"rank": 16, "targets": ["attention", "mlp", "experts"], "base_bits": 16}),
+        ({"adapter": "qlora"}, {"base_bits": 4}),
+        ({"load_in_8bit": True}, {"base_bits": 8}),
+        ({"base_model": "unsloth/Qwen3-4B-bnb-4bit"}, {"base_bits": 4}),
+        (
+            {"lora_target_linear": None, "lora_target_modules": ["q_proj", "v_proj"]},
+            {"targets": ["attention"]},
+        ),
+        (
+            {
+                "lora_target_linear": None,
+                "lora_target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"],
+                "lora_target_parameters": ["mlp.experts.gate_up_proj"],
+            },
+            {"targets": ["attention", "experts"]},
+        ),
+    ],
+)
+def test_adapters_are_read(settings: dict[str, Any], lora: dict[str, Any]) -> None:
+    found = reading_of({**LORA, **settings})
+    assert {name: found.workload["lora"][name] for name in lora} == lora
+    assert not found.reservations
+
+
+def test_keys_of_adapters_without_an_adapter_train_all_parameters() -> None:
+    assert "lora" not in reading_of({**LORA, "adapter": None}).workload
+
+
+@pytest.mark.parametrize(
+    ("settings", "layout"),
+    [
+        ({"gradient_checkpointing": True}, {"recompute": "full"}),
+        (
+            {"gradient_checkpointing": "offload"},
+            {"recompute": "full", "offload_activations": True},
+        ),
+        ({"fsdp_config": {"reshard_after_forward": False}}, {"zero_stage": 3, "reshard": False}),
+        ({"fsdp_config": {"fsdp_offload_params": True}}, {"offload_optimizer": True}),
+        ({"fsdp_config": {"activation_checkpointing": True}}, {"recompute": "full"}),
+        (
+            {"dp_shard_size": 4, "tensor_parallel_size": 2},
+            {"dp_shard": 4, "tp": 2},
+        ),
+        ({"fsdp_config": None, "tensor_parallel_size": 2}, {"zero_stage": 0, "tp": 2}),
+    ],
+)
+def test_what_shards_the_model_is_read(settings: dict[str, Any], layout: dict[str, Any]) -> None:
+    found = reading_of({**FULL, "fsdp_config": {"offload_params": False}, **settings})
+    assert {name: found.layout.get(name) for name in layout} == layout
+
+
+def test_devices_that_no_degree_takes_are_left_open() -> None:
+    found = reading_of(
+        {**FULL, "fsdp_config": {"offload_params": False}, "context_parallel_size": 4}
+    )
+    assert found.layout["cp"] == 4
+    assert "dp_shard" not in found.layout
+
+
+def test_fsdp1_is_refused_by_releases_that_removed_it() -> None:
+    document = {
+        **FULL,
+        "fsdp": ["full_shard", "auto_wrap"],
+        "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD", "fsdp_offload_params": True},
+    }
+    newest = reading_of(document)
+    assert {stop.setting for stop in newest.stops} == {
+        "fsdp",
+        "fsdp_config.fsdp_sharding_strategy",
+    }
+    earlier = reading_of({**document, "fsdp_version": 1}, "0.9.0")
+    assert not earlier.stops
+    assert (earlier.layout["zero_stage"], earlier.layout["offload_optimizer"]) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"rl": "dpo"}, "rl = dpo"),
+        ({"reward_model": True}, "reward_model = true"),
+        ({"unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters"),
+        ({"plugins": ["mine.Plugin"]}, "plugins"),
+        ({"optimizer": "q_galore_adamw8bit"}, "optimizer = q_galore_adamw8bit"),
+        ({"deepspeed": "deepspeed_configs/zero3.json"}, "deepspeed deepspeed_configs/zero3.json"),
+        ({"model_config": {"rope_theta": 1e6}}, "model_config.rope_theta"),
+    ],
+)
+def test_what_could_matter_is_reserved_by_its_own_name(
+    settings: dict[str, Any], setting: str
+) -> None:
+    (reserved,) = reading_of({**FULL, **settings}).reservations
+    assert reserved.setting.startswith(setting)
+    assert reserved.cure
+
+
+def test_what_changes_nothing_is_passed_over() -> None:
+    found = reading_of(
+        {
+            **FULL,
+            "datasets": [{"path": "some/data", "type": "alpaca"}],
+            "special_tokens": {"pad_token": "<pad>"},
+            "wandb_project": "mine",
+            "learning_rate": 2e-5,
+            "lora_dropout": 0.05,
+            "warmup_ratio": 0.1,
+            "rl": None,
+        }
+    )
+    assert [*found.reservations, *found.warnings, *found.stops] == []
+
+
+def test_an_unknown_key_is_a_warning_with_its_nearest() -> None:
+    (warning,) = reading_of({**FULL, "context_paralel_size": 2}).warnings
+    assert warning.endswith("did you mean context_parallel_size?")

@@ -1,0 +1,219 @@
+"""Command lines of the Trainer's tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from models.errors import Invalid
+from service.formats.launch.job import LaunchReading
+from service.formats.launch.trainer.reader import read
+from tests.service.formats.launch.trainer.sent import Sent
+
+AUTO = json.dumps(
+    {
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "cpu", "pin_memory": True},
+            "reduce_bucket_size": "auto",
+        },
+        "gradient_accumulation_steps": "auto",
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_clipping": "auto",
+    }
+)
+TRAINER = (
+    "train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2"
+    " --gradient_accumulation_steps 4 --bf16 --gradient_checkpointing"
+)
+
+
+def reading_of(command: str, **files: str) -> LaunchReading:
+    names = {
+        name.replace("_json", ".json").replace("_yaml", ".yaml"): files[name] for name in files
+    }
+    return read(command, None, files=Sent(names))
+
+
+def test_arguments_of_the_trainer_fill_in_a_document_of_deepspeed() -> None:
+    found = reading_of(
+        f"deepspeed --num_nodes 2 --num_gpus 8 {TRAINER} --deepspeed zero3.json", zero3_json=AUTO
+    )
+    assert (found.format, found.stack["name"]) == ("deepspeed", "deepspeed")
+    assert (found.num_devices, found.num_micro_batches) == (16, 4)
+    expected = {
+        "zero_stage": 3, "dp_shard": 16, "micro_batch": 2, "recompute": "full",
+        "offload_optimizer": True,
+    }  # fmt: skip
+    assert found.layout | expected == found.layout
+    assert found.workload["precision"] == "bf16"
+    assert found.model == {"name": "qwen3-8b"}
+    assert [*found.reservations, *found.stops] == []
+
+
+def test_dashes_and_underscores_are_the_same() -> None:
+    dashed = f"deepspeed --num_gpus 8 {TRAINER} --deepspeed zero3.json"
+    dashed = dashed.replace("--per_device_train_batch_size", "--per-device-train-batch-size")
+    found = reading_of(dashed, zero3_json=AUTO)
+    assert found.layout["micro_batch"] == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("train_micro_batch_size_per_gpu", 4), ("bf16.enabled", False)],
+)
+def test_transformers_stops_where_a_document_says_otherwise(setting: str, value: Any) -> None:
+    document = json.loads(AUTO)
+    head, _, tail = setting.partition(".")
+    document[head] = {tail: value} if tail else value
+    found = reading_of(f"deepspeed {TRAINER} --deepspeed z.json", z_json=json.dumps(document))
+    assert [stop.setting for stop in found.stops] == [setting]
+
+
+def test_zero_3_is_never_dropped_where_its_file_was_not_sent() -> None:
+    found = reading_of(f"torchrun --nproc_per_node 8 {TRAINER} --deepspeed zero3.json")
+    (reserved,) = found.reservations
+    assert reserved.cure == "send it as launch.files['zero3.json']"
+    assert found.stack["name"] == "deepspeed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "layout"),
+    [
+        ("--fsdp full_shard", {"zero_stage": 3, "reshard": True, "dp_shard": 8}),
+        ("--fsdp 'full_shard auto_wrap offload'", {"offload_optimizer": True}),
+        ("--fsdp shard_grad_op", {"zero_stage": 3, "reshard": False}),
+        ("--fsdp full_shard --fsdp_config fsdp.json", {"zero_stage": 3, "recompute": "full"}),
+        ("", {"zero_stage": 0, "dp_replicate": 8, "recompute": "full"}),
+    ],
+)
+def test_fsdp_of_training_arguments_is_read(arguments: str, layout: dict[str, Any]) -> None:
+    config = '{"activation_checkpointing": true, "transformer_layer_cls_to_wrap": ["Layer"]}'
+    found = reading_of(f"torchrun --nproc_per_node 8 {TRAINER} {arguments}", fsdp_json=config)
+    assert {name: found.layout.get(name) for name in layout} == layout
+    assert not found.reservations
+
+
+def test_trl_has_defaults_of_its_own() -> None:
+    found = reading_of("trl sft --model_name_or_path Qwen/Qwen3-4B --dataset_name mine")
+    assert found.workload["seq_len"] == 1024
+    assert (found.layout["recompute"], found.layout["micro_batch"]) == ("full", 8)
+    assert found.workload["precision"] == "bf16"
+    zero3 = reading_of("trl sft --model_name_or_path Qwen/Qwen3-4B --accelerate_config zero3")
+    assert (zero3.stack["name"], zero3.layout["zero_stage"]) == ("deepspeed", 3)
+
+
+def test_trl_stops_at_names_that_it_does_not_have() -> None:
+    (stop,) = reading_of("trl sft --model_name_or_path Qwen/Qwen3-4B --lora_rr 8").stops
+    assert stop.setting == "lora_rr"
+
+
+def test_a_recipe_behind_a_flag_is_read_where_it_is_sent() -> None:
+    command = "accelerate launch --num_processes 8 --use_fsdp sft.py --config recipe.yaml"
+    (reserved,) = reading_of(command).reservations
+    assert (reserved.setting, reserved.is_open) == ("--config recipe.yaml", True)
+    recipe = "model_name_or_path: Qwen/Qwen3-4B\nmax_length: 6144\nper_device_train_batch_size: 2\n"
+    found = reading_of(command, recipe_yaml=recipe)
+    assert (found.workload["seq_len"], found.layout["micro_batch"]) == (6144, 2)
+    assert not found.reservations
+
+
+@pytest.mark.parametrize(
+    ("command", "devices"),
+    [
+        ("accelerate launch -m axolotl.cli.train ax.yaml", None),
+        ("accelerate launch --num_processes 4 -m axolotl.cli.train ax.yaml", 4),
+        ("axolotl train ax.yaml", None),
+        ("axolotl train ax.yaml --launcher torchrun -- --nproc_per_node=4", 4),
+        ("axolotl train ax.yaml --launcher accelerate -- --num_processes 4", 4),
+        ("CUDA_VISIBLE_DEVICES=0,1 axolotl train ax.yaml", 2),
+        ("srun torchrun --nnodes 2 --nproc_per_node 8 -m axolotl.cli.train ax.yaml", 16),
+    ],
+)
+def test_axolotl_is_started_in_many_ways(command: str, devices: int | None) -> None:
+    text = "base_model: Qwen/Qwen3-4B\nmicro_batch_size: 3\nsequence_len: 2048\n"
+    found = reading_of(command, ax_yaml=text)
+    assert (found.framework, found.layout["micro_batch"]) == ("axolotl", 3)
+    assert found.num_devices == devices
+    assert not found.reservations
+
+
+SWIFT = (
+    "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-8B --dataset mine --torch_dtype bfloat16"
+    " --max_length 8192 --target_modules all-linear"
+)
+
+
+@pytest.mark.parametrize(
+    ("preset", "layout"),
+    [
+        ("zero2", {"zero_stage": 2, "offload_optimizer": False}),
+        ("zero3", {"zero_stage": 3, "offload_optimizer": False}),
+        ("zero2_offload", {"zero_stage": 2, "offload_optimizer": True}),
+    ],
+)
+def test_presets_of_ms_swift_are_documents(preset: str, layout: dict[str, Any]) -> None:
+    found = reading_of(f"{SWIFT} --train_type full --deepspeed {preset}")
+    assert (found.stack["name"], found.framework) == ("deepspeed", "ms-swift")
+    assert {name: found.layout[name] for name in layout} == layout
+    assert not found.reservations
+
+
+def test_ms_swift_trains_adapters_and_takes_16_sequences_a_step_unless_told_otherwise() -> None:
+    found = reading_of(SWIFT)
+    assert found.workload["lora"]["rank"] == 8
+    assert found.workload["seq_len"] == 8192
+    assert (found.layout["micro_batch"], found.num_micro_batches) == (1, 2)
+    assert found.layout["recompute"] == "full"
+
+
+def test_sequence_parallelism_of_ms_swift_is_ulysses() -> None:
+    found = reading_of(f"{SWIFT} --fsdp fsdp2 --sequence_parallel_size 4")
+    assert (found.layout["cp"], found.layout["dp_shard"]) == (4, 2)
+    assert found.stack["context"] == "ulysses"
+
+
+def test_megatron_swift_is_a_job_of_megatron() -> None:
+    found = reading_of(
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-8B --tensor_model_parallel_size 2"
+        " --sequence_parallel true --max_length 8192 --recompute_granularity full"
+        " --recompute_method uniform --recompute_num_layers 1 --dataset mine --train_type lora"
+    )
+    assert (found.format, found.model) == ("megatron", {"name": "qwen3-8b"})
+    expected = {"tp": 2, "sequence_parallel": True, "recompute": "full", "zero_stage": 1}
+    assert found.layout | expected == found.layout
+    assert found.workload["lora"]["rank"] == 8
+    assert (found.workload["seq_len"], found.num_devices) == (8192, 8)
+    assert not found.reservations
+
+
+def test_arguments_of_ones_own_script_are_reserved_unless_they_say_what_they_are() -> None:
+    found = reading_of(f"python {TRAINER} --tune_mlp_only True --data_path x.json --run_name y")
+    assert [one.setting for one in found.reservations] == ["tune_mlp_only = True"]
+
+
+def test_two_files_in_a_script_are_both_read() -> None:
+    script = f"""
+cat > ds.json <<'END'
+{AUTO}
+END
+cat > recipe.yaml <<END
+model_name_or_path: Qwen/Qwen3-8B
+per_device_train_batch_size: 2
+bf16: true
+deepspeed: ds.json
+END
+torchrun --nproc_per_node 4 sft.py --config recipe.yaml
+"""
+    found = reading_of(script)
+    assert (found.num_devices, found.layout["zero_stage"]) == (4, 3)
+    assert not found.reservations
+
+
+def test_what_starts_nothing_is_refused() -> None:
+    with pytest.raises(Invalid, match="neither a document nor a command that trains"):
+        reading_of("python -c 'print(1)'")

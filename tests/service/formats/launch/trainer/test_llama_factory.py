@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from service.formats.launch.job import LaunchReading
+from service.formats.launch.trainer.reader import read
+from tests.service.formats.launch.trainer.sent import Sent
+
+SFT: dict[str, Any] = {
+    "model_name_or_path": "Qwen/Qwen3-4B",
+    "stage": "sft",
+    "do_train": True,
+    "finetuning_type": "full",
+    "template": "qwen3",
+    "dataset": "mine",
+    "cutoff_len": 4096,
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 8,
+    "bf16": True,
+    "output_dir": "out",
+}
+V1: dict[str, Any] = {
+    "model": "Qwen/Qwen3-4B",
+    "train_dataset": "mine.yaml",
+    "micro_batch_size": 2,
+    "dist_config": {"name": "fsdp2"},
+}
+
+
+def reading_of(document: dict[str, Any], **files: str) -> LaunchReading:
+    return read(yaml.safe_dump(document), None, files=Sent(files))
+
+
+def test_checkpointing_is_on_unless_it_is_switched_off() -> None:
+    assert reading_of(SFT).layout["recompute"] == "full"
+    off = {**SFT, "disable_gradient_checkpointing": True}
+    assert reading_of(off).layout["recompute"] == "none"
+
+
+def test_parameters_are_trained_in_full_precision_unless_they_are_pure_bf16() -> None:
+    assert reading_of(SFT).workload == {"precision": "bf16", "seq_len": 4096}
+    pure = reading_of({**SFT, "bf16": None, "pure_bf16": True}).workload
+    assert (pure["precision"], pure["master_weights"]) == ("bf16", False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "lora"),
+    [
+        ({"finetuning_type": "lora"}, {"rank": 8, "base_bits": 16}),
+        ({"finetuning_type": None, "lora_rank": 64}, {"rank": 64}),
+        ({"finetuning_type": "lora", "quantization_bit": 4}, {"base_bits": 4}),
+        ({"finetuning_type": "lora", "lora_target": "q_proj,v_proj"}, {"targets": ["attention"]}),
+        ({"finetuning_type": "oft", "oft_block_size": 32}, {"rank": 8}),
+    ],
+)
+def test_adapters_are_read(settings: dict[str, Any], lora: dict[str, Any]) -> None:
+    found = reading_of({**SFT, **settings})
+    assert {name: found.workload["lora"][name] for name in lora} == lora
+
+
+def test_a_document_of_deepspeed_is_read_where_it_is_sent() -> None:
+    document = {**SFT, "deepspeed": "examples/deepspeed/ds_z3.json"}
+    unsent = reading_of(document)
+    (reserved,) = unsent.reservations
+    assert (reserved.is_open, unsent.stack["name"]) == (True, "deepspeed")
+    assert "zero_stage" not in unsent.layout
+    sent = reading_of(
+        document,
+        **{
+            "ds_z3.json": '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"},'
+            ' "train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto",'
+            ' "gradient_accumulation_steps": "auto"}'
+        },
+    )
+    assert not sent.reservations
+    assert sent.workload["precision"] == "bf16"
+    assert (sent.layout["zero_stage"], sent.layout["micro_batch"]) == (3, 1)
+    assert sent.num_micro_batches == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"stage": "dpo"}, "stage = dpo"),
+        ({"finetuning_type": "freeze"}, "finetuning_type = freeze"),
+        ({"use_galore": True}, "use_galore = true"),
+        ({"use_kt": True}, "use_kt = true"),
+    ],
+)
+def test_what_could_matter_is_reserved(settings: dict[str, Any], setting: str) -> None:
+    (reserved,) = reading_of({**SFT, **settings}).reservations
+    assert reserved.setting == setting
+
+
+def test_its_parser_stops_at_names_that_it_does_not_have() -> None:
+    (stop,) = reading_of({**SFT, "lora_rnak": 8}).stops
+    assert (stop.setting, stop.cure) == ("lora_rnak", "lora_rank")
+
+
+def test_degrees_of_megatron_make_a_job_of_megatron() -> None:
+    found = reading_of(
+        {**SFT, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 4,
+            "use_distributed_optimizer": True, "recompute_granularity": "full"}
+    )  # fmt: skip
+    assert found.stack["name"] == "megatron"
+    expected = {"tp": 2, "pp": 4, "zero_stage": 1, "recompute": "full"}
+    assert found.layout | expected == found.layout
+
+
+def test_the_second_interface_has_its_own_defaults() -> None:
+    found = reading_of(V1)
+    assert found.workload == {"precision": "bf16", "seq_len": 2048}
+    expected = {"zero_stage": 3, "recompute": "full", "micro_batch": 2}
+    assert found.layout | expected == found.layout
+    ulysses = {"name": "fsdp2", "cp_mode": "ulysses", "cp_size": 2}
+    long = reading_of({**V1, "dist_config": ulysses})
+    assert (long.layout["cp"], long.stack["context"]) == (2, "ulysses")
+    lora = reading_of({**V1, "peft_config": {"name": "lora", "r": 4, "target_modules": "all"}})
+    assert lora.workload["lora"]["rank"] == 4
+
+
+def test_a_command_may_override_its_file() -> None:
+    command = "FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8 llamafactory-cli train sft.yaml"
+    files = Sent({"sft.yaml": yaml.safe_dump(SFT)})
+    found = read(f"{command} per_device_train_batch_size=4", None, files=files)
+    assert (found.num_devices, found.layout["micro_batch"]) == (16, 4)
+    assert (found.framework, found.version) == ("llamafactory", "0.9.5")
