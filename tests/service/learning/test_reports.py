@@ -445,3 +445,25 @@ def test_a_report_that_says_the_same_again_counts_and_is_told(client) -> None:
     assert other["same_as"] is None
     client.delete(f"/v1/reports/{first['id']}")
     assert client.post("/v1/reports", json=REPORT).json()["same_as"] == again["id"]
+
+
+def test_nothing_is_learnt_from_a_run_whose_launch_was_not_understood(client) -> None:
+    layout = "--tensor-model-parallel-size 8 --sequence-parallel --use-distributed-optimizer"
+    sizes = "--seq-length 8192 --global-batch-size 128 --micro-batch-size 1 --bf16"
+    arguments = f"torchrun pretrain_gpt.py {layout} {sizes} --zorblax 16"
+    launched = {
+        "model": "llama-3-8b",
+        "cluster": {"preset": "h100", "num_chips": 64},
+        "launch": {"format": "megatron", "arguments": arguments},
+    }
+    predicted = client.post("/v1/predictions", json=launched)
+    assert predicted.status_code == 201, predicted.json()
+    (reservation,) = predicted.json()["reservations"]
+    assert reservation["setting"] == "--zorblax 16"
+    measured = {"outcome": "ok", "measured": {"step_time_s": 3.0}}
+    report = {"prediction_id": predicted.json()["id"], **measured}
+    reported = client.post("/v1/reports", json=report).json()
+    assert reported["reservations"] == [reservation]
+    drift = client.get("/v1/profiles/default/drift").json()
+    assert drift["left_out"] == 1
+    assert drift["runs"] == 0
