@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -173,13 +174,37 @@ def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
             before = named.setdefault(key.value, value)
             if before is not value and not _are_alike(before, value):
                 raise _twice(key.value)
-    return [each for pair in node.value for each in pair]
+    return _parts(node)
 
 
 def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
-    """Whether two values are the same single word or number."""
-    are_single = isinstance(first, yaml.ScalarNode) and isinstance(second, yaml.ScalarNode)
-    return are_single and (first.tag, first.value) == (second.tag, second.value)
+    """Whether two nodes stand for one value. Aliases may make trees of them that are endless to
+    walk through, so that no more than a document of settings has is looked at."""
+    pairs = [(first, second)]
+    for one, other in islice(_taken_out(pairs), _MOST_VALUES):
+        if type(one) is not type(other) or one.tag != other.tag:
+            return False
+        if isinstance(one, yaml.ScalarNode):
+            if one.value != other.value:
+                return False
+        elif len(one.value) != len(other.value):
+            return False
+        else:
+            pairs += zip(_parts(one), _parts(other), strict=True)
+    return not pairs
+
+
+def _taken_out(pairs: list[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Takes pairs out of a list until it is empty."""
+    while pairs:
+        yield pairs.pop()
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    """The nodes that are directly in a list or a mapping."""
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return list(node.value)
 
 
 def read_toml(text: str) -> dict[str, Any]:

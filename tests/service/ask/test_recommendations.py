@@ -329,7 +329,7 @@ def test_a_zero_stage_that_the_stack_lacks_is_refused_by_name_wherever_it_is_ask
         "infeasible",
         "/constraints/zero_stage",
     )
-    assert "stack megatron offers ZeRO stages 0, 1, 3; got 2" in found["detail"]
+    assert "layouts are searched with stack.zero_stages 0, 1, 3; add 2 to it" in found["detail"]
     drawn = shared_client.post(
         "/v1/frontiers", json={**asked, "grid": {"scale_out": [1, 2]}}
     ).json()

@@ -325,10 +325,7 @@ def test_arguments_come_as_text_as_a_list_or_as_a_document(arguments: Any, text:
         ({"format": "nemo", "settings": {"model.tp": [1, None]}}, "'model.tp=[1,null]'"),
         ({"format": "fsdp", "settings": {"a": 1}, "arguments": ["--b", "2"]}, '{"a": 1, "b": "2"}'),
         ({"format": "megatron", "settings": {"--x": True}, "arguments": ["--y"]}, "--y"),
-        (
-            {"format": "mcore", "arguments": ["--y"], "environment": {"A": "b c"}},
-            "export A='b c'\npython3 train.py --y",
-        ),
+        ({"format": "mcore", "arguments": ["--y"], "environment": {"A": "b c"}}, "--y"),
     ],
 )
 def test_a_launch_has_settings_environment_and_the_name_of_a_stack(
@@ -336,7 +333,9 @@ def test_a_launch_has_settings_environment_and_the_name_of_a_stack(
 ) -> None:
     ignored = {"framework": "X", "placeholders": {}, "slurm": {"nodes": 1}, "notes": []}
     own = {"environment": {**form.get("environment", {}), "SHARDWRIGHT_RANK": "1"}}
-    assert LaunchForm.model_validate({**form, **ignored, **own}).text == text
+    launch = LaunchForm.model_validate({**form, **ignored, **own})
+    assert launch.text == text
+    assert launch.beside.environment == form.get("environment", {})
 
 
 @pytest.mark.parametrize(
@@ -344,7 +343,6 @@ def test_a_launch_has_settings_environment_and_the_name_of_a_stack(
     [
         ({}, "needs arguments, or settings"),
         ({"arguments": []}, "needs arguments, or settings"),
-        ({"arguments": "--a 1", "environment": {"A": "1"}}, "export lines"),
         ({"arguments": ["--a"], "environment": {"A;B": "1"}}, "no name of a variable"),
         ({"format": "generic", "arguments": ["--a"]}, "megatron"),
     ],
@@ -358,6 +356,6 @@ def test_the_environment_of_a_list_is_read() -> None:
     arguments = ["--tensor-model-parallel-size", "2", "--micro-batch-size", "1"]
     form = {"format": "megatron", "arguments": arguments}
     for environment in ({}, {"WORLD_SIZE": "16"}):
-        text = LaunchForm.model_validate({**form, "environment": environment}).text
-        devices = megatron_reader.read(text, None).num_devices
+        launch = LaunchForm.model_validate({**form, "environment": environment})
+        devices = megatron_reader.read(launch.text, None, files=launch.beside).num_devices
         assert devices == (16 if environment else None)

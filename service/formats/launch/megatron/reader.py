@@ -628,7 +628,7 @@ def half_read(argument: str, given: Arguments) -> tuple[str, str] | None:
         return reason, "use --moe-pad-expert-input-to-capacity beside it"
     if argument in _ENDS and given.count("pipeline_model_parallel_size", 1) == 1:
         built, layers = given.optional(argument), given.optional("num_layers")
-        if built != layers:
+        if built not in (None, layers):
             reason = f"with one pipeline stage Megatron builds {built} of the {layers} layers"
             return f"{reason}, and all are read", "leave it out, or use a pipeline"
     if _is_half_read(argument, given):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from service.formats.shell.command import Command, split_command
 from service.formats.shell.files import LaunchFiles
-from service.formats.shell.programs import base_name
+from service.formats.shell.programs import base_name, program_at
 from service.formats.shell.ranks import Ranks
 
 _STARTERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch", "deepspeed",
@@ -36,7 +36,7 @@ def started(text: str, files: LaunchFiles) -> Started | None:
     """Returns the command of a text that trains; None where the text starts nothing. Raises Invalid
     where it starts several that differ."""
     command = split_command(text, files)
-    if command.program is None:
+    if command.program is None or not _starts_program(command):
         return None
     program, _, verb = command.program.partition(" ")  # of a tool with commands of its own
     starter = _starter_at(command)
@@ -56,6 +56,12 @@ def started(text: str, files: LaunchFiles) -> Started | None:
         files=command.files,
         in_branches=command.in_branches,
     )
+
+
+def _starts_program(command: Command) -> bool:
+    """Whether a command starts a script, a module or a tool, and not text of its own."""
+    first = str(command.program).split(" ")
+    return program_at((*command.before, *first, *command.words)) is not None
 
 
 def _starter_at(command: Command) -> int | None:

@@ -142,7 +142,7 @@ def _adapters_v1(told: Told, settings: Settings) -> None:
         reason = "only some parameters are trained, and which ones is not described"
         settings.reserve("peft_config.name", reason, "leave it out to judge full fine-tuning")
     bits = settings.value("quant_config.quantization_bit")
-    if bits in _BITS:
+    if isinstance(bits, (int, str)) and bits in _BITS:
         told.put(_BITS[bits], True, "quant_config.quantization_bit")
 
 

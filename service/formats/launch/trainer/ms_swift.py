@@ -76,6 +76,7 @@ def _sharding(told: Told, settings: Settings) -> None:
             told.put(name, value, "fsdp")
     elif fsdp:
         told.put("fsdp", fsdp)
-    cp = told.settings.pop("sequence_parallel_size", None)
-    if cp is not None and int(cp) > 1:
-        told.put("parallelism_config.parallelism_config_sp_size", int(cp), "sequence_parallel_size")
+    told.settings.pop("sequence_parallel_size", None)
+    cp = settings.whole("sequence_parallel_size")
+    if cp is not None and cp > 1:
+        told.put("parallelism_config.parallelism_config_sp_size", cp, "sequence_parallel_size")

@@ -307,7 +307,9 @@ def test_torchtitan_stops_at_flags_that_it_does_not_have() -> None:
     assert (misspelt.setting, misspelt.value) == ("--parallelism.tensor_paralel_degree", "4")
     assert "did you mean --parallelism.tensor_parallel_degree?" in misspelt.rule
     assert unknown.setting == "--foo.bar"
-    assert reading.unread == ("compile.backend = aot_eager",)
+    assert reading.unread == (
+        "compile.backend = aot_eager (kernels of another compiler are not described)",
+    )
     assert reading.ignored == ("optimizer.param_groups.0.optimizer_kwargs.lr = 1e-4",)
 
 

@@ -10,7 +10,7 @@ import pytest
 from models.errors import Invalid
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.trainer.reader import read
-from tests.service.formats.launch.trainer.sent import Sent
+from service.formats.shell.files import LaunchFiles
 
 AUTO = json.dumps(
     {
@@ -36,7 +36,7 @@ def reading_of(command: str, **files: str) -> LaunchReading:
     names = {
         name.replace("_json", ".json").replace("_yaml", ".yaml"): files[name] for name in files
     }
-    return read(command, None, files=Sent(names))
+    return read(command, None, files=LaunchFiles(names))
 
 
 def test_arguments_of_the_trainer_fill_in_a_document_of_deepspeed() -> None:

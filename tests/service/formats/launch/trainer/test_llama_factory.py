@@ -7,7 +7,7 @@ import yaml
 
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.trainer.reader import read
-from tests.service.formats.launch.trainer.sent import Sent
+from service.formats.shell.files import LaunchFiles
 
 SFT: dict[str, Any] = {
     "model_name_or_path": "Qwen/Qwen3-4B",
@@ -31,7 +31,7 @@ V1: dict[str, Any] = {
 
 
 def reading_of(document: dict[str, Any], **files: str) -> LaunchReading:
-    return read(yaml.safe_dump(document), None, files=Sent(files))
+    return read(yaml.safe_dump(document), None, files=LaunchFiles(files))
 
 
 def test_checkpointing_is_on_unless_it_is_switched_off() -> None:
@@ -124,7 +124,7 @@ def test_the_second_interface_has_its_own_defaults() -> None:
 
 def test_a_command_may_override_its_file() -> None:
     command = "FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8 llamafactory-cli train sft.yaml"
-    files = Sent({"sft.yaml": yaml.safe_dump(SFT)})
+    files = LaunchFiles({"sft.yaml": yaml.safe_dump(SFT)})
     found = read(f"{command} per_device_train_batch_size=4", None, files=files)
     assert (found.num_devices, found.layout["micro_batch"]) == (16, 4)
     assert (found.framework, found.version) == ("llamafactory", "0.9.5")

@@ -14,7 +14,7 @@ from models.errors import Invalid
 from service.formats.launch.trainer.dialects import DIALECTS
 from service.formats.launch.trainer.reader import read, trainer_table
 from service.formats.settings.field_table import field_table
-from tests.service.formats.launch.trainer.sent import Sent
+from service.formats.shell.files import LaunchFiles
 
 MARKS: dict[str, dict[str, Any]] = {
     "axolotl": {"base_model": "a/b"},
@@ -53,7 +53,7 @@ def test_any_values_of_known_settings_are_read_or_refused(name: str, data: Any) 
     names = sorted(field_table(DIALECTS[name].table).fields)
     drawn = data.draw(st.dictionaries(st.sampled_from(names), VALUES, max_size=12))
     with suppress(Invalid):
-        read(json.dumps({**MARKS[name], **drawn}), None, files=Sent({"a.json": "{}"}))
+        read(json.dumps({**MARKS[name], **drawn}), None, files=LaunchFiles({"a.json": "{}"}))
 
 
 @given(data=st.data())
@@ -61,4 +61,4 @@ def test_any_values_of_training_arguments_are_read_or_refused(data: Any) -> None
     names = sorted(trainer_table("transformers").fields)
     drawn = data.draw(st.dictionaries(st.sampled_from(names), VALUES, max_size=12))
     with suppress(Invalid):
-        read(json.dumps({"model_name_or_path": "a/b", **drawn}), None, files=Sent())
+        read(json.dumps({"model_name_or_path": "a/b", **drawn}), None, files=LaunchFiles())
