@@ -67,7 +67,10 @@ def _chip_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
     devices = problem.cluster.num_devices
     most = int(devices * (1 + _NEAR))
     chips = most // problem.cluster.chip.devices_per_chip
-    larger = replace(problem, cluster=problem.cluster.with_num_chips(chips))
+    try:
+        larger = replace(problem, cluster=problem.cluster.with_num_chips(chips))
+    except Invalid:  # the fabric joins no more chips: there are smaller neighbours alone
+        larger = problem
     ways = _ways_without_pipeline(larger, space.constraints)
     near = {n: w for n, w in ways.items() if devices * (1 - _NEAR) <= n and w > here}
     for side in (range(devices), range(devices + 1, most + 1)):

@@ -9,6 +9,7 @@ import pytest
 
 from models.advice.divisibility import Lift, lifts
 from models.advice.recommendation import recommend
+from models.errors import Invalid
 from models.layouts.space import Space
 from models.spec import catalogue
 from models.spec.constraints import Constraints
@@ -71,3 +72,14 @@ def test_a_guess_of_the_time_with_a_pipeline_decides_nothing(chips: int, batch: 
     guesses = (1e-3, 0.5, 2.0, 1e3, math.inf)
     found = {lifts(space, PROFILE, 0.03, guess, lambda: True) for guess in guesses}
     assert len(found) == 1
+
+
+def test_a_cluster_as_large_as_its_fabric_has_smaller_neighbours_alone() -> None:
+    asked = problem("llama-3.1-8b", ("gb200", 72), "megatron", seq_len=4096, global_batch=50)
+    fabric = asked.cluster.fabric
+    alone = replace(fabric, levels=tuple(each for each in fabric.levels if each.scale == "up"))
+    asked = replace(asked, cluster=replace(asked.cluster, fabric=alone))
+    with pytest.raises(Invalid, match="joins at most 72 chips"):
+        asked.cluster.with_num_chips(81)
+    found = lifts(Space(asked, Constraints()), PROFILE, 0.03, math.inf, lambda: True)
+    assert all(lift.field != "cluster.num_chips" or lift.value <= 72 for lift in found)
