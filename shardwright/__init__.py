@@ -10,26 +10,32 @@
 SHARDWRIGHT_URL, and their key in SHARDWRIGHT_KEY or in the file that SHARDWRIGHT_KEY_FILE names.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shardwright.client.client import Client
-from shardwright.client.errors import (
-    Conflict,
-    FieldError,
-    Forbidden,
-    Invalid,
-    NotFound,
-    Overloaded,
-    Problem,
-    ShardwrightError,
-    TimedOut,
-    Unauthorized,
-    Unreachable,
-    UnreadableAnswer,
-)
-from shardwright.client.events import Event
-from shardwright.client.settings import ClientSettings
 from shardwright.version import VERSION
+
+if TYPE_CHECKING:
+    from shardwright.client.async_client import AsyncClient
+    from shardwright.client.client import Client
+    from shardwright.client.errors import (
+        Conflict,
+        FieldError,
+        Forbidden,
+        Invalid,
+        NotFound,
+        Overloaded,
+        Problem,
+        ShardwrightError,
+        TimedOut,
+        Unauthorized,
+        UnreadableAnswer,
+        Unreachable,
+    )
+    from shardwright.client.events import Event
+    from shardwright.client.settings import ClientSettings
 
 __all__ = [
     "AsyncClient",
@@ -50,16 +56,17 @@ __all__ = [
     "Unreachable",
 ]
 __version__ = VERSION
-
-if TYPE_CHECKING:
-    from shardwright.client.async_client import AsyncClient
+_MODULES = {
+    "AsyncClient": "async_client",
+    "Client": "client",
+    "ClientSettings": "settings",
+    "Event": "events",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the asynchronous client where it is asked for: the command line never does, and
-    asyncio takes as long to import as all the rest."""
-    if name == "AsyncClient":
-        from shardwright.client.async_client import AsyncClient
-
-        return AsyncClient
-    raise AttributeError(name)
+    """Imports a name where it is asked for: httpx takes longer to import than a hook has, which
+    may need no more than a name of an exception."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"shardwright.client.{_MODULES.get(name, 'errors')}"), name)

@@ -22,7 +22,7 @@ from pydantic import (
 from service.formats.launch.formats import FORMATS, format_named
 from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import Document, Wire
-from service.secrets import mask_secrets
+from shardwright.secrets import mask_secrets
 
 Format = Literal["megatron", "megatron-bridge", "torchtitan", "maxtext", "deepspeed", "accelerate"]
 MAX_CHARACTERS = 2**16
