@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         ShardwrightError,
         TimedOut,
         Unauthorized,
-        UnreadableAnswer,
         Unreachable,
+        UnreadableAnswer,
     )
     from shardwright.client.events import Event
     from shardwright.client.settings import ClientSettings

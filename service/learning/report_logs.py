@@ -15,9 +15,9 @@ from service.learning.report_ingestion import ingest_reports
 from service.learning.reports import current_document, report_location
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.report import LogReading, LogSubmission, ReportSubmission
-from shardwright.secrets import mask_secrets
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
+from shardwright.secrets import mask_secrets
 
 
 class ReportLogs:
