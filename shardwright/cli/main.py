@@ -21,6 +21,7 @@ app = typer.Typer(
     help="Say how to launch the training of a large model, check a job, and report its run.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # which takes the brackets of shardwright[server] for a style
     epilog="SHARDWRIGHT_URL says where the service is, SHARDWRIGHT_KEY or SHARDWRIGHT_KEY_FILE"
     " which key it takes. Exit codes of a check: 0 go, 1 no answer, 2 wrong question, 3 will not"
     " fit, 4 illegal, 5 cannot tell, 6 no training job, 7 warnings under --strict.",

@@ -1,4 +1,4 @@
-"""A command's way to the service and back: its client, its progress, and its errors as exit codes."""
+"""A command's way to the service: its client, its progress, and its errors as exit codes."""
 
 from __future__ import annotations
 
