@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install develop serve test test-long test-faults test-hostile test-containers test-launchers has-python-of-launchers soak explore check fix docs profiles evidence lock
+.PHONY: help install develop serve test test-long test-faults test-hostile test-containers test-launchers has-python-of-launchers soak explore check fix docs client profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -71,6 +71,9 @@ fix: .venv/developed  ## apply what the linter can
 
 docs: .venv/developed  ## rewrite what the documentation shows of code and answers
 	$(BIN)/python -m tests.docs.update
+
+client: .venv/developed  ## write the routes and documents of the client from the OpenAPI document
+	$(BIN)/python -m tests.shardwright.generate
 
 profiles: .venv/installed  ## fit the shipped profile to published runs (RUNS=file)
 	$(BIN)/python -m service.tools.fit_profile --runs $(RUNS) --out models/data

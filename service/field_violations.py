@@ -24,7 +24,7 @@ from service.json_pointers import (
     without_tags,
 )
 from service.known_fields import known_fields, places_of
-from service.secrets import MASK, mask_items, mask_secrets, names_secret
+from shardwright.secrets import MASK, mask_items, mask_secrets, names_secret
 
 MAX_VALUE_CHARACTERS = 200
 _MAX_READ_CHARACTERS = 10 * MAX_VALUE_CHARACTERS  # in which secrets are looked for

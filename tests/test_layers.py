@@ -27,7 +27,7 @@ LAYERS = (
     "models.search models.calibration",
     "models.advice",
     "service.settings service.durations service.identifiers service.json_pointers"
-    " service.loopback service.metrics service.secrets",
+    " service.loopback service.metrics",
     "service.errors service.known_fields service.nearest_names service.own_profile",
     "service.field_violations",
     "service.formats",

@@ -24,7 +24,7 @@ from service.formats.launch.formats import FORMATS, format_named
 from service.formats.shell.files import LaunchFiles
 from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import Document, Wire
-from service.secrets import mask_secrets
+from shardwright.secrets import mask_secrets
 
 Format = Literal["megatron", "megatron-bridge", "torchtitan", "maxtext", "deepspeed", "accelerate"]
 MAX_CHARACTERS = 2**16

@@ -22,7 +22,7 @@ from service.formats.logs.lines import Log, cut_lines
 from service.formats.logs.reading import Reading, RunArguments, read, read_arguments
 from service.formats.logs.stated_facts import Statement, stated_facts
 from service.formats.logs.symptoms import Symptom, symptoms
-from service.secrets import mask_secrets
+from shardwright.secrets import mask_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

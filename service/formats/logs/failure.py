@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from service.formats.logs.lines import Log
-from service.secrets import mask_secrets
+from shardwright.secrets import mask_secrets
 
 _MARKS = re.compile(
     r"(?<!ray\.exceptions\.)OutOfMemoryError|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"

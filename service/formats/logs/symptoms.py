@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from service.formats.logs.lines import Log, printable
-from service.secrets import mask_secrets
+from shardwright.secrets import mask_secrets
 
 SymptomKind = Literal[
     "allocator_retries",

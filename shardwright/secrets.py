@@ -1,4 +1,5 @@
-"""Secrets in the text of callers, such as the key of an API: the service neither repeats nor stores
+"""Secrets in the text of callers, such as the key of an API. They do not leave the machine of a
+caller who has this client, and the service, which uses the same rules, neither repeats nor stores
 them.
 
 People send launch commands, scripts and logs as they are, with --wandb-api-key and HF_TOKEN in

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.secrets import MASK, mask_items, mask_secrets
+from shardwright.secrets import MASK, mask_items, mask_secrets
 
 SECRET = "s3cr3tV4lue"
 

@@ -1,0 +1,1 @@
+"""The command line: `shardwright check job.sh` and its siblings."""

@@ -1,0 +1,73 @@
+"""`shardwright ask`: which layout to launch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.cli import question
+from shardwright.cli.output import Output, interval, layout_words
+from shardwright.cli.session import asking
+
+
+def ask(
+    model: Annotated[str, typer.Argument(help="A model, or the path of a config.json.")],
+    on: Annotated[str, typer.Option("--on", help="A cluster of the catalogue, such as h100.")],
+    seq_len: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")],
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of a step, over all chips.")],
+    nodes: question.Nodes = None,
+    gpus_per_node: question.GpusPerNode = None,
+    chips: question.Chips = None,
+    stack: question.Stack = None,
+    script: Annotated[bool, typer.Option(help="Print the script that launches it.")] = False,
+    json: question.AsJson = None,
+) -> None:
+    """Ask for the configuration to launch."""
+    output = Output(as_json=json)
+    with asking(output, "searching all layouts") as client:
+        request: Any = question.without_empty(
+            model=question.model_part(model),
+            cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
+            workload=question.workload_part(seq_len, batch),
+            stack=stack,
+        )
+        answer: Any = client.create_recommendation(request)
+        if script:
+            typer.echo(client.get_recommendation_launch_script(answer["id"], _format(answer)))
+            return
+    if output.as_json:
+        output.document(answer)
+    else:
+        _show(output, answer)
+
+
+def _format(answer: dict[str, Any]) -> str:
+    launch = answer.get("launch") or {}
+    return str(launch.get("format", answer["request"].get("stack")))
+
+
+def _show(output: Output, answer: dict[str, Any]) -> None:
+    """Print a recommendation for people: the layout to launch, then the reasons."""
+    recommended = answer["layouts"][answer["recommended"]]["prediction"]
+    step = interval(
+        recommended["step_time_s"],
+        recommended["step_time_low_s"],
+        recommended["step_time_high_s"],
+        "s",
+    )
+    output.headline("good", layout_words(recommended["layout"]), f"a step takes {step}")
+    mfu = recommended["mfu"]["causal"]
+    output.bar("MFU", mfu, f"{mfu:.0%} of peak")
+    share = recommended["needed_gib"] / recommended["usable_gib"]
+    text = interval(
+        recommended["needed_gib"],
+        recommended["needed_low_gib"],
+        recommended["needed_high_gib"],
+        "GiB",
+    )
+    chance = f"{recommended['fit_probability']:.0%}"
+    output.bar("memory", share, f"{text} of {recommended['usable_gib']:.1f}: fits with {chance}")
+    for reason in answer["reasons"]:
+        output.point("good", reason)
+    output.more(f"recommendation {answer['id']}: give this id with a report of the run")

@@ -1,0 +1,93 @@
+"""`shardwright check job.sh`: will it run, will it fit, and what to change first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.cli import question
+from shardwright.cli.exit_codes import of_verdict
+from shardwright.cli.job_files import files_beside, script_of
+from shardwright.cli.output import Output, interval
+from shardwright.cli.session import asking
+
+_VERDICTS = {
+    "go": ("good", "GO"),
+    "go_with_warnings": ("warning", "GO, WITH WARNINGS"),
+    "will_not_fit": ("bad", "WILL NOT FIT"),
+    "illegal": ("bad", "ILLEGAL"),
+    "cannot_tell": ("open", "CANNOT TELL"),
+}
+
+
+def check(
+    script: Annotated[str, typer.Argument(help="The script of the job, or - for standard input.")],
+    on: question.On = None,
+    nodes: question.Nodes = None,
+    gpus_per_node: question.GpusPerNode = None,
+    chips: question.Chips = None,
+    model: question.Model = None,
+    seq_len: question.SeqLen = None,
+    batch: question.Batch = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="Whose words these are; else it is found out.")
+    ] = None,
+    strict: Annotated[bool, typer.Option(help="End with 7 where there are warnings.")] = False,
+    json: question.AsJson = None,
+) -> None:
+    """Check a job before it is submitted."""
+    output = Output(as_json=json)
+    with asking(output, "checking the job"):
+        request = launch_request(script, format_)
+        request |= question.without_empty(
+            model=question.model_part(model),
+            cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
+            workload=question.workload_part(seq_len, batch),
+        )
+    with asking(output, "checking the job") as client:
+        answer: Any = client.check(request)
+    if output.as_json:
+        output.document(answer)
+    else:
+        show_check(output, answer)
+    raise typer.Exit(of_verdict(answer["verdict"], strict=strict))
+
+
+def launch_request(script: str, format_: str | None) -> dict[str, Any]:
+    """A request with the launch of a script, and the files that lie beside it."""
+    text = script_of(script)
+    folder = Path.cwd() if script == "-" else Path(script).parent
+    files = files_beside(text, folder)
+    return {"launch": question.without_empty(arguments=text, files=files, format=format_)}
+
+
+def show_check(output: Output, answer: dict[str, Any]) -> None:
+    """Print a check for people: the verdict first."""
+    kind, title = _VERDICTS.get(answer["verdict"], ("open", answer["verdict"].upper()))
+    output.headline(kind, title, answer["summary"])
+    prediction, fits = answer.get("prediction"), answer.get("fits")
+    if prediction:
+        low, high = prediction["step_time_low_s"], prediction["step_time_high_s"]
+        step = interval(prediction["step_time_s"], low, high, "s")
+        mfu = prediction["mfu"]["causal"]
+        output.bar("MFU", mfu, f"{mfu:.0%} of peak, a step takes {step}")
+    if fits:
+        needed = interval(
+            fits["needed_gib"], fits["needed_low_gib"], fits["needed_high_gib"], "GiB"
+        )
+        text = f"{needed} of {fits['usable_gib']:.1f}: fits with {fits['probability']:.0%}"
+        output.bar("memory", fits["needed_gib"] / fits["usable_gib"], text)
+    for rule in answer.get("broken_rules", []):
+        output.point("bad", f"{rule['setting'] or rule['field']}: {rule['rule']}")
+        output.more(f"instead: {rule['cure']}")
+    for reservation in answer.get("reservations", []):
+        output.point("open", f"{reservation['setting']}: {reservation['reason']}")
+        output.more(reservation["cure"])
+    for warning in answer.get("warnings", []):
+        output.point("warning", warning["message"])
+    if change := answer.get("first_change"):
+        output.point("good", f"change first: {change['words']}")
+        for setting in change["settings"]:
+            output.more(f"{setting['name']}: {setting['from']} -> {setting['to']}")

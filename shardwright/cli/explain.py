@@ -1,0 +1,42 @@
+"""`shardwright explain run.log`: why a run was slow, or died."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.cli import question
+from shardwright.cli.job_files import script_of
+from shardwright.cli.output import Output
+from shardwright.cli.session import asking
+
+
+def explain(
+    log: Annotated[str, typer.Argument(help="The log of the run, or - for standard input.")],
+    job: Annotated[str | None, typer.Option(help="The script that launched it.")] = None,
+    recommendation: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
+    prediction: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
+    on: question.On = None,
+    chips: question.Chips = None,
+    model: question.Model = None,
+    json: question.AsJson = None,
+) -> None:
+    """Explain a run: where its time went, or what it died of, and what to try."""
+    output = Output(as_json=json)
+    with asking(output, "reading the log") as client:
+        request: Any = question.without_empty(
+            log=script_of(log),
+            launch=None if job is None else {"arguments": script_of(job)},
+            recommendation_id=recommendation,
+            prediction_id=prediction,
+            model=question.model_part(model),
+            cluster=question.cluster_part(on, None, None, chips),
+        )
+        answer: Any = client.explain(request)
+    if output.as_json:
+        output.document(answer)
+        return
+    output.headline("good", answer["outcome"], answer["first_fix"])
+    for each in answer["warnings"]:
+        output.point("warning", each["message"] if isinstance(each, dict) else str(each))

@@ -1,0 +1,71 @@
+"""The script of a job and the files that it names, as they are sent: with their secrets masked."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from shardwright.secrets import mask_secrets
+
+_NAMED = re.compile(r"[\w./~-]*[\w-]\.(?:ya?ml|json|toml|sh|env|conf|cfg|py)\b", re.ASCII)
+"""A word that looks like the name of a file of settings or of a script."""
+_MOST_FILES = 16  # of a job: script, settings, DeepSpeed document, model; recipes have a few more
+_MOST_BYTES = 2**16  # of one file: what the service reads of a text
+_SENT = (".yaml", ".yml", ".json", ".toml", ".sh", ".env", ".conf", ".cfg")
+"""The endings of files that are sent. What a program of Python does is not read of its text."""
+
+
+class UnreadableFile(Exception):
+    """A file that a command names cannot be read."""
+
+
+def read_text(name: str) -> str:
+    """The text of a file, or of standard input where the name is "-". Raises UnreadableFile."""
+    if name == "-":
+        return sys.stdin.read()
+    try:
+        return Path(name).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UnreadableFile(f"{name} cannot be read: {error.strerror}") from None
+
+
+def script_of(name: str) -> str:
+    """The text of a job's script, with its secrets masked."""
+    return mask_secrets(read_text(name))
+
+
+def files_beside(script: str, folder: Path) -> dict[str, str]:
+    """The files that a script names and that lie beside it, by the names that it has for them.
+
+    Files that these name in turn are sent too. Only files below the folder are: a script may name
+    whatever it likes.
+    """
+    found: dict[str, str] = {}
+    texts = [script]
+    while texts and len(found) < _MOST_FILES:
+        for name, path in _named_in(texts.pop(), folder):
+            if name not in found and len(found) < _MOST_FILES:
+                found[name] = mask_secrets(path.read_text(encoding="utf-8", errors="replace"))
+                texts.append(found[name])
+    return found
+
+
+def _named_in(text: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The names in a text of files to send, and where they lie."""
+    inside = folder.resolve()
+    for name in dict.fromkeys(_NAMED.findall(text)):
+        path = _beside(name, inside)
+        if path is not None and path.suffix in _SENT and path.stat().st_size <= _MOST_BYTES:
+            yield name, path
+
+
+def _beside(name: str, folder: Path) -> Path | None:
+    """The file of a name, by its path or by its last steps; None where none lies in the folder."""
+    steps = Path(name).parts
+    for start in range(len(steps)):
+        path = folder.joinpath(*steps[start:]).resolve()
+        if path.is_relative_to(folder) and path.is_file():
+            return path
+    return None

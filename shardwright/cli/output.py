@@ -1,0 +1,93 @@
+"""What the command line prints: short lines for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_BAR = 24  # columns of a bar, which leaves room for its numbers in 80
+_MARKS = {
+    "good": ("OK", "green"),
+    "warning": ("!", "yellow"),
+    "bad": ("X", "red"),
+    "open": ("?", "cyan"),
+}
+"""Words that say what a colour says, where there are no colours."""
+
+
+class Output:
+    """Prints to a terminal, or JSON where that is asked for or where output goes to a pipe."""
+
+    def __init__(self, *, as_json: bool | None = None) -> None:
+        self.console = Console(highlight=False)
+        self.errors = Console(stderr=True, highlight=False)
+        self.as_json = not sys.stdout.isatty() if as_json is None else as_json
+
+    def document(self, answer: Any) -> None:
+        """Prints an answer as JSON."""
+        sys.stdout.write(f"{json.dumps(answer, indent=2, ensure_ascii=False)}\n")
+
+    def headline(self, kind: str, title: str, sentence: str) -> None:
+        """Prints what the answer comes to, in a line of its own."""
+        mark, colour = _MARKS[kind]
+        line = Text.assemble((f"{mark} {title}", f"bold {colour}"), "  ", sentence)
+        self.console.print(line, soft_wrap=False)
+
+    def point(self, kind: str, text: str) -> None:
+        """Prints one thing to know, behind its mark."""
+        mark, colour = _MARKS[kind]
+        table = Table.grid(padding=(0, 1))
+        table.add_row(Text(f"  {mark}", style=colour), Text(text))
+        self.console.print(table)
+
+    def more(self, text: str) -> None:
+        """Prints what belongs to the point above."""
+        self.console.print(Padding(Text(text, style="dim"), (0, 0, 0, 5)))
+
+    def bar(self, name: str, share: float, text: str) -> None:
+        """Prints a share of 1 as a bar, with its numbers behind it."""
+        filled = round(min(max(share, 0.0), 1.0) * _BAR)
+        colour = "red" if share > 1 else "green"
+        cells = Text.assemble(("█" * filled, colour), ("░" * (_BAR - filled), "dim"))
+        self.console.print(Text.assemble(f"  {name:<8}", cells, f"  {text}"))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        for row in rows:
+            table.add_row(*row)
+        self.console.print(table)
+
+    def failure(self, sentence: str, details: Sequence[str] = ()) -> None:
+        """Prints what went wrong to standard error."""
+        self.errors.print(Text.assemble(("error: ", "bold red"), sentence))
+        for each in details:
+            self.errors.print(Text(f"  {each}"))
+
+
+def interval(middle: float, low: float, high: float, unit: str) -> str:
+    """A number with its 80% interval, such as "2.05 s (1.79 to 2.35)"."""
+    return f"{rounded(middle)} {unit} ({rounded(low)} to {rounded(high)})"
+
+
+def rounded(number: float) -> str:
+    """A number to three digits, without an exponent."""
+    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
+
+
+def layout_words(layout: Mapping[str, Any]) -> str:
+    """A layout in its degrees, such as "dp_shard=64 tp=2 micro_batch=1 zero_stage=3"."""
+    degrees = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
+    parts = [f"{name}={layout[name]}" for name in degrees if layout.get(name, 1) not in (1, None)]
+    parts += [
+        f"{name}={layout[name]}" for name in ("micro_batch", "zero_stage") if layout.get(name)
+    ]
+    if layout.get("recompute", "none") != "none":
+        parts.append(f"recompute={layout['recompute']}")
+    return " ".join(parts)

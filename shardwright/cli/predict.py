@@ -1,0 +1,48 @@
+"""`shardwright predict job.sh`: how long a step takes and what it needs in memory."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.cli import question
+from shardwright.cli.check import launch_request
+from shardwright.cli.output import Output, interval, layout_words
+from shardwright.cli.session import asking
+
+
+def predict(
+    script: Annotated[str, typer.Argument(help="The script of the job, or - for standard input.")],
+    on: question.On = None,
+    nodes: question.Nodes = None,
+    gpus_per_node: question.GpusPerNode = None,
+    chips: question.Chips = None,
+    model: question.Model = None,
+    seq_len: question.SeqLen = None,
+    batch: question.Batch = None,
+    json: question.AsJson = None,
+) -> None:
+    """Predict a job as it is written, and keep the prediction for a report."""
+    output = Output(as_json=json)
+    with asking(output, "predicting the job") as client:
+        request: Any = launch_request(script, None) | question.without_empty(
+            model=question.model_part(model),
+            cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
+            workload=question.workload_part(seq_len, batch),
+        )
+        answer: Any = client.create_prediction(request)
+    if output.as_json:
+        output.document(answer)
+        return
+    for prediction in answer["layouts"]:
+        low, high = prediction["step_time_low_s"], prediction["step_time_high_s"]
+        step = interval(prediction["step_time_s"], low, high, "s")
+        output.headline("good", layout_words(prediction["layout"]), f"a step takes {step}")
+        for name, seconds in prediction["time"].items():
+            if seconds > 0:
+                share = seconds / prediction["step_time_s"]
+                output.bar(name.removesuffix("_s"), share, f"{seconds:.3g} s")
+    for warning in answer.get("warnings", []):
+        output.point("warning", str(warning))
+    output.more(f"prediction {answer['id']}: give this id with a report of the run")

@@ -1,0 +1,59 @@
+"""The parts of a question that options say: the model, the cluster, the workload."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.cli.job_files import read_text
+
+_CHIPS_OF_NODE = 8  # of most machines that are trained on; --gpus-per-node says otherwise
+
+Model = Annotated[
+    str | None, typer.Option(help="A model of the catalogue, or the path of a config.json.")
+]
+On = Annotated[str | None, typer.Option("--on", help="A cluster of the catalogue, such as h100.")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="How many nodes the job has.")]
+GpusPerNode = Annotated[int | None, typer.Option(min=1, help="How many GPUs a node has.")]
+Chips = Annotated[int | None, typer.Option(min=1, help="How many chips the job has in all.")]
+SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Sequences of a step, over all chips.")]
+Stack = Annotated[str | None, typer.Option(help="The training framework, such as torchtitan.")]
+AsJson = Annotated[
+    bool | None,
+    typer.Option("--json/--no-json", help="JSON; in a pipe that is so anyway.", show_default=False),
+]
+
+
+def model_part(model: str | None) -> Any:
+    """The model as a request has it: its name, or the document of a config.json."""
+    if model is None or not Path(model).is_file():
+        return model
+    return json.loads(read_text(model))
+
+
+def cluster_part(
+    on: str | None, nodes: int | None, gpus_per_node: int | None, chips: int | None
+) -> dict[str, Any] | None:
+    """The cluster as a request has it; None where no option says it. Raises ValueError where a
+    number of chips has no name of a chip."""
+    if nodes is not None and chips is None:
+        chips = nodes * (gpus_per_node or _CHIPS_OF_NODE)
+    if on is None:
+        if chips is not None:
+            raise ValueError("how many nodes or chips there are says nothing without --on CHIP")
+        return None
+    return {"preset": on} if chips is None else {"preset": on, "num_chips": chips}
+
+
+def workload_part(seq_len: int | None, batch: int | None) -> dict[str, Any]:
+    given = {"seq_len": seq_len, "global_batch": batch}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def without_empty(**parts: Any) -> dict[str, Any]:
+    """The members of a request that are given."""
+    return {name: value for name, value in parts.items() if value not in (None, {})}

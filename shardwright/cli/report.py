@@ -1,0 +1,52 @@
+"""`shardwright report train.log`: what was measured, beside what was predicted."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.cli import question
+from shardwright.cli.job_files import script_of
+from shardwright.cli.output import Output
+from shardwright.cli.session import asking
+
+_IDS = {
+    "recommendation_id": "SHARDWRIGHT_RECOMMENDATION_ID",
+    "prediction_id": "SHARDWRIGHT_PREDICTION_ID",
+    "choice": "SHARDWRIGHT_CHOICE",
+}
+"""What the scripts of answers export, by the member of a report."""
+
+
+def report(
+    log: Annotated[str, typer.Argument(help="The log of the run, or - for standard input.")],
+    recommendation: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
+    prediction: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
+    framework: Annotated[str | None, typer.Option(help="Who wrote the log.")] = None,
+    source: Annotated[str | None, typer.Option(help="A name for where it ran.")] = None,
+    json: question.AsJson = None,
+) -> None:
+    """Report a run by its log. Within the job that a script of an answer started, no id is
+    needed: the job's environment has it."""
+    output = Output(as_json=json)
+    with asking(output, "reading the log") as client:
+        ids = {"recommendation_id": recommendation, "prediction_id": prediction}
+        if recommendation is None and prediction is None:
+            ids = {member: os.environ.get(name) for member, name in _IDS.items()}
+        request: Any = question.without_empty(
+            log=script_of(log), framework=framework, source=source, **ids
+        )
+        answer: Any = client.create_report_from_log(request)
+    if output.as_json:
+        output.document(answer)
+        return
+    stored = answer.get("report", answer)
+    measured, residual = stored.get("measured") or {}, stored.get("residual")
+    seconds = measured.get("step_time_s")
+    sentence = "" if seconds is None else f"a step took {seconds:.3g} s"
+    if residual is not None:
+        is_within = "within" if stored["within_interval"] else "outside of"
+        sentence += f", {residual:+.1%} of what was predicted, {is_within} the interval"
+    output.headline("good", f"stored as {stored['id']}", sentence)

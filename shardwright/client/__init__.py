@@ -1,0 +1,1 @@
+"""Requests to a service and what comes back, synchronous and asynchronous from one source."""

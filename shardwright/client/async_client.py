@@ -1,0 +1,93 @@
+"""The asynchronous client, which drives the same steps as the synchronous one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import httpx
+
+from shardwright.client.call import Answer, Call
+from shardwright.client.errors import Unreachable
+from shardwright.client.events import Event, EventReader
+from shardwright.client.exchange import STREAM_PAUSE_S, Pause, exchange, refusal
+from shardwright.client.http import http_options
+from shardwright.client.routes import AsyncRoutes
+from shardwright.client.settings import ClientSettings
+
+
+class AsyncClient(AsyncRoutes):
+    """Asks a service. Without settings, where and how the environment says."""
+
+    def __init__(
+        self,
+        settings: ClientSettings | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.settings = settings or ClientSettings.from_environment()
+        self._http = httpx.AsyncClient(transport=transport, **http_options(self.settings))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _send(self, call: Call[Answer]) -> Answer:
+        steps = exchange(call, self.settings, self._http.build_request)
+        step = next(steps)
+        try:
+            while True:
+                step = steps.send(await self._came_of(step))
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+
+    async def _came_of(
+        self, step: httpx.Request | Pause
+    ) -> httpx.Response | httpx.TransportError | None:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None
+        try:
+            return await self._http.send(step)
+        except httpx.TransportError as error:
+            return error
+
+    async def _pages(self, call: Call[Any]) -> AsyncIterator[Any]:
+        """The items of all pages, each fetched when it is needed."""
+        page = await self._send(call)
+        for item in page["items"]:
+            yield item
+        while page["next"]:
+            page = await self._send(call.next_page(page["next"]))
+            for item in page["items"]:
+                yield item
+
+    async def _events(self, call: Call[Any]) -> AsyncIterator[Event]:
+        """The events of a stream until its `end`, taken up again where it was cut off."""
+        reader = EventReader()
+        cut_off: httpx.TransportError | None = None
+        for _ in range(1 + self.settings.retries):
+            try:
+                headers = call.stream_headers(reader.last_id)
+                async with self._http.stream(call.method, call.path, headers=headers) as response:
+                    if not response.is_success:
+                        await response.aread()
+                        raise refusal(response)
+                    async for line in response.aiter_lines():
+                        event = reader.feed(line)
+                        if event is not None:
+                            yield event
+                            if event.name == "end":
+                                return
+            except httpx.TransportError as error:
+                cut_off = error
+                await asyncio.sleep(STREAM_PAUSE_S)
+            else:
+                return
+        raise Unreachable(f"the stream of {call.path} was cut off: {cut_off}")

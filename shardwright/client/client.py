@@ -1,0 +1,87 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Self
+
+import httpx
+
+from shardwright.client.call import Answer, Call
+from shardwright.client.errors import Unreachable
+from shardwright.client.events import Event, EventReader
+from shardwright.client.exchange import STREAM_PAUSE_S, Pause, exchange, refusal
+from shardwright.client.http import http_options
+from shardwright.client.routes import Routes
+from shardwright.client.settings import ClientSettings
+
+
+class Client(Routes):
+    """Asks a service. Without settings, where and how the environment says."""
+
+    def __init__(
+        self, settings: ClientSettings | None = None, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self.settings = settings or ClientSettings.from_environment()
+        self._http = httpx.Client(transport=transport, **http_options(self.settings))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _send(self, call: Call[Answer]) -> Answer:
+        steps = exchange(call, self.settings, self._http.build_request)
+        step = next(steps)
+        try:
+            while True:
+                step = steps.send(self._came_of(step))
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+
+    def _came_of(self, step: httpx.Request | Pause) -> httpx.Response | httpx.TransportError | None:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return None
+        try:
+            return self._http.send(step)
+        except httpx.TransportError as error:
+            return error
+
+    def _pages(self, call: Call[Any]) -> Iterator[Any]:
+        """The items of all pages, each fetched when it is needed."""
+        page = self._send(call)
+        yield from page["items"]
+        while page["next"]:
+            page = self._send(call.next_page(page["next"]))
+            yield from page["items"]
+
+    def _events(self, call: Call[Any]) -> Iterator[Event]:
+        """The events of a stream until its `end`, taken up again where it was cut off."""
+        reader = EventReader()
+        cut_off: httpx.TransportError | None = None
+        for _ in range(1 + self.settings.retries):
+            try:
+                headers = call.stream_headers(reader.last_id)
+                with self._http.stream(call.method, call.path, headers=headers) as response:
+                    if not response.is_success:
+                        response.read()
+                        raise refusal(response)
+                    for line in response.iter_lines():
+                        event = reader.feed(line)
+                        if event is not None:
+                            yield event
+                            if event.name == "end":
+                                return
+            except httpx.TransportError as error:
+                cut_off = error
+                time.sleep(STREAM_PAUSE_S)
+            else:
+                return
+        raise Unreachable(f"the stream of {call.path} was cut off: {cut_off}")

@@ -1,0 +1,139 @@
+"""What can go wrong when a service is asked.
+
+ShardwrightError
+├── Unreachable            no service answers at the URL
+├── TimedOut               none answered in the time that the caller allows
+├── UnreadableAnswer       something answers that is no Shardwright, such as a proxy's page
+└── Problem                the service refuses, and says what, why and what to do
+    ├── Invalid            400, 413, 415, 422: a field breaks a rule; `errors` names each
+    ├── Unauthorized       401: a key is missing or wrong
+    ├── Forbidden          403: the key is not for this
+    ├── NotFound           404, 410
+    ├── Conflict           409, 412, 428: something else was changed or is going on
+    └── Overloaded         429, 503: too many requests, or not ready yet; `retry_after_s`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class ShardwrightError(Exception):
+    """Something that went wrong between a caller and the service."""
+
+
+class Unreachable(ShardwrightError):
+    """No service answers at the URL."""
+
+
+class TimedOut(ShardwrightError):
+    """No answer came in the time that the caller allows."""
+
+
+class UnreadableAnswer(ShardwrightError):
+    """Something answered that is not the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One value that breaks a rule."""
+
+    field: str
+    """Where it stands in the request, such as `cluster.num_chips`."""
+    value: Any
+    rule: str
+    """What the rule asks, and what to do."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.rule}"
+
+
+class Problem(ShardwrightError):
+    """A refusal of the service, as its problem document says it."""
+
+    def __init__(self, document: Mapping[str, Any], retry_after_s: float | None = None) -> None:
+        self.document = document
+        """The whole document (RFC 9457)."""
+        self.retry_after_s = retry_after_s
+        super().__init__(self.detail)
+
+    @property
+    def type(self) -> str:
+        """The name of the kind, such as `unknown-name`."""
+        return str(self.document.get("type", "")).rpartition("/")[2]
+
+    @property
+    def title(self) -> str:
+        return str(self.document.get("title", ""))
+
+    @property
+    def status(self) -> int:
+        return int(self.document.get("status", 0))
+
+    @property
+    def detail(self) -> str:
+        """What happened and what to do, in a sentence."""
+        return str(self.document.get("detail") or self.title)
+
+    @property
+    def request_id(self) -> str | None:
+        """By which the operator finds the request in the logs."""
+        return self.document.get("request_id")
+
+    @property
+    def errors(self) -> tuple[FieldError, ...]:
+        """The values that break rules, where the problem names them."""
+        listed = self.document.get("errors") or ()
+        return tuple(
+            FieldError(str(each.get("field", "")), each.get("value"), str(each.get("rule", "")))
+            for each in listed
+        )
+
+
+class Invalid(Problem):
+    """A field of the request breaks a rule."""
+
+
+class Unauthorized(Problem):
+    """A key is missing or wrong."""
+
+
+class Forbidden(Problem):
+    """The key is not for this."""
+
+
+class NotFound(Problem):
+    """There is no such thing, or there is none any more."""
+
+
+class Conflict(Problem):
+    """Something else was changed in between, or is still going on."""
+
+
+class Overloaded(Problem):
+    """The service has too much to do, or is not ready yet."""
+
+
+_KINDS: Mapping[int, type[Problem]] = {
+    400: Invalid,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: NotFound,
+    412: Conflict,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+    428: Conflict,
+    429: Overloaded,
+    503: Overloaded,
+}
+
+
+def problem_of(document: Mapping[str, Any], status: int, retry_after_s: float | None) -> Problem:
+    """The exception of a problem document that came with a status."""
+    kind = _KINDS.get(status, Problem)
+    return kind({"status": status, **document}, retry_after_s)

@@ -1,0 +1,152 @@
+"""A call as the steps that it takes: requests to send and pauses to make, until there is an answer.
+
+The steps come out of a generator, which knows no socket and no clock but the one that it is given.
+A synchronous client and an asynchronous one both drive it, in ten lines each, so that retries,
+time-outs and errors exist once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from shardwright.client.call import Call
+from shardwright.client.errors import (
+    Problem,
+    TimedOut,
+    Unreachable,
+    UnreadableAnswer,
+    problem_of,
+)
+from shardwright.client.settings import ClientSettings
+
+_AGAIN = (408, 429, 502, 503, 504)  # of the way to the service, or of its load: they pass
+_FIRST_PAUSE_S = 0.5  # a queue of searches is shorter by some after it
+_LONGEST_PAUSE_S = 8.0  # a service that starts is noticed within this time
+STREAM_PAUSE_S = 1.0  # what cuts a stream off, such as a restart, lasts about as long
+_MOST_SHOWN = 200  # characters of an answer that is none of the service
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A time to wait before the next step."""
+
+    seconds: float
+
+
+Steps = Generator[httpx.Request | Pause, httpx.Response | httpx.TransportError | None, Any]
+
+
+def exchange(
+    call: Call[Any],
+    settings: ClientSettings,
+    build: Callable[..., httpx.Request],
+    clock: Callable[[], float] = time.monotonic,
+) -> Steps:
+    """Yields requests and pauses, takes what came of each, and returns the answer.
+
+    `build` makes a request, as `httpx.Client.build_request` does. Raises Problem where the service
+    refuses, and Unreachable, TimedOut or UnreadableAnswer where there is no answer of it.
+    """
+    deadline = clock() + settings.timeout_s
+    headers = {"Accept": call.accept, **call.given_headers()}
+    if call.takes_key:
+        headers.setdefault("Idempotency-Key", str(uuid.uuid4()))
+    tried = 0
+    while True:
+        left_s = deadline - clock()
+        request = build(
+            call.method,
+            call.path,
+            params=call.given_query(),
+            headers=headers,
+            json=call.body,
+            timeout=max(left_s, 0.001),  # httpx takes 0 for no limit at all
+        )
+        came = yield request
+        if isinstance(came, httpx.Response) and not _may_pass(came):
+            return _answer(call, came)
+        pause_s = _pause_s(came, tried)
+        tried += 1
+        if tried > settings.retries or clock() + pause_s >= deadline:
+            raise _failure(came, settings)
+        yield Pause(pause_s)
+
+
+def _may_pass(response: httpx.Response) -> bool:
+    """Whether another try may get a better answer."""
+    is_still_running = response.status_code == 409 and "Retry-After" in response.headers
+    return response.status_code in _AGAIN or is_still_running
+
+
+def _pause_s(came: object, tried: int) -> float:
+    """How long to wait: as long as the service says, and otherwise longer each time, by chance, so
+    that callers that were refused together do not come back together."""
+    said = retry_after_s(came) if isinstance(came, httpx.Response) else None
+    if said is not None:
+        return said
+    longest = min(_FIRST_PAUSE_S * 2**tried, _LONGEST_PAUSE_S)
+    return float(longest * random.uniform(0.5, 1))
+
+
+def retry_after_s(response: httpx.Response) -> float | None:
+    """The seconds of Retry-After; None where there is none, or a date."""
+    try:
+        return float(response.headers["Retry-After"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _failure(came: object, settings: ClientSettings) -> Exception:
+    """The error that the last try ended with."""
+    if isinstance(came, httpx.Response):
+        return refusal(came)
+    if isinstance(came, httpx.ConnectTimeout) or not isinstance(came, httpx.TimeoutException):
+        reason = str(came) or type(came).__name__
+        return Unreachable(
+            f"no Shardwright answers at {settings.url} ({reason}): start one with `shardwright"
+            " serve`, or set SHARDWRIGHT_URL to where it is"
+        )
+    return TimedOut(
+        f"{settings.url} gave no answer within {settings.timeout_s:g} s: ask for less, or set"
+        " SHARDWRIGHT_TIMEOUT_S"
+    )
+
+
+def refusal(response: httpx.Response) -> Problem | UnreadableAnswer:
+    """The error of a response that is none with success."""
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or "title" not in document:
+        return _unreadable(response)
+    return problem_of(document, response.status_code, retry_after_s(response))
+
+
+def _answer(call: Call[Any], response: httpx.Response) -> Any:
+    """What a response with success holds. Raises Problem for any other."""
+    if not response.is_success:
+        raise refusal(response)
+    if not response.content:
+        return None
+    if not call.accept.startswith("application/json"):
+        return response.text
+    try:
+        return response.json()
+    except ValueError:
+        raise _unreadable(response) from None
+
+
+def _unreadable(response: httpx.Response) -> UnreadableAnswer:
+    shown = response.text[:_MOST_SHOWN]
+    return UnreadableAnswer(
+        f"{response.url} answered {response.status_code} with what is no answer of Shardwright:"
+        f" {shown!r}. Check SHARDWRIGHT_URL, and proxies in between"
+    )

@@ -1,0 +1,16 @@
+"""How both clients speak HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwright.client.settings import ClientSettings
+from shardwright.version import VERSION
+
+
+def http_options(settings: ClientSettings) -> dict[str, Any]:
+    """The options of an httpx client. Proxies are those of the environment, as httpx has them."""
+    headers = {"User-Agent": f"shardwright/{VERSION}"}
+    if settings.key is not None:
+        headers["Authorization"] = f"Bearer {settings.key}"
+    return {"base_url": settings.url, "headers": headers, "timeout": settings.timeout_s}

@@ -1,0 +1,1326 @@
+"""The routes of the service, one method each. `make client` writes this file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from shardwright.client.call import Answer, Call, quoted
+from shardwright.client.events import Event
+
+if TYPE_CHECKING:  # the documents take longer to import than a command line may
+    from shardwright.client import documents
+
+
+class Routes:
+    """The routes, synchronous."""
+
+    def _send(self, call: Call[Answer]) -> Answer:
+        raise NotImplementedError
+
+    def _pages(self, call: Call[Any]) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _events(self, call: Call[Any]) -> Iterator[Event]:
+        raise NotImplementedError
+
+    def create_recommendation(
+        self,
+        body: documents.RecommendationRequest,
+        *,
+        view: Literal["full", "brief"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
+        """The fastest layout that fits with a probability of 0.9, or as the request asks, and the
+        simplest one within the tolerance, why, and the proof that the search missed none."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/recommendations",
+                query={"view": view},
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_recommendations(
+        self, *, limit: int | None = None
+    ) -> Iterator[documents.RecommendationSummary]:
+        """Newest first, each with its question and its recommended layout in brief; the answer lies
+        at `location`."""
+        return self._pages(Call(method="GET", path="/v1/recommendations", query={"limit": limit}))
+
+    def get_recommendation(
+        self, id: str, *, view: Literal["full", "brief"] | None = None
+    ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
+        """A recommendation as it was answered, or in brief."""
+        return self._send(
+            Call(method="GET", path=f"/v1/recommendations/{quoted(id)}", query={"view": view})
+        )
+
+    def get_recommendation_timeline(
+        self,
+        id: str,
+        *,
+        rank: int | None = None,
+        micro_batches: int | None = None,
+        choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
+    ) -> documents.TimelineAnswer | documents.ChromeTrace:
+        """What each pipeline stage does when, operation by operation; or a trace for
+        chrome://tracing and Perfetto."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/timeline",
+                query={"rank": rank, "micro_batches": micro_batches, "choice": choice},
+            )
+        )
+
+    def get_recommendation_launch(
+        self,
+        id: str,
+        format: str,
+        *,
+        rank: int | None = None,
+        choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
+    ) -> documents.LaunchAnswer:
+        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+        shell script, YAML or Python."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/launch/{quoted(format)}",
+                query={"rank": rank, "choice": choice},
+            )
+        )
+
+    def get_recommendation_launch_script(
+        self,
+        id: str,
+        format: str,
+        *,
+        rank: int | None = None,
+        choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
+    ) -> str:
+        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+        shell script, YAML or Python."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/launch/{quoted(format)}",
+                query={"rank": rank, "choice": choice},
+                accept="text/x-shellscript",
+            )
+        )
+
+    def create_prediction(
+        self,
+        body: documents.PredictionRequest | documents.LaunchedPredictionRequest,
+        *,
+        view: Literal["full", "brief"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> documents.PredictionAnswer | documents.PredictionBrief:
+        """Step time, MFU, tokens/s and memory of the layouts you name, or of a launch configuration
+        as typed, term by term."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/predictions",
+                query={"view": view},
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_predictions(self, *, limit: int | None = None) -> Iterator[documents.AnswerSummary]:
+        """Newest first, each with its question; the answer lies at `location`."""
+        return self._pages(Call(method="GET", path="/v1/predictions", query={"limit": limit}))
+
+    def get_prediction(
+        self, id: str, *, view: Literal["full", "brief"] | None = None
+    ) -> documents.PredictionAnswer | documents.PredictionBrief:
+        """A prediction as it was answered, or in brief."""
+        return self._send(
+            Call(method="GET", path=f"/v1/predictions/{quoted(id)}", query={"view": view})
+        )
+
+    def get_prediction_timeline(
+        self, id: str, *, rank: int | None = None, micro_batches: int | None = None
+    ) -> documents.TimelineAnswer | documents.ChromeTrace:
+        """What each pipeline stage does when, operation by operation; or a trace for
+        chrome://tracing and Perfetto."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/predictions/{quoted(id)}/timeline",
+                query={"rank": rank, "micro_batches": micro_batches},
+            )
+        )
+
+    def get_prediction_launch(
+        self, id: str, format: str, *, rank: int | None = None
+    ) -> documents.LaunchAnswer:
+        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+        shell script, YAML or Python."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/predictions/{quoted(id)}/launch/{quoted(format)}",
+                query={"rank": rank},
+            )
+        )
+
+    def get_prediction_launch_script(self, id: str, format: str, *, rank: int | None = None) -> str:
+        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+        shell script, YAML or Python."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/predictions/{quoted(id)}/launch/{quoted(format)}",
+                query={"rank": rank},
+                accept="text/x-shellscript",
+            )
+        )
+
+    def compare(
+        self, body: documents.ComparisonRequest | documents.LaunchedComparisonRequest
+    ) -> documents.ComparisonAnswer:
+        """Why not this one? Two layouts side by side, each given, read from a launch configuration,
+        or the best under some constraints: where the difference of their times comes from, term by
+        term."""
+        return self._send(Call(method="POST", path="/v1/comparisons", body=body))
+
+    def check(
+        self, body: documents.CheckRequest | documents.LaunchedCheckRequest
+    ) -> documents.CheckAnswer:
+        """Is this job worth submitting? A layout, or a launch configuration as typed: which rules
+        it breaks, whether it fits, how fast it is, what would be faster, and what to change
+        first."""
+        return self._send(Call(method="POST", path="/v1/checks", body=body))
+
+    def explain(
+        self, body: documents.ExplanationRequest | documents.LaunchedExplanationRequest
+    ) -> documents.ExplanationAnswer:
+        """Why was this run slow, or why did it die? A run as in a report, or its log: where the
+        time goes, what makes the difference to what was predicted, what the log shows, and what to
+        try, with what it would gain."""
+        return self._send(Call(method="POST", path="/v1/explanations", body=body))
+
+    def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
+        """Where a pipeline is needed: the best step time without and with one at every point of a
+        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        the gap crosses the tolerance."""
+        return self._send(Call(method="POST", path="/v1/frontiers", body=body))
+
+    def create_report(
+        self,
+        body: documents.ReportSubmission | documents.ReportBatch,
+        *,
+        idempotency_key: str | None = None,
+    ) -> documents.ReportAnswer | documents.BatchAnswer:
+        """What a run measured, stored beside what the active profile predicts of it; or many such
+        reports."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/reports",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_reports(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        chip: str | None = None,
+        stack: str | None = None,
+        architecture: str | None = None,
+        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        profile_version: int | None = None,
+        limit: int | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> Iterator[documents.ReportAnswer]:
+        """Newest first, in pages or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/reports",
+                query={
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "outcome": outcome,
+                    "profile_version": profile_version,
+                    "limit": limit,
+                    "include_withdrawn": include_withdrawn,
+                },
+            )
+        )
+
+    def list_reports_csv(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        chip: str | None = None,
+        stack: str | None = None,
+        architecture: str | None = None,
+        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        profile_version: int | None = None,
+        limit: int | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> str:
+        """Newest first, in pages or all as CSV."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/reports",
+                query={
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "outcome": outcome,
+                    "profile_version": profile_version,
+                    "limit": limit,
+                    "include_withdrawn": include_withdrawn,
+                    "format": "csv",
+                },
+                accept="text/csv",
+            )
+        )
+
+    def create_report_from_log(
+        self, body: documents.LogSubmission, *, idempotency_key: str | None = None
+    ) -> documents.LogAnswer:
+        """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/reports/logs",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def summarise_reports(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        chip: str | None = None,
+        stack: str | None = None,
+        architecture: str | None = None,
+        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        profile_version: int | None = None,
+    ) -> documents.ReportSummary:
+        """Residuals by chip, stack, model family, profile version, week, source and tenant."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/reports/summary",
+                query={
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "outcome": outcome,
+                    "profile_version": profile_version,
+                },
+            )
+        )
+
+    def get_report(self, id: str) -> documents.StoredReport:
+        """A report, and the submission as it was received."""
+        return self._send(Call(method="GET", path=f"/v1/reports/{quoted(id)}"))
+
+    def withdraw_report(self, id: str, *, if_match: str | None = None) -> documents.ReportAnswer:
+        """Withdraw a report that should not count: it is kept as it was received, and from now on
+        no calibration, drift, summary or prediction looks at it."""
+        return self._send(
+            Call(method="DELETE", path=f"/v1/reports/{quoted(id)}", headers={"if-match": if_match})
+        )
+
+    def create_benchmark(
+        self, body: documents.BenchmarkSubmission, *, idempotency_key: str | None = None
+    ) -> documents.BenchmarkAnswer:
+        """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or
+        a table of products."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/benchmarks",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_benchmarks(self, *, limit: int | None = None) -> Iterator[documents.BenchmarkSummary]:
+        """Newest first."""
+        return self._pages(Call(method="GET", path="/v1/benchmarks", query={"limit": limit}))
+
+    def get_benchmark(self, id: str) -> documents.StoredBenchmark:
+        """A benchmark, and the submission as it was received."""
+        return self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
+
+    def list_profiles(self) -> Iterator[documents.ProfileAnswer]:
+        """The profile that all share and the caller's own, each with its versions."""
+        return self._pages(Call(method="GET", path="/v1/profiles"))
+
+    def get_profile(self, id: str) -> documents.ProfileAnswer:
+        """A profile; its ETag is what activation asks for."""
+        return self._send(Call(method="GET", path=f"/v1/profiles/{quoted(id)}"))
+
+    def get_profile_version(self, id: str, version: int) -> documents.ProfileVersionAnswer:
+        """The coefficients of a version and, where reports made it, what they moved."""
+        return self._send(
+            Call(method="GET", path=f"/v1/profiles/{quoted(id)}/versions/{quoted(version)}")
+        )
+
+    def create_calibration(
+        self,
+        id: str,
+        body: documents.CalibrationRequest | None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> documents.ProfileVersionAnswer:
+        """Learn a new version from the reports and benchmarks that the active one has not learnt;
+        of the profile `own`, from the caller's last ones, for the caller alone."""
+        return self._send(
+            Call(
+                method="POST",
+                path=f"/v1/profiles/{quoted(id)}/calibrations",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def activate_profile_version(
+        self, id: str, version: int, if_match: str
+    ) -> documents.ProfileAnswer:
+        """Make predictions use this version; an older one rolls back, and sets the policy's mode to
+        "manual"."""
+        return self._send(
+            Call(
+                method="POST",
+                path=f"/v1/profiles/{quoted(id)}/versions/{quoted(version)}/activate",
+                headers={"if-match": if_match},
+            )
+        )
+
+    def deactivate_profile(self, id: str, if_match: str) -> documents.ProfileAnswer:
+        """Make the tenant's predictions use the version that all share again, and set the mode of
+        its own policy to "manual"."""
+        return self._send(
+            Call(
+                method="POST",
+                path=f"/v1/profiles/{quoted(id)}/deactivate",
+                headers={"if-match": if_match},
+            )
+        )
+
+    def set_profile_policy(
+        self, id: str, if_match: str, body: documents.Policy
+    ) -> documents.ProfileAnswer:
+        """Say who activates what calibrations make."""
+        return self._send(
+            Call(
+                method="PUT",
+                path=f"/v1/profiles/{quoted(id)}/policy",
+                headers={"if-match": if_match},
+                body=body,
+            )
+        )
+
+    def get_profile_drift(
+        self,
+        id: str,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        version: int | None = None,
+        limit: int | None = None,
+    ) -> documents.DriftAnswer:
+        """Whether runs of a chip, fabric, stack and model family have become slower or faster, and
+        since when."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/drift",
+                query={"since": since, "until": until, "version": version, "limit": limit},
+            )
+        )
+
+    def replay_profile_version(
+        self, id: str, version: int, body: documents.ReplayRequest | None
+    ) -> documents.ReplayAnswer:
+        """Earlier questions and reports under this version: what would change."""
+        return self._send(
+            Call(
+                method="POST",
+                path=f"/v1/profiles/{quoted(id)}/versions/{quoted(version)}/replay",
+                body=body,
+            )
+        )
+
+    def list_evidence(
+        self,
+        *,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        limit: int | None = None,
+    ) -> documents.EvidenceList:
+        """The published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "limit": limit,
+                },
+            )
+        )
+
+    def list_catalog(
+        self,
+        kind: Literal["chips", "clusters", "architectures", "stacks"],
+        *,
+        limit: int | None = None,
+    ) -> Iterator[documents.CatalogEntry]:
+        """Shipped and registered entries by name."""
+        return self._pages(
+            Call(method="GET", path=f"/v1/catalog/{quoted(kind)}", query={"limit": limit})
+        )
+
+    def get_catalog_entry(
+        self, kind: Literal["chips", "clusters", "architectures", "stacks"], name: str
+    ) -> documents.CatalogEntry:
+        """An entry by name or alias; `name@3` is the third version of a registered one."""
+        return self._send(Call(method="GET", path=f"/v1/catalog/{quoted(kind)}/{quoted(name)}"))
+
+    def register_chip(
+        self, body: documents.ChipEntry, *, idempotency_key: str | None = None
+    ) -> documents.CatalogEntry:
+        """Register a chip, or a new version of one."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/catalog/chips",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def register_cluster(
+        self, body: documents.ClusterEntry, *, idempotency_key: str | None = None
+    ) -> documents.CatalogEntry:
+        """Register a cluster, or a new version of one."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/catalog/clusters",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def register_architecture(
+        self, body: documents.ArchitectureEntry, *, idempotency_key: str | None = None
+    ) -> documents.CatalogEntry:
+        """Register an architecture, or a new version of one."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/catalog/architectures",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_audit(self, *, limit: int | None = None) -> Iterator[documents.AuditEntry]:
+        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return self._pages(Call(method="GET", path="/v1/audit", query={"limit": limit}))
+
+    def create_sweep(
+        self, body: documents.SweepRequest, *, idempotency_key: str | None = None
+    ) -> documents.SweepDetails:
+        """Recommends a layout for every combination of the models, clusters, workloads, stacks and
+        constraints that you list, as one job."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/sweeps",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_sweeps(self, *, limit: int | None = None) -> Iterator[documents.SweepAnswer]:
+        """Newest first."""
+        return self._pages(Call(method="GET", path="/v1/sweeps", query={"limit": limit}))
+
+    def get_sweep(self, id: str) -> documents.SweepDetails:
+        """How far a sweep is, and what it was asked."""
+        return self._send(Call(method="GET", path=f"/v1/sweeps/{quoted(id)}"))
+
+    def remove_sweep(self, id: str) -> None:
+        """Cancels a sweep and removes it with its results."""
+        return self._send(Call(method="DELETE", path=f"/v1/sweeps/{quoted(id)}"))
+
+    def list_sweep_items(
+        self,
+        id: str,
+        *,
+        outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
+        | None = None,
+        limit: int | None = None,
+    ) -> Iterator[documents.SweepItem]:
+        """The items in order, those that are finished with their results, in pages or all as
+        CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/sweeps/{quoted(id)}/items",
+                query={"outcome": outcome, "limit": limit},
+            )
+        )
+
+    def list_sweep_items_csv(
+        self,
+        id: str,
+        *,
+        outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
+        | None = None,
+        limit: int | None = None,
+    ) -> str:
+        """The items in order, those that are finished with their results, in pages or all as
+        CSV."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/sweeps/{quoted(id)}/items",
+                query={"outcome": outcome, "limit": limit, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
+    def watch_sweep(self, id: str) -> Iterator[Event]:
+        """Server-sent events: `item` with each result as it comes, `progress`, and `end`."""
+        return self._events(
+            Call(method="GET", path=f"/v1/sweeps/{quoted(id)}/events", accept="text/event-stream")
+        )
+
+    def cancel_sweep(self, id: str) -> documents.SweepDetails:
+        """Gives up what is not finished."""
+        return self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/cancel"))
+
+    def retry_sweep(self, id: str) -> documents.SweepDetails:
+        """Computes those items again that failed or were cancelled."""
+        return self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/retry"))
+
+    def live(self) -> dict[str, Any]:
+        """The process answers."""
+        return self._send(Call(method="GET", path="/livez"))
+
+    def ready(self) -> Any:
+        """The database answers, is migrated and stores what it is given, and the cost model is
+        compiled."""
+        return self._send(Call(method="GET", path="/readyz"))
+
+
+class AsyncRoutes:
+    """The routes, asynchronous."""
+
+    async def _send(self, call: Call[Answer]) -> Answer:
+        raise NotImplementedError
+
+    def _pages(self, call: Call[Any]) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+    def _events(self, call: Call[Any]) -> AsyncIterator[Event]:
+        raise NotImplementedError
+
+    async def create_recommendation(
+        self,
+        body: documents.RecommendationRequest,
+        *,
+        view: Literal["full", "brief"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
+        """The fastest layout that fits with a probability of 0.9, or as the request asks, and the
+        simplest one within the tolerance, why, and the proof that the search missed none."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/recommendations",
+                query={"view": view},
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_recommendations(
+        self, *, limit: int | None = None
+    ) -> AsyncIterator[documents.RecommendationSummary]:
+        """Newest first, each with its question and its recommended layout in brief; the answer lies
+        at `location`."""
+        return self._pages(Call(method="GET", path="/v1/recommendations", query={"limit": limit}))
+
+    async def get_recommendation(
+        self, id: str, *, view: Literal["full", "brief"] | None = None
+    ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
+        """A recommendation as it was answered, or in brief."""
+        return await self._send(
+            Call(method="GET", path=f"/v1/recommendations/{quoted(id)}", query={"view": view})
+        )
+
+    async def get_recommendation_timeline(
+        self,
+        id: str,
+        *,
+        rank: int | None = None,
+        micro_batches: int | None = None,
+        choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
+    ) -> documents.TimelineAnswer | documents.ChromeTrace:
+        """What each pipeline stage does when, operation by operation; or a trace for
+        chrome://tracing and Perfetto."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/timeline",
+                query={"rank": rank, "micro_batches": micro_batches, "choice": choice},
+            )
+        )
+
+    async def get_recommendation_launch(
+        self,
+        id: str,
+        format: str,
+        *,
+        rank: int | None = None,
+        choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
+    ) -> documents.LaunchAnswer:
+        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+        shell script, YAML or Python."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/launch/{quoted(format)}",
+                query={"rank": rank, "choice": choice},
+            )
+        )
+
+    async def get_recommendation_launch_script(
+        self,
+        id: str,
+        format: str,
+        *,
+        rank: int | None = None,
+        choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
+    ) -> str:
+        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+        shell script, YAML or Python."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/launch/{quoted(format)}",
+                query={"rank": rank, "choice": choice},
+                accept="text/x-shellscript",
+            )
+        )
+
+    async def create_prediction(
+        self,
+        body: documents.PredictionRequest | documents.LaunchedPredictionRequest,
+        *,
+        view: Literal["full", "brief"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> documents.PredictionAnswer | documents.PredictionBrief:
+        """Step time, MFU, tokens/s and memory of the layouts you name, or of a launch configuration
+        as typed, term by term."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/predictions",
+                query={"view": view},
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_predictions(
+        self, *, limit: int | None = None
+    ) -> AsyncIterator[documents.AnswerSummary]:
+        """Newest first, each with its question; the answer lies at `location`."""
+        return self._pages(Call(method="GET", path="/v1/predictions", query={"limit": limit}))
+
+    async def get_prediction(
+        self, id: str, *, view: Literal["full", "brief"] | None = None
+    ) -> documents.PredictionAnswer | documents.PredictionBrief:
+        """A prediction as it was answered, or in brief."""
+        return await self._send(
+            Call(method="GET", path=f"/v1/predictions/{quoted(id)}", query={"view": view})
+        )
+
+    async def get_prediction_timeline(
+        self, id: str, *, rank: int | None = None, micro_batches: int | None = None
+    ) -> documents.TimelineAnswer | documents.ChromeTrace:
+        """What each pipeline stage does when, operation by operation; or a trace for
+        chrome://tracing and Perfetto."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/predictions/{quoted(id)}/timeline",
+                query={"rank": rank, "micro_batches": micro_batches},
+            )
+        )
+
+    async def get_prediction_launch(
+        self, id: str, format: str, *, rank: int | None = None
+    ) -> documents.LaunchAnswer:
+        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+        shell script, YAML or Python."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/predictions/{quoted(id)}/launch/{quoted(format)}",
+                query={"rank": rank},
+            )
+        )
+
+    async def get_prediction_launch_script(
+        self, id: str, format: str, *, rank: int | None = None
+    ) -> str:
+        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
+        shell script, YAML or Python."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/predictions/{quoted(id)}/launch/{quoted(format)}",
+                query={"rank": rank},
+                accept="text/x-shellscript",
+            )
+        )
+
+    async def compare(
+        self, body: documents.ComparisonRequest | documents.LaunchedComparisonRequest
+    ) -> documents.ComparisonAnswer:
+        """Why not this one? Two layouts side by side, each given, read from a launch configuration,
+        or the best under some constraints: where the difference of their times comes from, term by
+        term."""
+        return await self._send(Call(method="POST", path="/v1/comparisons", body=body))
+
+    async def check(
+        self, body: documents.CheckRequest | documents.LaunchedCheckRequest
+    ) -> documents.CheckAnswer:
+        """Is this job worth submitting? A layout, or a launch configuration as typed: which rules
+        it breaks, whether it fits, how fast it is, what would be faster, and what to change
+        first."""
+        return await self._send(Call(method="POST", path="/v1/checks", body=body))
+
+    async def explain(
+        self, body: documents.ExplanationRequest | documents.LaunchedExplanationRequest
+    ) -> documents.ExplanationAnswer:
+        """Why was this run slow, or why did it die? A run as in a report, or its log: where the
+        time goes, what makes the difference to what was predicted, what the log shows, and what to
+        try, with what it would gain."""
+        return await self._send(Call(method="POST", path="/v1/explanations", body=body))
+
+    async def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
+        """Where a pipeline is needed: the best step time without and with one at every point of a
+        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        the gap crosses the tolerance."""
+        return await self._send(Call(method="POST", path="/v1/frontiers", body=body))
+
+    async def create_report(
+        self,
+        body: documents.ReportSubmission | documents.ReportBatch,
+        *,
+        idempotency_key: str | None = None,
+    ) -> documents.ReportAnswer | documents.BatchAnswer:
+        """What a run measured, stored beside what the active profile predicts of it; or many such
+        reports."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/reports",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_reports(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        chip: str | None = None,
+        stack: str | None = None,
+        architecture: str | None = None,
+        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        profile_version: int | None = None,
+        limit: int | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> AsyncIterator[documents.ReportAnswer]:
+        """Newest first, in pages or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/reports",
+                query={
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "outcome": outcome,
+                    "profile_version": profile_version,
+                    "limit": limit,
+                    "include_withdrawn": include_withdrawn,
+                },
+            )
+        )
+
+    async def list_reports_csv(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        chip: str | None = None,
+        stack: str | None = None,
+        architecture: str | None = None,
+        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        profile_version: int | None = None,
+        limit: int | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> str:
+        """Newest first, in pages or all as CSV."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/reports",
+                query={
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "outcome": outcome,
+                    "profile_version": profile_version,
+                    "limit": limit,
+                    "include_withdrawn": include_withdrawn,
+                    "format": "csv",
+                },
+                accept="text/csv",
+            )
+        )
+
+    async def create_report_from_log(
+        self, body: documents.LogSubmission, *, idempotency_key: str | None = None
+    ) -> documents.LogAnswer:
+        """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/reports/logs",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    async def summarise_reports(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        chip: str | None = None,
+        stack: str | None = None,
+        architecture: str | None = None,
+        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        profile_version: int | None = None,
+    ) -> documents.ReportSummary:
+        """Residuals by chip, stack, model family, profile version, week, source and tenant."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/reports/summary",
+                query={
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "outcome": outcome,
+                    "profile_version": profile_version,
+                },
+            )
+        )
+
+    async def get_report(self, id: str) -> documents.StoredReport:
+        """A report, and the submission as it was received."""
+        return await self._send(Call(method="GET", path=f"/v1/reports/{quoted(id)}"))
+
+    async def withdraw_report(
+        self, id: str, *, if_match: str | None = None
+    ) -> documents.ReportAnswer:
+        """Withdraw a report that should not count: it is kept as it was received, and from now on
+        no calibration, drift, summary or prediction looks at it."""
+        return await self._send(
+            Call(method="DELETE", path=f"/v1/reports/{quoted(id)}", headers={"if-match": if_match})
+        )
+
+    async def create_benchmark(
+        self, body: documents.BenchmarkSubmission, *, idempotency_key: str | None = None
+    ) -> documents.BenchmarkAnswer:
+        """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or
+        a table of products."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/benchmarks",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_benchmarks(
+        self, *, limit: int | None = None
+    ) -> AsyncIterator[documents.BenchmarkSummary]:
+        """Newest first."""
+        return self._pages(Call(method="GET", path="/v1/benchmarks", query={"limit": limit}))
+
+    async def get_benchmark(self, id: str) -> documents.StoredBenchmark:
+        """A benchmark, and the submission as it was received."""
+        return await self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
+
+    def list_profiles(self) -> AsyncIterator[documents.ProfileAnswer]:
+        """The profile that all share and the caller's own, each with its versions."""
+        return self._pages(Call(method="GET", path="/v1/profiles"))
+
+    async def get_profile(self, id: str) -> documents.ProfileAnswer:
+        """A profile; its ETag is what activation asks for."""
+        return await self._send(Call(method="GET", path=f"/v1/profiles/{quoted(id)}"))
+
+    async def get_profile_version(self, id: str, version: int) -> documents.ProfileVersionAnswer:
+        """The coefficients of a version and, where reports made it, what they moved."""
+        return await self._send(
+            Call(method="GET", path=f"/v1/profiles/{quoted(id)}/versions/{quoted(version)}")
+        )
+
+    async def create_calibration(
+        self,
+        id: str,
+        body: documents.CalibrationRequest | None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> documents.ProfileVersionAnswer:
+        """Learn a new version from the reports and benchmarks that the active one has not learnt;
+        of the profile `own`, from the caller's last ones, for the caller alone."""
+        return await self._send(
+            Call(
+                method="POST",
+                path=f"/v1/profiles/{quoted(id)}/calibrations",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    async def activate_profile_version(
+        self, id: str, version: int, if_match: str
+    ) -> documents.ProfileAnswer:
+        """Make predictions use this version; an older one rolls back, and sets the policy's mode to
+        "manual"."""
+        return await self._send(
+            Call(
+                method="POST",
+                path=f"/v1/profiles/{quoted(id)}/versions/{quoted(version)}/activate",
+                headers={"if-match": if_match},
+            )
+        )
+
+    async def deactivate_profile(self, id: str, if_match: str) -> documents.ProfileAnswer:
+        """Make the tenant's predictions use the version that all share again, and set the mode of
+        its own policy to "manual"."""
+        return await self._send(
+            Call(
+                method="POST",
+                path=f"/v1/profiles/{quoted(id)}/deactivate",
+                headers={"if-match": if_match},
+            )
+        )
+
+    async def set_profile_policy(
+        self, id: str, if_match: str, body: documents.Policy
+    ) -> documents.ProfileAnswer:
+        """Say who activates what calibrations make."""
+        return await self._send(
+            Call(
+                method="PUT",
+                path=f"/v1/profiles/{quoted(id)}/policy",
+                headers={"if-match": if_match},
+                body=body,
+            )
+        )
+
+    async def get_profile_drift(
+        self,
+        id: str,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        version: int | None = None,
+        limit: int | None = None,
+    ) -> documents.DriftAnswer:
+        """Whether runs of a chip, fabric, stack and model family have become slower or faster, and
+        since when."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/drift",
+                query={"since": since, "until": until, "version": version, "limit": limit},
+            )
+        )
+
+    async def replay_profile_version(
+        self, id: str, version: int, body: documents.ReplayRequest | None
+    ) -> documents.ReplayAnswer:
+        """Earlier questions and reports under this version: what would change."""
+        return await self._send(
+            Call(
+                method="POST",
+                path=f"/v1/profiles/{quoted(id)}/versions/{quoted(version)}/replay",
+                body=body,
+            )
+        )
+
+    async def list_evidence(
+        self,
+        *,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        limit: int | None = None,
+    ) -> documents.EvidenceList:
+        """The published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "limit": limit,
+                },
+            )
+        )
+
+    def list_catalog(
+        self,
+        kind: Literal["chips", "clusters", "architectures", "stacks"],
+        *,
+        limit: int | None = None,
+    ) -> AsyncIterator[documents.CatalogEntry]:
+        """Shipped and registered entries by name."""
+        return self._pages(
+            Call(method="GET", path=f"/v1/catalog/{quoted(kind)}", query={"limit": limit})
+        )
+
+    async def get_catalog_entry(
+        self, kind: Literal["chips", "clusters", "architectures", "stacks"], name: str
+    ) -> documents.CatalogEntry:
+        """An entry by name or alias; `name@3` is the third version of a registered one."""
+        return await self._send(
+            Call(method="GET", path=f"/v1/catalog/{quoted(kind)}/{quoted(name)}")
+        )
+
+    async def register_chip(
+        self, body: documents.ChipEntry, *, idempotency_key: str | None = None
+    ) -> documents.CatalogEntry:
+        """Register a chip, or a new version of one."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/catalog/chips",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    async def register_cluster(
+        self, body: documents.ClusterEntry, *, idempotency_key: str | None = None
+    ) -> documents.CatalogEntry:
+        """Register a cluster, or a new version of one."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/catalog/clusters",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    async def register_architecture(
+        self, body: documents.ArchitectureEntry, *, idempotency_key: str | None = None
+    ) -> documents.CatalogEntry:
+        """Register an architecture, or a new version of one."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/catalog/architectures",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_audit(self, *, limit: int | None = None) -> AsyncIterator[documents.AuditEntry]:
+        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return self._pages(Call(method="GET", path="/v1/audit", query={"limit": limit}))
+
+    async def create_sweep(
+        self, body: documents.SweepRequest, *, idempotency_key: str | None = None
+    ) -> documents.SweepDetails:
+        """Recommends a layout for every combination of the models, clusters, workloads, stacks and
+        constraints that you list, as one job."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/sweeps",
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_sweeps(self, *, limit: int | None = None) -> AsyncIterator[documents.SweepAnswer]:
+        """Newest first."""
+        return self._pages(Call(method="GET", path="/v1/sweeps", query={"limit": limit}))
+
+    async def get_sweep(self, id: str) -> documents.SweepDetails:
+        """How far a sweep is, and what it was asked."""
+        return await self._send(Call(method="GET", path=f"/v1/sweeps/{quoted(id)}"))
+
+    async def remove_sweep(self, id: str) -> None:
+        """Cancels a sweep and removes it with its results."""
+        return await self._send(Call(method="DELETE", path=f"/v1/sweeps/{quoted(id)}"))
+
+    def list_sweep_items(
+        self,
+        id: str,
+        *,
+        outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
+        | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[documents.SweepItem]:
+        """The items in order, those that are finished with their results, in pages or all as
+        CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/sweeps/{quoted(id)}/items",
+                query={"outcome": outcome, "limit": limit},
+            )
+        )
+
+    async def list_sweep_items_csv(
+        self,
+        id: str,
+        *,
+        outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
+        | None = None,
+        limit: int | None = None,
+    ) -> str:
+        """The items in order, those that are finished with their results, in pages or all as
+        CSV."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/sweeps/{quoted(id)}/items",
+                query={"outcome": outcome, "limit": limit, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
+    def watch_sweep(self, id: str) -> AsyncIterator[Event]:
+        """Server-sent events: `item` with each result as it comes, `progress`, and `end`."""
+        return self._events(
+            Call(method="GET", path=f"/v1/sweeps/{quoted(id)}/events", accept="text/event-stream")
+        )
+
+    async def cancel_sweep(self, id: str) -> documents.SweepDetails:
+        """Gives up what is not finished."""
+        return await self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/cancel"))
+
+    async def retry_sweep(self, id: str) -> documents.SweepDetails:
+        """Computes those items again that failed or were cancelled."""
+        return await self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/retry"))
+
+    async def live(self) -> dict[str, Any]:
+        """The process answers."""
+        return await self._send(Call(method="GET", path="/livez"))
+
+    async def ready(self) -> Any:
+        """The database answers, is migrated and stores what it is given, and the cost model is
+        compiled."""
+        return await self._send(Call(method="GET", path="/readyz"))

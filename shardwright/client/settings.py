@@ -1,0 +1,39 @@
+"""Where the service is, and with which key and patience it is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+DEFAULT_URL = "http://127.0.0.1:8000"  # where `make serve` and `shardwright serve` listen
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How a client asks."""
+
+    url: str = DEFAULT_URL
+    key: str | None = None
+    timeout_s: float = _TIMEOUT_S
+    """How long one call may take in all, with its retries. Searches take up to 20 s unless a
+    request says otherwise, and may wait for others as long."""
+    retries: int = 4
+    """How often a call is made again. With pauses of a second and more between them, four outlast
+    a service that is started again."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """The settings that SHARDWRIGHT_URL, SHARDWRIGHT_KEY or SHARDWRIGHT_KEY_FILE, and
+        SHARDWRIGHT_TIMEOUT_S give. Raises OSError where the key's file cannot be read, and
+        ValueError where the time is no number."""
+        given = os.environ if environment is None else environment
+        key = given.get("SHARDWRIGHT_KEY") or None
+        file = given.get("SHARDWRIGHT_KEY_FILE")
+        if key is None and file:
+            key = Path(file).read_text(encoding="utf-8").strip() or None
+        timeout_s = float(given.get("SHARDWRIGHT_TIMEOUT_S") or _TIMEOUT_S)
+        return cls(url=given.get("SHARDWRIGHT_URL") or DEFAULT_URL, key=key, timeout_s=timeout_s)

@@ -1,0 +1,5 @@
+from tests.service.conftest import (  # noqa: F401 - fixtures
+    _compiled_cost_model,
+    client,
+    make_client,
+)
