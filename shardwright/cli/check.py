@@ -40,7 +40,7 @@ def check(
     """Check a job before it is submitted."""
     output = Output(as_json=json)
     with asking(output, "checking the job"):
-        request = launch_request(script, format_)
+        request: Any = launch_request(script, format_)
         request |= question.without_empty(
             model=question.model_part(model),
             cluster=question.cluster_part(on, nodes, gpus_per_node, chips),

@@ -601,7 +601,7 @@ class Routes:
 
     def remove_sweep(self, id: str) -> None:
         """Cancels a sweep and removes it with its results."""
-        return self._send(Call(method="DELETE", path=f"/v1/sweeps/{quoted(id)}"))
+        self._send(Call(method="DELETE", path=f"/v1/sweeps/{quoted(id)}"))
 
     def list_sweep_items(
         self,
@@ -1263,7 +1263,7 @@ class AsyncRoutes:
 
     async def remove_sweep(self, id: str) -> None:
         """Cancels a sweep and removes it with its results."""
-        return await self._send(Call(method="DELETE", path=f"/v1/sweeps/{quoted(id)}"))
+        await self._send(Call(method="DELETE", path=f"/v1/sweeps/{quoted(id)}"))
 
     def list_sweep_items(
         self,

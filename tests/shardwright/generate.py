@@ -252,6 +252,7 @@ def _method(route: Route, name: str, answer: str, sends: str, accept: str, is_as
     returned = f"{kind}[{answer}]" if iterates else answer
     start = "async def" if is_async and not iterates else "def"
     awaits = "await " if is_async and not iterates else ""
+    returns = "" if returned == "None" else "return "
     path = re.sub(r"\{(\w+)\}", r"{quoted(\1)}", route.path)
     arguments = [f"method={route.method!r}", f"path={'f' * ('{' in path)}{path!r}"]
     query = {one.name: one.argument for one in route.parameters if one.place == "query"}
@@ -267,7 +268,7 @@ def _method(route: Route, name: str, answer: str, sends: str, accept: str, is_as
     return (
         f"    {start} {name}({', '.join(declared)}) -> {returned}:\n"
         f"{_docstring(route.says)}\n"
-        f"        return {awaits}self.{sends}({call})\n"
+        f"        {returns}{awaits}self.{sends}({call})\n"
     )
 
 
