@@ -16,10 +16,10 @@ def ask(
     on: Annotated[str, typer.Option("--on", help="A cluster of the catalogue, such as h100.")],
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")],
     batch: Annotated[int, typer.Option(min=1, help="Sequences of a step, over all chips.")],
+    stack: Annotated[str, typer.Option(help="The training framework, such as torchtitan.")],
     nodes: question.Nodes = None,
     gpus_per_node: question.GpusPerNode = None,
     chips: question.Chips = None,
-    stack: question.Stack = None,
     script: Annotated[bool, typer.Option(help="Print the script that launches it.")] = False,
     json: question.AsJson = None,
 ) -> None:

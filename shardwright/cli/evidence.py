@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwright.cli import question
-from shardwright.cli.output import Output
+from shardwright.cli.output import Output, interval, rounded
 from shardwright.cli.session import asking
 
 
@@ -23,11 +23,25 @@ def evidence(
     if output.as_json:
         output.document(answer)
         return
-    rows = [
-        [
-            str(run.get(name, ""))
-            for name in ("model", "chip", "num_chips", "stack", "step_time_s", "predicted_s")
-        ]
-        for run in answer["items"]
+    rows = [_row(run) for run in answer["items"]]
+    output.table(["model", "chips", "stack", "measured", "predicted", "source"], rows)
+
+
+def _row(run: dict[str, Any]) -> list[str]:
+    """A run as a line of the table, with the interval of its prediction."""
+    cluster, measured, predicted = run["cluster"], run["measured"] or {}, run["predicted"] or {}
+    seconds = measured.get("step_time_s")
+    low, high = predicted.get("step_time_low_s"), predicted.get("step_time_high_s", 0.0)
+    return [
+        _name(run["model"]),
+        f"{cluster.get('num_chips', '')} {_name(cluster.get('chip', cluster.get('preset', '')))}",
+        _name(run["stack"]),
+        "" if seconds is None else f"{rounded(seconds)} s",
+        "" if low is None else interval(predicted["step_time_s"], low, high, "s"),
+        run["source"]["title"],
     ]
-    output.table(["model", "chip", "chips", "stack", "measured s", "predicted s"], rows)
+
+
+def _name(part: Any) -> str:
+    """The name of a part of a question, which is the part or stands in it."""
+    return str(part.get("name", part.get("id", ""))) if isinstance(part, dict) else str(part)
