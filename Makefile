@@ -27,7 +27,7 @@ test: .venv/developed  ## the default test suite
 	$(BIN)/python -m pytest
 
 test-long: .venv/developed  ## the tests that the default suite has no time for
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m "long and not faults"
 
 test-faults: .venv/developed  ## services and databases killed at random moments (FAULT_TRIALS=, FAULT_SEED=)
 	$(if $(FAULT_TRIALS),FAULT_TRIALS=$(FAULT_TRIALS)) $(if $(FAULT_SEED),FAULT_SEED=$(FAULT_SEED)) $(BIN)/python -m pytest -m faults -n 1

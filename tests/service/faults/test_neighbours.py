@@ -29,7 +29,7 @@ from tests.conftest import SqliteFiles
 from tests.service.asking import PREDICTION, QUESTION, REPORT, changed
 from tests.service.processes import Service, serving
 
-pytestmark = [pytest.mark.faults, pytest.mark.long]
+pytestmark = pytest.mark.faults
 
 _P95_S = 0.5
 _MOST_S = 2.0

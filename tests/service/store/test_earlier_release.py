@@ -49,7 +49,7 @@ def earlier_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.faults  # the code of another commit compiles for minutes
 @ON_BOTH
 def test_the_earlier_release_reads_what_this_one_has_stored(
     earlier_code: Path, empty_database_url: str

@@ -74,6 +74,7 @@ def dask_commands() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     return port, scheduler, (*worker, f"tcp://127.0.0.1:{port}")
 
 
+@pytest.mark.faults  # it stops processes for longer than a suite of every landing may
 def test_dask_workers_without_the_code_pause_a_sweep_and_a_frozen_scheduler_holds_no_stop(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -172,7 +172,7 @@ def test_a_client_that_reads_nothing_of_its_answer_is_dropped(*, reads: bool) ->
     asyncio.run(connect())
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_silent_connections_beyond_all_descriptors_keep_nobody_out(database_url: str) -> None:
     """Nor do they fill the log."""
     descriptors, connections = 256, 400
