@@ -214,7 +214,7 @@ def _leaves(prediction: Prediction, reserve_gib: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is asked of the layouts that the given one is held against, and of itself."""
+    """The demands on the layouts that the given one is held against, and on itself."""
 
     problem: Problem
     constraints: Constraints
@@ -255,8 +255,8 @@ class _Wanted:
 
     @property
     def _limit_gib(self) -> float:
-        """What layouts may need. Without a reserve it is open, for what does not fit to be told
-        from what is nearer to it."""
+        """The memory that layouts may need. Without a reserve there is no limit, so that layouts
+        that do not fit can be ranked by how near they come."""
         reserve = self.constraints.memory_reserve_gib
         return self.problem.cluster.usable_bytes / GIB - reserve if reserve else math.inf
 
@@ -508,8 +508,8 @@ def _repair(
 
 
 def _distance(change: SingleChange) -> float:
-    """How far the new value of a change is from the old one: the ratio of two numbers, as a
-    logarithm, since degrees are halved and doubled; 1, as for a factor of e, of anything else."""
+    """Returns how far the new value of a change is from the old one: the logarithm of the ratio of
+    two numbers, since degrees are halved and doubled; and 1, as of a factor of e, of others."""
     numbers = (change.before, change.after)
     if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
         return 1.0

@@ -65,8 +65,8 @@ MEMORY = (
 )  # fmt: skip
 PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, LOGITS, RUNTIME, FRAGMENTATION = range(len(MEMORY))
 HOST_GRADIENT_BYTES = 4.0
-"""Of a gradient that is added up on the host (DeepSpeed runtime/zero/stage_1_and_2.py, stage3.py:
-fp32 partitions; FSDP keeps fp32 shards)."""
+"""The size of an element of a gradient that is added up on the host (DeepSpeed runtime/zero/
+stage_1_and_2.py, stage3.py: fp32 partitions; FSDP keeps fp32 shards)."""
 
 
 PART, MESH, EXPOSED, REGIME = (record_type(cls) for cls in (Part, Mesh, Exposed, Regime))
@@ -512,9 +512,9 @@ def optimizer_seconds(
 def fetched_seconds(
     f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, s: Stages, stage: int
 ) -> float:
-    """What a step waits for parameters that are on the host, as shards that come for both passes of
-    every micro-batch; or for forward alone where they are kept. They are fetched ahead of time,
-    beside the passes."""
+    """Returns the seconds that a step waits for parameters that are on the host. Their shards come
+    for both passes of every micro-batch, or for forward alone where they are kept. They are fetched
+    ahead of time, beside the passes."""
     if not (f.parameters_on_host and row.offload_optimizer and row.zero_stage == 3):
         return 0.0
     shards = over_shards(mesh, s.dense[stage], s.expert[stage], True)
@@ -665,8 +665,8 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
 def gradient_bytes(
     f: Facts, row: Row, mesh: Mesh, regime: Regime, dense: float, expert: float
 ) -> float:
-    """Of accumulated gradients, unless these are on the host, and of those of the layer that is
-    being reduced."""
+    """Returns the bytes of accumulated gradients, unless these are on the host, and of those of the
+    layer that is being reduced."""
     sharded = row.zero_stage >= 2 and not regime.once
     size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
     if row.offload_optimizer and f.offloads_gradients and row.zero_stage >= 2:

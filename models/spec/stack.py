@@ -124,7 +124,7 @@ class Stack:
     unsearched_axes: tuple[str, ...] = ()
     """The axes that it has and that are not searched: layouts that state them are predicted."""
     unsearched_zero_stages: tuple[int, ...] = ()
-    """The same of ZeRO stages."""
+    """ZeRO stages that it has and that are not searched: layouts that state them are predicted."""
     experts_alone: bool = False
     """ZeRO 3 goes with expert parallelism only where there is no context parallelism (DeepSpeed
     engine.py, _validate_zero3_moe_compatibility)."""
@@ -264,7 +264,7 @@ class Stack:
     """With tp > 1 the loss works on each device's part of the vocabulary, not on gathered
     logits."""
     loss: Literal["fused", "fused_linear", "compiled", "pytorch", "stepwise"] = "fused"
-    """What computes the loss and the gradient of logits: one kernel ("fused"), or one for each of
+    """The kernels of the loss and of the gradient of logits: one ("fused"), or one for each of
     many chunks of tokens, with the head's product, so that logits are never there at once
     ("fused_linear", Liger); PyTorch's cross_entropy compiled ("compiled") or as its several kernels
     ("pytorch"), or a kernel for every operation ("stepwise")."""

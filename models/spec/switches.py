@@ -81,7 +81,7 @@ class Setting:
     """Other fields of the stack without which nobody who asks for this value has it. Arguments that
     are read say by themselves whether they are there."""
     in_code: str = ""
-    """What the training script does in its own code for this value, as a sentence, where no
+    """A sentence on what the training script does in its own code for this value, where no
     argument of the framework says it: `arguments` are then those of programs around it, which are
     read and not written."""
     only_read: bool = False
@@ -117,7 +117,7 @@ class Switch:
     request says otherwise."""
     source: str
     published: tuple[Dated, ...] = ()
-    """What published runs of the framework that do not say have, where that is not `taken`."""
+    """The value in published runs of the framework that do not say it, where it is not `taken`."""
     of_script: bool = False
     """Whether its arguments are those of the training script, by the names of transformers'
     TrainingArguments and TRL, and none of the launcher's."""
@@ -260,8 +260,8 @@ def launch_arguments(
 
 
 def launch_code(problem: Problem, layout: Layout) -> list[str]:
-    """What the training script must do in its own code for the switches of a layout, a sentence
-    each."""
+    """Returns a sentence for each switch of a layout that the training script must see to in its
+    own code."""
     found = (setting.in_code for _, setting in _settings_of(problem, layout))
     return [sentence for sentence in found if sentence]
 

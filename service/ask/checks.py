@@ -223,8 +223,9 @@ def _explain(
 
 
 def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAnswer]:
-    """What the framework stops at. Where any number of settings is not known, such as those of a
-    file that was not sent, only a name that it does not have is sure to be refused."""
+    """Returns the settings at which the framework stops. Where any number of settings is not known,
+    such as those of a file that was not sent, only a name that it does not have is sure to be
+    refused."""
     is_open = any(one.is_open for one in asked.reservations)
     broken = [] if is_open else [_broken_rule(asked, one) for one in check.broken_rules]
     stops = [stop for stop in asked.stops if stop.is_of_name or not is_open]
@@ -232,8 +233,8 @@ def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAns
 
 
 def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer | None:
-    """What to change first: names that the framework does not have, before all else; and nothing of
-    a job that was not understood."""
+    """Returns the change to make first. Names that the framework does not have come before all
+    else, and for a job that was not understood there is none."""
     if asked.changes is not None and any(stop.is_of_name for stop in asked.stops):
         return _spelling(asked, asked.changes)
     if asked.reservations or check.first_change is None:

@@ -122,8 +122,8 @@ def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]
 
 
 def offloaded_states(training: Row) -> list[str]:
-    """What a row says is on the host, in the words of Stack.offload; an optimizer may go by its
-    name."""
+    """Returns the states that a row says are on the host, in the words of Stack.offload. An
+    optimizer may go by its name."""
     text = (training.get("offload") or "").lower().replace("adamw", "optimizer")
     return [name for name in ("activations", "optimizer") if name in text]
 

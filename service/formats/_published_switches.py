@@ -28,7 +28,7 @@ _BEST_KERNELS = {"flash-3": "flash3", "flash-4": "flash4"}
 """Words that name the best kernel of a chip, for stacks that take another unless told otherwise."""
 _LOADED_BY_TRANSFORMERS = ("deepspeed", "fsdp")
 _GRAPHS = {"none": "none", "partial": "partial", "full": "full", "on": "full"}
-"""How much of a step is captured, by the extent that is stated."""
+"""The part of a step that is captured, by the extent that is stated."""
 
 
 def _flag(field: str) -> Callable[[Any], Changes]:
@@ -37,7 +37,8 @@ def _flag(field: str) -> Callable[[Any], Changes]:
 
 
 def _graphs(value: Any) -> Changes:
-    """How much of a step is captured. A run that was captured whole had experts of a fixed size."""
+    """Returns the part of a step that is captured. A run that was captured whole had experts of a
+    fixed size."""
     extent = _GRAPHS[value]
     return {"moe_graphs": extent, "static_experts": extent == "full"}
 

@@ -178,7 +178,7 @@ def rotary_share(config: Mapping[str, object]) -> float | None:
 
 
 def rope_scaling(config: Mapping[str, object]) -> RopeScaling | None:
-    """How rotary positions are stretched, where a config says it for all layers."""
+    """The stretching of rotary positions, where a config says it for all layers."""
     values = _text_tower(config).values
     for key in ("rope_parameters", "rope_scaling"):
         found = values.get(key)

@@ -1,4 +1,4 @@
-"""How rotary positions are stretched beyond the length that a model was first trained at."""
+"""Rotary positions, stretched beyond the length that a model was first trained at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line prints: short lines for people, JSON for programs."""
+"""The output of the command line: short lines for people, JSON for programs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[Answer]):
-    """What a method asks, with the type of its answer.
+    """A request that a method makes, with the type of its answer.
 
     Every route may be asked again: those that create something take an idempotency key, with which
     the service answers a second time what it answered the first, and the others create nothing.

@@ -14,16 +14,16 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How a client asks."""
+    """The address, the key and the patience of a client."""
 
     url: str = DEFAULT_URL
     key: str | None = None
     timeout_s: float = _TIMEOUT_S
-    """How long one call may take in all, with its retries. Searches take up to 20 s unless a
+    """The time that one call may take in all, with its retries. Searches take up to 20 s unless a
     request says otherwise, and may wait for others as long."""
     retries: int = 4
-    """How often a call is made again. With pauses of a second and more between them, four outlast
-    a service that is started again."""
+    """The number of times that a call is made again. With pauses of a second and more between
+    them, four outlast a service that is started again."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:

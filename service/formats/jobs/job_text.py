@@ -12,7 +12,7 @@ from service.formats.shell.headers import Header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobText:
-    """What a job starts, with which variables, and what it asks for."""
+    """The command of a job, its variables, and the machines that it asks for."""
 
     text: str
     """A command of the shell, a script, or arguments alone."""

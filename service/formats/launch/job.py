@@ -33,7 +33,7 @@ class ModelDetails:
     has_positions: bool = True
     """Whether attention has any, rotary unless they are learned."""
     rope_scaling: RopeScaling | None = None
-    """How rotary positions are stretched beyond the length that the model was first trained at."""
+    """The stretching of rotary positions beyond the length that the model was first trained at."""
     norm_epsilon: float | None = None
     """The number that norms add to the variance."""
     context_length: int | None = None

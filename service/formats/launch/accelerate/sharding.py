@@ -1,4 +1,4 @@
-"""How FSDP, plain data parallelism and Megatron lay a job out by accelerate 1.15.0 (utils/
+"""Layouts of FSDP, plain data parallelism and Megatron by accelerate 1.15.0 (utils/
 dataclasses.py, parallelism_config.py)."""
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from service.formats.settings.stop import Stopped, Stops
 from service.formats.shell.faults import PATH
 
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
-"""Of FSDP1, in the order of their numbers from 1 (utils/constants.py, FSDP_SHARDING_STRATEGY)."""
+"""The strategies of FSDP1, in the order of their numbers from 1 (utils/constants.py,
+FSDP_SHARDING_STRATEGY)."""
 _KEEPING = ("shard_grad_op", "hybrid_shard_zero2")
 """Of these, those that keep parameters gathered from one micro-batch to the next."""
 _MESH = "parallelism_config.parallelism_config_"

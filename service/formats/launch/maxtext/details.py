@@ -1,4 +1,4 @@
-"""What MaxText is told of a model that changes neither time nor memory: norms and positions."""
+"""Settings of MaxText for what changes neither time nor memory of a model: norms, positions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _stretched(details: ModelDetails) -> dict[str, Any]:
 
 
 def detail_notes(details: ModelDetails) -> Iterator[str]:
-    """What is not known of the model, or cannot be said."""
+    """Notes on details that are not known of the model, or that no setting says."""
     left = [
         setting
         for setting, value in {
