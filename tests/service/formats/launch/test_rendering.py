@@ -177,11 +177,11 @@ def test_the_data_set_may_be_several_words(tmp_path: Path) -> None:
 
 
 @NAMES
-def test_the_script_stops_where_something_is_to_be_filled_in(name: str) -> None:
+def test_the_script_stops_where_something_is_to_be_filled_in(name: str, tmp_path: Path) -> None:
     script = as_shell(configuration(name))
     for variable in _wanted_variables(script)[:1]:
         stopped = subprocess.run(
-            ["bash"], input=script, text=True, capture_output=True, check=False
+            ["bash"], input=script, text=True, capture_output=True, check=False, cwd=tmp_path
         )
         assert stopped.returncode != 0
         assert variable in stopped.stderr
