@@ -3,6 +3,7 @@ it reads the one of the database."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import cache
@@ -43,7 +44,7 @@ class DaskWorkers:
 
     def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
         executor = self._connected().get_executor(pure=False)
-        future = executor.submit(_answer_on_worker, store.tenant, store.sees_all, question)
+        future = executor.submit(_importing_task(), store.tenant, store.sees_all, question)
         return _translated(future)
 
     def close(self) -> None:
@@ -91,6 +92,21 @@ def _translated(asked: Future[ItemAnswer]) -> Future[ItemAnswer]:
 
     asked.add_done_callback(settle)
     return answered
+
+
+def _importing_task() -> Callable[[str | None, bool, dict[str, Any]], ItemAnswer]:
+    """Returns a function that Dask sends as its code, since no import would find it.
+
+    A worker imports what is sent by name as it reads the message, and closes its connection where
+    that fails. Inside the function a failed import is the error of the task, which tells us why.
+    """
+
+    def task(tenant: str | None, sees_all: bool, question: dict[str, Any]) -> ItemAnswer:
+        from service.sweeps.dask_workers import _answer_on_worker
+
+        return _answer_on_worker(tenant, sees_all, question)
+
+    return task
 
 
 def _answer_on_worker(tenant: str | None, sees_all: bool, question: dict[str, Any]) -> ItemAnswer:
