@@ -15,6 +15,7 @@ from models.errors import Infeasible
 from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, host_memory_note
+from models.prediction.term_words import MEMORY_WORDS, TIME_WORDS
 from models.search.enumeration import search
 from models.search.infeasibility import blame, in_the_way
 from models.search.result import Goal, ShouldContinue, run_to_completion
@@ -158,7 +159,7 @@ def _time_reason(first: Prediction, second: Prediction, time: dict[str, float]) 
     ratio = first.step_time_s / second.step_time_s - 1
     slower = "slower" if ratio > 0 else "faster"
     named = [
-        f"{name} {seconds:+.3g} s"
+        f"{TIME_WORDS[name]} {seconds:+.3g} s"
         for seconds, name in _largest_first(time)
         if abs(seconds) > _WORTH_NAMING * second.step_time_s
     ]
@@ -172,7 +173,7 @@ def _memory_reason(first: Prediction, second: Prediction, memory_gib: dict[str, 
     difference_gib = first.needed_gib - second.needed_gib
     more = "more" if difference_gib > 0 else "less"
     named = [
-        f"{name} {gib:+.1f}"
+        f"{MEMORY_WORDS[name]} {gib:+.1f} GiB"
         for gib, name in _largest_first(memory_gib)
         if abs(gib) >= _WORTH_NAMING_GIB
     ]

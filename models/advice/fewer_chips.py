@@ -17,6 +17,7 @@ from itertools import islice
 
 import numpy as np
 
+from models.advice.reason import Reason
 from models.columns import Array
 from models.errors import Infeasible, Invalid, TooLarge
 from models.layouts.factors import divisors
@@ -57,14 +58,24 @@ class FewerChips:
     rule: str | None = None
     all_chips_s: float | None = None
 
+    @property
+    def reason(self) -> Reason:
+        """The message, with its figures."""
+        figures = {
+            "num_chips": self.num_chips,
+            "rule": self.rule,
+            "all_chips_s": self.all_chips_s,
+        }
+        return Reason("fewer_chips", self.message, figures)
+
     @classmethod
     def that_are_faster(
         cls, num_chips: int, of_chips: int, step_time_s: float, all_chips_s: float
     ) -> FewerChips:
         message = (
-            f"{of_chips - num_chips} of the {of_chips} chips are left out: on {num_chips} a step"
-            f" takes {step_time_s:.4g} s, with all of them {all_chips_s:.4g} s;"
-            " constraints.use_all_chips = true asks for all"
+            f"{of_chips - num_chips} of the {of_chips} chips are left out, since a step takes"
+            f" {step_time_s:.4g} s on {num_chips} and {all_chips_s:.4g} s on all of them."
+            " constraints.use_all_chips = true asks for all."
         )
         return cls(message=message, num_chips=num_chips, all_chips_s=all_chips_s)
 
@@ -140,9 +151,9 @@ def _search_fewer(
         raise failure or conflict or Infeasible(rule, message)
     answer = best.answer_to(goal, should_continue)
     used = best.space.problem.cluster.num_chips
-    text = f"{none_uses_all(problem, message)}; the answer uses {used}"
+    text = f"{none_uses_all(problem, message)}; the answer uses {used}."
     if not tried_all:
-        text += ", and time ran out before every other number that promises as much was tried"
+        text += " Time ran out before every other number that promises as much was tried."
         answer = answer.inexact(problem.step_time_at_peak_s)
     return best.space, answer, FewerChips(rule=rule, message=text, num_chips=used)
 

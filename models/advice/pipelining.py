@@ -10,15 +10,17 @@ from typing import Literal
 
 from models.advice.candidate import Candidate
 from models.advice.divisibility import Lift
+from models.advice.reason import Reason
 from models.cost.layout_parts import LayoutParts
 from models.cost.predictions import Predictions
+from models.prediction.term_words import TIME_WORDS, in_words
 from models.spec.flops import model_flops
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Z80, Coefficients
 
+_MOST_TERMS = 3  # that a sentence names: more are not read
 _WORTH_NAMING = 0.1  # of the largest term
-_LEAST_REST = 0.005  # of the largest term
 _WORTH_SAYING = 0.02  # of a step
 _LEAST_SPREAD = 1e-9
 
@@ -27,12 +29,12 @@ Need = Literal["yes", "no", "undecided", "unknown"]
 or where only the divisibility of chips and batch asks for one; and "unknown" where the search was
 stopped, or a side is missing and the constraints may be why."""
 
-_WORDS: dict[Need, str] = {
-    "yes": "needed",
-    "no": "not needed",
-    "undecided": "undecided",
-    "unknown": "not known",
+_OPENINGS: dict[Need, str] = {
+    "yes": "A pipeline is needed",
+    "no": "No pipeline is needed",
+    "unknown": "Whether a pipeline is needed is not known",
 }
+"""Openings of verdicts, but for "undecided", which has a probability to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +200,7 @@ def judge_pipelining(
             needed = "yes" if without is None else "no"
             probability = float(without is None)
         side = "without" if without is None else "with"
-        verdict = f"{_WORDS[needed]}: of layouts {side} a pipeline {why}"
+        verdict = f"{_OPENINGS[needed]}, since of layouts {side} one {why}."
     else:
         with_time = with_pp.prediction.time
         split = {
@@ -208,15 +210,11 @@ def judge_pipelining(
         interval = gap_interval(gap, gap_spread)
         needed = need_by_gap(gap, gap_spread, tolerance) if exact else "unknown"
         probability = probability_above(gap, gap_spread, tolerance) if exact else None
-        so_far = ":" if exact else ", for the search was stopped; so far"
-        odds = ""
-        if needed == "undecided" and probability is not None:
-            odds = f", needed with a probability of {probability:.0%}"
-        worth = _worth_of_pipeline(gap, interval, tolerance, split)
-        verdict = f"{_WORDS[needed]}{odds}{so_far} {worth}"
+        opening = _opening(needed, probability)
+        verdict = f"{opening} {_worth_of_pipeline(gap, interval, tolerance, split)}"
     schedules, ruled_out = forbidden
     if ruled_out:
-        verdict = f"{verdict}; {ruled_out}"
+        verdict = f"{verdict} A recipe limits schedules: {ruled_out}."
     return Pipelining(
         without=without,
         with_pp=with_pp,
@@ -237,15 +235,27 @@ def undecided_by_divisibility(found: Pipelining, lifted_by: tuple[Lift, ...]) ->
     if not lifted_by:
         return found
     values = " or ".join(f"{lift.field} = {lift.value}" for lift in lifted_by)
-    worth = found.verdict.removeprefix(f"{_WORDS['yes']}: ")
     verdict = (
-        f"{_WORDS['undecided']}: only divisibility asks for a pipeline: with {values} none is"
-        f" needed; as it is: {worth}"
+        "Only divisibility asks for a pipeline here: the chips and the batch share too few factors."
+        f" With {values} none is needed. As asked: {found.verdict}"
     )
     return replace(found, needed="undecided", verdict=verdict, lifted_by=lifted_by)
 
 
-def exposed_traffic_reasons(found: Pipelining) -> list[str]:
+def pipelining_reasons(found: Pipelining) -> list[Reason]:
+    """Return the verdict as a reason, and what the roofline adds to it."""
+    figures = {
+        "needed": found.needed,
+        "probability": found.needed_probability,
+        "gap": found.gap,
+        "gap_low": found.gap_low,
+        "gap_high": found.gap_high,
+        **found.split,
+    }
+    return [Reason("pipelining", found.verdict, figures), *_exposed_traffic_reasons(found)]
+
+
+def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
     """Return what the roofline says where data-parallel traffic stays exposed without a pipeline:
     that it cannot hide, or why it does not although it could. A roofline compares whole steps, and
     not all of a step is there to hide behind."""
@@ -256,26 +266,40 @@ def exposed_traffic_reasons(found: Pipelining) -> list[str]:
     exposed_s = best.time["data_s"]
     if exposed_s < _WORTH_SAYING * best.step_time_s:
         return []
-    reason = (
-        f"roofline without a pipeline: {roofline.tokens:,.0f} tokens a device,"
-        f" {roofline.tokens_needed:,.0f} needed for data-parallel traffic to hide beside a whole"
-        f" step; {exposed_s:.3g} s is lost to it"
+    sentence = (
+        f"Without a pipeline, {exposed_s:.3g} s of a step wait for data-parallel traffic. To hide"
+        f" all of it takes the compute of {roofline.tokens_needed:,.0f} tokens a device; there are"
+        f" {roofline.tokens:,.0f}"
     )
+    figures = {
+        "exposed_s": exposed_s,
+        "tokens": roofline.tokens,
+        "tokens_needed": roofline.tokens_needed,
+    }
     if roofline.tokens < roofline.tokens_needed:
-        return [reason]
+        return [Reason("data_traffic", f"{sentence}.", figures)]
     zero_stage = best.layout.zero_stage
     micro_batches = best.num_micro_batches
     if zero_stage < 2 and micro_batches > 1:
         why = (
-            f"ZeRO {zero_stage} moves it once a step, beside the first forward and the last"
-            f" backward of {micro_batches} micro-batches"
+            f"ZeRO {zero_stage} sends it once a step, beside the first forward and the last"
+            f" backward of {micro_batches} micro-batches only"
         )
     else:
         why = (
-            "a layer's compute hides no more than a share of its own time, and what it hides slows"
-            " it down"
+            "traffic runs beside only a part of a layer's compute, and slows down the kernels that"
+            " it runs beside"
         )
-    return [f"{reason} all the same: {why}"]
+    return [Reason("data_traffic", f"{sentence}, but {why}.", figures)]
+
+
+def _opening(needed: Need, probability: float | None) -> str:
+    if needed != "undecided" or probability is None:
+        stopped = ", since the search was stopped" if needed == "unknown" else ""
+        return f"{_OPENINGS[needed]}{stopped}."
+    if probability < 0.5:
+        return f"A pipeline probably does not pay here ({1 - probability:.0%})."
+    return f"A pipeline probably pays here ({probability:.0%})."
 
 
 def _worth_of_pipeline(
@@ -285,37 +309,33 @@ def _worth_of_pipeline(
     split: dict[str, float],
 ) -> str:
     low, high = interval
-    known = f"({low:.1%} to {high:.1%})"
     if gap <= 0:
-        return (
-            f"the best layout without a pipeline is {-gap:.1%} faster than the best with one: a"
-            f" pipeline is worth {gap:.1%} {known}"
-        )
-    side = "above" if is_above(gap, tolerance) else "within"
-    return (
-        f"worth {gap:.1%} {known}, {side} the tolerance of {100 * tolerance:g}%: without a pipeline"
-        f" a step takes {_format_seconds(sum(split.values()))}: {_largest_terms(split)}"
-    )
+        interval_words = f"80% sure: {_share(-high)} to {_share(-low)}"
+        faster = f"{_share(-gap)} faster than the best with one ({interval_words})"
+        return f"The best layout without one is {faster}."
+    seconds = sum(split.values())
+    shares = f"{_share(gap)}; 80% sure: {_share(low)} to {_share(high)}"
+    sentence = f"Without one a step takes {seconds:.3g} s longer ({shares})"
+    terms = _largest_terms(split)
+    if terms:
+        sentence += f", mostly for {terms}"
+    if not is_above(gap, tolerance):
+        sentence += f". The tolerance is {100 * tolerance:g}%"
+    return f"{sentence}."
+
+
+def _share(value: float) -> str:
+    """Return a share in percent, with a digit behind the point where it is small."""
+    digits = 1 if abs(value) < 0.1 else 0
+    return f"{round(value, digits + 2) + 0.0:.{digits}%}"  # adding 0.0 makes -0.0 positive
 
 
 def _largest_terms(split: dict[str, float]) -> str:
-    """Return, in words, the terms that make up a difference, the highest first, and the sum of the
-    small ones."""
-    largest_s = max(map(abs, split.values()))
-    named = {
-        term: seconds
-        for term, seconds in split.items()
-        if abs(seconds) >= _WORTH_NAMING * largest_s
-    }
-    terms = [
-        f"{term} {_format_seconds(named[term])}"
-        for term in sorted(named, key=lambda term: -named[term])
+    """Return, in words, the terms that grow most without a pipeline, the highest first."""
+    highest_first = sorted(split, key=lambda term: -split[term])
+    named = [
+        f"{TIME_WORDS[term]} ({split[term]:+.2g} s)"
+        for term in highest_first[:_MOST_TERMS]
+        if split[term] > 0 and split[term] >= _WORTH_NAMING * split[highest_first[0]]
     ]
-    rest_s = sum(split.values()) - sum(named.values())
-    if abs(rest_s) > _LEAST_REST * largest_s:
-        terms.append(f"the rest {_format_seconds(rest_s)}")
-    return ", ".join(terms)
-
-
-def _format_seconds(seconds: float) -> str:
-    return f"{seconds:+.3g} s"
+    return in_words(named)

@@ -4,7 +4,7 @@ is worth, and why."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,10 +20,11 @@ from models.advice.more_chips import add_enough_chips
 from models.advice.pipelining import (
     Pipelining,
     data_parallel_roofline,
-    exposed_traffic_reasons,
     judge_pipelining,
+    pipelining_reasons,
     undecided_by_divisibility,
 )
+from models.advice.reason import Figure, Reason
 from models.advice.safe_fit import (
     fastest_bolder_layout,
     offload_knobs,
@@ -37,6 +38,7 @@ from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
 from models.prediction.coverage import DECISIVE_SHARE
 from models.prediction.prediction import Prediction, host_memory_note, log_ratio_spread
+from models.prediction.term_words import TIME_WORDS, in_words
 from models.search.infeasibility import forbidden_schedules, why_none
 from models.search.pareto import pareto_front, steps_of
 from models.search.result import Answer, Certificate, Goal, ShouldContinue, run_to_completion
@@ -45,14 +47,11 @@ from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-FASTEST = "fastest: "
-RECOMMENDED = "recommended: "
-RECOMMENDED_IS_FASTEST = f"{RECOMMENDED}the same"
-MEMORY = "memory: "
-"""How the reasons begin that every recommendation has."""
 _MAX_NEAR_FASTEST = 20_000  # layouts whose free memory is predicted for the front
+_UNDECIDED_TOLERANCES = 2  # that doing without a pipeline may cost where its worth is undecided
 _MUCH_FOR_SURETY = 0.1  # of a step: what surety costs is told where it is more
-_LEAST_EXPOSED_SHARE = 0.005  # of a step: smaller terms are not named
+_LEAST_NAMED_SHARE = 0.02  # of a step: a sentence does not name smaller terms
+_LEAST_SHOWN = 0.0005  # of a step: less would be shown as 0.0%
 _KNOB_OF_TERM = {
     "tensor_s": "tp",
     "context_s": "cp",
@@ -69,6 +68,8 @@ class Recommendation:
     `problem` is the one that is answered: the question's, or with fewer chips where no layout uses
     all or fewer are faster, as `fewer_chips` says. `fastest` is the fastest layout that is as sure
     to fit as the constraints ask, `simplest` the simplest of those within the tolerance of it.
+    `recommended` is the layout to launch: the simplest, or the fastest without a pipeline where the
+    worth of one is undecided and doing without costs at most twice the tolerance.
     `bolder` is faster by at least LEAST_BOLDER_GAIN and less sure: the fastest that fits by the
     median of its memory. `ranked` are the fastest meshes within the tolerance, each with its best
     policy.
@@ -81,29 +82,25 @@ class Recommendation:
     """
 
     problem: Problem
+    recommended: Candidate
     fastest: Candidate
     simplest: Candidate
     bolder: Candidate | None
     ranked: tuple[Candidate, ...]
     front: tuple[Candidate, ...]
     certificate: Certificate
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     chips_used: int
     fewer_chips: FewerChips | None
     tried_fewer: bool
     pipelining: Pipelining
 
     @property
-    def recommended(self) -> Candidate:
-        """The layout to launch: the simplest within the tolerance of the fastest."""
-        return self.simplest
-
-    @property
     def layouts(self) -> tuple[Candidate, ...]:
         """Every layout that is named, once: the recommended one first, the others by step time and
         then by complexity."""
         sides = (self.pipelining.without, self.pipelining.with_pp)
-        named = (self.fastest, *self.ranked, *self.front, self.bolder, *sides)
+        named = (self.fastest, self.simplest, *self.ranked, *self.front, self.bolder, *sides)
         others = {one.prediction.layout: one for one in named if one is not None}
         others.pop(self.recommended.prediction.layout, None)
         by_time = sorted(
@@ -118,7 +115,7 @@ class Recommendation:
             self.chips_used, num_chips, self.fastest.prediction.step_time_s, all_chips_s
         )
         reasons = self.reasons[1:] if self.fewer_chips else self.reasons
-        return replace(self, fewer_chips=fewer_chips, reasons=(fewer_chips.message, *reasons))
+        return replace(self, fewer_chips=fewer_chips, reasons=(fewer_chips.reason, *reasons))
 
     @property
     def simplest_gap(self) -> float:
@@ -227,20 +224,33 @@ def _explain(
     problem = solved.space.problem
     shortlist = _shortlist(answer, profile, tolerance, should_continue)
     pipelining = _pipelining(solved, shortlist, profile, tolerance, should_continue)
+    recommended = _recommended(shortlist, pipelining, tolerance)
     return Recommendation(
         problem=problem,
+        recommended=recommended,
         fastest=shortlist.fastest,
         simplest=shortlist.simplest,
         bolder=shortlist.bolder,
         ranked=tuple(shortlist.candidates[row] for row in answer.ranked),
         front=tuple(shortlist.candidates[row] for row in shortlist.front),
         certificate=answer.certificate,
-        reasons=tuple(_reasons(solved, shortlist, tolerance, pipelining)),
+        reasons=tuple(_reasons(solved, shortlist, recommended, tolerance, pipelining)),
         chips_used=problem.cluster.num_chips,
         fewer_chips=solved.fewer_chips,
         tried_fewer=solved.tried_fewer,
         pipelining=pipelining,
     )
+
+
+def _recommended(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float) -> Candidate:
+    """Return the layout to launch. Where it is undecided whether a pipeline pays, doing without one
+    may cost twice the tolerance: what it costs is as likely less."""
+    simplest = shortlist.simplest
+    without = pipelining.without
+    if pipelining.needed != "undecided" or without is None or simplest.prediction.layout.pp == 1:
+        return simplest
+    is_near = _slower_by(shortlist.fastest, without) <= _UNDECIDED_TOLERANCES * tolerance
+    return without if is_near else simplest
 
 
 # -- which layouts are shown
@@ -369,75 +379,103 @@ def _gap_spread(answer: Answer, profile: Profile) -> float | None:
 
 
 def _reasons(
-    solved: _Solved, shortlist: _Shortlist, tolerance: float, pipelining: Pipelining
-) -> list[str]:
+    solved: _Solved,
+    shortlist: _Shortlist,
+    recommended: Candidate,
+    tolerance: float,
+    pipelining: Pipelining,
+) -> Iterator[Reason]:
     certificate = solved.answer.certificate
     fastest = shortlist.fastest
-    recommended = shortlist.simplest.prediction
-    reasons = [solved.fewer_chips.message] if solved.fewer_chips else []
-    reasons.append(_step_time_reason(fastest.prediction))
-    reasons.append(_simplest_reason(fastest, shortlist.simplest, tolerance))
-    reasons += _interleaving_reasons(recommended)
-    reasons.append(f"pipelining: {pipelining.verdict}")
-    reasons += exposed_traffic_reasons(pipelining)
-    reasons.append(_memory_reason(recommended, fastest.prediction))
-    reasons += _unsafe_fit_reasons(recommended)
-    reasons += _cost_of_surety_reasons(shortlist)
-    reasons += _unsupported_reasons(recommended)
+    prediction = recommended.prediction
+    if solved.fewer_chips:
+        yield solved.fewer_chips.reason
+    yield _step_time_reason(fastest.prediction)
+    yield _recommended_reason(fastest, recommended, tolerance, recommended is pipelining.without)
+    yield from _interleaving_reasons(prediction)
+    yield from pipelining_reasons(pipelining)
+    yield _memory_reason(prediction, fastest.prediction)
+    yield from _unsafe_fit_reasons(prediction)
+    yield from _bolder_reasons(shortlist)
+    yield from _unsupported_reasons(prediction)
     if not solved.tried_fewer:
-        reasons.append(
-            "time ran out before it was known whether the job is faster on fewer of the chips"
+        yield Reason(
+            "stopped",
+            "Time ran out before it was known whether fewer of the chips are faster: a longer"
+            " time_limit_s finds out.",
         )
     if not certificate.exact:
-        none_faster = f"on these chips none is faster by more than {certificate.gap:.1%}"
-        reasons.append(f"the search was stopped: this is the best so far, and {none_faster}")
-    return reasons
+        yield Reason(
+            "stopped",
+            "The search was stopped: this is the best layout so far. On these chips no layout is"
+            f" faster by more than {certificate.gap:.1%}.",
+            {"gap": certificate.gap},
+        )
 
 
-def _step_time_reason(best: Prediction) -> str:
-    compute = best.time["compute_s"] / best.step_time_s
-    exposed = sorted(
-        (
-            (seconds, name)
-            for name, seconds in best.time.items()
-            if name != "compute_s" and seconds > _LEAST_EXPOSED_SHARE * best.step_time_s
-        ),
-        reverse=True,
-    )
-    rest = ", ".join(f"{name} {seconds / best.step_time_s:.1%}" for seconds, name in exposed)
-    step = (
-        f"{best.step_time_s:.3g} s a step ({best.step_time_low_s:.3g} to"
-        f" {best.step_time_high_s:.3g})"
-    )
-    return (
-        f"{FASTEST}{best.layout.summary()}: {step}; compute is {compute:.0%} of it; the rest:"
-        f" {rest or 'little'}"
-    )
-
-
-def _interleaving_reasons(recommended: Prediction) -> list[str]:
-    """Say so where the group of an interleaved schedule is not pp, which frameworks assume."""
-    if recommended.micro_batch_group in (None, recommended.layout.pp):
-        return []
-    return [
-        f"the {recommended.num_micro_batches} micro-batches of the recommended layout pass each"
-        f" chunk in groups of {recommended.micro_batch_group}, not of pp: a size to be set"
-        " (microbatch_group_size_per_vp_stage of Megatron-Core)"
+def _step_time_reason(best: Prediction) -> Reason:
+    shares = {name: seconds / best.step_time_s for name, seconds in best.time.items()}
+    largest_first = sorted(shares, key=lambda name: -shares[name])
+    named = [
+        f"{shares[name]:.0%} {TIME_WORDS[name]}"
+        for name in largest_first
+        if name != "compute_s" and shares[name] >= _LEAST_NAMED_SHARE
     ]
-
-
-def _simplest_reason(fastest: Candidate, simplest: Candidate, tolerance: float) -> str:
-    layout = simplest.prediction.layout
-    if layout == fastest.prediction.layout:
-        return f"{RECOMMENDED_IS_FASTEST}, which is the simplest of those within {tolerance:.0%}"
-    reason = (
-        f"{RECOMMENDED}the simplest within {tolerance:.0%}: {layout.summary()},"
-        f" {_slower_by(fastest, simplest):.2%} slower"
+    rest = f", {in_words(named)}" if named else ""
+    sentence = (
+        f"The fastest layout is {best.layout.summary()}: a step takes {best.step_time_s:.3g} s (80%"
+        f" sure: {best.step_time_low_s:.3g} to {best.step_time_high_s:.3g} s), of which"
+        f" {shares['compute_s']:.0%} is compute{rest}."
     )
-    dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
+    figures = {
+        "step_time_s": best.step_time_s,
+        "step_time_low_s": best.step_time_low_s,
+        "step_time_high_s": best.step_time_high_s,
+        **best.time,
+    }
+    return Reason("fastest", sentence, figures)
+
+
+def _interleaving_reasons(recommended: Prediction) -> Iterator[Reason]:
+    """Say so where the group of an interleaved schedule is not pp, which frameworks assume."""
+    group = recommended.micro_batch_group
+    if group in (None, recommended.layout.pp):
+        return
+    yield Reason(
+        "micro_batch_group",
+        f"The recommended layout passes its {recommended.num_micro_batches} micro-batches through"
+        f" each chunk in groups of {group}, while frameworks assume groups of pp ="
+        f" {recommended.layout.pp}: set microbatch_group_size_per_vp_stage (Megatron-Core) to"
+        f" {group}.",
+        {"micro_batch_group": group, "num_micro_batches": recommended.num_micro_batches},
+    )
+
+
+def _recommended_reason(
+    fastest: Candidate, recommended: Candidate, tolerance: float, avoids_pipeline: bool
+) -> Reason:
+    layout = recommended.prediction.layout
+    slower_by = _slower_by(fastest, recommended)
+    figures: dict[str, Figure] = {"tolerance": tolerance, "slower_by": slower_by}
+    if layout == fastest.prediction.layout:
+        sentence = f"It is recommended, since none within {tolerance:.0%} of it is simpler."
+        return Reason("recommended", sentence, figures)
+    slower = f"{slower_by:.1%} slower" if slower_by >= _LEAST_SHOWN else "as fast"
+    if slower_by > tolerance and avoids_pipeline:
+        sentence = (
+            f"Recommended is the fastest layout without a pipeline, {layout.summary()}: it is"
+            f" {slower}. Whether a pipeline pays is undecided, so that doing without may cost twice"
+            f" the tolerance of {tolerance:.0%}."
+        )
+        return Reason("recommended", sentence, figures)
+    sentence = (
+        f"Recommended is the simplest within {tolerance:.0%} of it, {layout.summary()}: it is"
+        f" {slower}"
+    )
+    dropped = sorted(fastest.complexity_terms.keys() - recommended.complexity_terms.keys())
     if dropped:
-        reason += f", without {', '.join(TERM_WORDS[name] for name in dropped)}"
-    return reason
+        sentence += f", and does without {in_words([TERM_WORDS[name] for name in dropped])}"
+    return Reason("recommended", f"{sentence}.", figures)
 
 
 def _slower_by(fastest: Candidate, other: Candidate) -> float:
@@ -445,60 +483,81 @@ def _slower_by(fastest: Candidate, other: Candidate) -> float:
     return other.prediction.step_time_s / fastest.prediction.step_time_s - 1
 
 
-def _memory_reason(recommended: Prediction, fastest: Prediction) -> str:
-    reason = (
-        f"{MEMORY}the recommended layout needs {recommended.needed_gib:.1f}"
-        f" ({recommended.needed_low_gib:.1f} to {recommended.needed_high_gib:.1f}) of"
-        f" {recommended.usable_gib:.1f} GiB on stage {recommended.memory_stage}"
-        f"{host_memory_note(recommended)}: it fits with a probability of"
-        f" {percent(recommended.fit_probability)}"
+def _memory_reason(recommended: Prediction, fastest: Prediction) -> Reason:
+    sentence = (
+        f"The recommended layout needs {recommended.needed_gib:.1f} GiB of memory (80% sure:"
+        f" {recommended.needed_low_gib:.1f} to {recommended.needed_high_gib:.1f}) of the"
+        f" {recommended.usable_gib:.1f} GiB that a device has{host_memory_note(recommended)}: it"
+        f" fits with a probability of {percent(recommended.fit_probability)}"
     )
-    if fastest.layout == recommended.layout:
-        return reason
-    return (
-        f"{reason}; the fastest needs {fastest.needed_gib:.1f} GiB and fits with"
-        f" {percent(fastest.fit_probability)}"
-    )
+    figures: dict[str, Figure] = {
+        "needed_gib": recommended.needed_gib,
+        "needed_low_gib": recommended.needed_low_gib,
+        "needed_high_gib": recommended.needed_high_gib,
+        "usable_gib": recommended.usable_gib,
+        "fit_probability": recommended.fit_probability,
+        "stage": recommended.memory_stage,
+    }
+    if fastest.layout != recommended.layout:
+        figures["fastest_needed_gib"] = fastest.needed_gib
+        figures["fastest_fit_probability"] = fastest.fit_probability
+        sentence += (
+            f". The fastest needs {fastest.needed_gib:.1f} GiB and fits with"
+            f" {percent(fastest.fit_probability)}"
+        )
+    return Reason("memory", f"{sentence}.", figures)
 
 
-def _unsafe_fit_reasons(recommended: Prediction) -> list[str]:
+def _unsafe_fit_reasons(recommended: Prediction) -> Iterator[Reason]:
     """Say what to ask for where the recommended layout may not fit, as the request allowed."""
     if recommended.fit_probability >= SAFE_FIT_PROBABILITY:
-        return []
+        return
     if recommended.needed_high_gib <= recommended.usable_gib:  # so the host may be too small
         knobs = " and ".join(f"constraints.{knob} = false" for knob in offload_knobs(recommended))
-        return [
-            f"hosts may be too small for what the recommended layout offloads: {knobs} asks for the"
-            " fastest layout without"
-        ]
-    return [
-        "the recommended layout may not fit: constraints.min_fit_probability ="
-        f" {SAFE_FIT_PROBABILITY:g}, the default, asks for layouts that are surer to"
-    ]
+        yield Reason(
+            "fit",
+            f"Hosts may be too small for what the recommended layout offloads: {knobs} asks for the"
+            " fastest layout without offload.",
+        )
+        return
+    yield Reason(
+        "fit",
+        "The recommended layout may not fit: constraints.min_fit_probability ="
+        f" {SAFE_FIT_PROBABILITY:g}, the default, asks for layouts that fit more surely.",
+    )
 
 
-def _cost_of_surety_reasons(shortlist: _Shortlist) -> list[str]:
-    """Say what it costs that the fastest is as sure to fit as was asked, where that is much; or
-    that there was no time to find out."""
+def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
+    """Say how much faster a layout is that is less sure to fit, where that is much; or that there
+    was no time to find out."""
     if shortlist.bolder is None:
-        if shortlist.bolder_is_known:
-            return []
-        return [
-            "time ran out before it was known what a layout that is less sure to fit would gain"
-        ]
+        if not shortlist.bolder_is_known:
+            yield Reason(
+                "stopped",
+                "Time ran out before it was known whether a layout that is less sure to fit would"
+                " be faster: a longer time_limit_s finds out.",
+            )
+        return
     best = shortlist.fastest.prediction
     bolder = shortlist.bolder.prediction
     gain = _slower_by(shortlist.bolder, shortlist.fastest)
     if gain <= _MUCH_FOR_SURETY:
-        return []
-    return [
-        f"surety costs {gain:.0%}: the fastest takes {best.step_time_s:.3g} s a step and fits with"
-        f" a probability of {percent(best.fit_probability)}; {bolder.layout.summary()} would take"
-        f" {bolder.step_time_s:.3g} s and fit with {percent(bolder.fit_probability)} (bolder)"
-    ]
+        return
+    yield Reason(
+        "bolder",
+        f"A bolder layout, {bolder.layout.summary()}, would take {bolder.step_time_s:.3g} s a step,"
+        f" where the fastest that fits surely takes {best.step_time_s:.3g} s ({gain:.0%} more). But"
+        f" it fits with a probability of {percent(bolder.fit_probability)} only, not"
+        f" {percent(best.fit_probability)}.",
+        {
+            "gain": gain,
+            "step_time_s": bolder.step_time_s,
+            "fit_probability": bolder.fit_probability,
+        },
+    )
 
 
-def _unsupported_reasons(recommended: Prediction) -> list[str]:
+def _unsupported_reasons(recommended: Prediction) -> Iterator[Reason]:
     """Name the terms that decide the step of the recommended layout and that no run supports."""
     evidence = recommended.provenance.terms
     least_s = DECISIVE_SHARE * recommended.step_time_s
@@ -508,13 +567,15 @@ def _unsupported_reasons(recommended: Prediction) -> list[str]:
         if seconds >= least_s and evidence[name].ground == "data_sheet"
     ]
     if not unsupported:
-        return []
-    reason = (
-        f"evidence: no run on such chips or this stack had {' or '.join(unsupported)}, which rest"
-        " on priors"
+        return
+    words = in_words([TIME_WORDS[name] for name in unsupported])
+    sentence = (
+        f"No published run on such chips, or with this stack, had {words}: what is predicted of it"
+        " rests on data sheets alone"
     )
     knobs = dict.fromkeys(_KNOB_OF_TERM[name] for name in unsupported if name in _KNOB_OF_TERM)
     if knobs:
         without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)
-        reason += f"; {without} asks for the fastest layout without"
-    return [reason]
+        sentence += f". {without} asks for the fastest layout without it"
+    figures = {name: recommended.time[name] for name in unsupported}
+    yield Reason("unsupported", f"{sentence}.", figures)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Mapping
 from typing import Any
 
-from models.advice.recommendation import (
-    FASTEST,
-    MEMORY,
-    RECOMMENDED,
-    RECOMMENDED_IS_FASTEST,
-)
 from models.spec.layout import Layout
 from service.formats.launch.formats import format_of_stack
 from service.resolve.recommended_layouts import RecommendedLayouts
@@ -39,6 +32,8 @@ _FIGURES = (
     "usable_gib",
     "fit_probability",
 )
+_BEFORE_LAYOUTS = ("slip", "out_of_memory", "cluster", "fewest_chips", "fewer_chips")
+"""Kinds of reasons that say what to beware of, or what else was answered than was asked."""
 _USUAL = LayoutFields.of(Layout()).model_dump(mode="json")
 
 
@@ -49,7 +44,7 @@ def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
         notes=_notes(document),
         chips_used=document["chips_used"],
         exact=document["certificate"]["exact"],
-        reasons=[_cut(reason) for reason in _chosen(document["reasons"])],
+        reasons=[_cut(reason) for reason in _chosen(document)],
     ).model_dump(mode="json")
 
 
@@ -112,24 +107,21 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
     return [_cut(note, _MAX_NOTE_BYTES) for note in notes[:MAX_REASONS]]
 
 
-def _chosen(reasons: Sequence[str]) -> list[str]:
-    """The reasons that a launcher needs, in their order: what to beware of, why this layout, its
-    memory; and then the first of the others, while there is room."""
-    leading = [*takewhile(lambda reason: not reason.startswith(FASTEST), reasons)]
-    by_need = [
-        *leading[:1],
-        *(reason for reason in reasons if reason.startswith(MEMORY)),
-        *(reason for reason in reasons if _names_another_layout(reason)),
-        *(reason for reason in reasons if not reason.startswith(RECOMMENDED_IS_FASTEST)),
-        *reasons,
-    ]
-    chosen = [*dict.fromkeys(by_need)][:MAX_REASONS]
-    return [reason for reason in reasons if reason in chosen]
-
-
-def _names_another_layout(reason: str) -> bool:
-    """Whether it says why another layout than the fastest is recommended."""
-    return reason.startswith(RECOMMENDED) and not reason.startswith(RECOMMENDED_IS_FASTEST)
+def _chosen(document: Mapping[str, Any]) -> list[str]:
+    """The reasons that a launcher needs, in their order: what to beware of, the memory, why another
+    layout than the fastest; and then the first of the others, while there is room. An answer that
+    an earlier release stored does not tell its reasons apart, and gives the first."""
+    reasons = document["reasons"]
+    kinds = [facts["kind"] for facts in document.get("reason_facts", [])]
+    if len(kinds) != len(reasons):
+        return list(reasons[:MAX_REASONS])
+    is_slower = document.get("recommended") != document.get("fastest")
+    first = [at for at, kind in enumerate(kinds) if kind in _BEFORE_LAYOUTS][:1]
+    memory = [at for at, kind in enumerate(kinds) if kind == "memory"]
+    why = [at for at, kind in enumerate(kinds) if kind == "recommended" and is_slower]
+    others = [at for at, kind in enumerate(kinds) if kind != "recommended"]
+    chosen = [*dict.fromkeys([*first, *memory, *why, *others, *range(len(kinds))])][:MAX_REASONS]
+    return [reasons[at] for at in sorted(chosen)]
 
 
 def _cut(sentence: str, limit: int = _MAX_REASON_BYTES) -> str:

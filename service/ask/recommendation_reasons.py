@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from models.advice.allocation import Allocation
 from models.advice.cluster_choice import Choice, Objective, choice_reason
+from models.advice.reason import Reason, reasons_of
 from service.resolve.assumptions import empty_chunk_assumptions
 from service.schemas.objective import ObjectiveFields
 from service.schemas.prediction import PredictedLayout
@@ -13,15 +14,16 @@ from service.schemas.prediction import PredictedLayout
 
 def cluster_reasons(
     choices: Sequence[Choice], fewest_chips_reasons: Sequence[str], objective: Objective
-) -> list[str]:
+) -> list[Reason]:
     """Why the first cluster is the best, and how the fewest chips were found; nothing where no
     clusters were compared."""
     if not choices:
         return []
-    return [choice_reason(choices, objective), *fewest_chips_reasons]
+    best = choice_reason(choices, objective)
+    return [Reason("cluster", best), *reasons_of("fewest_chips", fewest_chips_reasons)]
 
 
-def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[str]:
+def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[Reason]:
     """Why chips that are held are left over, of which the request lets `max_chips` be used."""
     used = allocation.cluster.num_chips
     spare = sum(allocation.spares.values())
@@ -32,7 +34,8 @@ def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[s
         why = f"cluster.num_chips lets at most {max_chips} be used"
         if used < max_chips:
             why += f", and the fastest way found uses {used}"
-    return [f"{spare} of the {used + spare} chips that are held are spare: {why}"]
+    sentence = f"{spare} of the {used + spare} chips that are held are spare: {why}."
+    return [Reason("spare_chips", sentence, {"spare": spare, "used": used})]
 
 
 def failure_assumptions(objective: ObjectiveFields) -> list[str]:

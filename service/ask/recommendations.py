@@ -18,6 +18,7 @@ from models.advice.cluster_choice import (
 )
 from models.advice.fewer_chips import problem_with_chips
 from models.advice.fewest_chips import FewestChips, fewest_chips
+from models.advice.reason import Reason, reasons_of
 from models.advice.recommendation import Recommendation, recommend
 from models.advice.slips import slips
 from models.advice.thresholds import Threshold, thresholds
@@ -55,6 +56,7 @@ from service.schemas.allocation import AllocationAnswer
 from service.schemas.catalog import CatalogQuery
 from service.schemas.objective import AlternativeFields, ChoiceAnswer
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
+from service.schemas.reason import ReasonFacts
 from service.schemas.recommendation import (
     BolderAnswer,
     CandidateAnswer,
@@ -264,7 +266,9 @@ class Recommendations:
         target = solution.target
         members = _found_members(found, solution.thresholds)
         advised = _advised_layouts(members)
-        members["reasons"] = _reasons(asked, solution, advised)
+        reasons = _reasons(asked, solution, advised)
+        members["reasons"] = [reason.sentence for reason in reasons]
+        members["reason_facts"] = [ReasonFacts.of(reason) for reason in reasons]
         evidence = self._evidence.nearest_to_layout(
             found.problem, found.fastest.prediction.layout, asked.profile
         )
@@ -362,7 +366,7 @@ def _search_thresholds(
 
 def _reasons(
     asked: _ResolvedRequest, solution: _Solution, advised: dict[str, PredictedLayout]
-) -> list[str]:
+) -> list[Reason]:
     """What to beware of first, then why this cluster, these layouts and these chips."""
     found = solution.found
     target = solution.target
@@ -370,9 +374,9 @@ def _reasons(
     needed_gib = fastest.needed_gib
     micro_batches = asked.constraints.allowed.get("micro_batch", ())
     reasons = [
-        *slips(found.problem, fastest.step_time_s, micro_batches),
-        *oom_warnings(advised, solution.failed),
-        *left_out_reasons(needed_gib, solution.failed),
+        *reasons_of("slip", slips(found.problem, fastest.step_time_s, micro_batches)),
+        *reasons_of("out_of_memory", oom_warnings(advised, solution.failed)),
+        *reasons_of("out_of_memory", left_out_reasons(needed_gib, solution.failed)),
         *cluster_reasons(target.choices, target.fewest_chips_reasons, asked.objective),
         *found.reasons,
     ]
@@ -393,7 +397,8 @@ def _assumptions(
 
 def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
     """The layouts to launch, each once, by what they are called in reasons."""
-    positions = {members[name]: f"the {name}" for name in ("simplest", "fastest")}
+    named = ("simplest", "fastest", "recommended")  # of one layout, its last name is told
+    positions = {members[name]: f"the {name}" for name in named}
     layouts = members["layouts"]
     return {name: layouts[position].prediction for position, name in positions.items()}
 

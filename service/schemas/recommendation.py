@@ -25,6 +25,7 @@ from service.schemas.micro_batch import ConstraintForm
 from service.schemas.objective import AlternativeFields, ChoiceAnswer, ObjectiveFields
 from service.schemas.prediction import Basis, OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
+from service.schemas.reason import ReasonFacts
 from service.schemas.wire import Document
 
 
@@ -269,7 +270,9 @@ class RecommendationAnswer(Basis):
     `constraints.min_fit_probability`, 0.9 unless the request says otherwise, except the `bolder`
     one."""
     recommended: Position
-    """The layout to launch: the simplest within the tolerance of the fastest. It is the first."""
+    """The layout to launch: the simplest within the tolerance of the fastest. Where it is undecided
+    whether a pipeline pays, it is the fastest without one if that costs at most twice the
+    tolerance. It is the first of `layouts`."""
     fastest: Position
     simplest: Position
     """The simplest layout within the tolerance of the fastest."""
@@ -287,6 +290,9 @@ class RecommendationAnswer(Basis):
     5%) at once, fastest first. Exact in time and complexity; in free memory, of the layouts that
     were evaluated."""
     reasons: list[str]
+    reason_facts: list[ReasonFacts] = []
+    """The kind and the figures of each of `reasons`, in their order, for programs. Empty in answers
+    that an earlier release stored."""
     chips_used: int
     """How many chips all `layouts` use: as many as are fastest, unless
     `constraints.use_all_chips` asks for all."""

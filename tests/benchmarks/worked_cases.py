@@ -243,7 +243,7 @@ def print_case(case: Case) -> None:
     print(candidate_row("simplest within 3%", answer.simplest))
     print_published_rows(case)
     print(f"\nPublished: {case.published.text}.\n")
-    print(f"Pipelining is {answer.pipelining.verdict}.\n")
+    print(f"{answer.pipelining.verdict}\n")
     print(f"The answer took {time.perf_counter() - start:.1f} s.\n")
     print_difference(answer)
     print_lifted_limits(case)

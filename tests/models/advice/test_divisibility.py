@@ -35,7 +35,7 @@ def test_neighbours_that_divide_better_are_named_and_need_no_pipeline(
     found = recommend(question, PROFILE, ALL).pipelining
     assert found.needed == "undecided"
     assert found.lifted_by
-    assert found.verdict.startswith("undecided: only divisibility asks for a pipeline: with ")
+    assert found.verdict.startswith("Only divisibility asks for a pipeline here: ")
     for lift in found.lifted_by:
         before = chips if lift.field == "cluster.num_chips" else batch
         assert abs(lift.value - before) <= before / 8

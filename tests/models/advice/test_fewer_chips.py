@@ -17,6 +17,7 @@ from models.spec.constraints import Constraints
 from models.spec.problem import Problem
 from tests.benchmarks.problems import problem
 from tests.models.advice.problems import PROFILE, llama
+from tests.models.advice.told import told
 
 
 def fastest(problem: Problem) -> float:
@@ -35,7 +36,7 @@ def test_where_no_layout_uses_all_chips_the_fastest_of_fewer_does(chips: int) ->
         found.fewer_chips.rule in found.fewer_chips.message or "batch" in found.fewer_chips.message
     )
     assert found.fewer_chips.all_chips_s is None
-    assert found.reasons[0] == found.fewer_chips.message
+    assert found.reasons[0].sentence == found.fewer_chips.message
     times = {count: fastest(llama(count, 48)) for count in range(1, chips)}
     assert (
         found.chips_used
@@ -93,7 +94,9 @@ def test_fewer_chips_are_used_where_they_are_faster(chips: int, cluster: str) ->
     used = found.chips_used
     if found.fewer_chips:
         assert (found.fewer_chips.num_chips, found.fewer_chips.rule) == (used, None)
-        assert found.reasons[0].startswith(f"{chips - used} of the {chips} chips are left out")
+        assert found.reasons[0].sentence.startswith(
+            f"{chips - used} of the {chips} chips are left out"
+        )
         smaller = llama(used, 144, cluster)
         assert fastest(smaller) == found.fastest.prediction.step_time_s < best
         alone = recommend(smaller, PROFILE)
@@ -171,8 +174,8 @@ def test_that_there_was_no_time_for_fewer_chips_is_said(asked: int) -> None:
     left = iter(range(asked))
     found = recommend(llama(22, 144), PROFILE, should_continue=lambda: next(left, None) is not None)
     late = any(
-        "ran out before it was known whether the job is faster on fewer" in reason
-        for reason in found.reasons
+        "whether fewer of the chips are faster" in sentence
+        for sentence in told(found.reasons, "stopped")
     )
     assert late == (not found.tried_fewer)
     assert late or found.chips_used == 20

@@ -14,6 +14,7 @@ from models.errors import Infeasible
 from models.spec.constraints import EVEN_CHANCE, SAFE_FIT_PROBABILITY, Constraints
 from tests.benchmarks.problems import NAMED, problem
 from tests.models.advice.problems import PROFILE
+from tests.models.advice.told import told
 
 ROUNDING = 1e-9  # of a probability
 
@@ -118,17 +119,17 @@ def test_what_surety_costs_is_told_where_it_is_much() -> None:
     assert found.bolder is not None
     assert found.bolder_gain is not None
     assert found.bolder_gain > 0.1
-    (told,) = (reason for reason in found.reasons if reason.startswith("surety costs"))
+    (sentence,) = told(found.reasons, "bolder")
     for one in (found.fastest.prediction, found.bolder.prediction):
-        assert f"{one.step_time_s:.3g} s" in told
-    assert found.bolder.prediction.layout.summary() in told
+        assert f"{one.step_time_s:.3g} s" in sentence
+    assert found.bolder.prediction.layout.summary() in sentence
 
 
 def test_where_surety_costs_little_nothing_is_said_of_it() -> None:
     asked = problem("llama-3.1-8b", ("h100", 64), "torchtitan", seq_len=8192, global_batch=128)
     found = recommend(asked, PROFILE)
     assert found.bolder_gain is None or found.bolder_gain < 0.1
-    assert not any("surety" in reason for reason in found.reasons)
+    assert not told(found.reasons, "bolder")
 
 
 def test_who_asks_for_even_chances_is_told_what_asks_for_more() -> None:
@@ -136,8 +137,8 @@ def test_who_asks_for_even_chances_is_told_what_asks_for_more() -> None:
     found = recommend(asked, PROFILE, Constraints(min_fit_probability=EVEN_CHANCE), tolerance=0)
     assert found.fastest.prediction.fit_probability < SAFE_FIT_PROBABILITY
     assert found.bolder is None
-    told = next(reason for reason in found.reasons if "min_fit_probability" in reason)
-    probability = float(told.split("min_fit_probability = ")[1].split(",")[0])
+    (sentence,) = told(found.reasons, "fit")
+    probability = float(sentence.split("min_fit_probability = ")[1].split(",")[0])
     surely = recommend(asked, PROFILE, Constraints(min_fit_probability=probability))
     assert surely.fastest.prediction.fit_probability >= probability - ROUNDING
 
@@ -146,7 +147,7 @@ def test_without_time_it_is_told_that_something_bolder_was_not_looked_for() -> N
     asked = problem("llama-3.1-405b", ("h100", 2048), "megatron", seq_len=8192, global_batch=2048)
     found = recommend(asked, PROFILE, should_continue=lambda: False)
     assert found.bolder is None
-    assert any("less sure to fit would gain" in reason for reason in found.reasons)
+    assert any("less sure to fit" in sentence for sentence in told(found.reasons, "stopped"))
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ def test_schedules_that_the_recipe_rules_out_are_named_with_the_rule(stack: str,
     assert found.pipelining.forbidden == ("1f1b", "interleaved")
     assert found.pipelining.verdict.endswith(
         f"this rules out 1f1b, interleaved, which leaves stack {stack} {left} with more than one"
-        " micro-batch"
+        " micro-batch."
     )
     assert "load_balancing(global_batch_loss)" in found.pipelining.verdict
     assert free.pipelining.forbidden == ()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from service.schemas.layout import LayoutFields
 from service.schemas.recommendation import RecommendationAnswer
 from service.store.tables import RecommendationRow
 from tests.paths import SHARED
@@ -128,7 +129,8 @@ def test_what_surety_costs_is_a_reason_where_it_is_much(shared_client) -> None:
     }
     found = shared_client.post("/v1/recommendations", json=body).json()
     assert found["bolder"]["gain"] > 0.1
-    assert any(line.startswith("surety costs") for line in found["reasons"])
+    (facts,) = (facts for facts in found["reason_facts"] if facts["kind"] == "bolder")
+    assert facts["figures"]["gain"] == found["bolder"]["gain"]
 
 
 def test_where_nothing_is_sure_to_fit_the_surest_layout_is_told_and_can_be_asked_for(
@@ -216,7 +218,7 @@ def test_a_search_that_runs_out_of_time_answers_with_the_best_so_far_and_says_so
     body = {**QUESTION, "time_limit_s": 1e-6}
     found = shared_client.post("/v1/recommendations", json=body).json()
     assert not found["certificate"]["exact"]
-    assert any("the search was stopped" in reason for reason in found["reasons"])
+    assert any("The search was stopped" in reason for reason in found["reasons"])
     best, time = (
         predicted(exact, "fastest")["step_time_s"],
         predicted(found, "fastest")["step_time_s"],
@@ -1037,8 +1039,8 @@ def test_held_nodes_are_used_and_ranks_placed_on_them(shared_client) -> None:
 @pytest.mark.parametrize(
     ("most", "why"),
     [
-        (8, "8 of the 16 chips that are held are spare: cluster.num_chips lets at most 8 be used"),
-        (9, "cluster.num_chips lets at most 9 be used, and the fastest way found uses 8"),
+        (8, "8 of the 16 chips that are held are spare: cluster.num_chips lets at most 8 be used."),
+        (9, "cluster.num_chips lets at most 9 be used, and the fastest way found uses 8."),
     ],
 )
 def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(
@@ -1159,7 +1161,7 @@ def test_a_list_shows_what_came_of_each(client) -> None:
     best = predicted(made, "recommended")
     assert item["result"] == {
         "chips_used": made["chips_used"],
-        "layout_summary": made["reasons"][1].split(": ")[2].split(",")[0],
+        "layout_summary": LayoutFields.summary(best["layout"]),
         "step_time_s": best["step_time_s"],
         "mfu": best["mfu"],
         "fit_probability": best["fit_probability"],

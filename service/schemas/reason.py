@@ -1,0 +1,20 @@
+"""The kind and the figures of a reason, which beside it is a sentence."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from models.advice.reason import Figure, Kind, Reason
+from service.schemas.wire import Document
+
+
+class ReasonFacts(Document):
+    """What a sentence of `reasons` says, for programs: times in seconds (`_s`), memory in GiB
+    (`_gib`), shares and probabilities between 0 and 1."""
+
+    kind: Kind
+    figures: dict[str, Figure]
+
+    @classmethod
+    def of(cls, reason: Reason) -> Self:
+        return cls(kind=reason.kind, figures=dict(reason.figures))
