@@ -20,17 +20,21 @@ import numpy as np
 
 from models.advice.fewer_chips import (
     FEW_DEVICES,
+    FastestAnswer,
     clusters_with_devices,
     factorizations_by_devices,
     fastest_space,
     promise_score,
 )
-from models.errors import Infeasible, Invalid
+from models.errors import Infeasible, Invalid, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.space import Space
-from models.search.result import Goal, ShouldContinue
+from models.search.enumeration import search, search_on
+from models.search.result import Goal, NothingFaster, ShouldContinue
+from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
@@ -64,17 +68,30 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FasterGroups:
+    """The groups, and the layout on them, with which a step takes least of all that were tried, in
+    `step_time_s` seconds."""
+
+    num_chips: int
+    chips_per_group: int
+    layout: Layout
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """A cluster of equal groups out of the nodes.
 
-    `hosts` say where its ranks run, and `spares` how many chips are left over, by node.
-    `untried_bound_s` is a lower bound of the step time on groups that there was no time to try;
-    infinite where there was.
+    `hosts` say where its ranks run, and `spares` how many chips are left over, by node. `faster` is
+    the fastest layout, on other groups, where these were taken for a simpler one; it is None where
+    these are the fastest. `untried_bound_s` is a lower bound of the step time on groups that there
+    was no time to try; infinite where there was.
     """
 
     cluster: Cluster
     hosts: tuple[Host, ...]
     spares: dict[str, int]
+    faster: FasterGroups | None = None
     untried_bound_s: float = math.inf
 
     @property
@@ -98,8 +115,10 @@ def allocate(
     constraints: Constraints,
     nodes: Sequence[Node],
     should_continue: ShouldContinue,
+    tolerance: float = 0.0,
 ) -> Allocation:
-    """Return the groups, of those tried, on which a step takes least.
+    """Return the groups, of those tried, with the simplest layout of which a step takes at most the
+    tolerance more than the least of all.
 
     `problem.cluster` says which chip and fabric the nodes have, how many chips to use at most, and
     perhaps how many of each domain. Raises Invalid where the nodes contradict it or each other, and
@@ -114,13 +133,63 @@ def allocate(
         raise failure or Infeasible(
             "allocation", f"no legal layout runs on equal groups out of these {total} chips"
         )
-    cluster = best.space.problem.cluster
+    chosen = _simplest_space(best, spaces, profile, tolerance, should_continue)
+    cluster = chosen.problem.cluster
     hosts, spares = _place_ranks(nodes, cluster)
     return Allocation(
         cluster=cluster,
         hosts=hosts,
         spares=spares,
+        faster=None if chosen is best.space else _faster_groups(best),
         untried_bound_s=math.inf if in_time else problem.step_time_at_peak_s,
+    )
+
+
+def _simplest_space(
+    best: FastestAnswer,
+    spaces: Sequence[Space],
+    profile: Profile,
+    tolerance: float,
+    should_continue: ShouldContinue,
+) -> Space:
+    """Return the space with the simplest layout that is within the tolerance of the fastest, and of
+    those the one on which a step takes least. Groups that divide a cluster well may be served by a
+    few percent more time, and by no pipeline."""
+    limit_s = best.step_time_s * (1 + tolerance)
+    order = [best.space, *(space for space in spaces if space is not best.space)]
+    simplest = best.space
+    least = (math.inf, math.inf)
+    for space in order:
+        if tolerance == 0 or not should_continue():
+            break
+        rank = _simplicity(space, profile, limit_s, should_continue)
+        if rank < least:
+            simplest, least = space, rank
+    return simplest
+
+
+def _simplicity(
+    space: Space, profile: Profile, limit_s: float, should_continue: ShouldContinue
+) -> tuple[float, float]:
+    """Return (complexity, step time) of the simplest layout of a space that is no slower than the
+    limit; infinite where none is."""
+    try:
+        fastest = search(space, profile, Goal(faster_than=limit_s), should_continue)
+        slack = limit_s / float(fastest.times[0]) - 1
+        known = fastest.layouts.take(np.array([0]))
+        found = search_on(fastest.tables, Goal(tolerance=slack), should_continue, known)
+    except (NoLegalLayout, NothingFaster, TooLarge, Infeasible):
+        return math.inf, math.inf
+    return float(found.complexities[found.simplest]), float(found.times[found.simplest])
+
+
+def _faster_groups(best: FastestAnswer) -> FasterGroups:
+    cluster = best.space.problem.cluster
+    return FasterGroups(
+        num_chips=cluster.num_chips,
+        chips_per_group=_chips_per_group(cluster),
+        layout=best.answer.layouts[best.answer.ranked[0]],
+        step_time_s=best.step_time_s,
     )
 
 

@@ -11,7 +11,7 @@ nearly √(2·C·M) where failures are rare (Young 1974, doi:10.1145/361147.3611
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -112,13 +112,15 @@ def rank_clusters(
     should_continue: ShouldContinue = run_to_completion,
     oom_gib: Callable[[Problem], float] = lambda _: math.inf,
     find_more: Callable[[], Mapping[str, Problem]] = dict,
+    whole: Collection[str] = (),
 ) -> list[Choice]:
     """Return every cluster, by name in `problems`, as a choice: first those that meet the limits,
     the best of them foremost, then the others, those that miss the limits by less first.
 
     Each is searched exactly once, the most promising first, until time runs out. `oom_gib` returns
     the memory with which a run like these ran out on a cluster. `find_more` returns clusters to
-    add, and is called after the others have been searched.
+    add, and is called after the others have been searched. `whole` are the clusters of which all
+    chips are used, since nodes were chosen for them already.
     """
     found: list[Choice] = []
 
@@ -130,9 +132,10 @@ def rank_clusters(
                 found.append(_refused_choice(name, problem, late, exact=False))
             else:
                 limit_gib = oom_gib(problem)
+                asked = replace(constraints, use_all_chips=True) if name in whole else constraints
                 found.append(
                     _choice_on_cluster(
-                        name, problem, profile, constraints, objective, should_continue, limit_gib
+                        name, problem, profile, asked, objective, should_continue, limit_gib
                     )
                 )
 

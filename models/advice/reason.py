@@ -22,6 +22,7 @@ Kind = Literal[
     "bolder",
     "unsupported",
     "stopped",
+    "groups",
     "spare_chips",
 ]
 Figure = float | str | bool | None

@@ -18,7 +18,7 @@ from models.spec.recompute import FULL, NONE
 
 POINTS: dict[str, int] = {
     "pipeline": 100,
-    "pipeline_depth": 2,  # every doubling of its stages beyond two
+    "pipeline_depth": 15,  # every doubling of its stages beyond two, as awkward as unequal ones
     "pipeline_schedule": 25,  # anything beyond 1F1B or all-forward-all-backward
     "pipeline_partition": 15,  # stages of unequal length
     "expert_across_domains": 50,

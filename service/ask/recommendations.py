@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,9 +40,11 @@ from service.ask.oom_history import (
 from service.ask.recommendation_reasons import (
     cluster_reasons,
     failure_assumptions,
+    groups_reasons,
     points_to_check,
     spare_chips_reasons,
 )
+from service.json_pointers import relocate_errors
 from service.metrics import LAYOUTS_EVALUATED, timed_search
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import leaf_switch_assumptions
@@ -181,6 +183,8 @@ class Recommendations:
             if best.all_chips_s is not None:
                 found = found.of_more_chips(best.num_chips, best.all_chips_s)
             problem = asked.candidates.resolved[target.name].problem
+            if target.allocation is not None:
+                problem = target.problem
             settled_best = with_recommendation(best, problem, asked.objective, found)
             target = replace(target, choices=[settled_best, *target.choices[1:]])
         wants_thresholds = "thresholds" in asked.request.include
@@ -194,21 +198,20 @@ class Recommendations:
     def _choose_target(self, asked: _ResolvedRequest) -> _Target:
         """The best of the candidate clusters, on as many of its chips as are worth using, or the
         best part of the nodes that the request holds."""
-        choices, fewest_chips_reasons = self._compare_clusters(asked)
+        allocations = _allocate_nodes(asked)
+        choices, fewest_chips_reasons = self._compare_clusters(asked, allocations)
         name = choices[0].name if choices else OWN_CLUSTER
         problem = asked.candidates.resolved[name].problem
-        if choices and choices[0].all_chips_s is not None:
-            problem = problem_with_chips(problem, choices[0].chips_used or choices[0].num_chips)
-        allocation = None
-        if asked.request.allocation is not None:
-            nodes = asked.request.allocation.build()
-            allocation = allocate(
-                problem, asked.profile, asked.constraints, nodes, asked.deadline.three_quarters()
-            )
+        allocation = allocations.get(name)
+        if allocation is not None:
             problem = replace(problem, cluster=allocation.cluster)
+        elif choices and choices[0].all_chips_s is not None:
+            problem = problem_with_chips(problem, choices[0].chips_used or choices[0].num_chips)
         return _Target(name, problem, choices, fewest_chips_reasons, allocation)
 
-    def _compare_clusters(self, asked: _ResolvedRequest) -> tuple[list[Choice], list[str]]:
+    def _compare_clusters(
+        self, asked: _ResolvedRequest, allocations: Mapping[str, Allocation]
+    ) -> tuple[list[Choice], list[str]]:
         """Every candidate cluster, the best first, and how the fewest chips were found, in words.
 
         Both are empty where the request asks about one cluster and names no objective.
@@ -232,15 +235,24 @@ class Recommendations:
             fewest_chips_reasons.append(fewest.reason)
             return self._add_fewest_chips(candidates, fewest)
 
+        problems = {name: resolved.problem for name, resolved in candidates.resolved.items()}
+        for name, allocation in allocations.items():
+            problems[name] = replace(problems[name], cluster=allocation.cluster)
         choices = rank_clusters(
-            {name: resolved.problem for name, resolved in candidates.resolved.items()},
+            problems,
             asked.profile,
             asked.constraints,
             asked.objective,
             deadline,
             oom_gib,
             cluster_of_fewest_chips,
+            whole=allocations,
         )
+        held = {name: question.allocation for name, question in candidates.questions.items()}
+        choices = [
+            replace(choice, num_chips=nodes.chips) if (nodes := held[choice.name]) else choice
+            for choice in choices
+        ]
         return [*choices, *candidates.refused], fewest_chips_reasons
 
     def _add_fewest_chips(
@@ -276,8 +288,8 @@ class Recommendations:
         resolved = asked.candidates.resolved[target.name].with_answered_problem(found.problem)
         launched = found.recommended.prediction.layout
         grounds = basis(question, resolved, asked.profile, launched)
-        grounds["request"] |= _request_members(asked, target.allocation)
-        grounds["assumptions"] += _assumptions(asked, target.allocation, advised)
+        grounds["request"] |= _request_members(asked, target)
+        grounds["assumptions"] += _assumptions(asked, target, advised)
         allocation = None if target.allocation is None else AllocationAnswer.of(target.allocation)
         answer = AnswerLaunched(
             kind="recommendation",
@@ -305,6 +317,45 @@ def _key(rows: Rows, request: RecommendationRequest) -> AnswerKey:
 def _meaning(rows: Rows, request: RecommendationRequest) -> Meaning:
     candidates = resolve_candidates(Resolver(rows), request)
     return Meaning.of(candidates.resolved.values(), candidates.pinned_forms)
+
+
+def _allocate_nodes(asked: _ResolvedRequest) -> dict[str, Allocation]:
+    """The groups that the nodes of each candidate make, by its name. A candidate whose nodes make
+    none is refused by itself, where there are others."""
+    candidates = asked.candidates
+    held = {
+        name: question.allocation
+        for name, question in candidates.questions.items()
+        if question.allocation is not None
+    }
+    allocations = dict[str, Allocation]()
+    deadline = asked.deadline.three_quarters()
+    for at, (name, nodes) in enumerate(held.items()):
+        problem = candidates.resolved[name].problem
+        where = "allocation" if name == OWN_CLUSTER else name
+        try:
+            with relocate_errors("allocation", where):
+                allocations[name] = allocate(
+                    problem,
+                    asked.profile,
+                    asked.constraints,
+                    nodes.build(),
+                    deadline.share(len(held) - at),
+                    asked.request.tolerance,
+                )
+        except Infeasible as error:
+            if len(candidates.questions) == 1:
+                raise
+            del candidates.resolved[name]
+            candidates.refused.append(
+                Choice(
+                    name=name,
+                    chip=problem.cluster.chip.id,
+                    num_chips=nodes.chips,
+                    refused=error.brief,
+                )
+            )
+    return allocations
 
 
 def _search_layouts(
@@ -381,17 +432,19 @@ def _reasons(
         *found.reasons,
     ]
     if target.allocation is not None:
+        reasons += groups_reasons(target.allocation, fastest.step_time_s)
         reasons += spare_chips_reasons(target.allocation, asked.request.cluster.num_chips)
     return reasons
 
 
 def _assumptions(
-    asked: _ResolvedRequest, allocation: Allocation | None, advised: dict[str, PredictedLayout]
+    asked: _ResolvedRequest, target: _Target, advised: dict[str, PredictedLayout]
 ) -> list[str]:
     """What a recommendation takes for granted beyond what every answer does."""
     assumptions = [*failure_assumptions(asked.request.objective), *points_to_check(advised)]
-    if allocation is not None and asked.request.allocation is not None:
-        assumptions += leaf_switch_assumptions(allocation, asked.request.allocation.build())
+    nodes = asked.candidates.questions[target.name].allocation
+    if target.allocation is not None and nodes is not None:
+        assumptions += leaf_switch_assumptions(target.allocation, nodes.build())
     return assumptions
 
 
@@ -403,7 +456,7 @@ def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
     return {name: layouts[position].prediction for position, name in positions.items()}
 
 
-def _request_members(asked: _ResolvedRequest, allocation: Allocation | None) -> dict[str, Any]:
+def _request_members(asked: _ResolvedRequest, target: _Target) -> dict[str, Any]:
     """What the answer's `request` has beyond the question that was answered.
 
     Cluster and stack are those that the request is about, whichever candidate is the best.
@@ -416,13 +469,13 @@ def _request_members(asked: _ResolvedRequest, allocation: Allocation | None) -> 
     members["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
     if request.allocation is not None:
         members["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
-    if allocation is not None:
+    has_alternatives = len(asked.candidates.questions) > 1
+    if target.allocation is not None and not has_alternatives:
         members["cluster"] = {
             **members["cluster"],
-            "num_chips": allocation.cluster.num_chips,
-            "chips_per_domain": allocation.chips_per_group,
+            "num_chips": target.allocation.cluster.num_chips,
+            "chips_per_domain": target.allocation.chips_per_group,
         }
-    has_alternatives = len(asked.candidates.questions) > 1
     if has_alternatives:
         members["alternatives"] = _alternatives_form(request.alternatives, pinned_forms)
     if has_alternatives or "objective" in request.model_fields_set:
@@ -442,6 +495,10 @@ def _alternatives_form(
     form: dict[str, Any] = {"clusters": clusters, "num_chips": alternatives.num_chips}
     if alternatives.up_to_chips is not None:
         form["up_to_chips"] = alternatives.up_to_chips
+    if alternatives.allocations:
+        form["allocations"] = [
+            nodes.model_dump(mode="json", exclude_none=True) for nodes in alternatives.allocations
+        ]
     return form
 
 

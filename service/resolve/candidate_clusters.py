@@ -89,6 +89,7 @@ def resolve_candidates(resolver: Resolver, request: RecommendationRequest) -> Ca
     """The question's own cluster and every alternative that the request names."""
     candidates = CandidateClusters()
     _add_own_cluster(candidates, resolver, request)
+    _add_other_allocations(candidates, resolver, request)
     for name, question in _questions_elsewhere(request):
         with relocate_errors("cluster", name), relocate_errors("stack", f"{name}.stack"):
             candidates.add(resolver, name, question)
@@ -112,11 +113,24 @@ def _add_own_cluster(
         candidates.add(resolver, OWN_CLUSTER, request.model_copy(update={"cluster": cluster}))
 
 
+def _add_other_allocations(
+    candidates: CandidateClusters, resolver: Resolver, request: RecommendationRequest
+) -> None:
+    for i, allocation in enumerate(request.alternatives.allocations):
+        most = request.cluster.num_chips or allocation.chips
+        cluster = request.cluster.model_copy(update={"num_chips": min(most, allocation.chips)})
+        question = request.model_copy(update={"allocation": allocation, "cluster": cluster})
+        name = f"alternatives.allocations[{i}]"
+        with relocate_errors("cluster.num_chips", name), relocate_errors("cluster", name):
+            candidates.add(resolver, name, question)
+
+
 def _questions_elsewhere(
     request: RecommendationRequest,
 ) -> Iterator[tuple[str, RecommendationRequest]]:
     """The question for each cluster of `alternatives.clusters`, by where that stands."""
     for i, cluster in enumerate(request.alternatives.clusters):
         stack = request.stack if cluster.stack is None else cluster.stack
-        question = request.model_copy(update={"cluster": cluster, "stack": stack})
+        changes = {"cluster": cluster, "stack": stack, "allocation": None}
+        question = request.model_copy(update=changes)
         yield f"alternatives.clusters[{i}]", question

@@ -55,6 +55,10 @@ class Deadline:
         the last quarter remains for answering with its result."""
         return self.at_most(0.75 * max(self._ends - self._clock.now(), 0.0))
 
+    def share(self, parts: int) -> Deadline:
+        """The deadline of the first of so many steps that take equal parts of the time left."""
+        return self.at_most(max(self._ends - self._clock.now(), 0.0) / parts)
+
     def at_most(self, seconds: float) -> Deadline:
         """This deadline or so many seconds from now, whichever comes first."""
         earlier = copy(self)

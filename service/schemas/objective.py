@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from models.advice.cluster_choice import Choice, Objective
 from models.prediction.coverage import EvidenceLevel
 from service.json_pointers import TAG_PREFIX
+from service.schemas.allocation import AllocationFields
 from service.schemas.cluster import ClusterFields, ClusterPreset, cluster_union_tag, reject_name
 from service.schemas.stack import StackForm
 from service.schemas.wire import Degree, Document, Wire
@@ -68,6 +69,9 @@ class AlternativeFields(Wire):
     limits: looked for among the parts of a scale-up domain and numbers of them, as the reasons say,
     and then one of the alternatives. More may be faster or cheaper: `num_chips` names those to
     compare."""
+    allocations: Annotated[list[AllocationFields], Field(max_length=20)] = []
+    """Other nodes of the question's own cluster that a scheduler could give, beside those of
+    `allocation`."""
 
 
 class ChoiceAnswer(Document):

@@ -53,12 +53,17 @@ class RecommendationRequest(PinnedQuestion):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if self.allocation is not None and {"alternatives", "objective"} & self.model_fields_set:
-            raise Invalid(
-                "allocation",
-                None,
-                "is of one cluster: give no alternatives and no objective with it",
+        others = self.alternatives
+        if self.allocation is not None and (others.num_chips or others.up_to_chips is not None):
+            name = "num_chips" if others.num_chips else "up_to_chips"
+            rule = (
+                "says nothing of which nodes to take beside an allocation: send the nodes of each"
+                " smaller choice in alternatives.allocations"
             )
+            raise Invalid(f"alternatives.{name}", getattr(others, name), rule)
+        if others.allocations and self.allocation is None:
+            rule = "needs allocation, the nodes of the first choice"
+            raise Invalid("alternatives.allocations", None, rule)
         most, limits = (
             self.alternatives.up_to_chips,
             (self.objective.deadline_hours, self.objective.budget_usd),

@@ -204,3 +204,24 @@ def test_of_few_nodes_one_more_is_not_slower() -> None:
 
     times = [seconds(held) for held in (40, 42, 44, 46, 52)]
     assert times == sorted(times, reverse=True)
+
+
+def test_of_groups_within_the_tolerance_those_with_the_simplest_layout_are_taken() -> None:
+    asked = problems.problem(
+        "llama-3.1-70b", ("gb200", 216), "megatron", seq_len=8192, global_batch=512
+    )
+    nodes = racks(72, 72, 36, 36)
+    fastest = allocate(asked, PROFILE, Constraints(), nodes, lambda: True)
+    simple = allocate(asked, PROFILE, Constraints(), nodes, lambda: True, tolerance=0.03)
+    assert fastest.faster is None
+    assert simple.faster is not None
+    assert simple.faster.num_chips == fastest.cluster.num_chips
+    whole = Constraints(use_all_chips=True)
+    answers = [
+        recommend(replace(asked, cluster=one.cluster), PROFILE, whole, tolerance=0.03)
+        for one in (fastest, simple)
+    ]
+    assert answers[1].simplest.complexity < answers[0].simplest.complexity
+    best_s = answers[0].fastest.prediction.step_time_s
+    assert simple.faster.step_time_s == best_s
+    assert best_s < answers[1].fastest.prediction.step_time_s <= 1.03 * best_s
