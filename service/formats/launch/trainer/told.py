@@ -36,6 +36,8 @@ class Asked:
     num_devices: int | None = None
     version: str | None = None
     """The release of the tool that was asked for."""
+    command: str | None = None
+    """What the tool was told to run, such as rlhf."""
 
 
 Translate = Callable[[Settings, Asked], Told]
