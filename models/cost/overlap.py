@@ -183,7 +183,8 @@ def expose_layer(
         context += times * context_forward
         expert += times * expert_forward
         data_all += times * (data.forward + hooked.forward)
-        forward += times * (forward - sent)  # nothing is kept of them
+        offload += times * sent  # in which other traffic hides, and which they do not wait for
+        forward *= 1 + times
     both = compute + again + tensor_all + context + expert + data_all + offload
     return Exposed(
         forward, both, free, compute, again, tensor_all, context, expert, data_all, offload

@@ -6,7 +6,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from service.formats.launch.trainer.told import Asked, Told, put_fsdp, renamed
+from service.formats.launch.trainer.told import (
+    OBJECTIVE,
+    REFERENCE_MODEL,
+    TRAINED,
+    Asked,
+    Told,
+    put_fsdp,
+    renamed,
+)
 from service.formats.launch.trainer.trained_parts import of_patterns
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop
@@ -88,13 +96,13 @@ def _checkpointing(told: Told, settings: Settings) -> None:
 def _objective(told: Told, settings: Settings) -> None:
     for name, objective in _OBJECTIVES.items():
         if settings.truth(name):
-            told.put("objective", objective, name)
+            told.put(OBJECTIVE, objective, name)
     if settings.word("rl"):
-        told.put("objective", settings.word("rl"), "rl")
+        told.put(OBJECTIVE, settings.word("rl"), "rl")
         if settings.truth("dpo_use_liger_kernel"):
             told.put("loss_type", "chunked_nll", "dpo_use_liger_kernel")
     if settings.truth("rl_adapter_ref_model"):
-        told.put("reference_model", True, "rl_adapter_ref_model")
+        told.put(REFERENCE_MODEL, True, "rl_adapter_ref_model")
 
 
 def _parameters(told: Told, settings: Settings) -> None:
@@ -111,7 +119,7 @@ def _parameters(told: Told, settings: Settings) -> None:
         told.assumed.append("unfrozen_parameters: layers that are trained in part are counted as"
             " trained whole")  # fmt: skip
     if parts.fields is not None:
-        told.put("trained", parts.fields, "unfrozen_parameters")
+        told.put(TRAINED, parts.fields, "unfrozen_parameters")
 
 
 def _adapters(told: Told, settings: Settings) -> None:
@@ -146,7 +154,7 @@ def _kernels(told: Told, settings: Settings) -> None:
         on = [kernel for name, kernel in _ATTENTION.items() if settings.truth(name)]
         if on:
             told.put("attn_implementation", on[0])
-    plugins = " ".join(map(str, settings.given.get("plugins") or ()))
+    plugins = " ".join(map(str, settings.value("plugins") or ()))
     cuts = settings.given.get("cut_cross_entropy", "CutCrossEntropyPlugin" in plugins)
     if settings.truth("liger_fused_linear_cross_entropy") or cuts:
         told.put("use_liger_kernel", True, "liger_fused_linear_cross_entropy")
@@ -163,7 +171,7 @@ def _kernels(told: Told, settings: Settings) -> None:
 
 def _plugins(told: Told, settings: Settings) -> None:
     known = settings.table.facts["plugins"]
-    for plugin in settings.given.get("plugins") or ():
+    for plugin in settings.value("plugins") or ():
         use = next((use for name, use in known.items() if str(plugin).endswith(name)), None)
         if use is None or use == "not_described":
             reason = f"the plugin {str(plugin)[:80]} may do anything in a step"

@@ -54,7 +54,9 @@ class Launched:
     num_devices: int | None = None
     objective: str | None = None
     """What is trained for, where a command says it: what the tool was told to run, such as dpo, or
-    the name of the program."""
+    what the name of the program says."""
+    program: str = ""
+    """The command as it was typed, without arguments."""
     reservations: list[Reservation] = field(default_factory=list)
 
 
@@ -118,13 +120,15 @@ def _of_command(command: Started, files: LaunchFiles) -> Launched:
     dialect = _dialect_of_program(command)
     arguments = command.arguments
     method = in_name(command.program) if dialect in _OF_TRAINER else None
-    if command.program.rpartition("/")[2] in _DIALECTS_OF_TOOLS:
+    is_tool = command.program.rpartition("/")[2] in _DIALECTS_OF_TOOLS
+    if is_tool:
         method, arguments = arguments[0], arguments[1:]
     made = Launched(
         dialect=dialect,
         settings={},
         files=files,
         objective=method,
+        program=f"{command.program} {method}" if is_tool else command.program,
         launcher_name=command.launcher,
         is_command=True,
     )

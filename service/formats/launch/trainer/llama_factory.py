@@ -4,7 +4,15 @@ accelerate and the Trainer."""
 from __future__ import annotations
 
 from service.formats.launch.trainer.llama_factory_parts import one_block, trained_layers
-from service.formats.launch.trainer.told import Asked, Told, put_fsdp, renamed
+from service.formats.launch.trainer.told import (
+    MOMENT_RANK,
+    OBJECTIVE,
+    REFERENCE_MODEL,
+    Asked,
+    Told,
+    put_fsdp,
+    renamed,
+)
 from service.formats.settings.settings import Settings
 
 _WITHOUT_REFERENCE = ("orpo", "simpo")
@@ -43,13 +51,13 @@ def translate(settings: Settings, asked: Asked) -> Told:
 def _objective(told: Told, settings: Settings, stage: str | None) -> None:
     loss = settings.word("pref_loss")
     if stage == "dpo" and loss in _WITHOUT_REFERENCE:
-        told.put("objective", loss, "pref_loss")
+        told.put(OBJECTIVE, loss, "pref_loss")
     elif settings.truth("use_asft_loss"):
-        told.put("objective", "asft", "use_asft_loss")
+        told.put(OBJECTIVE, "asft", "use_asft_loss")
     else:
-        told.put("objective", _OBJECTIVES.get(str(stage), stage), "stage")
+        told.put(OBJECTIVE, _OBJECTIVES.get(str(stage), stage), "stage")
     if settings.given.get("ref_model"):
-        told.put("reference_model", settings.given["ref_model"], "ref_model")
+        told.put(REFERENCE_MODEL, settings.given["ref_model"], "ref_model")
         told.assumed.append("ref_model is counted as a copy of the model that is trained")
 
 
@@ -103,7 +111,7 @@ def _optimizer(told: Told, settings: Settings) -> None:
         if settings.truth(name):
             own = settings.word("optim") or "adamw"
             told.put("optim", f"{kind}_{'adamw_8bit' if '8bit' in own else 'adamw'}", name)
-            told.put("moment_rank", settings.value(f"{kind}_rank"), f"{kind}_rank")
+            told.put(MOMENT_RANK, settings.value(f"{kind}_rank"), f"{kind}_rank")
 
 
 def _mcore(settings: Settings) -> dict[str, str]:

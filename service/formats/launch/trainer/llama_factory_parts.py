@@ -6,7 +6,7 @@ from __future__ import annotations
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS
 from service.formats.launch.trainer.models import named_model
-from service.formats.launch.trainer.told import Told
+from service.formats.launch.trainer.told import TRAINED, Told
 from service.formats.launch.trainer.trained_parts import TrainedParts, of_last_layers, of_modules
 from service.formats.settings.settings import Settings
 
@@ -28,7 +28,7 @@ def trained_layers(told: Told, settings: Settings, prefix: str = "") -> None:
         _spread(settings, parts, count)
     if _names(settings.value(modules)) not in ([], ["all"]):
         told.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
-    told.put("trained", parts.fields, number)
+    told.put(TRAINED, parts.fields, number)
 
 
 def _spread(settings: Settings, parts: TrainedParts, count: int) -> None:
@@ -48,7 +48,7 @@ def one_block(told: Told, settings: Settings) -> None:
     """BAdam trains one layer after the other, each with an optimizer of its own (arXiv
     2404.02827)."""
     if settings.word("badam_mode") == "layer":
-        told.put("trained", TrainedParts({0}).fields, "use_badam")
+        told.put(TRAINED, TrainedParts({0}).fields, "use_badam")
         told.assumed.append(
             "use_badam: the first layer is counted as the one that is trained, which backward"
             " reaches last; steps for later layers take less time"

@@ -16,13 +16,11 @@ from service.formats.launch.trainer.launched import Launched
 from service.formats.launch.trainer.models import named_model
 from service.formats.launch.trainer.ms_swift import objective_of
 from service.formats.launch.trainer.objectives import (
-    NAME as OBJECTIVE,
-)
-from service.formats.launch.trainer.objectives import (
     in_sequences,
     read_objective,
     workload_of,
 )
+from service.formats.launch.trainer.told import OBJECTIVE
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.settings import Settings
@@ -48,13 +46,13 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     adapters = _adapters(settings, assumed)
     workload = {**reading.workload, **adapters}
     layout = dict(reading.layout)
+    preferences = Settings(field_table("transformers"))
     if launched.objective == "rlhf":
-        settings.put(OBJECTIVE, objective_of(settings))
-        settings.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
-        objective = read_objective(settings)
-        workload |= workload_of(objective, settings, assumed, has_adapters=bool(adapters))
+        preferences.put(OBJECTIVE, objective_of(settings))
+        preferences.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
+        objective = read_objective(preferences)
+        workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))
         in_sequences(objective, layout, workload)
-        settings.given.pop(OBJECTIVE)
     sorted_out = settings.sorted_out()
     name = next((each for each in _MODEL_NAMES if each in own), None)
     model = None if name is None else named_model(name, str(own[name]))
@@ -69,6 +67,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
         reservations=(
             *launched.reservations,
             *reading.reservations,
+            *preferences.reservations,
             *sorted_out.reservations,
         ),
         ignored=(*reading.ignored, *sorted_out.no_account),

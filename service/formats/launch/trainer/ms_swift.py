@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from service.formats.launch.trainer.told import Asked, Told, renamed
+from service.formats.launch.trainer.told import OBJECTIVE, REFERENCE_MODEL, Asked, Told, renamed
 from service.formats.settings.settings import Settings
 
 _SEQUENCES_A_STEP = 16  # of all ranks, where nobody says how many (trainers/arguments.py)
@@ -24,9 +24,9 @@ def translate(settings: Settings, asked: Asked) -> Told:
     _precision(told, settings)
     _adapters(told, settings)
     if asked.command == "rlhf" or "rlhf_type" in settings.given:
-        told.put("objective", objective_of(settings), "rlhf_type")
+        told.put(OBJECTIVE, objective_of(settings), "rlhf_type")
     if settings.given.get("ref_model"):
-        told.put("reference_model", settings.given["ref_model"], "ref_model")
+        told.put(REFERENCE_MODEL, settings.given["ref_model"], "ref_model")
     kernel = settings.table.facts["attention"].get(settings.word("attn_impl") or "")
     if kernel:
         told.put("attn_implementation", kernel, "attn_impl")

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from service.formats.launch.trainer.told import OBJECTIVE, REFERENCE_MODEL
 from service.formats.settings.settings import Settings
 
-NAME = "objective"
 _PRECOMPUTED = "precompute_ref_log_probs"
 _GENERATING = "answers are generated in every step, and the time of that is not described"
 _SUPERVISED = "ask about supervised training, which this job takes at least"
@@ -58,11 +58,11 @@ def in_name(program: str) -> str | None:
 
 def read_objective(settings: Settings) -> Objective:
     """The objective of a training. One that is not described is reserved."""
-    name = settings.word(NAME)
+    name = settings.word(OBJECTIVE)
     if name is None:
         return SUPERVISED
     if name not in _OBJECTIVES:
-        settings.reserve(NAME, _GENERATING, _SUPERVISED)
+        settings.reserve(OBJECTIVE, _GENERATING, _SUPERVISED)
         return SUPERVISED
     return _OBJECTIVES[name]
 
@@ -85,7 +85,7 @@ def workload_of(
         assumed.append("the reference runs before the first step, which is not counted")
         reference = 0
     if reference + objective.own:
-        is_shared = has_adapters and not settings.given.get("reference_model")
+        is_shared = has_adapters and not settings.given.get(REFERENCE_MODEL)
         found["reference"] = {
             "forwards": float(reference + objective.own),
             "own_weights": bool(reference) and not is_shared,

@@ -28,9 +28,8 @@ from service.formats.launch.trainer.kernels import read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
 from service.formats.launch.trainer.models import NamedModel, named_model
-from service.formats.launch.trainer.objectives import NAME as OBJECTIVE
 from service.formats.launch.trainer.objectives import in_sequences, read_objective
-from service.formats.launch.trainer.told import Told
+from service.formats.launch.trainer.told import OBJECTIVE, Told
 from service.formats.launch.trainer.training import (
     accumulation_steps,
     checkpoints,
@@ -122,6 +121,13 @@ class _Reader:
             given.setdefault(backend, "deepspeed")
         return given
 
+    def _arguments(self, given: Mapping[str, Any]) -> Settings:
+        """Settings of accelerate and the Trainer."""
+        settings = Settings(trainer_table(self.launched.dialect), given)
+        if self.launched.dialect not in DIALECTS:
+            settings.written[OBJECTIVE] = self.launched.program
+        return settings
+
     def _preset(self, name: str) -> dict[str, Any]:
         """The document of accelerate that `trl --accelerate_config` names, one of its own or a
         file."""
@@ -151,7 +157,7 @@ class _Reader:
 
     def _of_deepspeed(self, document: Mapping[str, Any], given: Mapping[str, Any]) -> LaunchReading:
         has_trainer = bool(given)
-        arguments = Settings(trainer_table(self.launched.dialect), given)
+        arguments = self._arguments(given)
         num_ranks = arguments.whole("num_processes", least=-1) or self.launched.num_devices
         num_ranks = num_ranks if num_ranks and num_ranks > 0 else None
         sequence = arguments.whole("parallelism_config.parallelism_config_sp_size") or 1
@@ -214,7 +220,7 @@ class _Reader:
 
     def _of_accelerate(self, given: Mapping[str, Any]) -> LaunchReading:
         given = with_changes(given, self.changes)
-        settings = Settings(trainer_table(self.launched.dialect), given)
+        settings = self._arguments(given)
         ranks = settings.whole("num_processes", least=-1) or self.launched.num_devices
         num_ranks = ranks if ranks is not None and ranks > 0 else None
         stack, layout = self._parallelism(settings, num_ranks)

@@ -8,6 +8,12 @@ from typing import Any
 
 from service.formats.settings.settings import Settings
 
+OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL = (
+    f"told:{name}" for name in ("objective", "trained", "moment_rank", "reference_model")
+)
+"""What tools decide and TrainingArguments have no names for. Nobody can type such names as
+flags."""
+
 
 @dataclass(slots=True)
 class Told:

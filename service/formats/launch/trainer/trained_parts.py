@@ -13,7 +13,8 @@ _HEADS = frozenset({"lm_head", "embed_out", "output"})
 _NORMS = frozenset({"norm", "final_layernorm", "ln_f"})
 """Of no account: some thousand parameters."""
 _LAYER = re.compile(
-    r"(?:^|[.\\])(?:layers|blocks|h)\\?\.(?P<number>[\d\[\]\-+*?^]{1,40})(?P<rest>.*)", re.ASCII
+    r"(?:^|[.\\])(?:layers|blocks|h)\\?\.(?P<number>[\d\[][\d\[\]\-+*?^]{0,40})(?P<rest>.*)",
+    re.ASCII,
 )
 _MOST_LAYERS = 128
 """No model here has more layers, and patterns are tried for each."""

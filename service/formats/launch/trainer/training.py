@@ -9,6 +9,7 @@ from typing import Any
 from models.errors import Invalid
 from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.objectives import read_objective, workload_of
+from service.formats.launch.trainer.told import MOMENT_RANK, TRAINED
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.shell.faults import PATH
@@ -36,8 +37,8 @@ def read_workload(
     adapters = read_adapters(settings, assumed)
     if not adapters:
         _read_model_format(settings, workload, has_own_copy=has_own_copy)
-        if settings.given.get("trained"):
-            workload["trained"] = settings.given["trained"]
+        if settings.given.get(TRAINED):
+            workload["trained"] = settings.given[TRAINED]
     workload |= adapters
     objective = read_objective(settings)
     workload |= workload_of(objective, settings, assumed, has_adapters="lora" in adapters)
@@ -114,13 +115,14 @@ def _projection(settings: Settings, optimizer: str, assumed: list[str]) -> dict[
     if kind is None:
         return {}
     in_words = _RANK.search(str(settings.given.get("optim_args") or ""))
-    rank = settings.given.get("optim_args.rank") or (in_words and in_words.group(1))
-    settings.put("moment_rank", settings.given.get("moment_rank") or rank or usual[kind])
+    rank = settings.whole(MOMENT_RANK) or settings.whole("optim_args.rank")
+    if rank is None:
+        rank = int(in_words.group(1)) if in_words else usual[kind]
     assumed.append(
         f"{kind}: gradients are counted whole, and the decompositions that find the projection not"
         " at all"
     )
-    return {"moment_rank": settings.whole("moment_rank")}
+    return {"moment_rank": rank}
 
 
 def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_copy: bool) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.formats.launch.trainer.objectives import NAME
+from service.formats.launch.trainer.told import OBJECTIVE
 from service.formats.settings.field_table import field_table
 
 _LOSS = "loss_type"
@@ -30,11 +30,11 @@ def fill_in_defaults(given: dict[str, Any], unwritten: dict[str, str], assumed: 
             given[name] = value
             if name in _ORIGINS:
                 unwritten[_ORIGINS[name]] = f"the default of {name} in TRL"
-    objective = str(given.get(NAME) or "sft")
+    objective = str(given.get(OBJECTIVE) or "sft")
     if objective != "sft":
         loss = given.pop(_LOSS, None)  # of preferences, of which none makes other logits
         if loss == "apo_zero_unpaired":
-            given[NAME] = loss
+            given[OBJECTIVE] = loss
     first = _WITHOUT_LOGITS.get(objective)
     if first is not None and given.get(_LOSS) in (None, "nll"):
         given[_LOSS] = _CHUNKED
