@@ -148,10 +148,26 @@ def layer_time(
         pieces[UP] = mla_up(f, layer, shard, c)
     if wanted >> ENDS & 1 and layer.attends:
         pieces[ENDS] = keys_and_output(f, layer, shard, c)
-    if not f.trains_all:  # no gradients of the layer's own weights
+    if not layer.trains_weights:  # no gradients of the layer's own weights
         frozen = Passes(products.forward, products.input, 0.0)
         products = both(frozen, adapters(f, layer, shard, c))
-    return waiting_for_host(f, layer, shard, c, products, core, light, pieces)
+    found = waiting_for_host(f, layer, shard, c, products, core, light, pieces)
+    return found if layer.has_backward else forward_alone(found)
+
+
+@compiled
+def forward_alone(seconds: LayerTime) -> LayerTime:
+    """Of a layer that backward does not reach."""
+    return LayerTime(
+        seconds.forward,
+        0.0,
+        0.0,
+        seconds.attention_forward,
+        0.0,
+        seconds.idle_forward,
+        0.0,
+        seconds.host,
+    )
 
 
 @compiled
@@ -211,7 +227,7 @@ def slower_of(device: float, host: float) -> float:
 def embedding_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
     """The look-up of input embeddings: reading and writing, and a scatter backward."""
     seconds = move(f, c, 3 * shard.local_tokens * f.hidden_size * f.activation_bytes)
-    return plain_time(seconds, seconds if f.trains_all else 0.0, 0.0, overhead(f, c))
+    return plain_time(seconds, seconds if f.trains_embedding else 0.0, 0.0, overhead(f, c))
 
 
 @compiled
@@ -225,7 +241,7 @@ def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
     vocabulary = f.vocab_size / shard.tp if f.parallel_loss else f.vocab_size
     logits = move(f, c, shard.tokens * vocabulary * f.loss_traffic_bytes) * 0.5
     heads, more = 1 + f.mtp_layers, mtp_projection(f, shard, c)
-    if not f.trains_all:
+    if not f.trains_head:
         product = Passes(product.forward, product.input, 0.0)
         more = Passes(more.forward, more.input, 0.0)
     return plain_time(

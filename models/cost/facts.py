@@ -30,6 +30,7 @@ from models.spec.projection import Projection, parameters_of
 from models.spec.recompute import LAST, NONE, PIECES, Recomputed
 from models.spec.recurrence import Recurrence
 from models.spec.stack import Stack
+from models.spec.trained import trains_embedding, trains_head
 
 CONTEXT = ("ring", "allgather", "ulysses")
 RING, CONTEXT_ALLGATHER, ULYSSES = range(len(CONTEXT))
@@ -134,8 +135,14 @@ class Facts(NamedTuple):
     host_bytes: float
     # the optimizer
     muon: bool
-    trains_all: bool
-    """Not only adapters."""
+    trains_layers: bool
+    """The weights of layers, and not only adapters."""
+    trains_embedding: bool
+    trains_head: bool
+    reference_forwards: float
+    """Forward passes without gradients, beside that of training,"""
+    reference_copies: float
+    """and copies of the model that run them."""
     parameter_bytes: float
     base_bytes: float
     """As a parameter lies in memory."""
@@ -221,6 +228,10 @@ class LayerFacts(NamedTuple):
 
     trained_layers: float
     """How many there are, with those of multi-token prediction."""
+    trains_weights: bool
+    """Its own, and not only adapters."""
+    has_backward: bool
+    """It is trained, or something before it is."""
     blocks: float
     """How many of mixer and feed-forward network it has."""
     products: Products
@@ -498,7 +509,7 @@ def _images(problem: Problem, policies: tuple[int, ...]) -> Images:
         attended_length=image,
         hidden_size=encoder.hidden_size,
         residual_streams=1,
-        trains_all=encoder.trained,
+        trains_layers=encoder.trained,
     )
     return Images(
         facts=records(Facts, [facts]),
@@ -566,7 +577,7 @@ def _facts(problem: Problem) -> Facts:
         num_layers=architecture.num_layers,
         hidden_size=architecture.hidden_size,
         residual_streams=architecture.residual_streams,
-        vocab_size=architecture.vocab_size,
+        vocab_size=architecture.head_outputs,
         mtp_layers=architecture.mtp_layers,
         last_kind=architecture.kinds.index(architecture.layers[-1]),
         tied_embedding=architecture.tie_word_embeddings,
@@ -585,7 +596,11 @@ def _facts(problem: Problem) -> Facts:
         usable_bytes=cluster.usable_bytes,
         host_bytes=cluster.host_bytes,
         muon=workload.optimizer == "muon",
-        trains_all=workload.lora is None,
+        trains_layers=workload.lora is None,
+        trains_embedding=trains_embedding(architecture, workload),
+        trains_head=trains_head(architecture, workload),
+        reference_forwards=workload.reference.forwards if workload.reference else 0.0,
+        reference_copies=float(workload.reference.own_weights) if workload.reference else 0.0,
         parameter_bytes=problem.parameter_bytes,
         base_bytes=problem.base_bytes,
         operand_bytes=problem.operand_bytes,
@@ -601,7 +616,7 @@ def _facts(problem: Problem) -> Facts:
         scales_rows=problem.scales_rows,
         master_bytes=problem.master_bytes,
         sharded_master_bytes=workload.optimizer_state.master_bytes,
-        moment_bytes=workload.optimizer_state.moment_bytes,
+        moment_bytes=problem.moment_bytes,
         materialises_scores=problem.materialises_scores,
         score_passes=SCORE_PASSES.get(problem.kernel, 0.0),
         key_block=KEY_BLOCK.get(problem.kernel, 128),
@@ -647,7 +662,8 @@ def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
     hidden, image = encoder.hidden_size, encoder.patches_per_image
     skips_last = problem.stack.skips_last_product
     kinds = [(kind, encoder.layers.count(kind)) for kind in encoder.kinds]
-    return [_layer(kind, count, hidden, image, None, skips_last(kind)) for kind, count in kinds]
+    rows = [_layer(kind, count, hidden, image, None, skips_last(kind)) for kind, count in kinds]
+    return [row._replace(trains_weights=encoder.trained) for row in rows]
 
 
 def _layer(
@@ -660,6 +676,8 @@ def _layer(
     products = _products(layer, hidden)
     return LayerFacts(
         trained_layers=count,
+        trains_weights=lora is None and layer.gradients == "weights",
+        has_backward=layer.gradients != "none",
         blocks=layer.blocks,
         products=np.pad(products, ((0, MAX_PRODUCTS - len(products)), (0, 0))),
         num_products=len(products),
@@ -695,9 +713,10 @@ def _trained(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
     """Of an adapter each input is read once more, and each output read and written."""
     if lora is None:
         expert = layer.moe.expert_parameters(hidden) if layer.moe else 0
+        is_trained = layer.gradients == "weights"
         return {
-            "trained_dense": layer.parameters(hidden) - expert,
-            "trained_expert": expert,
+            "trained_dense": layer.parameters(hidden) - expert if is_trained else 0,
+            "trained_expert": expert if is_trained else 0,
             "adapter_elements": 0,
             "expert_adapter_elements": 0,
             "adapters": 0,

@@ -58,7 +58,7 @@ def layer_size(f: Facts, layer: LayerFacts, shard: Shard) -> PartSize:
     unit = dense + expert
     if f.gathers_matrices:
         unit = max(layer.largest_matrix / shard.tp, expert / 3)
-    if f.trains_all:
+    if layer.trains_weights:
         return PartSize(dense, expert, unit, dense, expert)
     # Of an adapter the half is cut that lies on the side that its matrix is.
     trained = layer.trained_dense * (1 + 1 / shard.tp) / 2
@@ -70,14 +70,14 @@ def layer_size(f: Facts, layer: LayerFacts, shard: Shard) -> PartSize:
 @compiled
 def embedding_size(f: Facts, shard: Shard) -> PartSize:
     size = f.embedding_parameters / shard.tp
-    return PartSize(size, 0.0, 0.0, size if f.trains_all else 0.0, 0.0)
+    return PartSize(size, 0.0, 0.0, size if f.trains_embedding else 0.0, 0.0)
 
 
 @compiled
 def head_size(f: Facts, shard: Shard) -> PartSize:
     """The final norm is whole on every device. A tied head has no matrix of its own."""
     size = f.head_parameters / shard.tp + f.hidden_size
-    return PartSize(size, 0.0, 0.0, size if f.trains_all else 0.0, 0.0)
+    return PartSize(size, 0.0, 0.0, size if f.trains_head else 0.0, 0.0)
 
 
 @compiled

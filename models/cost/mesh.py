@@ -92,7 +92,8 @@ class Part:
     """The share of its parameters that are the encoder's, and of those that are trained."""
     trained_encoder_share: float
     forward_only: float
-    """The share of its parameters that backward does not need: those of a frozen encoder."""
+    """The share of its parameters that backward does not need: those of a frozen encoder, or of a
+    layer before all that is trained."""
 
 
 class Mesh:
@@ -148,11 +149,15 @@ def set_shard(
         seconds = layer_time(f, layer, shard, c, wanted, pieces)
         set_time(parts[kind], seconds)
         set_size(parts[kind], layer_size(f, layer, shard))
+        parts[kind].forward_only = 0.0 if layer.has_backward else 1.0
         for policy in range(len(policies)):
             again[policy, kind] = computed_again(policies[policy, kind], seconds.forward, pieces)
         stored = activations(f, layer, shard, pieces)
         for policy in range(len(policies)):
             kept[policy, kind] = kept_bytes(policies[policy, kind], stored, pieces)
+        if not layer.has_backward:
+            again[:, kind] = 0.0
+            kept[:, kind] = 0.0
     set_ends(f, policies, shard, c, parts, again, kept)
     if len(q.images.layers) > 0:
         add_encoder(

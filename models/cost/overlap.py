@@ -106,13 +106,15 @@ def expose_layer(
     and so many bytes are `kept`."""
     backward = part.backward - weight
     ahead, back = part.forward, backward + again
+    returns = 1 - part.forward_only
     repeated = regime.share * policy.context
     kernels = Pair(
-        part.attention_forward, part.attention_backward + repeated * part.attention_forward
+        part.attention_forward,
+        part.attention_backward + returns * repeated * part.attention_forward,
     )
-    whole = regime.share if policy.whole else 0.0
+    whole = returns * regime.share if policy.whole else 0.0
     idle = Pair(part.idle_forward, part.idle_backward + whole * part.idle_forward)
-    offload = 0.0
+    sent = offload = 0.0
     if regime.offload:
         traffic = kept / (c.host_gb_s * 1e9)
         sent, fetched = max(traffic - ahead, 0.0), max(traffic - back, 0.0)
@@ -120,7 +122,7 @@ def expose_layer(
         idle = Pair(idle.forward + sent, idle.backward + fetched)
 
     gaps = idle
-    repeated_tensor = 1.0 + regime.share * policy.tensor
+    repeated_tensor = returns * (1.0 + regime.share * policy.tensor)
     tensor = Pair(part.tensor, part.tensor * repeated_tensor)
     if f.overlap_tensor:
         # Attention may be all that there is, and more than a backward that repeats none of it.
@@ -134,25 +136,28 @@ def expose_layer(
             min(idle.backward, beside.backward - hidden.backward),
         )
     ahead, back = ahead + tensor.forward, back + tensor.backward
-    host = Pair(part.host + part.stall, part.host * (2 + whole) + part.stall * repeated_tensor)
+    launches = returns * (2 + whole)
+    host = Pair(part.host + part.stall, part.host * launches + part.stall * repeated_tensor)
     held = Pair(max(host.forward - ahead, 0.0), max(host.backward - back, 0.0))
     ahead, back = ahead + held.forward, back + held.backward
     if mesh.undecided:  # slower traffic of other axes, or to the host, may leave as long gaps
         idle = Pair(gaps.forward + held.forward, gaps.backward + held.backward)
-    hooked = waiting_for_hooks(part, row, host, Pair(ahead, back), whole)
+    hooked = waiting_for_hooks(part, row, host, Pair(ahead, back), launches)
     ahead, back = ahead + hooked.forward, back + hooked.backward
     idle = Pair(idle.forward + hooked.forward, idle.backward + hooked.backward)
 
-    forward, context = ahead, 0.0
+    forward, context, context_forward = ahead, 0.0, 0.0
     if row.cp > 1:
-        sent_context = Pair(part.context, part.context * (context_returns(f) + repeated))
+        sent_context = Pair(part.context, part.context * returns * (context_returns(f) + repeated))
         hidden = Pair(0.0, 0.0)
         if f.context == RING:
             hidden = hidden_context(c, sent_context, kernels, idle)
             slower = slower_in_chunks(f, layer, row.cp)
             context = slower * (kernels.forward + kernels.backward)
             forward += slower * kernels.forward
+            context_forward = slower * kernels.forward
         forward += sent_context.forward - hidden.forward
+        context_forward += sent_context.forward - hidden.forward
         context += sent_context.forward - hidden.forward
         context += sent_context.backward - hidden.backward
         ahead = max(ahead - hidden.forward, 0.0)
@@ -160,15 +165,26 @@ def expose_layer(
 
     data = expose_data(f, part, regime, c, ahead, back)
     forward, free = forward + data.forward, data.free
-    expert = 0.0
+    expert = expert_forward = 0.0
     if layer.sparse:
-        hidden_expert = min(c.expert_overlap * 2.0 * part.dispatch, free) * regime.experts_hide
-        forward += part.dispatch - hidden_expert / 2
+        passes = 2.0 - part.forward_only
+        hidden_expert = min(c.expert_overlap * passes * part.dispatch, free) * regime.experts_hide
+        expert_forward = part.dispatch - hidden_expert / passes
+        forward += expert_forward
         free -= hidden_expert
-        expert = part.dispatch * (2.0 + regime.share * policy.expert) - hidden_expert
+        expert = part.dispatch * (passes + returns * regime.share * policy.expert) - hidden_expert
     compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
     tensor_all += held.forward + held.backward
     data_all = data.both + hooked.forward + hooked.backward
+    if f.reference_forwards > 0:
+        times = f.reference_forwards
+        compute += times * part.forward
+        tensor_all += times * (tensor.forward + held.forward)
+        context += times * context_forward
+        expert += times * expert_forward
+        data_all += times * (data.forward + hooked.forward)
+        offload += times * sent  # in which other traffic hides, and which they do not wait for
+        forward *= 1 + times
     both = compute + again + tensor_all + context + expert + data_all + offload
     return Exposed(
         forward, both, free, compute, again, tensor_all, context, expert, data_all, offload
@@ -176,15 +192,14 @@ def expose_layer(
 
 
 @inlined
-def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, whole: float) -> Pair:
+def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, launches: float) -> Pair:
     """How much longer than these passes the host takes, where it gathers single matrices of experts
-    beside its launches: in forward, twice as long in backward, and once more for the share of
-    layers that is computed again as a `whole`."""
+    beside its launches: in forward, and so many times as long in backward, as its `launches`."""
     if row.zero_stage != 3 or part.hooks == 0.0:
         return Pair(0.0, 0.0)
     return Pair(
         max(host.forward + part.hooks - passes.forward, 0.0),
-        max(host.backward + part.hooks * (2 + whole) - passes.backward, 0.0),
+        max(host.backward + part.hooks * launches - passes.backward, 0.0),
     )
 
 
@@ -205,10 +220,17 @@ def expose_end(
     ahead, back = part.forward + tensor.forward, backward + again + tensor.backward
     data = expose_data(f, part, regime, c, ahead, back)
     compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
-    both = compute + again + tensor_all + data.both
+    forward, data_all = ahead + data.forward, data.both
+    if f.reference_forwards > 0:
+        times = f.reference_forwards
+        compute += times * part.forward
+        tensor_all += times * tensor.forward
+        data_all += times * data.forward
+        forward *= 1 + times
+    both = compute + again + tensor_all + data_all
     return Exposed(
-        ahead + data.forward, both, data.free,
-        compute, again, tensor_all, 0.0, 0.0, data.both, 0.0,
+        forward, both, data.free,
+        compute, again, tensor_all, 0.0, 0.0, data_all, 0.0,
     )  # fmt: skip
 
 

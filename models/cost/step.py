@@ -645,11 +645,14 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
     """Of parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer)
     and two gathered layers, unless it does not reshard; what the host updates comes back as shards
     of them, unless all are on the host. Where none are gathered, copies of layers in the format of
-    GEMMs may lie beside."""
+    GEMMs may lie beside. A reference is sharded as they are (TRL models/utils.py, prepare_deepspeed
+    and prepare_fsdp)."""
     dense, expert, layers = s.dense[stage], s.expert[stage], s.of_layers[stage]
     ends = dense + expert - layers  # which are not quantized where layers are
+    copies = f.reference_copies * f.parameter_bytes
     if row.zero_stage < 3:
-        return f.base_bytes * layers + f.parameter_bytes * ends + f.operand_bytes * layers
+        of_layers = f.base_bytes * layers + f.parameter_bytes * ends + f.operand_bytes * layers
+        return of_layers + copies * (dense + expert)
     held = dense + expert
     if row.reshard:
         held = min(2 * mesh.largest_unit, held)
@@ -658,7 +661,7 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
     if (row.offload_optimizer or f.parameter_shards) and not on_host:
         size += f.base_bytes * over_shards(mesh, dense, expert, True)
         size += (f.parameter_bytes - f.base_bytes) * ends / mesh.dense_shards
-    return size
+    return size + copies * over_shards(mesh, dense, expert, True)
 
 
 @inlined
@@ -671,7 +674,7 @@ def gradient_bytes(
     size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
     if row.offload_optimizer and f.offloads_gradients and row.zero_stage >= 2:
         size = 0.0
-    if sharded and f.trains_all:
+    if sharded and f.trains_layers:
         size += f.gradient_reduction_bytes * mesh.largest_unit
     return size
 

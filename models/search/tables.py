@@ -219,9 +219,9 @@ class SearchTables:
         problem, states = self.problem, self.problem.workload.optimizer_state
         count = problem.architecture.parameters
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
-        if problem.workload.lora:
-            least = problem.adapter_parameters
-        each = min(problem.master_bytes, states.master_bytes) + states.moment_bytes
+        if problem.workload.lora or problem.workload.trained:
+            least = problem.trained_layer_parameters
+        each = min(problem.master_bytes, states.master_bytes) + problem.moment_bytes
         return least * each <= problem.cluster.host_bytes * problem.cluster.num_devices
 
     def _list_policies(self) -> None:

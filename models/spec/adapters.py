@@ -12,6 +12,7 @@ from models.spec.layer import Layer
 from models.spec.projection import Projection
 
 Target = Literal["attention", "mlp", "experts"]
+BaseBits = Literal[2, 3, 4, 8, 16]
 MAX_RANK = 4096
 
 
@@ -24,9 +25,9 @@ class Lora:
     targets: tuple[Target, ...] = ("attention", "mlp", "experts")
     """The matrices that have adapters: those of the mixers, of dense networks and shared experts,
     and of routed experts."""
-    base_bits: Literal[4, 8, 16] = 16
-    """Of a frozen weight in memory: 4 and 8 are converted to 16 wherever a layer runs (QLoRA, arXiv
-    2305.14314)."""
+    base_bits: BaseBits = 16
+    """Of a frozen weight in memory: fewer than 16 are converted to 16 wherever a layer runs (QLoRA,
+    arXiv 2305.14314)."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= MAX_RANK:
@@ -35,8 +36,10 @@ class Lora:
         if not self.targets or not set(self.targets) <= set(get_args(Target)):
             rule = f"must be some of {', '.join(get_args(Target))}"
             raise Invalid("workload.lora.targets", list(self.targets), rule)
-        if self.base_bits not in (4, 8, 16):
-            raise Invalid("workload.lora.base_bits", self.base_bits, "must be 4, 8 or 16")
+        if self.base_bits not in get_args(BaseBits):
+            *fewer, most = get_args(BaseBits)
+            rule = f"must be {', '.join(map(str, fewer))} or {most}"
+            raise Invalid("workload.lora.base_bits", self.base_bits, rule)
 
     def matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
         """The matrices outside routed experts that have adapters."""

@@ -58,6 +58,12 @@ class Architecture:
     final_norm_weight: bool = True
     final_norm_bias: bool = False
     encoder: Encoder | None = None
+    head_size: int | None = None
+    """What the output projection gives for every token; None for a logit of every word."""
+
+    @property
+    def head_outputs(self) -> int:
+        return self.vocab_size if self.head_size is None else self.head_size
 
     @property
     def num_layers(self) -> int:
@@ -152,8 +158,8 @@ class Architecture:
                 unvisited = moe.num_experts - moe.experts_per_token
                 inactive += count * unvisited * moe.expert.parameters(moe.token_size(h))
         embedding = (self.vocab_size + self.learned_positions) * h
-        lm_head = 0 if self.tie_word_embeddings else self.vocab_size * h
-        lm_head += self.vocab_size if self.lm_head_bias else 0
+        lm_head = 0 if self.tie_word_embeddings else self.head_outputs * h
+        lm_head += self.head_outputs if self.lm_head_bias else 0
         total = body + embedding + lm_head + h * (self.final_norm_weight + self.final_norm_bias)
         streams = self.residual_streams
         if streams > 1:  # the last block's are collapsed (DeepseekV4HyperHead of transformers)

@@ -82,7 +82,7 @@ def head_forward_flops(
     multi-token prediction: each a layer like the last, a projection from 2h to h, and the head once
     more."""
     h = architecture.hidden_size
-    head = 2 * h * architecture.vocab_size
+    head = 2 * h * architecture.head_outputs
     modules = architecture.mtp_layers if mtp else 0
     last = layer_forward_flops(architecture, architecture.layers[-1], seq_len, count)
     return head + modules * (last + 4 * h * h + head)
@@ -133,15 +133,34 @@ def model_flops(
     """FLOPs of one training step: forward, and backward, which takes twice as many; no recompute.
 
     Attention sees documents where sequences are packed. Frozen weights have no gradients, so that
-    their products take two passes for three; adapters are not counted. A frozen encoder takes one.
+    their products take two passes for three, and one where nothing before them is trained; adapters
+    are not counted. A frozen encoder takes one. Forwards of a reference are counted.
     """
     length = workload.attended_length
     per_token = forward_flops_per_token(architecture, length, count, mtp=mtp)
     passes = 3 * per_token
     if workload.lora:
         passes -= forward_flops_per_token(architecture, length, "none", mtp=mtp)
+    elif workload.trained:
+        passes -= _frozen_flops(architecture, length, count)
+    if workload.reference:
+        passes += workload.reference.forwards * per_token
     images = encoder_flops(architecture.encoder, count) if architecture.encoder else 0.0
     return passes * workload.tokens + images * workload.global_batch
+
+
+def _frozen_flops(architecture: Architecture, seq_len: float, count: AttentionCount) -> float:
+    """FLOPs of one token that a step does not need, since layers are frozen: a product for each
+    weight, and all of backward where nothing before a layer is trained. The head counts as
+    trained."""
+    frozen = 0.0
+    for kind, layers in architecture.layer_runs:
+        layer = architecture.kinds[kind]
+        if layer.gradients == "inputs":
+            frozen += layers * layer_forward_flops(architecture, layer, seq_len, "none")
+        elif layer.gradients == "none":
+            frozen += layers * 2 * layer_forward_flops(architecture, layer, seq_len, count)
+    return frozen
 
 
 def step_time_from_throughput(

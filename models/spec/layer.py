@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from models.spec.attention import Attention
 from models.spec.feed_forward import Mlp, Moe
@@ -10,6 +11,7 @@ from models.spec.identity import cached_by_identity
 from models.spec.projection import Projection
 from models.spec.recurrence import Recurrence
 
+Gradients = Literal["weights", "inputs", "none"]
 _KEPT = 1024  # sizes of layers, of which a problem asks dozens of times
 
 
@@ -37,6 +39,9 @@ class Layer:
     """A block reads a weighted sum of what groups of layers before it put out, with weights from a
     query and a norm of its own (arXiv 2603.15031). Only these parameters are counted: that sum is
     not priced."""
+    gradients: Gradients = "weights"
+    """What backward computes: gradients of weights and inputs; of "inputs" alone, where the weights
+    are frozen; or "none", where nothing before the layer is trained either."""
 
     @property
     def mixers(self) -> list[Attention | Recurrence]:

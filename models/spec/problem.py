@@ -19,6 +19,7 @@ from models.spec.flops import (
 )
 from models.spec.hardware import Chip, Cluster
 from models.spec.identity import cached_by_identity
+from models.spec.moments import mean_moment_bytes
 from models.spec.profile import FLEET
 from models.spec.recompute import policy_code, recomputed
 from models.spec.stack import VENDORS, Stack
@@ -114,7 +115,7 @@ class Problem:
         model, chunks = self.architecture, self.stack.loss_chunks
         if self.stack.loss != "fused_linear":
             return chunks
-        return max(chunks, math.ceil(model.vocab_size / model.hidden_size))
+        return max(chunks, math.ceil(model.head_outputs / model.hidden_size))
 
     @property
     def pads_products(self) -> bool:
@@ -270,12 +271,29 @@ class Problem:
         )
 
     @property
-    def keeps_sharded_parameters(self) -> bool:
-        """Whether ZeRO 3 shards parameters as they are used, and not, or not only, an fp32 copy."""
-        workload = self.workload
-        return (
-            self.stack.parameter_shards or workload.lora is not None or not workload.master_weights
+    def trained_layer_parameters(self) -> int:
+        """How many parameters of layers are trained, those of adapters or the model's own."""
+        if self.workload.lora:
+            return self.adapter_parameters
+        model = self.architecture
+        return sum(
+            count * kind.parameters(model.hidden_size)
+            for kind, count in zip(model.kinds, model.layers_per_kind, strict=True)
+            if kind.gradients == "weights"
         )
+
+    @cached_property
+    def moment_bytes(self) -> float:
+        """The bytes of all moments of a parameter, on average over the parameters."""
+        return mean_moment_bytes(self.architecture, self.workload)
+
+    @property
+    def keeps_sharded_parameters(self) -> bool:
+        """Whether ZeRO 3 shards parameters as they are used, and not, or not only, an fp32 copy,
+        which frozen ones do not have."""
+        workload = self.workload
+        has_frozen = workload.lora is not None or workload.trained is not None
+        return self.stack.parameter_shards or has_frozen or not workload.master_weights
 
     def has_module(self, name: str) -> bool:
         """Whether some layer has a module of models.spec.recompute.MODULES."""

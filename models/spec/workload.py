@@ -11,11 +11,14 @@ from models.spec.adapters import Lora
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"]
 LoadBalancing = Literal["none", "micro_batch_loss", "global_batch_loss", "bias"]
 Routing = Literal["balanced", "natural"]
+Head = Literal["vocabulary", "score"]
 
 MAX_SEQ_LEN = 10**8
 MAX_BATCH = 10**7
 MAX_SPREAD = 10.0
 MAX_CAPACITY = 100.0
+MAX_FORWARDS = 16.0
+MAX_MOMENT_RANK = 2**20  # no matrix has a longer side
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,35 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Forward passes without gradients whose outputs a loss compares with those of training."""
+
+    forwards: float = 1.0
+    """How many, of every sequence: one of DPO, three of KTO, which also takes mismatched pairs
+    through both models."""
+    own_weights: bool = True
+    """Whether a frozen copy of the model runs them, beside the one that is trained. Without one
+    adapters are switched off, or the trained model runs them itself."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.forwards <= MAX_FORWARDS:
+            rule = f"must be above 0 and at most {MAX_FORWARDS:g}"
+            raise Invalid("workload.reference.forwards", self.forwards, rule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """Some of the model's own parameters are trained, and the others are frozen."""
+
+    layers: tuple[int, ...] | None = None
+    """Numbers of the layers that are trained whole, from 0, or from -1 at the end; None for all.
+    Numbers beyond the model's are of layers that it does not have."""
+    embedding: bool = False
+    head: bool = False
+    """The output projection, which is the embedding where the two are tied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What every training step does: `global_batch` sequences of `seq_len` tokens, and how."""
 
@@ -125,7 +157,17 @@ class Workload:
     """Whether the optimizer updates an fp32 copy of 16-bit parameters. Without one its moments have
     16 bits too, unless they have 8; updates are rounded, stochastically or not."""
     lora: Lora | None = None
-    """What is trained in place of the model's own weights."""
+    """What is trained in place of the model's own weights, or of those of its layers."""
+    trained: Trained | None = None
+    """None where all parameters are trained, or adapters and nothing else."""
+    reference: Reference | None = None
+    """None where the loss needs one forward alone, as that of supervised training does."""
+    head: Head = "vocabulary"
+    """What the output projection gives for every token: a logit for each word, or one number, as
+    that of a reward model."""
+    moment_rank: int | None = None
+    """The rank of projected gradients, of which the optimizer keeps moments of the matrices of
+    layers (GaLore, arXiv 2403.03507; APOLLO, arXiv 2412.05270); None where it projects none."""
 
     def __post_init__(self) -> None:
         _require_between("seq_len", self.seq_len, 1, MAX_SEQ_LEN)
@@ -134,6 +176,13 @@ class Workload:
         _require_one_of("optimizer", self.optimizer, tuple(OPTIMIZERS))
         _require_one_of("load_balancing", self.load_balancing, get_args(LoadBalancing))
         _require_one_of("routing", self.routing, get_args(Routing))
+        _require_one_of("head", self.head, get_args(Head))
+        if self.moment_rank is not None:
+            _require_between("moment_rank", self.moment_rank, 1, MAX_MOMENT_RANK)
+        if self.lora and self.trained and self.trained.layers != ():
+            rule = "must be [] beside workload.lora, whose adapters are all that layers train"
+            given = None if self.trained.layers is None else list(self.trained.layers)
+            raise Invalid("workload.trained.layers", given, rule)
         if not self.master_weights and self.precision == "fp32":
             rule = "must be true with precision fp32, whose parameters are the fp32 copy"
             raise Invalid("workload.master_weights", False, rule)

@@ -42,7 +42,10 @@ _SOLD_IN_PARTS = {
 _CACHED_GENERATIONS = 64  # of chips, with a profile
 _NOTICEABLE_S = 0.01  # of a step: a shorter wait for a slow node is not worth a line
 
-_SAID_ELSEWHERE = ("token_budget", "global_batch_tokens", "packing", "master_weights", "lora")
+_SAID_ELSEWHERE = (
+    "token_budget", "global_batch_tokens", "packing", "master_weights", "lora", "trained",
+    "reference", "head", "moment_rank",
+)  # fmt: skip
 """Fields of a workload whose absence leaves nothing open."""
 
 _EXPERT_FIELDS = ("load_balancing", "routing")

@@ -39,7 +39,7 @@ from service.resolve.launch_assumptions import batch_values, unwritten_values
 from service.resolve.launch_nodes import chips_on_node, command_in, machine_of_nodes
 from service.resolve.model_values import model_values
 from service.resolve.resolution import ModelForm, ResolvedQuestion, Resolver
-from service.schemas.architecture import ShapeFields
+from service.schemas.architecture import HuggingFaceConfig, ShapeFields, is_config
 from service.schemas.cluster import ClusterFields, ClusterPreset
 from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts
@@ -281,6 +281,10 @@ class _Joining:
     def _model(self) -> ModelForm:
         given = self.parts.model
         said = self.reading.model or {}
+        if is_config(said):
+            if given is None:
+                return HuggingFaceConfig(dict(said))
+            said = {}  # what the request itself says goes before a file beside it
         name = said["name"] if said.keys() == {"name"} else None
         if given is None:
             if name is None and not said.keys() & {"num_layers", "hidden_size"}:
@@ -409,8 +413,18 @@ class _Joining:
         batch = {"global_batch"} if in_tokens else set[str]()
         others = {name: value for name, value in said.items() if name not in batch}
         asked = self._validated("workload", WorkloadFields, given, others)
-        self._require_same("workload", said, asked.model_dump(include={*given} | batch))
+        firm = {name: value for name, value in said.items() if not self._gives_way(name)}
+        self._require_same("workload", firm, asked.model_dump(include={*given} | batch))
         return asked
+
+    def _gives_way(self, name: str) -> bool:
+        """Whether a value of the workload is a default that a file which was not sent may set
+        otherwise, so that what the request says of it holds."""
+        field = f"workload.{name}"
+        origins = [field]
+        if self._counts_batch(field):
+            origins += ["num_micro_batches", "layout.micro_batch"]
+        return self.reading.is_open and any(one in self.reading.unwritten for one in origins)
 
     def _micro_batch(self, layout: Mapping[str, Any], global_batch: int) -> dict[str, int]:
         """The micro-batch, where only the batch and its number of micro-batches are said."""

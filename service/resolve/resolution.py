@@ -20,6 +20,7 @@ from models.spec.hardware import Chip, Cluster, Fabric
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.stack import Stack
+from models.spec.trained import as_trained
 from service.formats import huggingface
 from service.identifiers import digest
 from service.json_pointers import prefix_errors, relocate_errors
@@ -170,10 +171,11 @@ class Resolver:
             question, "stack", lambda: self._stack_as_used(question.stack)
         )
         _require_positions(architecture.value, question.workload.seq_len)
+        workload = question.workload.build()
         problem = Problem(
-            architecture=architecture.value,
+            architecture=as_trained(architecture.value, workload),
             cluster=sized.cluster,
-            workload=question.workload.build(),
+            workload=workload,
             stack=stack.value,
         )
         request = {

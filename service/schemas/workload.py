@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     BeforeValidator,
@@ -15,17 +15,23 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from models.spec.adapters import MAX_RANK, Lora, Target
+from models.spec.adapters import MAX_RANK, BaseBits, Lora, Target
+from models.spec.architecture import MAX_LAYERS
 from models.spec.workload import (
     MAX_BATCH,
     MAX_CAPACITY,
+    MAX_FORWARDS,
+    MAX_MOMENT_RANK,
     MAX_SEQ_LEN,
     MAX_SPREAD,
     OPTIMIZERS,
+    Head,
     LoadBalancing,
     Packing,
     Precision,
+    Reference,
     Routing,
+    Trained,
     Workload,
 )
 from service.schemas.wire import Wire
@@ -68,8 +74,44 @@ class LoraFields(Wire):
         "experts",
     ]
     """The matrices that have adapters; "experts" are the routed ones."""
-    base_bits: Literal[4, 8, 16] = 16
-    """Of a frozen weight in memory: 4 and 8 are QLoRA."""
+    base_bits: BaseBits = 16
+    """Of a frozen weight in memory: fewer than 16 are QLoRA."""
+
+
+class TrainedFields(Wire):
+    """Some of the model's own parameters are trained, and the others are frozen."""
+
+    layers: (
+        Annotated[
+            list[Annotated[int, Field(ge=-MAX_LAYERS, lt=MAX_LAYERS)]],
+            Field(max_length=MAX_LAYERS),
+        ]
+        | None
+    ) = None
+    """Numbers of the layers that are trained whole, from 0, or from -1 at the end; all of them
+    where it is left out. Layers that the model does not have are of no account."""
+    embedding: bool = False
+    """Whether the input embedding is trained, and with it a head that it is tied to."""
+    head: bool = False
+    """Whether the output projection is trained, and with it an embedding that it is tied to."""
+
+    def build(self) -> Trained:
+        layers = None if self.layers is None else tuple(self.layers)
+        return Trained(layers=layers, embedding=self.embedding, head=self.head)
+
+
+class ReferenceFields(Wire):
+    """Forward passes without gradients, whose outputs the loss compares with those of training."""
+
+    forwards: Annotated[float, Field(gt=0, le=MAX_FORWARDS)] = 1.0
+    """How many, of every sequence: 1 of DPO, 3 of KTO, which takes mismatched pairs too through
+    both models."""
+    own_weights: bool = True
+    """Whether a frozen copy of the model lies beside it and runs them. False where adapters are
+    switched off for them, or where the model runs them itself."""
+
+    def build(self) -> Reference:
+        return Reference(**self.model_dump())
 
 
 class WorkloadFields(Wire):
@@ -105,7 +147,17 @@ class WorkloadFields(Wire):
     """False trains 16-bit parameters without an fp32 copy; moments have 16 bits then, unless they
     have 8. Updates may be rounded stochastically or not."""
     lora: LoraFields | None = None
-    """Fine-tuning by adapters. Without it all parameters are trained."""
+    """Fine-tuning by adapters. Without it all parameters are trained, or those of `trained`."""
+    trained: TrainedFields | None = None
+    """Where some of the model's own parameters are frozen. Beside `lora`, whose adapters are all
+    that layers train, `layers` is []."""
+    reference: ReferenceFields | None = None
+    """Of preference training, such as DPO. A pair of answers is two sequences."""
+    head: Head = "vocabulary"
+    """"score" is the head of a reward model: one number for a token, and no logits."""
+    moment_rank: Annotated[int, Field(ge=1, le=MAX_MOMENT_RANK)] | None = None
+    """The rank of projected gradients, where the optimizer keeps moments of these (GaLore,
+    APOLLO)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -150,4 +202,7 @@ class WorkloadFields(Wire):
     def build(self) -> Workload:
         packing = self.packing and Packing(**self.packing.model_dump())
         lora = self.lora and Lora(**{**self.lora.model_dump(), "targets": tuple(self.lora.targets)})
-        return Workload(**{**self.model_dump(), "packing": packing, "lora": lora})
+        trained = self.trained and self.trained.build()
+        reference = self.reference and self.reference.build()
+        parts = {"packing": packing, "lora": lora, "trained": trained, "reference": reference}
+        return Workload(**{**self.model_dump(), **parts})

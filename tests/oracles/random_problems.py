@@ -37,7 +37,17 @@ from models.spec.recurrence import (
 )
 from models.spec.stack import KERNELS, Stack
 from models.spec.switches import changed, switches_of
-from models.spec.workload import LoadBalancing, Packing, Precision, Routing, Workload
+from models.spec.trained import as_trained
+from models.spec.workload import (
+    Head,
+    LoadBalancing,
+    Packing,
+    Precision,
+    Reference,
+    Routing,
+    Trained,
+    Workload,
+)
 
 T = TypeVar("T")
 
@@ -143,6 +153,29 @@ def _fine_tuning(rng: np.random.Generator, workload: Workload) -> Workload:
         lora = Lora(rank=pick(rng, (1, 16, 256)), targets=targets, base_bits=pick(rng, (4, 8, 16)))
     masters = chance(rng, 0.7) or workload.precision == "fp32"
     return replace(workload, packing=packing, lora=lora, master_weights=masters)
+
+
+def random_fine_tuning(rng: np.random.Generator, chips: Sequence[int] = CHIPS) -> Problem:
+    """A problem of which some parameters are frozen, forwards run beside training, or the head
+    gives one number."""
+    problem = random_hybrid(rng, chips)
+    model, workload = problem.architecture, problem.workload
+    layers: tuple[int, ...] | None = ()
+    if workload.lora is None:
+        some = tuple(rng.integers(0, model.num_layers, 3).tolist())
+        layers = pick(rng, ((), None, (-1,), (0,), some))
+    if chance(rng, 0.7):
+        trained = Trained(layers=layers, embedding=chance(rng, 0.3), head=chance(rng, 0.5))
+        workload = replace(workload, trained=trained)
+    if chance(rng, 0.5):
+        reference = Reference(forwards=pick(rng, (0.5, 1.0, 3.0)), own_weights=chance(rng, 0.5))
+        workload = replace(workload, reference=reference)
+    workload = replace(
+        workload,
+        head=mostly(rng, "vocabulary", get_args(Head)),
+        moment_rank=mostly(rng, None, (1, 64, 1024)),
+    )
+    return replace(problem, architecture=as_trained(model, workload), workload=workload)
 
 
 def hybrid(rng: np.random.Generator, model: Architecture) -> Architecture:

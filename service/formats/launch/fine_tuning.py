@@ -3,12 +3,13 @@ have no words for it, and what a script must do besides."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from models.spec.adapters import Lora
 from models.spec.encoder import Encoder
-from models.spec.workload import Workload
+from models.spec.workload import Trained, Workload
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.trainer.adapters import flags_for
 
@@ -34,6 +35,8 @@ def with_fine_tuning(name: str, write: Write) -> Write:
         workload, encoder = job.problem.workload, job.problem.architecture.encoder
         if workload.lora:
             _require_adapters(name, job, workload.lora)
+        for field, value in _of_script(workload):
+            _require(name, field, value, OF_SCRIPTS, f"without {field.rpartition('.')[2]}")
         if not workload.master_weights:
             _require(name, "workload.master_weights", False, _WITHOUT_MASTERS, "with true")
         if workload.capacity_factor is not None and job.problem.architecture.is_moe:
@@ -49,6 +52,18 @@ def with_fine_tuning(name: str, write: Write) -> Write:
         return replace(configuration, notes=(*configuration.notes, *notes))
 
     return written
+
+
+def _of_script(workload: Workload) -> Iterator[tuple[str, object]]:
+    """The fields of a workload that only a script of the caller's own can see to."""
+    if workload.trained:
+        yield "workload.trained", dataclasses.asdict(workload.trained)
+    if workload.reference:
+        yield "workload.reference", dataclasses.asdict(workload.reference)
+    if workload.head != "vocabulary":
+        yield "workload.head", workload.head
+    if workload.moment_rank is not None:
+        yield "workload.moment_rank", workload.moment_rank
 
 
 def _require(name: str, field: str, value: object, able: Collection[str], otherwise: str) -> None:
@@ -91,8 +106,39 @@ def _notes(name: str, workload: Workload) -> Iterator[str]:
             f" {flags_for(lora)})."
         )
         if lora.base_bits < 16:
-            yield _QUANTIZED[lora.base_bits]
+            yield _QUANTIZED.get(lora.base_bits, _QUANTIZED_BY_OTHERS)
+    if trained := workload.trained:
+        yield _trained(trained)
+    if reference := workload.reference:
+        kept = "a frozen copy of the model" if reference.own_weights else "no copy of the model"
+        yield (
+            f"Run {reference.forwards:g} forward passes of every sequence without gradients, with"
+            f" {kept} for them, as the trainers of TRL for preferences do."
+        )
+    if workload.head == "score":
+        yield "Load the model with AutoModelForSequenceClassification and num_labels=1."
+    if workload.moment_rank is not None:
+        yield (
+            f"Project gradients to rank {workload.moment_rank}, as optim='galore_adamw' with"
+            f" optim_args='rank={workload.moment_rank}' does."
+        )
 
+
+def _trained(trained: Trained) -> str:
+    parts = []
+    if trained.layers is None:
+        parts.append("all layers")
+    elif trained.layers:
+        parts.append(f"layers {', '.join(map(str, trained.layers[:_MOST_LISTED]))}")
+        if len(trained.layers) > _MOST_LISTED:
+            parts[-1] += f" and {len(trained.layers) - _MOST_LISTED} more"
+    parts += ["the embedding"] if trained.embedding else []
+    parts += ["the head"] if trained.head else []
+    return f"Train {', '.join(parts) or 'nothing'} of the model's own parameters; freeze the rest."
+
+
+_QUANTIZED_BY_OTHERS = "Load a checkpoint whose weights have so few bits, such as one of AQLM."
+_MOST_LISTED = 16  # layers that a note names
 
 _QUANTIZED = {
     4: "Load the model with BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4',"

@@ -169,7 +169,8 @@ class LaunchReading:
     framework: str
     version: str
     model: Mapping[str, Any] | None
-    """Fields of ShapeFields; or the name alone, of a model of the catalogue."""
+    """Fields of ShapeFields; or the name alone, of a model of the catalogue; or a config.json as it
+    is, by its model_type."""
     workload: Mapping[str, Any]
     """Those fields of WorkloadFields that are said."""
     stack: Mapping[str, Any]
@@ -202,6 +203,11 @@ class LaunchReading:
     """What is set, by the names that writers have for it."""
     ignored: tuple[str, ...] = ()
     """Settings that are known and change neither (data paths, logging, learning rate)."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a file was not sent, in which anything else may be said."""
+        return any(one.is_open for one in self.reservations)
 
     @property
     def unread(self) -> tuple[str, ...]:

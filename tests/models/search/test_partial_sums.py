@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 
@@ -30,7 +30,7 @@ from models.spec.layout import PLACEMENTS, ZERO_BUBBLE_V, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from tests.benchmarks.problems import problem
-from tests.oracles.random_problems import random_hybrid
+from tests.oracles.random_problems import random_fine_tuning, random_hybrid
 from tests.oracles.random_questions import random_coefficients, random_layouts, random_problem
 
 _OF_TRUNK = ("pp", "tp", "cp", "dp", "sequence_parallel", "micro_batch")
@@ -190,12 +190,17 @@ def some_members(
 
 
 def require_bounds_of_random_problems(
-    seed: int, count: int, each: int, *, everywhere: bool = False
+    seed: int,
+    count: int,
+    each: int,
+    *,
+    everywhere: bool = False,
+    draw: Callable[[np.random.Generator], Problem] = random_problem,
 ) -> None:
     """Of so many layouts, up to `each` of a problem; or of these in every place."""
     rng = np.random.default_rng(seed)
     while count > 0:
-        question = random_hybrid(rng) if rng.random() < 0.3 else random_problem(rng)
+        question = random_hybrid(rng) if rng.random() < 0.3 else draw(rng)
         found = some_members(rng, question, each)
         if found is None:
             continue
@@ -212,6 +217,12 @@ def test_no_partial_sum_exceeds_the_whole(seed: int) -> None:
     and whose domains need not divide each other."""
     require_bounds_of_random_problems(seed, 1500, 50)
     require_bounds_of_random_problems(seed, 4000, 2, everywhere=True)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_partial_sum_exceeds_the_whole_of_fine_tuning(seed: int) -> None:
+    require_bounds_of_random_problems(seed, 1000, 20, draw=random_fine_tuning)
+    require_bounds_of_random_problems(seed, 1000, 2, everywhere=True, draw=random_fine_tuning)
 
 
 @pytest.mark.long

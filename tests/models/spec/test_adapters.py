@@ -32,7 +32,7 @@ def test_every_routed_expert_has_its_own() -> None:
         ({"rank": 0}, "workload.lora.rank"),
         ({"targets": ()}, "workload.lora.targets"),
         ({"targets": ("everything",)}, "workload.lora.targets"),
-        ({"base_bits": 3}, "workload.lora.base_bits"),
+        ({"base_bits": 5}, "workload.lora.base_bits"),
     ],
 )
 def test_what_breaks_a_rule_is_named(values: dict[str, object], field: str) -> None:

@@ -91,12 +91,13 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
         for axis, name in names.items()
         if not settings.is_auto(name)
     }
+    mesh |= _experts(settings, mesh)
     sequence = settings.whole(f"{_MESH}sp_size") or 1
     if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
         mesh["cp"] = sequence
     if not any(name in settings for name in (*names.values(), f"{_MESH}sp_size")):
         return {"dp_shard": num_devices} if num_devices else {}
-    if len(mesh) < len(names):
+    if not names.keys() <= mesh.keys():
         return mesh
     devices = mesh["dp_replicate"] * mesh["dp_shard"] * mesh["tp"] * mesh["cp"]
     if sequence > 1 and num_devices is not None and f"{_MESH}dp_shard_size" not in settings:
@@ -106,6 +107,14 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
         rule = f"must be {product} = {devices}, as ParallelismConfig asks"
         raise Stopped("num_processes", num_devices, rule, f"num_processes {devices}")
     return mesh
+
+
+def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
+    """Expert parallelism of axolotl, whose ranks shard all else with those of dp_shard."""
+    ep = settings.whole(f"{_MESH}ep_size") or 1
+    if ep == 1:
+        return {}
+    return {"ep": ep, **({"dp_shard": mesh["dp_shard"] * ep} if "dp_shard" in mesh else {})}
 
 
 def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:

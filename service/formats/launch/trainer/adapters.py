@@ -5,15 +5,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from models.errors import Invalid
-from models.spec.adapters import MAX_RANK, Lora
+from models.spec.adapters import MAX_RANK, BaseBits, Lora
+from service.formats.launch.trainer.trained_parts import of_modules
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.shell.faults import PATH
 
 _USUAL_RANK = 16
+_WHOLE = (
+    "some of these modules, trained whole beside the adapters, are neither the embedding nor the"
+    " head"
+)
+_WITHOUT_WHOLE = "leave these out to judge the rest, or judge full fine-tuning"
 _ALL = "all-linear"
 _EVERYTHING = ["attention", "mlp", "experts"]
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -47,8 +53,28 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     bits = settings.whole("bits") or 16
     for narrow in (8, 4):
         bits = narrow if settings.truth(f"load_in_{narrow}bit") else bits
+    if bits not in get_args(BaseBits):
+        reason = f"frozen weights of {bits} bits are not described"
+        settings.reserve("bits", reason, "judge it with 4 or 8 bits")
+        bits = 16
     targets = list(_targets(settings, assumed))
-    return {"lora": {"rank": rank, "targets": targets, "base_bits": bits}}
+    lora = {"rank": rank, "targets": targets, "base_bits": bits}
+    return {"lora": lora, **_modules_to_save(settings, assumed)}
+
+
+def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
+    """The modules that are trained whole beside adapters."""
+    name = "lora_modules_to_save"
+    modules = _modules(settings.given.get(name))
+    if not modules:
+        return {}
+    parts = of_modules(modules)
+    if parts.unknown:
+        settings.reserve(name, _WHOLE, _WITHOUT_WHOLE, answered_by="workload.trained")
+    if not (parts.embedding or parts.head):
+        return {}
+    assumed.append(f"{name}: PEFT keeps the frozen original of each, which is not counted")
+    return {"trained": parts.fields}
 
 
 def _targets(settings: Settings, assumed: list[str]) -> Iterator[str]:

@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from service.formats.launch.documents import flat, read_document
 from service.formats.launch.trainer.training import accumulation_steps, micro_batch
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stops
+from service.formats.shell.files import LaunchFiles
 
 _AUTO = "auto"
 _PLUGIN = {
@@ -20,6 +23,41 @@ _STAGE = 2  # of the plugin where nobody says it
 _MICRO = "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
 _BATCH = "train_batch_size"
+
+
+def document_of(
+    given: dict[str, Any], files: LaunchFiles, reservations: list[Reservation]
+) -> dict[str, Any] | None:
+    """Returns the DeepSpeed document of a launch, whose settings leave `given`; None where another
+    shards the model."""
+    prefix = "deepspeed."
+    inline = {
+        name.removeprefix(prefix): given.pop(name) for name in [*given] if name.startswith(prefix)
+    }
+    named = given.pop("deepspeed", None)
+    beside = given.pop("deepspeed_config", None)
+    file = given.pop("deepspeed_config.deepspeed_config_file", None)
+    if str(named).lower() in ("true", "none", "false", ""):
+        named = None
+    named = named or beside or file
+    if named is not None:
+        return {**_sent(str(named), files, reservations), **inline}
+    if inline:
+        return inline
+    if str(given.get("distributed_type")).upper() == "DEEPSPEED":
+        return of_plugin(given)
+    return None
+
+
+def _sent(name: str, files: LaunchFiles, reservations: list[Reservation]) -> dict[str, Any]:
+    """The document that a setting holds, or names."""
+    if name.lstrip().startswith("{"):
+        return dict(flat(read_document(name)))
+    text = files.find(name)
+    if text is None:
+        reservations.append(Reservation.of_file(f"deepspeed {name}", name))
+        return {}
+    return dict(flat(read_document(text)))
 
 
 def of_plugin(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,12 +4,13 @@ table of fields."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
-from service.formats.launch.trainer import axolotl, llama_factory, ms_swift
+from service.formats.launch.trainer import axolotl, llama_factory, llama_factory_v1, ms_swift
 from service.formats.launch.trainer.launched import Launched
 from service.formats.launch.trainer.told import Asked, Told, Translate
-from service.formats.settings.field_table import field_table
+from service.formats.settings.field_table import FieldTable, field_table
 from service.formats.settings.settings import Settings, SortedSettings
 
 
@@ -25,7 +26,7 @@ class Dialect:
 DIALECTS: Mapping[str, Dialect] = {
     "axolotl": Dialect("axolotl", axolotl.translate),
     "llama_factory": Dialect("llama_factory", llama_factory.translate),
-    "llama_factory_v1": Dialect("llama_factory_v1", llama_factory.translate_v1),
+    "llama_factory_v1": Dialect("llama_factory_v1", llama_factory_v1.translate),
     "ms_swift": Dialect("ms_swift", ms_swift.translate),
 }
 """By name. What is in none of them is in the names of transformers itself."""
@@ -41,5 +42,21 @@ def in_names_of_trainer(
         return Told(settings=dict(launched.settings)), None
     given = {name: value for name, value in launched.settings.items() if value is not None}
     settings = Settings(field_table(dialect.table), given)
-    told = dialect.translate(settings, Asked(launched.num_devices, version))
+    asked = Asked(launched.num_devices, version, launched.objective)
+    told = dialect.translate(settings, asked)
     return told, settings.sorted_out()
+
+
+@cache
+def trainer_table(dialect: str) -> FieldTable:
+    """The settings of accelerate and the Trainer together. TRL stops at names that it does not
+    have; other scripts may have arguments of their own."""
+    own, theirs = field_table("accelerate"), field_table("transformers")
+    patterns = {**theirs.patterns, **own.patterns}
+    return replace(
+        own,
+        fields={**theirs.fields, **own.fields},
+        patterns=dict(sorted(patterns.items(), key=lambda item: -len(item[0]))),
+        facts={**own.facts, **theirs.facts},
+        unknown="stops" if dialect == "trl" else "open",
+    )

@@ -28,6 +28,7 @@ _GIVEN_AS = {
 """The members of a request that say the same."""
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "flash_attention_4": {"attention_kernel": "flash4"},
+    "chunked_nll": {"loss": "fused_linear"},
 }
 """Kernels that no switch names, as fields of the stack."""
 _LIKE_KERNELS = {

@@ -12,6 +12,7 @@ from service.formats.launch.accelerate.launcher import launcher_settings
 from service.formats.launch.documents import flat, read_document
 from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
 from service.formats.launch.trainer.command import Started, started
+from service.formats.launch.trainer.objectives import in_name
 from service.formats.settings.reservation import Reservation
 from service.formats.shell.command import files_of
 from service.formats.shell.faults import PATH
@@ -32,6 +33,9 @@ _DIALECTS_OF_TOOLS = {
 }
 
 
+_OF_TRAINER = ("transformers", "trl")
+
+
 @dataclass(slots=True, kw_only=True)
 class Launched:
     """A training that a text starts, or the document that it takes."""
@@ -48,8 +52,11 @@ class Launched:
     files: LaunchFiles
     is_command: bool = False
     num_devices: int | None = None
-    method: str | None = None
-    """What the tool was told to run, such as dpo."""
+    objective: str | None = None
+    """What is trained for, where a command says it: what the tool was told to run, such as dpo, or
+    what the name of the program says."""
+    program: str = ""
+    """The command as it was typed, without arguments."""
     reservations: list[Reservation] = field(default_factory=list)
 
 
@@ -112,14 +119,16 @@ def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") ->
 def _of_command(command: Started, files: LaunchFiles) -> Launched:
     dialect = _dialect_of_program(command)
     arguments = command.arguments
-    method = None
-    if command.program.rpartition("/")[2] in _DIALECTS_OF_TOOLS:
+    method = in_name(command.program) if dialect in _OF_TRAINER else None
+    is_tool = command.program.rpartition("/")[2] in _DIALECTS_OF_TOOLS
+    if is_tool:
         method, arguments = arguments[0], arguments[1:]
     made = Launched(
         dialect=dialect,
         settings={},
         files=files,
-        method=method,
+        objective=method,
+        program=f"{command.program} {method}" if is_tool else command.program,
         launcher_name=command.launcher,
         is_command=True,
     )

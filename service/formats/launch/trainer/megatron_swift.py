@@ -14,6 +14,14 @@ from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.launched import Launched
 from service.formats.launch.trainer.models import named_model
+from service.formats.launch.trainer.ms_swift import objective_of
+from service.formats.launch.trainer.objectives import (
+    in_sequences,
+    read_objective,
+    workload_of,
+)
+from service.formats.launch.trainer.told import OBJECTIVE
+from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.settings import Settings
 
@@ -35,7 +43,16 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     reading = megatron_reader.read(text, version, changes=changes)
     settings = Settings(table, own)
     assumed: list[str] = []
-    workload = {**reading.workload, **_adapters(settings, assumed)}
+    adapters = _adapters(settings, assumed)
+    workload = {**reading.workload, **adapters}
+    layout = dict(reading.layout)
+    preferences = Settings(field_table("transformers"))
+    if launched.objective == "rlhf":
+        preferences.put(OBJECTIVE, objective_of(settings))
+        preferences.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
+        objective = read_objective(preferences)
+        workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))
+        in_sequences(objective, layout, workload)
     sorted_out = settings.sorted_out()
     name = next((each for each in _MODEL_NAMES if each in own), None)
     model = None if name is None else named_model(name, str(own[name]))
@@ -44,11 +61,13 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
         model=reading.model if model is None or model.id is None else {"name": model.id},
         asks={"model": model.ask} if model is not None and model.ask else {},
         workload=workload,
+        layout=layout,
         num_devices=launched.num_devices,
         stops=(*reading.stops, *sorted_out.stops),
         reservations=(
             *launched.reservations,
             *reading.reservations,
+            *preferences.reservations,
             *sorted_out.reservations,
         ),
         ignored=(*reading.ignored, *sorted_out.no_account),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from models.spec import catalogue
+from service.formats.launch.documents import read_document
 from service.formats.shell.faults import undefined_variables
+from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _QUANTIZED = re.compile(
     r"-(?:unsloth-)?(?:bnb-(?P<bnb>[48])bit|AQLM-(?P<aqlm>\d)bit\S*"
@@ -19,6 +23,7 @@ _QUANTIZED = re.compile(
 _BITS = {"four": 4, "eight": 8}
 _USUAL_BITS = 4  # of GPTQ and AWQ
 _PATH_MARKS = ("/", ".", "~")
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +36,21 @@ class NamedModel:
     """Of its weights, where its name says that they are quantized."""
     ask: str | None = None
     """What to send, where the catalogue has it not."""
+    config: Mapping[str, Any] | None = None
+    """Its config.json, where that was sent."""
 
 
-def named_model(setting: str, name: str) -> NamedModel:
+def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> NamedModel:
     """The model that a setting names by its name at Hugging Face, with or without the organisation,
-    in upper or lower case."""
+    in upper or lower case; or by the folder of a config.json that was sent, which goes before the
+    catalogue."""
     mark = _QUANTIZED.search(name)
     bits = None if mark is None else _bits_in(mark)
     plain = _QUANTIZED.sub("", name)
     own = _bare(plain)
+    config = _sent_config(name, files)
+    if config is not None:
+        return NamedModel(id=None, bits=bits, config=config)
     if undefined_variables(name):
         rule = f"{setting} = {name[:80]} is a variable whose value was not sent"
     elif name[:1] in _PATH_MARKS or name.count("/") > 1:
@@ -48,7 +59,18 @@ def named_model(setting: str, name: str) -> NamedModel:
         return NamedModel(id=_known()[own], bits=bits)
     else:
         rule = f"{setting} = {name[:80]} is not in the catalogue"
-    return NamedModel(id=None, bits=bits, ask=f"{rule}: send its config.json as model")
+    cure = 'send its config.json as model, or as launch.files["config.json"]'
+    return NamedModel(id=None, bits=bits, ask=f"{rule}: {cure}")
+
+
+def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:
+    """The config.json of the folder that a model is in, or the only one that was sent. Other kinds
+    of documents may have that name too."""
+    text = files.find(f"{name.rstrip('/')}/{_CONFIG}")
+    if text is None:
+        return None
+    document = read_document(text)
+    return document if "model_type" in document else None
 
 
 def _bits_in(mark: re.Match[str]) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import math
 
-from service.formats.launch.trainer.told import Asked, Told, renamed
+from service.formats.launch.trainer.told import OBJECTIVE, REFERENCE_MODEL, Asked, Told, renamed
 from service.formats.settings.settings import Settings
 
 _SEQUENCES_A_STEP = 16  # of all ranks, where nobody says how many (trainers/arguments.py)
-_BITS = {4: "load_in_4bit", 8: "load_in_8bit"}
 
 
 def translate(settings: Settings, asked: Asked) -> Told:
@@ -24,11 +23,22 @@ def translate(settings: Settings, asked: Asked) -> Told:
         told.put("max_length", settings.whole("packing_length"), "packing_length")
     _precision(told, settings)
     _adapters(told, settings)
+    if asked.command == "rlhf" or "rlhf_type" in settings.given:
+        told.put(OBJECTIVE, objective_of(settings), "rlhf_type")
+    if settings.given.get("ref_model"):
+        told.put(REFERENCE_MODEL, settings.given["ref_model"], "ref_model")
     kernel = settings.table.facts["attention"].get(settings.word("attn_impl") or "")
     if kernel:
         told.put("attn_implementation", kernel, "attn_impl")
     _sharding(told, settings)
     return told
+
+
+def objective_of(settings: Settings) -> str | None:
+    """What `swift rlhf` trains for. The head of a reward model gives one number
+    (arguments/rlhf_args.py, _init_rm)."""
+    kind = settings.word("rlhf_type")
+    return "reward" if kind == "rm" else kind
 
 
 def _precision(told: Told, settings: Settings) -> None:
@@ -52,12 +62,10 @@ def _adapters(told: Told, settings: Settings) -> None:
     told.put("use_peft", True, name)
     told.settings.setdefault("lora_r", settings.value("lora_rank"))
     told.settings.setdefault("lora_target_modules", "all-linear")
-    bits = settings.value("quant_bits")
-    if str(bits) in ("4", "8"):
-        told.put(_BITS[int(bits)], True, "quant_bits")
-    elif bits is not None:
-        reason = f"frozen weights of {bits} bits are not described"
-        settings.reserve("quant_bits", reason, "judge it with 4 or 8 bits")
+    if settings.value("quant_bits") is not None:
+        told.put("bits", settings.value("quant_bits"), "quant_bits")
+    if settings.given.get("modules_to_save"):
+        told.put("lora_modules_to_save", settings.given["modules_to_save"], "modules_to_save")
 
 
 def _sharding(told: Told, settings: Settings) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from models.errors import Invalid
+from models.spec.adapters import BaseBits
 from models.spec.switches import releases
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.accelerate.launcher import with_prefixes
@@ -21,14 +21,15 @@ from service.formats.launch.deepspeed.document import (
 )
 from service.formats.launch.documents import flat, read_document
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
-from service.formats.launch.trainer.deepspeed_arguments import filled, of_plugin
-from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer
+from service.formats.launch.trainer.deepspeed_arguments import document_of, filled
+from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
 from service.formats.launch.trainer.fsdp_arguments import with_fsdp
 from service.formats.launch.trainer.kernels import read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
 from service.formats.launch.trainer.models import NamedModel, named_model
-from service.formats.launch.trainer.told import Told
+from service.formats.launch.trainer.objectives import in_sequences, read_objective
+from service.formats.launch.trainer.told import OBJECTIVE, Told
 from service.formats.launch.trainer.training import (
     accumulation_steps,
     checkpoints,
@@ -36,8 +37,9 @@ from service.formats.launch.trainer.training import (
     offloads_activations,
     read_workload,
 )
+from service.formats.launch.trainer.trl import fill_in_defaults
 from service.formats.settings.field import shown
-from service.formats.settings.field_table import FieldTable, field_table
+from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings, SortedSettings
 from service.formats.settings.stop import Stops
@@ -89,8 +91,12 @@ class _Reader:
         else:
             told, own = in_names_of_trainer(self.launched, self.version)
         self.assumed += told.assumed
+        self.unwritten |= _defaults_of_tool(told, self.launched)
         given = self._given(told)
-        document = self.launched.settings if is_document else self._document(given)
+        files, reservations = self.launched.files, self.reservations
+        document: Mapping[str, Any] | None = self.launched.settings
+        if not is_document:
+            document = document_of(given, files, reservations)
         if document is None and self._lacks_document(given):
             document = {}
         if document is None:
@@ -106,12 +112,21 @@ class _Reader:
         if preset is not None:
             given = {**self._preset(str(preset)), **given}
         given = with_fsdp(given, self.launched.files, self.reservations)
+        if self.launched.objective and self.launched.dialect not in DIALECTS:
+            given.setdefault(OBJECTIVE, self.launched.objective)
         if self.launched.dialect == "trl":
-            self._fill_in_defaults(given)
+            fill_in_defaults(given, self.unwritten, self.assumed)
         if "parallelism_config.parallelism_config_sp_size" in given:
             backend = "parallelism_config.parallelism_config_sp_backend"
             given.setdefault(backend, "deepspeed")
         return given
+
+    def _arguments(self, given: Mapping[str, Any]) -> Settings:
+        """Settings of accelerate and the Trainer."""
+        settings = Settings(trainer_table(self.launched.dialect), given)
+        if self.launched.dialect not in DIALECTS:
+            settings.written[OBJECTIVE] = self.launched.program
+        return settings
 
     def _preset(self, name: str) -> dict[str, Any]:
         """The document of accelerate that `trl --accelerate_config` names, one of its own or a
@@ -125,45 +140,7 @@ class _Reader:
             return {}
         return with_prefixes(dict(flat(read_document(text))))
 
-    def _fill_in_defaults(self, given: dict[str, Any]) -> None:
-        """Takes the defaults of TRL, which are others than those of TrainingArguments."""
-        defaults: Mapping[str, Any] = field_table("transformers").facts["trl_defaults"]
-        origins = {
-            "max_length": "workload.seq_len",
-            "per_device_train_batch_size": "layout.micro_batch",
-            "bf16": "workload.precision",
-        }
-        for name, value in defaults.items():
-            is_other_half = name == "bf16" and ("fp16" in given or "mixed_precision" in given)
-            if name not in given and not is_other_half:
-                given[name] = value
-                if name in origins:
-                    self.unwritten[origins[name]] = f"the default of {name} in TRL"
-
     # -- DeepSpeed
-
-    def _document(self, given: dict[str, Any]) -> dict[str, Any] | None:
-        """The DeepSpeed document of a launch, whose settings leave `given`; None where another
-        shards the model."""
-        prefix = "deepspeed."
-        inline = {
-            name.removeprefix(prefix): given.pop(name)
-            for name in [*given]
-            if name.startswith(prefix)
-        }
-        named = given.pop("deepspeed", None)
-        beside = given.pop("deepspeed_config", None)
-        file = given.pop("deepspeed_config.deepspeed_config_file", None)
-        if str(named).lower() in ("true", "none", "false", ""):
-            named = None
-        named = named or beside or file
-        if named is not None:
-            return {**self._sent_document(str(named)), **inline}
-        if inline:
-            return inline
-        if str(given.get("distributed_type")).upper() == "DEEPSPEED":
-            return of_plugin(given)
-        return None
 
     def _lacks_document(self, given: Mapping[str, Any]) -> bool:
         """Whether a script is started for DeepSpeed, and nothing says what the document is that it
@@ -178,18 +155,9 @@ class _Reader:
             )
         return lacks
 
-    def _sent_document(self, name: str) -> dict[str, Any]:
-        if name.lstrip().startswith("{"):
-            return dict(flat(read_document(name)))
-        text = self.launched.files.find(name)
-        if text is None:
-            self.reservations.append(Reservation.of_file(f"deepspeed {name}", name))
-            return {}
-        return dict(flat(read_document(text)))
-
     def _of_deepspeed(self, document: Mapping[str, Any], given: Mapping[str, Any]) -> LaunchReading:
         has_trainer = bool(given)
-        arguments = Settings(trainer_table(self.launched.dialect), given)
+        arguments = self._arguments(given)
         num_ranks = arguments.whole("num_processes", least=-1) or self.launched.num_devices
         num_ranks = num_ranks if num_ranks and num_ranks > 0 else None
         sequence = arguments.whole("parallelism_config.parallelism_config_sp_size") or 1
@@ -212,6 +180,7 @@ class _Reader:
             workload = {**trained, **workload}
             layout["recompute"] = "full" if checkpoints(arguments) else "none"
             layout["offload_activations"] = offloads_activations(arguments)
+            in_sequences(read_objective(arguments), layout, workload)
         if is_open:
             layout.pop("zero_stage", None)  # of a document that was not sent
         self._size(layout, num_ranks)
@@ -251,7 +220,7 @@ class _Reader:
 
     def _of_accelerate(self, given: Mapping[str, Any]) -> LaunchReading:
         given = with_changes(given, self.changes)
-        settings = Settings(trainer_table(self.launched.dialect), given)
+        settings = self._arguments(given)
         ranks = settings.whole("num_processes", least=-1) or self.launched.num_devices
         num_ranks = ranks if ranks is not None and ranks > 0 else None
         stack, layout = self._parallelism(settings, num_ranks)
@@ -271,6 +240,7 @@ class _Reader:
         elif steps is None and micro is not None:
             steps = 1
             self.unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
+        in_sequences(read_objective(settings), layout, workload)
         switches = self._switches(settings, settings, stack, layout) if stack == "fsdp" else {}
         return self._finished(
             LaunchReading(
@@ -338,11 +308,13 @@ class _Reader:
     ) -> LaunchReading:
         """The reading with its model, and with what was not read."""
         name = next((each for each in _MODEL_NAMES if given.get(each)), None)
-        model = named_model(name, str(given[name])) if name else NamedModel(id=None)
+        model = NamedModel(id=None)
+        if name:
+            model = named_model(name, str(given[name]), self.launched.files)
         workload = self._with_bits(found.workload, model, f"{name} = {given.get(name or '')}")
         return replace(
             found,
-            model=None if model.id is None else {"name": model.id},
+            model=model.config if model.id is None else {"name": model.id},
             asks={"model": model.ask} if model.ask else {},
             workload=workload,
             unwritten=self.unwritten,
@@ -359,7 +331,7 @@ class _Reader:
         lora = workload.get("lora")
         if not model.bits or lora is None or lora["base_bits"] <= model.bits:
             return dict(workload)
-        if model.bits not in (4, 8):
+        if model.bits not in get_args(BaseBits):
             reason = f"frozen weights of {model.bits} bits are not described"
             cure = "judge it with a model of 4 bits"
             self.reservations.append(Reservation(setting=setting, reason=reason, cure=cure))
@@ -394,22 +366,25 @@ class _Reader:
         )
 
 
+_ORIGINS = {
+    "max_length": "workload.seq_len",
+    "per_device_train_batch_size": "layout.micro_batch",
+    "gradient_accumulation_steps": "num_micro_batches",
+    "bf16": "workload.precision",
+}
+"""Settings of the Trainer of which the defaults of tools are noted, and what they decide."""
+
+
+def _defaults_of_tool(told: Told, launched: Launched) -> dict[str, str]:
+    """Where values come from that nobody wrote, by their field."""
+    return {
+        field: f"the default of {told.written_as.get(name, name)} in {told.framework}"
+        for name, field in _ORIGINS.items()
+        if name in told.settings and told.written_as.get(name, name) not in launched.settings
+    }
+
+
 def _spelt(text: str, told: Told) -> str:
     """A setting and its value with the name that its tool has for it."""
     name, equals, value = text.partition(" = ")
     return f"{told.written_as.get(name, name)}{equals}{value}"
-
-
-@cache
-def trainer_table(dialect: str) -> FieldTable:
-    """The settings of accelerate and the Trainer together. TRL stops at names that it does not
-    have; other scripts may have arguments of their own."""
-    own, theirs = field_table(_ACCELERATE), field_table("transformers")
-    patterns = {**theirs.patterns, **own.patterns}
-    return replace(
-        own,
-        fields={**theirs.fields, **own.fields},
-        patterns=dict(sorted(patterns.items(), key=lambda item: -len(item[0]))),
-        facts={**own.facts, **theirs.facts},
-        unknown="stops" if dialect == "trl" else "open",
-    )

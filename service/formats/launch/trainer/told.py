@@ -8,6 +8,12 @@ from typing import Any
 
 from service.formats.settings.settings import Settings
 
+OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL = (
+    f"told:{name}" for name in ("objective", "trained", "moment_rank", "reference_model")
+)
+"""What tools decide and TrainingArguments have no names for. Nobody can type such names as
+flags."""
+
 
 @dataclass(slots=True)
 class Told:
@@ -36,6 +42,8 @@ class Asked:
     num_devices: int | None = None
     version: str | None = None
     """The release of the tool that was asked for."""
+    command: str | None = None
+    """What the tool was told to run, such as rlhf."""
 
 
 Translate = Callable[[Settings, Asked], Told]

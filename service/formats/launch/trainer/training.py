@@ -3,14 +3,18 @@ parts of a layout."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from models.errors import Invalid
 from service.formats.launch.trainer.adapters import read_adapters
+from service.formats.launch.trainer.objectives import read_objective, workload_of
+from service.formats.launch.trainer.told import MOMENT_RANK, TRAINED
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.shell.faults import PATH
 
+_RANK = re.compile(r"\brank=(\d{1,6})\b", re.ASCII)
 _HALVES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
 _SEQUENCE_LENGTHS = (
     "block_size",
@@ -33,7 +37,11 @@ def read_workload(
     adapters = read_adapters(settings, assumed)
     if not adapters:
         _read_model_format(settings, workload, has_own_copy=has_own_copy)
+        if settings.given.get(TRAINED):
+            workload["trained"] = settings.given[TRAINED]
     workload |= adapters
+    objective = read_objective(settings)
+    workload |= workload_of(objective, settings, assumed, has_adapters="lora" in adapters)
     for name in _SEQUENCE_LENGTHS:
         length = settings.whole(name)
         workload |= {"seq_len": length} if length else {}
@@ -96,7 +104,25 @@ def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         return {}
     optimizer, *note = known
     assumed += [f"optim {written}: {each}" for each in note]
-    return {"optimizer": optimizer}
+    return {"optimizer": optimizer, **_projection(settings, written, assumed)}
+
+
+def _projection(settings: Settings, optimizer: str, assumed: list[str]) -> dict[str, Any]:
+    """The rank of optimizers that project gradients, which an argument of theirs may say
+    (transformers trainer_optimizer.py)."""
+    usual = settings.table.facts["projection_ranks"]
+    kind = next((kind for kind in usual if kind in optimizer), None)
+    if kind is None:
+        return {}
+    in_words = _RANK.search(str(settings.given.get("optim_args") or ""))
+    rank = settings.whole(MOMENT_RANK) or settings.whole("optim_args.rank")
+    if rank is None:
+        rank = int(in_words.group(1)) if in_words else usual[kind]
+    assumed.append(
+        f"{kind}: gradients are counted whole, and the decompositions that find the projection not"
+        " at all"
+    )
+    return {"moment_rank": rank}
 
 
 def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_copy: bool) -> None:

@@ -147,13 +147,13 @@ def test_fsdp1_is_refused_by_releases_that_removed_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "setting"),
     [
-        ({"rl": "dpo"}, "rl = dpo"),
-        ({"reward_model": True}, "reward_model = true"),
-        ({"unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters"),
+        ({"rl": "grpo"}, "rl = grpo"),
+        ({"kd_trainer": True}, "kd_trainer"),
+        ({"unfrozen_parameters": ["score"]}, "unfrozen_parameters"),
         ({"plugins": ["mine.Plugin"]}, "plugins"),
         ({"optimizer": "q_galore_adamw8bit"}, "optimizer = q_galore_adamw8bit"),
         ({"deepspeed": "deepspeed_configs/zero3.json"}, "deepspeed deepspeed_configs/zero3.json"),
-        ({"model_config": {"rope_theta": 1e6}}, "model_config.rope_theta"),
+        ({"model_config": {"num_experts_per_tok": 2}}, "model_config.num_experts_per_tok"),
     ],
 )
 def test_what_could_matter_is_reserved_by_its_own_name(

@@ -84,9 +84,9 @@ def test_a_document_of_deepspeed_is_read_where_it_is_sent() -> None:
 @pytest.mark.parametrize(
     ("settings", "setting"),
     [
-        ({"stage": "dpo"}, "stage = dpo"),
-        ({"finetuning_type": "freeze"}, "finetuning_type = freeze"),
-        ({"use_galore": True}, "use_galore = true"),
+        ({"stage": "ppo"}, "stage = ppo"),
+        ({"mixture_of_depths": "convert"}, "mixture_of_depths = convert"),
+        ({"use_badam": True, "badam_mode": "ratio"}, "badam_mode = ratio"),
         ({"use_kt": True}, "use_kt = true"),
     ],
 )
@@ -128,3 +128,31 @@ def test_a_command_may_override_its_file() -> None:
     found = read(f"{command} per_device_train_batch_size=4", None, files=files)
     assert (found.num_devices, found.layout["micro_batch"]) == (16, 4)
     assert (found.framework, found.version) == ("llamafactory", "0.9.5")
+
+
+@pytest.mark.parametrize(
+    ("settings", "workload"),
+    [
+        ({"use_galore": True}, {"optimizer": "adamw", "moment_rank": 16}),
+        ({"use_galore": True, "galore_rank": 128}, {"optimizer": "adamw", "moment_rank": 128}),
+        ({"use_apollo": True, "apollo_rank": 256, "optim": "adamw_8bit"},
+         {"optimizer": "adamw_8bit", "moment_rank": 256}),
+        ({"optim": "galore_adamw", "optim_args": "rank=64, update_proj_gap=100"},
+         {"optimizer": "adamw", "moment_rank": 64}),
+        ({"optim": "apollo_adamw"}, {"optimizer": "adamw", "moment_rank": 1}),
+    ],
+)  # fmt: skip
+def test_projected_gradients_have_moments_of_their_rank(
+    settings: dict[str, Any], workload: dict[str, Any]
+) -> None:
+    found = reading_of({**SFT, **settings})
+    assert found.workload | workload == found.workload
+    assert found.reservations == ()
+
+
+@pytest.mark.parametrize(("bits", "reserved"), [(2, 0), (3, 0), (5, 1)])
+def test_frozen_weights_have_few_bits(bits: int, reserved: int) -> None:
+    lora = {"finetuning_type": "lora", "quantization_bit": bits, "quantization_method": "hqq"}
+    found = reading_of({**SFT, **lora})
+    assert len(found.reservations) == reserved
+    assert found.workload["lora"]["base_bits"] == (16 if reserved else bits)

@@ -1,0 +1,47 @@
+"""Moments of an optimizer that projects gradients to a lower rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from models.spec.adapters import Lora
+from models.spec.architecture import Architecture
+from models.spec.layer import Layer
+from models.spec.projection import Projection
+from models.spec.workload import Workload
+
+PROJECTION_BYTES = 4.0
+"""Of an element of the matrix that projects, which is in fp32 (galore_torch galore_projector.py);
+APOLLO draws it anew from a seed."""
+
+
+def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
+    """Returns the bytes that the optimizer keeps of a parameter beside its master copy, on average
+    over the model.
+
+    Of an m x n matrix of a layer, m <= n, whose gradient is projected to rank r, there are moments
+    of r x n elements and an m x r projection. Embedding, head, norms and biases have moments of
+    their own size.
+    """
+    whole = workload.optimizer_state.moment_bytes
+    if workload.moment_rank is None:
+        return whole
+    projected = kept = 0.0
+    for kind, count in zip(architecture.kinds, architecture.layers_per_kind, strict=True):
+        for one, copies in _matrices(kind, architecture.hidden_size):
+            short, long = sorted((one.n_in // one.groups, one.n_out // one.groups))
+            if short <= workload.moment_rank:
+                continue
+            projected += count * copies * short * long
+            moments = whole * long + PROJECTION_BYTES * short
+            kept += count * copies * workload.moment_rank * moments
+    total = architecture.parameters.total
+    return (kept + whole * (total - projected)) / total
+
+
+def _matrices(layer: Layer, hidden_size: int) -> Iterator[tuple[Projection, int]]:
+    """The matrices of a layer, and how many there are of each."""
+    every = Lora(targets=("attention", "mlp", "experts"))
+    yield from ((one, one.groups) for one in every.matrices(layer, hidden_size))
+    experts = layer.moe.num_experts if layer.moe else 0
+    yield from ((one, experts) for one in every.expert_matrices(layer, hidden_size))

@@ -1,0 +1,64 @@
+"""Which parts of a model are trained, where some of its own parameters are frozen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from models.errors import Invalid
+from models.spec.architecture import Architecture
+from models.spec.layer import Gradients
+from models.spec.workload import Workload
+
+
+def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
+    """Returns the model that a workload trains: with the head that it has, and its layers marked
+    by the gradients that backward computes in them. Raises Invalid where no layer is named that
+    the model has."""
+    if workload.head == "score":
+        architecture = replace(architecture, tie_word_embeddings=False, head_size=1)
+    trained = workload.trained
+    if workload.lora or trained is None or trained.layers is None:
+        return architecture
+    chosen = _numbers(trained.layers, architecture.num_layers)
+    first = min(chosen, default=architecture.num_layers)
+    encoder = architecture.encoder
+    if trains_embedding(architecture, workload) or (encoder and encoder.projector_trained):
+        first = 0
+    layers = tuple(
+        replace(layer, gradients=_gradients(at, chosen, first))
+        for at, layer in enumerate(architecture.layers)
+    )
+    return replace(architecture, layers=layers)
+
+
+def trains_embedding(architecture: Architecture, workload: Workload) -> bool:
+    """Whether the input embedding is trained, as it is with a head that it is tied to."""
+    if workload.trained is None:
+        return workload.lora is None
+    is_head = architecture.tie_word_embeddings and workload.trained.head
+    return workload.trained.embedding or is_head
+
+
+def trains_head(architecture: Architecture, workload: Workload) -> bool:
+    """Whether the output projection is trained, as it is with an embedding that it is tied to."""
+    if workload.trained is None:
+        return workload.lora is None
+    is_embedding = architecture.tie_word_embeddings and workload.trained.embedding
+    return workload.trained.head or is_embedding
+
+
+def _numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
+    """Returns the numbers of those layers that the model has, from 0."""
+    found = frozenset(at % num_layers for at in layers if -num_layers <= at < num_layers)
+    if layers and not found:
+        rule = f"must name some layer of the model, which has {num_layers}: 0 to {num_layers - 1}"
+        raise Invalid("workload.trained.layers", list(layers), rule)
+    return found
+
+
+def _gradients(at: int, chosen: frozenset[int], first: int) -> Gradients:
+    """What backward computes in the layer with this number, where `first` is the first that it
+    reaches."""
+    if at in chosen:
+        return "weights"
+    return "inputs" if at >= first else "none"

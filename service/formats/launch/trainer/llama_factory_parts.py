@@ -1,0 +1,65 @@
+"""Which of a model's own parameters LLaMA-Factory 0.9.5 trains (model/adapter.py; v1/plugins/
+model_plugins/peft.py)."""
+
+from __future__ import annotations
+
+from models.spec import catalogue
+from models.spec.architecture import MAX_LAYERS
+from service.formats.launch.trainer.models import named_model
+from service.formats.launch.trainer.told import TRAINED, Told
+from service.formats.launch.trainer.trained_parts import TrainedParts, of_last_layers, of_modules
+from service.formats.settings.settings import Settings
+
+
+def trained_layers(told: Told, settings: Settings, prefix: str = "") -> None:
+    """The last layers are trained, or the first where their number is negative. `prefix` stands
+    before the names of the settings."""
+    number, extra, modules = (
+        f"{prefix}freeze_{name}"
+        for name in ("trainable_layers", "extra_modules", "trainable_modules")
+    )
+    count = settings.whole(number, least=-MAX_LAYERS) or 0
+    beside = of_modules(_names(settings.given.get(extra)))
+    if beside.unknown:
+        reason = "these modules, which are trained too, are neither the embedding nor the head"
+        settings.reserve(extra, reason, "leave them out to judge the rest")
+    parts = TrainedParts(set(of_last_layers(count)), beside.embedding, beside.head)
+    if settings.given.get("use_llama_pro"):
+        _spread(settings, parts, count)
+    if _names(settings.value(modules)) not in ([], ["all"]):
+        told.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
+    told.put(TRAINED, parts.fields, number)
+
+
+def _spread(settings: Settings, parts: TrainedParts, count: int) -> None:
+    """Trained layers at equal distances through the model."""
+    model = named_model("model_name_or_path", str(settings.given.get("model_name_or_path")))
+    layers = 0 if model.id is None else catalogue.architecture(model.id).num_layers
+    if layers and count > 0 and layers % count == 0:
+        stride = layers // count
+        parts.layers = set(range(stride - 1, layers, stride))
+    else:
+        reason = "which layers are trained follows from how many the model has"
+        cure = "give workload.trained.layers"
+        settings.reserve("use_llama_pro", reason, cure, answered_by="workload.trained")
+
+
+def one_block(told: Told, settings: Settings) -> None:
+    """BAdam trains one layer after the other, each with an optimizer of its own (arXiv
+    2404.02827)."""
+    if settings.word("badam_mode") == "layer":
+        told.put(TRAINED, TrainedParts({0}).fields, "use_badam")
+        told.assumed.append(
+            "use_badam: the first layer is counted as the one that is trained, which backward"
+            " reaches last; steps for later layers take less time"
+        )
+    else:
+        reason = "which parameters are trained is not described"
+        cure = "judge badam_mode layer, or full fine-tuning, which takes more"
+        settings.reserve("badam_mode", reason, cure, answered_by="workload.trained")
+
+
+def _names(written: object) -> list[str]:
+    """Names in a list or between commas."""
+    words = written if isinstance(written, list) else str(written or "").split(",")
+    return [str(word).strip() for word in words if str(word).strip()]

@@ -1,0 +1,101 @@
+"""What a training computes its loss of: the sequences of a sample, and forwards without gradients
+beside that of training (trl 1.16.0, trainer/*_trainer.py; llamafactory 0.9.5, train/*/trainer.py;
+ms-swift 4.6.0, arguments/rlhf_args.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.formats.launch.trainer.told import OBJECTIVE, REFERENCE_MODEL
+from service.formats.settings.settings import Settings
+
+_PRECOMPUTED = "precompute_ref_log_probs"
+_GENERATING = "answers are generated in every step, and the time of that is not described"
+_SUPERVISED = "ask about supervised training, which this job takes at least"
+_IN_NAMES = re.compile(
+    r"(?:^|[_\-./])(dpo|ipo|kto|orpo|simpo|cpo|reward|grpo|ppo|rloo|gkd)(?=[_\-./]|$)", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One kind of training."""
+
+    sequences: int = 1
+    """Of a sample: a chosen and a rejected answer are two."""
+    reference: int = 0
+    """Forwards of a frozen reference."""
+    own: int = 0
+    """Forwards of the trained model without gradients."""
+    head: str = "vocabulary"
+
+
+SUPERVISED = Objective()
+_OBJECTIVES: Mapping[str, Objective] = {
+    "sft": SUPERVISED,
+    "pt": SUPERVISED,
+    **dict.fromkeys(("dpo", "ipo"), Objective(sequences=2, reference=1)),
+    **dict.fromkeys(("orpo", "simpo", "cpo"), Objective(sequences=2)),
+    # Completions of other prompts too run through both models.
+    "kto": Objective(reference=2, own=1),
+    "apo_zero_unpaired": Objective(reference=1),
+    "reward": Objective(sequences=2, head="score"),
+    "reward_beside_logits": Objective(sequences=2),
+    "process_reward": Objective(head="score"),
+    "asft": Objective(reference=1),
+}
+
+
+def in_name(program: str) -> str | None:
+    """The objective that the name of a program says, such as run_dpo.py; None where it says
+    none."""
+    found = _IN_NAMES.search(program.rpartition("/")[2].lower())
+    return None if found is None else found.group(1)
+
+
+def read_objective(settings: Settings) -> Objective:
+    """The objective of a training. One that is not described is reserved."""
+    name = settings.word(OBJECTIVE)
+    if name is None:
+        return SUPERVISED
+    if name not in _OBJECTIVES:
+        settings.reserve(OBJECTIVE, _GENERATING, _SUPERVISED)
+        return SUPERVISED
+    return _OBJECTIVES[name]
+
+
+def workload_of(
+    objective: Objective, settings: Settings, assumed: list[str], *, has_adapters: bool
+) -> dict[str, Any]:
+    """The fields of a workload that an objective decides. A reference has weights of its own unless
+    it is the trained model without its adapters."""
+    found: dict[str, Any] = {}
+    if objective.sequences > 1:
+        assumed.append(
+            f"a chosen and a rejected answer are {objective.sequences} sequences, and batches are"
+            " counted in sequences"
+        )
+    if objective.head != "vocabulary":
+        found["head"] = objective.head
+    reference = objective.reference
+    if reference and settings.truth(_PRECOMPUTED):
+        assumed.append("the reference runs before the first step, which is not counted")
+        reference = 0
+    if reference + objective.own:
+        is_shared = has_adapters and not settings.given.get(REFERENCE_MODEL)
+        found["reference"] = {
+            "forwards": float(reference + objective.own),
+            "own_weights": bool(reference) and not is_shared,
+        }
+    return found
+
+
+def in_sequences(objective: Objective, layout: dict[str, Any], workload: dict[str, Any]) -> None:
+    """Count the batches of a layout and of a workload in sequences, where they are in samples."""
+    if "micro_batch" in layout:
+        layout["micro_batch"] *= objective.sequences
+    if "global_batch" in workload:
+        workload["global_batch"] *= objective.sequences

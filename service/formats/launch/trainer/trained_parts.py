@@ -1,0 +1,109 @@
+"""Which of a model's own parameters are trained, by the names of modules, numbers of layers and
+patterns that tools have for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+_EMBEDDINGS = frozenset({"embed_tokens", "wte", "word_embeddings", "tok_embeddings"})
+_HEADS = frozenset({"lm_head", "embed_out", "output"})
+_NORMS = frozenset({"norm", "final_layernorm", "ln_f"})
+"""Of no account: some thousand parameters."""
+_LAYER = re.compile(
+    r"(?:^|[.\\])(?:layers|blocks|h)\\?\.(?P<number>[\d\[][\d\[\]\-+*?^]{0,40})(?P<rest>.*)",
+    re.ASCII,
+)
+_MOST_LAYERS = 128
+"""No model here has more layers, and patterns are tried for each."""
+_MOST_PATTERNS = 64
+_WHOLE_MODEL = frozenset({"", "model", "model.language_model", "language_model", "model.layers",
+    "model.language_model.layers", "transformer", "transformer.h"})  # fmt: skip
+_ENCODERS = ("visual", "vision", "multi_modal_projector", "audio", "embed_vision")
+
+
+@dataclass(slots=True)
+class TrainedParts:
+    """Layers, embedding and head that are trained."""
+
+    layers: set[int] | None = field(default_factory=set)
+    """Their numbers; None for all."""
+    embedding: bool = False
+    head: bool = False
+    is_in_part: bool = False
+    """Of some layers not all matrices are trained."""
+    unknown: list[str] = field(default_factory=list)
+    """Names and patterns that say no part of a language model."""
+
+    @property
+    def fields(self) -> dict[str, Any] | None:
+        """In the wire form; None where everything is trained."""
+        if self.layers is None and self.embedding and self.head:
+            return None
+        layers = None if self.layers is None else sorted(self.layers)
+        return {"layers": layers, "embedding": self.embedding, "head": self.head}
+
+
+def of_modules(names: Iterable[str]) -> TrainedParts:
+    """Modules that are trained beside layers, such as lm_head."""
+    parts = TrainedParts()
+    for name in names:
+        last = name.rpartition(".")[2]
+        if last in _EMBEDDINGS:
+            parts.embedding = True
+        elif last in _HEADS:
+            parts.head = True
+        elif last not in _NORMS:
+            parts.unknown.append(name)
+    return parts
+
+
+def of_patterns(patterns: list[str]) -> TrainedParts:
+    """Parameters whose names match patterns from their beginning, in which periods are periods
+    (axolotl 0.21.0 utils/freeze.py, LayerNamePattern)."""
+    parts = TrainedParts()
+    for pattern in patterns[:_MOST_PATTERNS]:
+        _add(parts, str(pattern))
+    parts.unknown += map(str, patterns[_MOST_PATTERNS:])
+    return parts
+
+
+def _add(parts: TrainedParts, pattern: str) -> None:
+    bare = re.sub(r"(?:\\?\.)?[*+$]*$", "", pattern.lstrip("^")).replace("\\", "")
+    layer = _LAYER.search(pattern.lstrip("^"))
+    names = {step for step in re.split(r"[^\w]+", bare) if step}
+    if layer is not None:
+        _add_layers(parts, layer)
+    elif bare in _WHOLE_MODEL:
+        parts.layers = None
+        parts.embedding |= "layers" not in names and bare != "transformer.h"
+        parts.head |= not bare
+    elif names & _EMBEDDINGS:
+        parts.embedding = True
+    elif names & _HEADS:
+        parts.head = True
+    elif not names & _NORMS and not any(one.startswith(_ENCODERS) for one in names):
+        parts.unknown.append(pattern)
+
+
+def _add_layers(parts: TrainedParts, layer: re.Match[str]) -> None:
+    """The layers whose numbers match a pattern of digits, which has no groups to repeat."""
+    written, rest = layer.group("number"), layer.group("rest").strip(".*+$\\")
+    try:
+        number = re.compile(written)
+    except re.error:
+        parts.unknown.append(layer.group())
+        return
+    if parts.layers is None:
+        return
+    parts.layers |= {at for at in range(_MOST_LAYERS) if number.fullmatch(str(at))}
+    if len(parts.layers) == _MOST_LAYERS:
+        parts.layers = None
+    parts.is_in_part |= bool(rest)
+
+
+def of_last_layers(count: int) -> list[int]:
+    """So many layers at the end, or at the beginning where the count is negative."""
+    return [*range(-count, 0)] if count > 0 else [*range(-count)]
