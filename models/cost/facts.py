@@ -73,6 +73,7 @@ fp32."""
     ATTENTION,
     UP,
     ENDS,
+    OUT_PROJECTION,
     DENSE,
     DENSE_HALF,
     EXPERTS,

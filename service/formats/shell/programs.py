@@ -34,6 +34,11 @@ _REMOTE = {"ssh", "pdsh", "clush", "dsh"}
 """Programs whose last word is a command of a shell elsewhere."""
 _TEXT_OPTIONS = ("--command", "--wrap")
 """Options of xpk, gcloud and sbatch whose value is a command of a shell."""
+_FILE_TOOLS = {
+    "cat", "chmod", "chown", "cp", "dirname", "du", "file", "grep", "head", "install", "ls", "ln",
+    "md5sum", "mv", "realpath", "rm", "rsync", "scp", "sed", "tail", "touch", "wc",
+}  # fmt: skip
+"""Programs that take the names of scripts and start none."""
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _PROGRAM = re.compile(r"[^-\s]\S*\.(?:py|pyc|sh|slurm|sbatch|pbs)|[^-\s]\.(?:py|sh)")
 _NAMED_PROGRAM = re.compile(r"\$\w*(?:SCRIPT|PROGRAM)\w*", re.ASCII | re.IGNORECASE)
@@ -72,6 +77,8 @@ def program_at(words: Sequence[str]) -> int | None:
     behind what starts it."""
     starts_module = False
     is_started = False
+    if words and base_name(words[0]) in _FILE_TOOLS:
+        return None
     for at, word in enumerate(words):
         name = base_name(word)
         if _PYTHON.fullmatch(name) or name in LAUNCHERS:
