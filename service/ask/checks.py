@@ -346,8 +346,13 @@ def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
 def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
     """A change, with the settings of the framework that it changes."""
     before, after = _settings_of_change(asked, change)
+    release = None if asked.read is None else asked.read.version
     settings = [
-        SettingChange(name=name, before=before.get(name), after=after.get(name))
+        SettingChange(
+            name=name if asked.format is None else asked.format.name_in(name, release),
+            before=before.get(name),
+            after=after.get(name),
+        )
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]

@@ -557,7 +557,7 @@ def test_fp32_logits_cost_nothing_on_tpus_alone() -> None:
 
 
 def test_the_gate_alone_is_computed_again() -> None:
-    kept = "query_proj key_proj value_proj out_proj context mlpwi_0 mlpwo".split()
+    kept = ("query_proj", "key_proj", "value_proj", "out_proj", "context", "mlpwi_0", "mlpwo")
     tensors = " ".join(f"{name}=device" for name in kept)
     reading = read(f"model_name=llama3.1-8b remat_policy=custom {tensors}")
     assert reading.layout["recompute_modules"] == ["layernorm", "mlp_act", "mlp_gate"]
