@@ -125,13 +125,13 @@ def launched_question(
         unread_count=len(reading.reservations),
         warnings=[
             *joining.overruled,
+            *(command.notes if command else ()),
             *(truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]),
         ],
         ignored_count=len(reading.ignored),
         assumed=[
             *_version_assumed(launch, reading),
             *reading.assumed,
-            *(command.notes if command else ()),
             *assumed,
         ],
     )

@@ -105,7 +105,7 @@ class Branches:
         left, right = node.children[0], node.children[-1]
         truth = reader.follow(left)
         operator = next((c.type for c in node.children if c.type in ("&&", "||")), "&&")
-        if truth is None and not is_test(left):
+        if truth is None and not is_test(reader.tree, left):
             truth = True if operator == "&&" else None
         if truth is None:
             default = self._default_of([left]) if operator == "&&" else None

@@ -91,9 +91,20 @@ def program_at(words: Sequence[str]) -> int | None:
             return None
         elif words[at + 1 : at + 2] and words[at + 1] in _TRAINERS.get(name, ()):
             return at + 1
+        elif _wraps(words, at):
+            is_started = True
         elif _PROGRAM.fullmatch(word) or (is_started and _NAMED_PROGRAM.fullmatch(word)):
             return at
     return None
+
+
+def _wraps(words: Sequence[str], at: int) -> bool:
+    """Whether a word is a script that starts the words behind it, as `./affinity.sh python train.py`
+    does."""
+    if not words[at].endswith(".sh") or at + 1 == len(words):
+        return False
+    name = base_name(words[at + 1])
+    return _PYTHON.fullmatch(name) is not None or name in LAUNCHERS
 
 
 def wrapped(words: Sequence[str]) -> Wrapped | None:
