@@ -27,6 +27,7 @@ from models.cost.facts import (
     KV_OUTPUTS,
     LAST_PRODUCT,
     NORM,
+    OUT_PROJECTION,
     OUTPUTS,
     ROWS_LOCAL,
     UP,
@@ -148,6 +149,8 @@ def layer_time(
         pieces[UP] = mla_up(f, layer, shard, c)
     if wanted >> ENDS & 1 and layer.attends:
         pieces[ENDS] = keys_and_output(f, layer, shard, c)
+    if wanted >> OUT_PROJECTION & 1 and layer.attends:
+        pieces[OUT_PROJECTION] = output_projection(f, layer, shard, c)
     if not layer.trains_weights:  # no gradients of the layer's own weights
         frozen = Passes(products.forward, products.input, 0.0)
         products = both(frozen, adapters(f, layer, shard, c))
@@ -303,11 +306,15 @@ def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> f
 def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
     """Forward of the projections of keys and of the output."""
     keys = layer.kv_dim / 2 * kv_share(layer, shard.tp)
+    of_keys = linear(f, c, shard.tokens, f.hidden_size, keys).forward
+    return of_keys + output_projection(f, layer, shard, c)
+
+
+@compiled
+def output_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
+    """Forward of the product that takes what heads put out back to the residual stream."""
     values = layer.num_heads * layer.v_head_dim / shard.tp
-    return (
-        linear(f, c, shard.tokens, f.hidden_size, keys).forward
-        + linear(f, c, shard.tokens, values, f.hidden_size).forward
-    )
+    return linear(f, c, shard.tokens, values, f.hidden_size).forward
 
 
 @compiled

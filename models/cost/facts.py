@@ -74,6 +74,7 @@ fp32."""
     ATTENTION,
     UP,
     ENDS,
+    OUT_PROJECTION,
     DENSE,
     DENSE_HALF,
     EXPERTS,

@@ -21,6 +21,7 @@ from models.cost.facts import (
     EXPERTS,
     GROUPED,
     NORM,
+    OUT_PROJECTION,
     UP,
     Facts,
     LayerFacts,
@@ -92,11 +93,12 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     stream, inner = shard.local_tokens * f.hidden_size, shard.tokens / shard.tp
     latent = shard.local_tokens * (layer.q_lora_rank + layer.kv_lora_rank + layer.index_elements)
     values = inner * (layer.num_heads * layer.v_head_dim + 2 * layer.gate + layer.recurrence_kept)
-    # the streams between the blocks, and, where there are several, what each block reads of them;
-    # what norms after blocks read; and what mixers put out
+    # the streams between the blocks, which an output projection gives; where there are several,
+    # what each block reads of them; what norms after blocks read; and what mixers put out
     streams = f.residual_streams
-    between = streams * (layer.blocks - 1) + (layer.blocks if streams > 1 else 0.0)
-    others = (stream * (between + max(layer.num_norms - 2, 0.0)) + latent + values) * element
+    pieces[OUT_PROJECTION] = stream * streams * (layer.blocks - 1) * element
+    read = (layer.blocks if streams > 1 else 0.0) + max(layer.num_norms - 2, 0.0)
+    others = (stream * read + latent + values) * element
     others += shard.local_tokens * layer.chosen_keys * 4
     keys = layer.kv_dim * kv_share(layer, shard.tp) * shard.tp
     heads = inner * (layer.num_heads * layer.head_dim + keys) * element

@@ -2,11 +2,13 @@
 
 A policy recomputes nothing, some modules of every layer ("selective"), or layers as a whole
 ("full"), of which all or the first few of each chunk. Modules have the names of Megatron-Core's
-`--recompute-modules` (megatron/core/transformer/transformer_config.py), with three more: `mlp_act`
+`--recompute-modules` (megatron/core/transformer/transformer_config.py), with five more: `mlp_act`
 is the activation function of a dense MLP, `alternate_mm` every second matrix product outside the
 experts, and `grouped_mm` the products of experts; torchtitan's operator-level policy does not save
-these two (torchtitan/distributed/activation_checkpoint.py). In arrays, a policy is one number with
-a bit for every module.
+these two (torchtitan/distributed/activation_checkpoint.py). `out_proj` is the output projection of
+attention, and `mlp_gate` one of the two up-projections of a gated MLP; MaxText's policies name the
+tensors that they put out (maxtext layers/nnx_decoders.py). In arrays, a policy is one number with a
+bit for every module.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ MODULES = (
     "moe",
     "alternate_mm",
     "grouped_mm",
+    "out_proj",
+    "mlp_gate",
 )
 NONE = 0
 STACK_SELECTIVE = 1 << len(MODULES)
@@ -41,14 +45,16 @@ PIECES = (
     "attention",
     "up",
     "ends",
+    "output",
     "dense",
     "dense_half",
     "experts",
     "grouped",
 )
 """The pieces of a layer's forward that can be computed again by themselves. `up` are the
-up-projections of MLA and `ends` the projections of keys and of the output, both of attention;
-`dense_half` are the products of an MLP that `alternate_mm` does not save. `grouped` are the
+up-projections of MLA, `ends` the projections of keys and of the output, and `output` the latter
+alone with the residual stream behind it, all of attention; `dense_half` are the products of an MLP
+that `alternate_mm` does not save, of a gated one its second up-projection. `grouped` are the
 products of experts, with their sorted tokens where these come from no other device, and `experts`
 is the rest of what brings tokens to experts and back."""
 LAST = "last"
@@ -91,15 +97,19 @@ class Recomputed:
         """The share of forward's tensor-parallel traffic that recompute brings again.
 
         In forward each of two blocks gathers and scatters: four quarters. Two of them go with the
-        feed-forward network. The products of `alternate_mm` gather again what they read in both
+        feed-forward network, whose gate alone gathers, and one that scatters with the output
+        projection of attention. The products of `alternate_mm` gather again what they read in both
         blocks, and scatter nothing again, since what reduce_scatter_tensor gave is saved
         (torchtitan/distributed/activation_checkpoint.py).
         """
         if self.whole:
             return 1.0 - self.unsent_share
         network = bool(self.pieces & {"dense", "experts"})
-        gathered = 0.5 if _INPUTS in self.pieces else 0.25 * network
-        return gathered + 0.25 * network - ("dense" in self.pieces) * min(self.unsent_share, 0.25)
+        gathered = 0.25 * bool(self.pieces & {"dense", "dense_half", "experts"})
+        if _INPUTS in self.pieces:
+            gathered = 0.5
+        scattered = 0.25 * network + 0.25 * ("output" in self.pieces)
+        return gathered + scattered - ("dense" in self.pieces) * min(self.unsent_share, 0.25)
 
     @property
     def context(self) -> float:
@@ -142,4 +152,8 @@ def _pieces(module: str, layer: Layer) -> set[str]:
         return {up_or_ends, _INPUTS, *({"dense_half"} if layer.dense else ())}
     if module == "core_attn":
         return {"attention"} if layer.attention else set()
+    if module == "out_proj":
+        return {"output"} if layer.attention else set()
+    if module == "mlp_gate":
+        return {"dense_half"} if layer.dense and layer.dense.gated else set()
     return {"norm"}

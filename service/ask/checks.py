@@ -191,7 +191,8 @@ def _explain(
             asked.place, asked.given, asked.completed, asked.resolved.problem
         )
     broken = _refusals(asked, check)
-    is_understood = not asked.reservations
+    reservations = (*asked.reservations, *_limits(check))
+    is_understood = not reservations
     if shown is not None:
         basis["assumptions"] += empty_chunk_assumptions(asked.place, shown)
     return CheckAnswer(
@@ -199,10 +200,10 @@ def _explain(
         verdict=verdict_of(
             check,
             is_refused=bool(broken),
-            reservations=asked.reservations,
+            reservations=reservations,
             has_warnings=bool(warnings),
         ),
-        summary=summary_of(check, broken, asked.reservations),
+        summary=summary_of(check, broken, reservations),
         legal=not broken,
         broken_rules=broken[:_MOST_RULES],
         broken_rule_count=len(broken),
@@ -218,7 +219,7 @@ def _explain(
         first_change=_first_change(asked, check),
         warnings=[WarningAnswer.of(warning) for warning in warnings],
         launch_read=asked.read,
-        reservations=ReservationAnswer.first_of(asked.reservations),
+        reservations=ReservationAnswer.first_of(reservations),
     )
 
 
@@ -227,9 +228,24 @@ def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAns
     such as those of a file that was not sent, only a name that it does not have is sure to be
     refused."""
     is_open = any(one.is_open for one in asked.reservations)
-    broken = [] if is_open else [_broken_rule(asked, one) for one in check.broken_rules]
+    rules = [one for one in check.broken_rules if one.rule.kind == "framework"]
+    broken = [] if is_open else [_broken_rule(asked, one) for one in rules]
     stops = [stop for stop in asked.stops if stop.is_of_name or not is_open]
     return [*broken, *(_stop(asked, stop) for stop in stops)]
+
+
+def _limits(check: LayoutCheck) -> list[Reservation]:
+    """Returns the limits of what is described here that a layout is beyond. The framework runs it,
+    and so no verdict rests on them."""
+    return [
+        Reservation(
+            setting=one.knob or one.rule.field,
+            reason=f"the framework runs it, and it is not predicted here: {one.message}",
+            cure=f"raise the limit that this names, or change {one.knob or 'the layout'}",
+        )
+        for one in check.broken_rules
+        if one.rule.kind == "search"
+    ]
 
 
 def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer | None:
@@ -330,8 +346,13 @@ def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
 def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
     """A change, with the settings of the framework that it changes."""
     before, after = _settings_of_change(asked, change)
+    release = None if asked.read is None else asked.read.version
     settings = [
-        SettingChange(name=name, before=before.get(name), after=after.get(name))
+        SettingChange(
+            name=name if asked.format is None else asked.format.name_in(name, release),
+            before=before.get(name),
+            after=after.get(name),
+        )
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]

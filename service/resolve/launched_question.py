@@ -125,13 +125,13 @@ def launched_question(
         unread_count=len(reading.reservations),
         warnings=[
             *joining.overruled,
+            *(command.notes if command else ()),
             *(truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]),
         ],
         ignored_count=len(reading.ignored),
         assumed=[
             *_version_assumed(launch, reading),
             *reading.assumed,
-            *(command.notes if command else ()),
             *assumed,
         ],
     )
@@ -457,7 +457,9 @@ class _Joining:
         base = own if form is None else self._stack_of(form, own.calibrated_as)
         given = form.changes() if isinstance(form, StackFields) else {}
         age = {name: given[name] for name in ("version", "age_years") if name in given}
-        is_dated = self.launch.version is not None and self.reading.version in releases(base.id)
+        is_said = self.launch.version is not None
+        is_older = self.reading.version != FORMATS[self.reading.format].release
+        is_dated = (is_said or is_older) and self.reading.version in releases(base.id)
         if is_dated and not age:
             age = {"version": self.reading.version}
         usual = StackFields.model_validate({"name": base.id, **age}).build(base)

@@ -12,6 +12,7 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.switches import Setting, Switch
+from service.formats.launch.formats import format_named
 from service.schemas.switches import OtherSetting, SwitchAnswer
 
 StackDocument = str | Mapping[str, Any]
@@ -33,9 +34,11 @@ def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
     is_default = effect.value == effect.default.value
     held = effect.default if is_default else effect.taken
     form = {**stack, switch.field: effect.otherwise}
+    format_ = format_named(str(stack["name"]))
+    release = stack.get("version")
     return SwitchAnswer(
         field=f"stack.{switch.field}",
-        name=switch.name,
+        name=switch.name if format_ is None else format_.name_in(switch.name, release),
         value=_words(switch, effect.value),
         is_default=is_default,
         default=_words(switch, effect.default.value),

@@ -38,6 +38,8 @@ Module = Literal[
     "moe",
     "alternate_mm",
     "grouped_mm",
+    "out_proj",
+    "mlp_gate",
 ]
 Modules = Annotated[list[Module], Field(max_length=len(get_args(Module)))]
 ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(reject_boolean)]
@@ -122,8 +124,9 @@ class LayoutFields(Wire):
     recompute_modules: Modules = []
     """With recompute "selective": the modules of every layer, by Megatron-Core's names; `mlp_act`
     is the activation function of a dense MLP, `alternate_mm` every second matrix product and
-    `grouped_mm` the products of experts, as torchtitan has them. None named: those that the stack
-    takes unless told otherwise."""
+    `grouped_mm` the products of experts, as torchtitan has them; `out_proj` is the output projection
+    of attention and `mlp_gate` one up-projection of a gated MLP, as MaxText names them. None named:
+    those that the stack takes unless told otherwise."""
     recompute_layers: Annotated[int, Field(ge=0, le=10**4)] = 0
     """With recompute "full": how many layers, the first of each chunk of a stage, where all have as
     many; 0: all."""

@@ -263,6 +263,8 @@ class ConstraintFields(TypedDict):
                 "moe",
                 "alternate_mm",
                 "grouped_mm",
+                "out_proj",
+                "mlp_gate",
             ]
         ]
         | None
@@ -523,6 +525,8 @@ class LayoutFields(TypedDict):
                 "moe",
                 "alternate_mm",
                 "grouped_mm",
+                "out_proj",
+                "mlp_gate",
             ]
         ]
     ]
@@ -1004,6 +1008,8 @@ SelectiveItem: TypeAlias = list[
         "moe",
         "alternate_mm",
         "grouped_mm",
+        "out_proj",
+        "mlp_gate",
     ]
 ]
 
@@ -1085,6 +1091,8 @@ class StackFields(TypedDict):
                 "moe",
                 "alternate_mm",
                 "grouped_mm",
+                "out_proj",
+                "mlp_gate",
             ]
         ]
         | None

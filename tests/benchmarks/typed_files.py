@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ from models.errors import Invalid
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.trainer import reader as trainer_reader
+from service.formats.shell.files import LaunchFiles
 
 _SEED = 62
 _EACH = 10
+_TRAINER = re.compile(r"maxtext[./]trainers[./]|train_sft_omni")
 _MOST_SHOWN = 3  # reasons of a file that is not read in full
 _TRAINING_KEYS = {
     "axolotl": ({"base_model", "micro_batch_size"},),
@@ -70,10 +73,22 @@ def main() -> None:
 def _drawn(tool: str, folder: Path, seed: int, each: int) -> list[Path]:
     """Files that train, drawn by a seed."""
     if tool == "maxtext":
-        found = [path for path in folder.rglob("*.sh") if "train" in path.read_text()]
+        found = [path for path in folder.rglob("*.sh") if _starts_trainer(path)]
     else:
         found = [path for path in (folder / "examples").rglob("*.y*ml") if _trains(tool, path)]
     return sorted(random.Random(seed).sample(sorted(found), min(each, len(found))))
+
+
+def _starts_trainer(path: Path) -> bool:
+    """Whether a script starts a program of MaxText that trains, itself or by one beside it."""
+    text = path.read_text()
+    beside = [text for name, text in _scripts_beside(path).items() if name in path.read_text()]
+    return any(_TRAINER.search(each) for each in (text, *beside))
+
+
+def _scripts_beside(path: Path) -> dict[str, str]:
+    others = (each for each in path.parent.glob("*.sh") if each != path)
+    return {each.name: each.read_text() for each in others}
 
 
 def _trains(tool: str, path: Path) -> bool:
@@ -92,7 +107,8 @@ def _read(tool: str, path: Path, folder: Path) -> tuple[str, list[str]]:
     text = path.read_text()
     try:
         if tool == "maxtext":
-            reading = FORMATS["maxtext"].read(text, None)
+            beside = LaunchFiles(_scripts_beside(path))
+            reading = FORMATS["maxtext"].read(text, None, files=beside)
         else:
             reading = trainer_reader.read(text, None, files=FolderFiles(folder))
     except Invalid as error:

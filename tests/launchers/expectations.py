@@ -214,4 +214,5 @@ def maxtext(job: Job, _: LaunchConfiguration) -> dict[str, Any]:
 def _named_recompute(job: Job) -> list[str]:
     """The recomputed modules whose tensors have names in MaxText."""
     modules = set(_recompute(job)["recompute_modules"])
-    return sorted(modules & {"core_attn", "mlp", "moe", "mla_up_proj"})
+    named = {"core_attn", "out_proj", "mlp", "mlp_gate", "moe", "mla_up_proj"}
+    return sorted(modules & (named - {"mlp_gate"} if modules & {"mlp", "moe"} else named))

@@ -26,6 +26,7 @@ from service.formats.launch.megatron import reader as megatron_reader
 from service.formats.launch.megatron import writer as megatron_writer
 from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
 from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
+from service.formats.launch.torchtitan import earlier_releases as torchtitan_names
 from service.formats.launch.torchtitan import reader as torchtitan_reader
 from service.formats.launch.torchtitan import writer as torchtitan_writer
 from service.formats.launch.trainer import reader as trainer_reader
@@ -66,6 +67,8 @@ class LaunchFormat:
     """The fields of the stack that other settings say than those of its switches."""
     is_of_script: bool
     """Whether the model, and what trains it, is a script of the caller's own."""
+    name_in: Callable[[str, str | None], str]
+    """What a release calls a setting of `release`; of None, `release` itself."""
     words: Callable[[Mapping[str, Any]], list[str]] | None
     """Settings as the words of a command line; None where they are a document."""
     starter: Starter
@@ -77,6 +80,10 @@ class LaunchFormat:
     """What settings are attributes of in Python; None where they are arguments or a document."""
     last: str | None
     """The setting that stands behind all other arguments, if any."""
+
+
+def _same_name(name: str, release: str | None) -> str:
+    return name
 
 
 def _says_nothing(problem: Problem) -> Collection[str]:
@@ -92,6 +99,7 @@ def _format(
     options: tuple[str, ...] = (),
     configures: str | None = None,
     last: str | None = None,
+    name_in: Callable[[str, str | None], str] = _same_name,
 ) -> LaunchFormat:
     return LaunchFormat(
         name=writer.NAME,
@@ -102,6 +110,7 @@ def _format(
         read=reader.read,
         says=getattr(writer, "says", _says_nothing),
         is_of_script=writer.NAME in OF_SCRIPTS,
+        name_in=name_in,
         words=getattr(writer, "words", None),
         starter=starter,
         program=program,
@@ -124,6 +133,7 @@ _ALL = (
         ("torchtitan",),
         program=("-m", "torchtitan.train"),
         last=torchtitan_writer.RECOMPUTE,
+        name_in=torchtitan_names.name_in,
     ),
     _format(
         megatron_bridge_writer,

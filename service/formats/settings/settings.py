@@ -125,6 +125,21 @@ class Settings:
             Reservation(setting=self.shown(name), reason=reason, cure=cure, answered_by=answered_by)
         )
 
+    def reserve_file_value(self, name: str, value: Any) -> None:
+        """Notes a value of a file of the framework's own, where it is not described and changes
+        something."""
+        field = self.table.field(name)
+        is_described = field is None or field.use != "not_described"
+        if field is not None and not is_described and not _changes_nothing(field, value):
+            self.note(
+                Reservation(
+                    setting=shown(name, value),
+                    reason=field.reason,
+                    cure=field.cure,
+                    answered_by=field.answered_by,
+                )
+            )
+
     def shown(self, name: str) -> str:
         """A setting as it was written; with its default where it was not."""
         if name in self.written:

@@ -6,6 +6,8 @@ import re
 
 from tree_sitter import Node
 
+from service.formats.shell.syntax import Tree
+
 _ASKS_WHETHER_SET = re.compile(
     r"(?:\[\[?\s*-z\s+|test\s+-z\s+)\"?\$\{?(\w+)(?::?-)?\}?\"?\s*\]?\]?", re.ASCII
 )
@@ -32,13 +34,13 @@ def case_parts(item: Node) -> tuple[list[Node], list[Node]]:
     return patterns, item.children[opened + 1 :]
 
 
-def is_test(node: Node) -> bool:
+def is_test(tree: Tree, node: Node) -> bool:
     """Returns whether a command is there to be true or false."""
     if node.type in ("negated_command", "list"):
-        return node.type == "negated_command" or any(is_test(c) for c in node.children)
+        return node.type == "negated_command" or any(is_test(tree, c) for c in node.children)
     if node.type == "command":
         name = node.child_by_field_name("name")
-        return name is not None and name.text in (b"test", b"command", b"which", b"grep")
+        return name is not None and tree.text(name) in ("test", "command", "which", "grep")
     return node.type == "test_command"
 
 

@@ -134,7 +134,10 @@ def _said_before(
     if "${" not in text and "-z" not in text:
         return before
     said = read_script(text, scheduler_variables(header), files, takes_defaults=False)
-    words = _training(said).words
+    try:
+        words = _training(said).words
+    except Invalid:  # which program is started is decided by a default
+        return before
     return words[: program_at(words) or 0]
 
 

@@ -120,7 +120,7 @@ class Commands:
         bodies = [child for child in node.children if child.type == "heredoc_body"]
         if not marks or not bodies:
             return ""
-        is_quoted = any(quote in (marks[0].text or b"") for quote in (b"'", b'"', b"\\"))
+        is_quoted = any(quote in self.reader.tree.text(marks[0]) for quote in ("'", '"', "\\"))
         text = self.reader.expansion().heredoc(bodies[0], is_quoted)
         if any(child.type == "<<-" for child in node.children):
             text = re.sub(r"^\t+", "", text, flags=re.MULTILINE)

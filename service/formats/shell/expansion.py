@@ -87,7 +87,7 @@ class Expansion:
                 words[-1] += piece.text
                 is_quoted = True
                 continue
-            parts = re.split(r"\s+", piece.text)
+            parts = _split(piece.text)
             words[-1] += parts[0]
             words += parts[1:]
         return [word for word in words if word or is_quoted]
@@ -193,8 +193,10 @@ class Expansion:
     def _substituted(self, node: Node, written: str) -> str:
         """Returns what stands for a variable, a sum or a command; the same text where that is not
         known."""
-        if node.type == "arithmetic_expansion":
-            inner = written[3:-2] if written[1] == "(" else written[2:-1]
+        # Behind the := of ${…} the grammar takes a sum for a command in brackets.
+        is_sum = written.startswith("$((") and written.endswith("))")
+        if node.type == "arithmetic_expansion" or is_sum:
+            inner = written[3:-2] if is_sum else written[2:-1]
             return self.sum(inner) or f"$(({self._in_sum(inner)}))"
         if node.type == "command_substitution":
             inner = written[2:-1] if written[0] == "$" else written[1:-1]
@@ -299,7 +301,11 @@ class Expansion:
         def put_in(match: re.Match[str]) -> str:
             value = self._looked_up(match[1])
             text = _first(value) if value is not None else ""
-            return text if re.fullmatch(r"-?\d{1,12}", text) else match[1]
+            if re.fullmatch(r"-?\d{1,12}", text):
+                return text
+            # Of a sum that is not known, those of its names that are not: they can be sent.
+            unknown = re.fullmatch(rf"\$\(\((.{{1,{_LONGEST_SUM}}})\)\)", text)
+            return f"({unknown[1]})" if unknown else match[1]
 
         put = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._in_braces, expression)
         return _IN_SUM.sub(put_in, put)
@@ -311,6 +317,10 @@ class Expansion:
         return str(match[1])
 
 
+_UNKNOWN_OUTPUT = re.compile(r"(\$\((?:[^()]|\([^()]*\))*+\)|`[^`]*+`)")
+"""A command in $( ), or in backquotes, with at most one pair of brackets in it."""
+_LONGEST_SUM = 200
+"""Characters of a sum that is put into another; sums of sums would double at every line."""
 _NAMES = ("variable_name", "special_variable_name", "subscript")
 _QUOTED = ("raw_string", "ansi_c_string", "string")
 
@@ -327,6 +337,22 @@ def _unescaped(text: str, escapes: str | None = None) -> str:
         return char if escapes is None or char in escapes else match[0]
 
     return re.sub(r"\\(.)", put, text, flags=re.DOTALL)
+
+
+def _split(text: str) -> list[str]:
+    """Returns a text split at its spaces; those of a command whose output is not known are part of
+    the one word that stands for it."""
+    if "$(" not in text and "`" not in text:
+        return re.split(r"\s+", text)
+    parts = [""]
+    for piece in _UNKNOWN_OUTPUT.split(text):
+        if _UNKNOWN_OUTPUT.fullmatch(piece):
+            parts[-1] += piece
+        else:
+            first, *others = re.split(r"\s+", piece)
+            parts[-1] += first
+            parts += others
+    return parts
 
 
 def _first(value: Value) -> str:

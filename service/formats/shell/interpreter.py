@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from models.errors import Invalid
-from service.formats.shell.clauses import asked_for, case_parts, clause, is_test
+from service.formats.shell.branches import Branches
 from service.formats.shell.commands import Commands, Finished
 from service.formats.shell.conditions import Truth, condition
 from service.formats.shell.expansion import Budget, Expansion
-from service.formats.shell.faults import PATH, undefined_variables
+from service.formats.shell.faults import PATH
 from service.formats.shell.files import LaunchFiles
 from service.formats.shell.outputs import output_of
-from service.formats.shell.patterns import matches
 from service.formats.shell.script import Script
 from service.formats.shell.syntax import Tree, line_of, parse
 from service.formats.shell.variables import Doubt, Value, Variables
@@ -149,159 +148,6 @@ class Interpreter:
             (*pending, doubt) if self.undecided else (),
             value.reason,
         )
-
-    # -- branches
-
-    def _if(self, node: Node) -> Truth:
-        clauses = [clause(node)]
-        otherwise: list[Node] | None = None
-        for child in node.children:
-            if child.type == "elif_clause":
-                clauses.append(clause(child))
-            elif child.type == "else_clause":
-                otherwise = child.children[1:]
-        branches: list[Variables] = []
-        is_whole = otherwise is not None
-        for tests, body in clauses:
-            truth = self._tested(tests)
-            if truth is True and not branches:
-                return self.run(body)
-            if truth is not False:
-                branches.append(self._branch(body, self._default_of(tests)))
-            if truth is True:
-                is_whole = True
-                break
-        else:
-            if otherwise is not None and not branches:
-                return self.run(otherwise)
-            if otherwise is not None:
-                branches.append(self._branch(otherwise))
-        self._merge(branches, is_whole=is_whole)
-        return None
-
-    def _tested(self, tests: Sequence[Node]) -> Truth:
-        """Returns what a condition says. Commands in it succeed or not where the script runs."""
-        return self.run(tests) if tests else None
-
-    def _branch(self, body: Sequence[Node], default: str | None = None) -> Variables:
-        """Returns the variables behind a branch of which the text does not say whether it runs.
-        `default` is a variable that the branch sets where nothing else does."""
-        outside = self.variables
-        self.variables = outside.copied()
-        self.undecided += 1
-        try:
-            self.run(body)
-            inside = self.variables
-        except Finished as finished:
-            # What a branch sets that ends the script is nothing to the lines behind it.
-            inside = outside.copied() if finished.kind == "exit" else self.variables
-        finally:
-            self.undecided -= 1
-            self.variables = outside
-        if default is not None and default in inside.values:
-            value = inside.values[default]
-            known = self.takes_defaults
-            outside.values[default] = Value(
-                value.words if known else (f"${default}",), value.is_array, value.doubts
-            )
-            inside.values[default] = outside.values[default]
-        return inside
-
-    def _default_of(self, tests: Sequence[Node]) -> str | None:
-        """Returns the variable that a branch behind some tests gives a default."""
-        name = asked_for(self.tree.text(tests[0])) if len(tests) == 1 else None
-        return None if name in self.variables.values else name
-
-    def _merge(self, branches: Sequence[Variables], *, is_whole: bool) -> None:
-        if branches:
-            self.variables.merge(branches, is_whole=is_whole, is_inside=self.undecided > 0)
-
-    def _list(self, node: Node) -> Truth:
-        """Follows a && b, or a || b. A plain command in front is taken to succeed."""
-        left, right = node.children[0], node.children[-1]
-        truth = self.follow(left)
-        operator = next((c.type for c in node.children if c.type in ("&&", "||")), "&&")
-        if truth is None and not is_test(left):
-            truth = True if operator == "&&" else None
-        if truth is None:
-            default = self._default_of([left]) if operator == "&&" else None
-            self._merge([self._branch([right], default)], is_whole=False)
-            return None
-        return self.follow(right) if truth == (operator == "&&") else truth
-
-    def _negated(self, node: Node) -> Truth:
-        truth = self.run(node.children[1:])
-        return None if truth is None else not truth
-
-    def _case(self, node: Node) -> Truth:
-        value = node.child_by_field_name("value")
-        expansion = self.expansion()
-        text = "" if value is None else expansion.text(value)
-        is_open = bool(undefined_variables(text) or expansion.doubts)
-        branches: list[Variables] = []
-        is_whole = False
-        for item in (child for child in node.children if child.type == "case_item"):
-            patterns, body = case_parts(item)
-            found = [None if is_open else self._matches(text, each) for each in patterns]
-            is_rest = any(self.tree.text(each) == "*" for each in patterns)
-            if True in found and not branches:
-                return self.run(body)
-            if is_rest or True in found or None in found:
-                branches.append(self._branch(body))
-            if is_rest or True in found:
-                is_whole = True
-                break
-        self._merge(branches, is_whole=is_whole)
-        return None
-
-    def _matches(self, text: str, pattern: Node) -> Truth:
-        expansion = self.expansion()
-        written = expansion.text(pattern)
-        return None if undefined_variables(written) else matches(text, written)
-
-    # -- loops
-
-    def _for(self, node: Node) -> Truth:
-        variable = node.child_by_field_name("variable")
-        body = node.child_by_field_name("body")
-        if variable is None or body is None:
-            return None
-        expansion = self.expansion()
-        listed = node.children_by_field_name("value")
-        words = [word for each in listed for word in expansion.words(each)]
-        if not any(child.type == "in" for child in node.children):
-            words = list(self.variables.values.get("@", Value(())).words)
-        name = self.tree.text(variable)
-        doubt = Doubt(name, f"for {name} in …", line_of(node), replaces=True)
-        if expansion.doubts or any(map(undefined_variables, words)):
-            reason = f"line {line_of(node)} goes through words that are not known"
-            self.variables.values[name] = Value((f"${name}",), reason=reason)
-            self._merge([self._branch(body.children)], is_whole=False)
-            return None
-        for word in words:
-            self.set(name, Value((word,)), doubt, keeps=False)
-            try:
-                self.run(body.children)
-            except Finished as finished:
-                if finished.kind == "break":
-                    break
-                if finished.kind != "continue":
-                    raise
-        return None
-
-    def _while(self, node: Node) -> Truth:
-        body = node.child_by_field_name("body")
-        tests = node.children_by_field_name("condition")
-        is_until = node.children[0].type == "until"
-        if self._tested(tests) is not is_until and body is not None:
-            self._merge([self._branch(body.children)], is_whole=False)
-        return None
-
-    def _c_style_for(self, node: Node) -> Truth:
-        body = node.child_by_field_name("body")
-        if body is not None:
-            self._merge([self._branch(body.children)], is_whole=False)
-        return None
 
     # -- groups
 
@@ -472,13 +318,13 @@ _STATEMENTS: dict[str, Callable[[Interpreter, Node], Truth]] = {
     "variable_assignments": Interpreter._assignments,
     "declaration_command": Interpreter._declaration,
     "unset_command": Interpreter._unset,
-    "if_statement": Interpreter._if,
-    "case_statement": Interpreter._case,
-    "list": Interpreter._list,
-    "negated_command": Interpreter._negated,
-    "for_statement": Interpreter._for,
-    "while_statement": Interpreter._while,
-    "c_style_for_statement": Interpreter._c_style_for,
+    "if_statement": lambda self, node: Branches(self).follow_if(node),
+    "case_statement": lambda self, node: Branches(self).follow_case(node),
+    "list": lambda self, node: Branches(self).follow_list(node),
+    "negated_command": lambda self, node: Branches(self).follow_not(node),
+    "for_statement": lambda self, node: Branches(self).follow_for(node),
+    "while_statement": lambda self, node: Branches(self).follow_while(node),
+    "c_style_for_statement": lambda self, node: Branches(self).follow_counted(node),
     "compound_statement": Interpreter._group,
     "do_group": Interpreter._group,
     "subshell": Interpreter._subshell,

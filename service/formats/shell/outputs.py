@@ -35,6 +35,8 @@ def output_of(
     if words[0] in ("echo", "printf") and words[-2:] == ["|", "bc"]:
         number = value_of(" ".join(words[1:-2]))
         return None if number is None else str(number)
+    if words[0] in ("echo", "printf") and words[2:4] == ["|", "cut"]:
+        return _cut(words[1], words[4:])
     if words[0] == "echo" and not {"|", "&&", ";", "<", ">"} & {*words}:
         return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
     return None
@@ -50,6 +52,15 @@ def _count_of_job(command: str, look_up: Callable[[str], str | None]) -> str | N
     if "nvidia-smi" in command:
         return look_up("SLURM_GPUS_ON_NODE") or look_up("PBS_NGPUS")
     return None
+
+
+def _cut(text: str, options: list[str]) -> str | None:
+    """Returns the field of a text that `cut -d X -f N` prints; None where it is asked otherwise."""
+    found = re.fullmatch(r"-d ?(.) -f ?(\d{1,3})", " ".join(options))
+    if found is None or "\n" in text:
+        return None
+    fields = text.split(found[1])
+    return fields[int(found[2]) - 1] if 1 <= int(found[2]) <= len(fields) else ""
 
 
 def _words(command: str) -> list[str]:

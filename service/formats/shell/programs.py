@@ -34,6 +34,11 @@ _REMOTE = {"ssh", "pdsh", "clush", "dsh"}
 """Programs whose last word is a command of a shell elsewhere."""
 _TEXT_OPTIONS = ("--command", "--wrap")
 """Options of xpk, gcloud and sbatch whose value is a command of a shell."""
+_FILE_TOOLS = {
+    "cat", "chmod", "chown", "cp", "dirname", "du", "file", "grep", "head", "install", "ls", "ln",
+    "md5sum", "mv", "realpath", "rm", "rsync", "scp", "sed", "tail", "touch", "wc",
+}  # fmt: skip
+"""Programs that take the names of scripts and start none."""
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _PROGRAM = re.compile(r"[^-\s]\S*\.(?:py|pyc|sh|slurm|sbatch|pbs)|[^-\s]\.(?:py|sh)")
 _NAMED_PROGRAM = re.compile(r"\$\w*(?:SCRIPT|PROGRAM)\w*", re.ASCII | re.IGNORECASE)
@@ -72,6 +77,8 @@ def program_at(words: Sequence[str]) -> int | None:
     behind what starts it."""
     starts_module = False
     is_started = False
+    if words and base_name(words[0]) in _FILE_TOOLS:
+        return None
     for at, word in enumerate(words):
         name = base_name(word)
         if _PYTHON.fullmatch(name) or name in LAUNCHERS:
@@ -84,9 +91,20 @@ def program_at(words: Sequence[str]) -> int | None:
             return None
         elif words[at + 1 : at + 2] and words[at + 1] in _TRAINERS.get(name, ()):
             return at + 1
+        elif _wraps(words, at):
+            is_started = True
         elif _PROGRAM.fullmatch(word) or (is_started and _NAMED_PROGRAM.fullmatch(word)):
             return at
     return None
+
+
+def _wraps(words: Sequence[str], at: int) -> bool:
+    """Whether a word is a script that starts the words behind it, as `./affinity.sh python train.py`
+    does."""
+    if not words[at].endswith(".sh") or at + 1 == len(words):
+        return False
+    name = base_name(words[at + 1])
+    return _PYTHON.fullmatch(name) is not None or name in LAUNCHERS
 
 
 def wrapped(words: Sequence[str]) -> Wrapped | None:

@@ -16,8 +16,11 @@ from service.formats.shell.variables import Value, of_environment
 
 ARGUMENTS = ":arguments"
 """What stands in the place of the program in front of arguments alone."""
-_ARGUMENT_LIST = re.compile(r"(?:\s|#[^\n]*\n|[A-Za-z_]\w{0,99}=[^\s(]*\s)*-", re.ASCII)
-"""How a text begins that is no command, but arguments alone."""
+_ARGUMENT_LIST = re.compile(
+    r"""(?:\s|#[^\n]*\n|[A-Za-z_]\w{0,99}=(?:"[^"]*+"|'[^']*+'|[^\s("'])*+\s)*+-""", re.ASCII
+)
+"""How a text begins that is no command, but arguments alone. What stands in quotes is one value: a
+variable that holds a program and its flags is none of them."""
 _PIECE = re.compile(
     r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\([^)\n]*\)|\$\{[^}\n]*\}|(?<=\s)#[^\n]*"
     r"|(?P<mark>[()|&;<>])|(?P<end>\n)",

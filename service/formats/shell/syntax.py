@@ -22,11 +22,9 @@ _MOST_BARS = 1500
 _MOST_SECONDS = 0.5
 """Of the processor for one text. A script of 64 KiB takes a tenth of it; texts that are made to
 take longer take minutes."""
-_PLAIN = 2**13
-"""Bytes of a text that is parsed without a look at the clock: the worst takes 0.4 s. The binding
-never gives back what it was handed in chunks (tree-sitter 0.26.1 keeps twice the text)."""
-_CHUNK = 4096
-"""Bytes that the parser asks for at a time; between two it can be stopped."""
+_CHUNK = 2**16
+"""Bytes that the parser is handed at a time: nearly every text is one chunk, of which the binding
+keeps some hundred bytes for good."""
 _ENDS_CONTINUED = re.compile(r"\\[ \t]*\n?[ \t\n]*\Z")
 """A last line that goes on in one that is not there, which the grammar does not have."""
 _OPENERS = ("'", '"', "`", "$(", "${", "(", "{")
@@ -70,16 +68,44 @@ def _root(data: bytes) -> Node:
     try:
         if data.count(b"|") > _MOST_BARS:
             raise ValueError
-        parser = Parser(_LANGUAGE)
-        if len(data) <= _PLAIN:
-            return parser.parse(data).root_node
-        return parser.parse(
-            lambda at, _: data[at : at + _CHUNK],
-            progress_callback=lambda *_: time.thread_time() > until,
-        ).root_node
+        with _Chunks(data) as chunks:
+            return (
+                Parser(_LANGUAGE)
+                .parse(
+                    chunks.read,
+                    progress_callback=lambda *_: time.thread_time() > until,
+                )
+                .root_node
+            )
     except ValueError:
         rule = "is not written as a shell would read it: send the lines that start the training"
         raise Invalid(PATH, shortened(data.decode(errors="replace")), rule) from None
+
+
+class _Chunks:
+    """A text as the parser asks for it, a view of some bytes at a time. The binding never gives
+    back what it was handed (tree-sitter 0.26.1), and so the views are emptied behind it. The text
+    of a node asks again, and takes bytes alone: it crashes on a view."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._views: list[memoryview] = []
+        self._is_parsed = False
+
+    def __enter__(self) -> _Chunks:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for view in self._views:
+            view.release()
+        self._is_parsed = True
+
+    def read(self, at: int, _point: object) -> bytes | memoryview:
+        if self._is_parsed:
+            return self._data[at : at + _CHUNK]
+        view = memoryview(self._data)[at : at + _CHUNK]
+        self._views.append(view)
+        return view
 
 
 def line_of(node: Node) -> int:

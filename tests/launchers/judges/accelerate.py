@@ -62,9 +62,10 @@ def judge(configuration: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class ModelArguments:
-    """Of those that scripts of transformers and TRL have for the model."""
+    """Arguments that scripts of transformers and TRL have for the model."""
 
     dtype: str | None = None
+    attn_implementation: str | None = None
 
 
 def script_arguments(words: list[str]) -> tuple[TrainingArguments, ModelArguments]:

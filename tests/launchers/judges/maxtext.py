@@ -150,9 +150,12 @@ def recompute(config: Any) -> dict[str, Any]:
         return {"recompute": "full", "recompute_modules": [], "offload_activations": offloads}
     dense = config.num_experts == 1 or config.first_num_dense_layers > 0
     dense |= config.interleave_moe_layer_step > 1
+    up = saved & {"mlpwi_0", "mlpwi_1"}
     modules = {
         "core_attn": "context" not in saved,
-        "mlp": dense and "mlpwo" not in saved,
+        "out_proj": "out_proj" not in saved,
+        "mlp": dense and not up,
+        "mlp_gate": dense and len(up) == 1,
         "mla_up_proj": "key_proj" not in saved,
         "moe": config.num_experts > 1 and not ({"moe_mlpwo", "mlpwo"} & saved),
     }

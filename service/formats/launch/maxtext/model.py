@@ -9,11 +9,13 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS, Architecture, MlaShape, MoeShape
+from service.formats.launch.maxtext.package import model_file
 from service.formats.launch.named_model import named_model
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import FieldTable
 from service.formats.settings.settings import Settings
 from service.formats.settings.spelling import suggestion
+from service.formats.settings.stop import Stopped
 from service.formats.shell.faults import PATH
 
 _DENSE_BLOCKS = ("default", "llama2", "mistral", "qwen2", "qwen3")
@@ -23,6 +25,7 @@ _WITHOUT_MUON = ("mixtral", "mistral", "llama4", "qwen2")
 dimension numbers)."""
 _DESCRIBE = "describe the model beside the launch, as `model`"
 _MOST = 10**9
+_SCALE = "global_parameter_scale"
 _SIZES = (
     "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim",
     "base_num_decoder_layers", "base_moe_mlp_dim", "head_dim", "vocab_size", "num_experts",
@@ -124,34 +127,36 @@ def takes_muon(values: Mapping[str, Any]) -> bool:
 
 
 def read_model(
-    values: Mapping[str, Any], settings: Settings
+    values: Mapping[str, Any], settings: Settings, of_model: Mapping[str, Any]
 ) -> tuple[dict[str, Any] | None, Architecture | None]:
-    """The model in the form of LaunchReading, and the model itself, where it is known. Where no
-    setting says the model it is left to be said beside them: the one that MaxText then makes is a
-    toy."""
+    """The model in the form of LaunchReading, and the model itself, where it is known. `of_model`
+    are the settings of its file that stand. Where no setting says the model it is left to be said
+    beside them: the one that MaxText then makes is a toy."""
     given, table = settings.given, settings.table
-    if not given.keys() & {"model_name", "decoder_block", *_SIZES}:
+    if not given.keys() & {"model_name", "decoder_block", _SCALE, *_SIZES}:
         return None, None
     name = values["model_name"].removesuffix("-Instruct")
     if name == "default":
         return _read_sizes(values, settings)
-    models = table.facts["models"]
-    if name not in models:
-        if name not in table.facts["other_models"]:
-            rule = f"is no model of MaxText{suggestion(name, [*models, 'default'])}"
-            raise Invalid(PATH, shown("model_name", name), rule)
+    # Those of the second table have a vocabulary that is padded otherwise, and are only read.
+    models = {**table.facts["models"], **table.facts["other_vocabulary"]}
+    if name not in models and name not in table.facts["other_models"]:
+        rule = f"is no model of MaxText{suggestion(name, [*models, 'default'])}"
+        raise Invalid(PATH, shown("model_name", name), rule)
+    own = model_file(name)
+    is_changed = values[_SCALE] != 1 or any(
+        size in given and given[size] != own.get(size) for size in _SIZES
+    )
+    if name in models and not is_changed:
+        mtp_layers = values["mtp_num_layers"]
+        architecture = replace(catalogue.architecture(models[name]), mtp_layers=mtp_layers)
+        return named_model(models[name], mtp_layers), architecture
+    if values["decoder_block"] not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         settings.reserve("model_name", "the catalogue does not have this model", _DESCRIBE, "model")
         return None, None
-    changed = [size for size in _SIZES if size in given]
-    for size in changed:
-        settings.reserve(
-            size, f"it changes {name}, whose sizes are known without it", _DESCRIBE, "model"
-        )
-    if changed:
-        return None, None
-    mtp_layers = values["mtp_num_layers"]
-    architecture = replace(catalogue.architecture(models[name]), mtp_layers=mtp_layers)
-    return named_model(models[name], mtp_layers), architecture
+    for setting, value in of_model.items():
+        settings.reserve_file_value(setting, value)
+    return _read_sizes(values, settings)
 
 
 def _read_sizes(
@@ -162,6 +167,7 @@ def _read_sizes(
         settings.reserve("decoder_block", "its layers are not described", _DESCRIBE, "model")
         return None, None
     _reserve_sizes(values, settings)
+    values = _scaled(values)
     _require_sizes(values)
     shape: dict[str, Any] = {
         "name": f"maxtext-{block}",
@@ -204,11 +210,30 @@ def _require_sizes(values: Mapping[str, Any]) -> None:
 
 
 def _reserve_sizes(values: Mapping[str, Any], settings: Settings) -> None:
-    if values["global_parameter_scale"] != 1:
-        settings.reserve("global_parameter_scale", "it scales sizes, which are read as they are")
     if values["num_experts"] > 1 and values["decoder_block"] in _DENSE_BLOCKS:
         block = values["decoder_block"]
         settings.reserve("num_experts", f"layers of decoder_block={block} have no experts")
+
+
+def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the sizes of layers scaled (configs/types.py, get_individual_scales): factors
+    of two go to heads and the network first, then to the width, then to the layers."""
+    scale = values[_SCALE]
+    if scale < 1 or scale & (scale - 1):
+        rule = "must be a power of two: set the sizes themselves for others"
+        raise Stopped(_SCALE, scale, rule, f"{_SCALE}={2 ** max(scale.bit_length() - 1, 0)}")
+    doublings, rest = divmod(scale.bit_length() - 1, 3)
+    heads, width = doublings + (rest > 0), doublings + (rest > 1)
+    shifts = {
+        "base_emb_dim": width,
+        "base_num_query_heads": heads,
+        "base_num_kv_heads": heads,
+        "base_mlp_dim": heads,
+        "base_num_decoder_layers": doublings,
+    }
+    if values["base_moe_mlp_dim"] > 0:
+        shifts["base_moe_mlp_dim"] = heads
+    return {**values, **{name: values[name] << shift for name, shift in shifts.items()}}
 
 
 def _mla(values: Mapping[str, Any]) -> dict[str, Any] | None:

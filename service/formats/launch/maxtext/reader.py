@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -14,8 +12,8 @@ from models.layouts.factors import divisors
 from models.spec.architecture import Architecture
 from models.spec.switches import Condition
 from models.spec.workload import MAX_CAPACITY
-from service.formats.launch.documents import read_document, read_yaml
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
+from service.formats.launch.maxtext.given import Given
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
@@ -27,15 +25,9 @@ from service.formats.settings.release import known_release
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stopped, Stops
-from service.formats.shell.command import Command, split_command
-from service.formats.shell.faults import PATH, require_arguments_defined, require_defined
+from service.formats.shell.faults import PATH
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
-_PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
-_DOCUMENT = re.compile(
-    r"\A(?:[ \t]*(?:#[^\n]*)?\n|---[^\n]*\n)*+\s*(?:\{|[A-Za-z_]\w*\s*:(?:\s|$))"
-)
-_COMPILER_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 _PRECISIONS = {
     "int8": "int8",
     **dict.fromkeys(
@@ -61,8 +53,9 @@ _AXES: Mapping[str, tuple[str, ...]] = {
     "expert": ("expert",),
     "data": ("data",),
 }
-"""The axes of the mesh by what they do."""
-_NEAREST = ("fsdp_transpose", "context_usp_ulysses")
+"""The axes of the mesh by what they do. `fsdp_transpose` shards the other side of a matrix than
+`fsdp`, and the batch as this does (configs/types.py, logical_axis_rules)."""
+_NEAREST = ("context_usp_ulysses",)
 """Axes that are read as others, which they are not quite."""
 _AXIS_NOT_DESCRIBED = (
     "what this axis of the mesh shards is not described, or read as the nearest axis",
@@ -109,95 +102,18 @@ class _Reader:
         return self.settings.given
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
-        if _DOCUMENT.match(text):
-            for name, value in read_document(text).items():
-                self._take(name, value)
-        else:
-            self._read_command(split_command(text, files))
-        self.settings.change(changes)
-        values = {**self.table.defaults(), **self.given}
-        return self._reading(values)
-
-    # -- settings
-
-    def _read_command(self, command: Command) -> None:
-        words = list(command.words)
-        if command.program and command.program.endswith((".yml", ".yaml")):
-            words.insert(0, command.program)
-        pairs = [match for word in words if (match := _PAIR.fullmatch(word))]
-        for word in words:
-            is_file = word.endswith((".yml", ".yaml"))
-            if not is_file and not _PAIR.fullmatch(word):
-                require_arguments_defined(word)
-                raise Invalid(PATH, word, "is no key=value, nor a file of settings")
-            if is_file and not word.endswith("base.yml"):
-                for name, value in read_document(command.files.text(word)).items():
-                    self._take(name, value)
-        for name, value in (match.groups() for match in pairs):
-            self._take(name, self._typed(name, value))
-        self._read_environment(command.environment)
-        for each in command.in_branches:
-            self.settings.note(Reservation.of_branch(each))
-
-    def _typed(self, name: str, written: str) -> Any:
-        """A value as OmegaConf reads it: text in YAML."""
-        field = self.table.field(name)
-        if field is not None and field.kind not in ("any", "list", "lists"):
-            return field.parse(written) if written or not field.is_optional else written
-        if field is None or field.use != "no_account":
-            require_defined(name, written)
-        if field is None:
-            return written
-        try:
-            return read_yaml(written)
-        except Invalid:
-            return written
-
-    def _read_environment(self, environment: Mapping[str, str]) -> None:
-        """Variables M_NAME are settings too (configs/pyconfig.py, yaml_key_to_env_key)."""
-        for variable, value in environment.items():
-            name = variable.removeprefix("M_").lower()
-            if variable.startswith("M_") and name in self.table.fields:
-                self._take(name, self._typed(name, value))
-            elif variable in _COMPILER_FLAGS:
-                self._read_compiler_flags(variable, value)
-
-    def _read_compiler_flags(self, variable: str, value: str) -> None:
-        """Flags of XLA. Those that tune kernels and schedules have no term; those that change what
-        is computed, or keep collectives from overlapping, are not described."""
-        for word in value.split():
-            flag = word.lstrip("-")
-            pattern = next((each for each in self._xla if fnmatchcase(flag, each)), None)
-            if pattern is None:
-                self.ignored.append(shown(variable, word))
-            else:
-                reason, cure = self._xla[pattern]
-                self.settings.note(
-                    Reservation(setting=shown(variable, word), reason=reason, cure=cure)
-                )
-
-    @property
-    def _xla(self) -> Mapping[str, tuple[str, str]]:
-        """The flags of XLA that matter and are not described, with why and what to do."""
-        found: Mapping[str, tuple[str, str]] = self.table.facts["xla_flags"]
-        return found
-
-    def _take(self, name: str, value: Any) -> None:
-        field = self.table.field(name)
-        if field is None:
-            self.settings.put(name, value)
-        elif name == "base_config" and str(value).endswith("base.yml"):
-            self.ignored.append(shown(name, value))
-        elif value == "" and field.is_optional:
-            self.settings.put(name, None)
-        else:
-            self.settings.put(name, field.checked(value))
+        given = Given(self.settings)
+        given.read(text, changes, files)
+        self.ignored += given.ignored
+        return self._reading({**self.table.defaults(), **given.of_model, **self.given}, given)
 
     # -- meaning
 
-    def _reading(self, values: Mapping[str, Any]) -> LaunchReading:
+    def _reading(self, values: Mapping[str, Any], given: Given) -> LaunchReading:
         release = known_release(NAME, self.version)
-        model, architecture = read_model(values, self.settings)
+        model, architecture = self.stops.attempt(
+            lambda: read_model(values, self.settings, given.of_model), (None, None)
+        )
         ones = dict.fromkeys(_AXES, 1)
         of_all = {**ones, "fsdp": 0}  # what is read where there is no mesh
         ici, dcn = self.stops.attempt(lambda: self._degrees(values), (of_all, ones))
@@ -230,6 +146,7 @@ class _Reader:
             ),
             settings=self.settings.known,
             reservations=found.reservations,
+            warnings=found.warnings,
             ignored=(*self.ignored, *found.no_account),
         )
 

@@ -20,7 +20,8 @@ _HEADS = frozenset({"query_proj", "key_proj", "value_proj"})
 _LATENTS = frozenset({"query_wa_proj", "kv_wa_proj"})
 _OUT = frozenset({"out_proj"})
 _CONTEXT = frozenset({"context"})
-_MLP = frozenset({"mlpwi_0", "mlpwi_1", "mlpwo"})
+_UP = frozenset({"mlpwi_0", "mlpwi_1"})
+_MLP = _UP | {"mlpwo"}
 _EXPERTS = frozenset({"moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo"})
 TENSORS = (
     "context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo",
@@ -90,7 +91,7 @@ def _kept(format_: str, architecture: Architecture, modules: Collection[str]) ->
     """The tensors that selective recompute of some modules keeps."""
     given = set(modules_of(architecture, modules))
     always = set(modules_of(architecture, _ALWAYS))
-    known = {*always, "core_attn", "mla_up_proj", "mlp", "moe"}
+    known = {*always, "core_attn", "out_proj", "mla_up_proj", "mlp", "mlp_gate", "moe"}
     networks = set(modules_of(architecture, ("mlp", "moe")))
     # A network that is computed again has its activation function computed again, too.
     missing = always - given - ({"mlp_act"} if "mlp" in given else set())
@@ -104,13 +105,15 @@ def _kept(format_: str, architecture: Architecture, modules: Collection[str]) ->
     if given & networks and given & networks != networks:
         cure = "dense and sparse networks share their names; ask with both mlp and moe"
         raise Inexpressible(format_, "layout.recompute_modules", sorted(given), cure)
-    kept = _OUT | (_LATENTS if "mla_up_proj" in given else _HEADS)
+    kept = _LATENTS if "mla_up_proj" in given else _HEADS
+    kept |= frozenset() if "out_proj" in given else _OUT
     if "mla_up_proj" in given and not _has_query_latent(architecture):
         kept = (kept - {"query_wa_proj"}) | {"query_proj"}
     kept |= frozenset() if "core_attn" in given else _CONTEXT
     if given & networks:
         return kept
-    return kept | _MLP | (_EXPERTS if architecture.is_moe else frozenset())
+    kept |= _MLP - ({"mlpwi_1"} if "mlp_gate" in given else frozenset())
+    return kept | (_EXPERTS if architecture.is_moe else frozenset())
 
 
 def _has_query_latent(architecture: Architecture) -> bool:
@@ -171,14 +174,31 @@ def _classified(
     keeps_heads = tensors >= _HEADS
     if not (keeps_heads or keeps_latents):
         return {"recompute": "full"}, not tensors
-    networks = _EXPERTS if architecture and architecture.is_moe and is_custom else _MLP
-    keeps_network = tensors >= networks
-    modules = ["layernorm"]
-    modules += ["mlp_act", "moe_act"] if keeps_network else ["mlp", "moe"]
+    networks, is_same = _networks_again(tensors, architecture, is_custom=is_custom)
+    modules = ["layernorm", *networks]
     modules += [] if "context" in tensors else ["core_attn"]
+    modules += [] if tensors >= _OUT else ["out_proj"]
     modules += ["mla_up_proj"] if keeps_latents else []
-    is_same = tensors >= _OUT and (keeps_network or not tensors & (_MLP | _EXPERTS))
     return {
         "recompute": "selective",
         "recompute_modules": list(modules_of(architecture, modules)),
     }, is_same
+
+
+def _networks_again(
+    tensors: Collection[str], architecture: Architecture | None, *, is_custom: bool
+) -> tuple[list[str], bool]:
+    """The modules of feed-forward networks that are computed again where these tensors are kept,
+    and whether that is the same or the nearest. What a dense network puts out is kept for a norm
+    that follows alone: JAX leaves out what backward reads nothing of."""
+    tensors = set(tensors)
+    if architecture is not None and architecture.is_moe:
+        if tensors >= (_EXPERTS if is_custom else _MLP):
+            return ["mlp_act", "moe_act"], True
+        return ["mlp", "moe"], not tensors & (_MLP | _EXPERTS)
+    is_read = architecture is not None and any(kind.norm_follows for kind in architecture.kinds)
+    keeps_last = "mlpwo" in tensors
+    if not tensors & _UP:
+        return ["mlp", "moe"], not (is_read and keeps_last)
+    gate = [] if tensors >= _UP else ["mlp_gate"]
+    return ["mlp_act", "moe_act", *gate], keeps_last or not is_read

@@ -19,7 +19,7 @@ from service.formats.launch.megatron.stages import stage_arguments
 
 PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 """The order of ranks with --use-tp-pp-dp-mapping."""
-_NO_MODULES = ("mlp_act", "alternate_mm", "grouped_mm")
+_NO_MODULES = ("mlp_act", "alternate_mm", "grouped_mm", "out_proj", "mlp_gate")
 MODULE_WORDS = tuple(name for name in MODULES if name not in _NO_MODULES)
 """The modules that --recompute-modules names."""
 _CONTEXT = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}

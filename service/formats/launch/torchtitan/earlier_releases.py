@@ -10,8 +10,10 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from service.formats.launch.torchtitan.writer import RECOMPUTE, TABLE
+from service.formats.launch.torchtitan.writer import RELEASE as WRITTEN
 from service.formats.settings.field import Field, shown
 from service.formats.settings.field_table import FieldTable, field_table
+from service.formats.settings.release import known_release
 from service.formats.settings.reservation import GIVE_FIELDS, Reservation
 from service.formats.settings.settings import Settings as SettingsOfToday
 from service.formats.settings.spelling import suggestion
@@ -41,6 +43,13 @@ def words_of_today(name: str, value: Any) -> str:
     if now == RECOMPUTE:
         return f"{now.replace('_', '-')}:{_mode(value)}"
     return f"--{now} {value}" if now else ""
+
+
+def name_in(name: str, release: str | None) -> str:
+    """What a release calls a setting of 0.3.0."""
+    if release is None or known_release("torchtitan", release) == WRITTEN:
+        return name
+    return str(field_table(TABLE).facts["earlier"]["named"].get(name, name))
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from service.formats.launch.maxtext import writer as maxtext_writer
 from service.formats.launch.maxtext.mesh import devices_per_slice
 from service.formats.launch.rendering import as_shell
 from service.formats.settings.field_table import field_table
+from service.formats.shell.files import LaunchFiles
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
@@ -46,6 +47,8 @@ POLICIES: dict[str, tuple[Any, ...]] = {
         ("layernorm", "moe_act", "core_attn"),
         ("layernorm", "moe_act"),
         ("layernorm", "moe"),
+        ("layernorm", "mlp", "core_attn", "out_proj"),
+        ("layernorm", "mlp_act", "mlp_gate"),
     ),
     "offload_activations": (False, True),
 }
@@ -380,8 +383,9 @@ def test_layers_without_a_policy_are_recomputed_as_a_whole() -> None:
         ("minimal", ["layernorm", "mlp_act", "core_attn"], True),
         ("minimal_flash", ["layernorm", "mlp_act"], True),
         ("save_dot_except_mlp", ["layernorm", "mlp", "core_attn"], True),
-        ("save_dot_except_mlpwi", ["layernorm", "mlp", "core_attn"], False),
-        ("save_qkv_proj", ["layernorm", "mlp", "core_attn"], False),
+        ("save_dot_except_mlpwi", ["layernorm", "mlp", "core_attn"], True),
+        ("save_qkv_proj", ["layernorm", "mlp", "core_attn", "out_proj"], True),
+        ("qkv_proj_offloaded", ["layernorm", "mlp", "core_attn", "out_proj"], True),
         ("save_out_proj", None, False),
     ],
 )
@@ -457,6 +461,109 @@ def test_a_file_of_settings_must_be_sent() -> None:
     assert (reading.unread, reading.unwritten) == ((), {})
 
 
+CONFIGS = '"${MAXTEXT_CONFIGS_DIR:-${MAXTEXT_REPO_ROOT:-$PWD}/src/maxtext/configs}"'
+TRAIN = "python3 -m maxtext.trainers.pre_train.train"
+
+
+def test_a_file_of_the_package_need_not_be_sent() -> None:
+    reading = read(f"{TRAIN} {CONFIGS}/gpu/models/llama2_7b.yml ici_fsdp_parallelism=8")
+    assert reading.model == {"name": "llama-2-7b"}
+    assert reading.layout["micro_batch"] == 4
+    assert reading.layout["recompute_modules"] == ["layernorm", "mlp_act"]
+    assert (reading.unread, reading.warnings) == ((), ())
+    moved = read(f"{TRAIN} {CONFIGS}/models/gpu/llama2_7b.yml ici_fsdp_parallelism=8")
+    assert moved.layout == reading.layout
+    assert "gpu/models/llama2_7b.yml was read" in moved.warnings[0]
+    with pytest.raises(Invalid, match="not sent"):
+        read(f"{TRAIN} mine/llama2_7b.yml ici_fsdp_parallelism=8")
+
+
+def test_a_file_that_is_sent_goes_before_that_of_the_package() -> None:
+    sent = LaunchFiles({"configs/post_train/sft.yml": "model_name: mistral-7b\n"})
+    text = f"{TRAIN} src/maxtext/configs/post_train/sft.yml"
+    assert maxtext_reader.read(text, None, files=sent).model == {"name": "mistral-7b"}
+
+
+def test_a_program_without_a_file_starts_from_its_own() -> None:
+    module = "maxtext.trainers.post_train.sft.train_sft"
+    reading = read(f"python3 -m {module} model_name=llama3.1-8b")
+    assert reading.settings["use_tunix_gradient_accumulation"] is True
+    assert reading.stops == ()
+
+
+def test_reinforcement_learning_has_settings_of_its_own() -> None:
+    module = "maxtext.trainers.post_train.rl.train_rl"
+    reading = read(f"python3 -m {module} model_name=qwen3-8b rl.num_generations=4 batch_size=2")
+    assert reading.stops == ()
+    assert any("generates" in one.reason for one in reading.reservations)
+    assert len(read("model_name=qwen3-8b rl.num_generations=4 batch_size=2").stops) == 2
+
+
+def test_the_file_of_a_model_goes_before_other_files() -> None:
+    text = "model_name: mixtral-8x7b\nbase_num_decoder_layers: 5\n"
+    reading = read(text)
+    assert reading.model == {"name": "mixtral-8x7b"}
+    assert "base_num_decoder_layers = 5 is left out" in reading.warnings[0]
+
+
+def test_sizes_that_differ_from_the_model_stop_maxtext_unless_it_is_told() -> None:
+    text = "model_name=llama3.1-8b base_num_decoder_layers=4"
+    (stop,) = read(text).stops
+    assert (stop.setting, stop.cure) == ("base_num_decoder_layers", "override_model_config=true")
+    assert read("model_name=llama3.1-8b base_num_decoder_layers=32").stops == ()
+    changed = read(f"{text} override_model_config=true")
+    assert changed.model is not None
+    assert changed.model["num_layers"] == 4
+    assert changed.model["vocab_size"] == 128256
+    assert (changed.stops, changed.unread) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("scale", "layers", "width", "heads", "network"),
+    [(1, 16, 2048, 16, 7168), (2, 16, 2048, 32, 14336), (4, 16, 4096, 32, 14336)]
+    + [(8, 32, 4096, 32, 14336), (1024, 128, 16384, 256, 114688)],
+)
+def test_a_scale_multiplies_the_sizes_of_layers(
+    scale: int, layers: int, width: int, heads: int, network: int
+) -> None:
+    model = read(f"global_parameter_scale={scale} base_emb_dim=2048").model
+    assert model is not None
+    sizes = ("num_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    assert tuple(model[name] for name in sizes) == (layers, width, heads, network)
+
+
+def test_a_scale_that_is_no_power_of_two_stops_maxtext() -> None:
+    (stop,) = read("global_parameter_scale=48").stops
+    assert (stop.setting, stop.cure) == ("global_parameter_scale", "global_parameter_scale=32")
+
+
+def test_a_setting_with_a_colon_is_a_word_that_stops_maxtext() -> None:
+    text = f"{TRAIN} base.yml model_name=llama3.1-8b enable_checkpointing: False scan_layers"
+    colon, bare = read(text).stops
+    assert (colon.setting, colon.meant, colon.value) == (
+        "enable_checkpointing:",
+        "enable_checkpointing",
+        "False",
+    )
+    assert "did you mean enable_checkpointing=False?" in colon.rule
+    assert bare.meant == "scan_layers"
+
+
+def test_fp32_logits_cost_nothing_on_tpus_alone() -> None:
+    text = "model_name=llama3.1-8b logits_dot_in_fp32=true"
+    assert read(text).unread == ()
+    assert len(read(f"{text} hardware=gpu").unread) == 1
+    assert len(read(f"{text} matmul_precision=highest").unread) >= 1
+
+
+def test_the_gate_alone_is_computed_again() -> None:
+    kept = ("query_proj", "key_proj", "value_proj", "out_proj", "context", "mlpwi_0", "mlpwo")
+    tensors = " ".join(f"{name}=device" for name in kept)
+    reading = read(f"model_name=llama3.1-8b remat_policy=custom {tensors}")
+    assert reading.layout["recompute_modules"] == ["layernorm", "mlp_act", "mlp_gate"]
+    assert reading.unread == ()
+
+
 def test_what_nobody_wrote_names_where_it_comes_from() -> None:
     origins = read("model_name=llama3.1-8b per_device_batch_size=2").unwritten
     assert list(origins) == ["workload.seq_len"]
@@ -464,12 +571,10 @@ def test_what_nobody_wrote_names_where_it_comes_from() -> None:
 
 
 def test_models_that_the_catalogue_lacks_are_to_be_described() -> None:
-    assert read("model_name=gemma2-9b").model is None
-    (unknown,) = read("model_name=gemma2-9b").reservations
+    assert read("model_name=gemma4-26b").model is None
+    (unknown,) = read("model_name=gemma4-26b").reservations
     assert "describe" in unknown.cure
     assert unknown.answered_by == "model"
-    changed = read("model_name=llama3.1-8b base_num_decoder_layers=4 override_model_config=true")
-    assert changed.model is None
     mtp = read("model_name=deepseek3-671b")
     assert mtp.model is not None
     assert (mtp.model["name"], mtp.model["mtp_layers"]) == ("deepseek-v3", 0)
