@@ -117,6 +117,13 @@ class Settings:
             elif value is not None:
                 self.given[name] = value
 
+    def update(self, other: Settings) -> None:
+        """Takes what another text of the same launch gives."""
+        self.given |= other.given
+        self.written |= other.written
+        for reservation in other.reservations:
+            self.note(reservation)
+
     def reserve(
         self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""
     ) -> None:
@@ -157,7 +164,7 @@ class Settings:
                 else:
                     warnings.append(self._ignored(name, near))
             elif field.use == "no_account" or (
-                field.use == "not_described" and _changes_nothing(field, value)
+                field.use == "not_described" and changes_nothing(field, value)
             ):
                 no_account.append(self.shown(name))
             elif field.use == "not_described":
@@ -215,6 +222,6 @@ class Settings:
         return f"{self.table.framework} {self.table.release}"
 
 
-def _changes_nothing(field: Field, value: Any) -> bool:
+def changes_nothing(field: Field, value: Any) -> bool:
     """Whether a value is the default, or no value at all."""
     return value == field.default or value in (*field.as_predicted, {}, [], None, "")

@@ -22,7 +22,6 @@ from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.switches import applies, switches_of
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, LaunchReading
-from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron import reader as megatron_reader
 from service.formats.launch.megatron import writer as megatron_writer
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
@@ -34,7 +33,8 @@ from service.formats.launch.megatron.stages import (
 )
 from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
 from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
-from service.formats.launch.megatron_bridge.fields import is_field, sections
+from service.formats.launch.megatron_bridge.fields import table as bridge_table
+from service.formats.megatron.flags import table as megatron_table
 from service.formats.megatron.values import Arguments
 from service.schemas.architecture import ShapeFields
 from service.schemas.layer_list import LayerListFields
@@ -404,17 +404,17 @@ def test_placeholders_say_what_no_layout_decides(format_: str) -> None:
 def test_names_are_those_of_the_framework() -> None:
     job = job_of(problem_of("megatron", "deepseek-v3"), dp_shard=16, ep=16)
     configuration = megatron_writer.write(job)
-    known = megatron_fields.flags()
+    known = megatron_table().fields
     assert {*configuration.settings, *configuration.placeholders} <= known.keys()
     bridge = job_of(problem_of("megatron-bridge", "deepseek-v3"), dp_shard=16, ep=16)
     for name in megatron_bridge_writer.write(bridge).settings:
-        assert is_field(name) or name in ("mixed_precision",) or name.startswith("rerun_"), name
+        assert bridge_table().field(name), name
 
 
 # -- reading
 
 _WORDS = [
-    *megatron_fields.flags(), *(f"model.{name}=" for name in sections()["model"]), "-tp", "8", "-1",
+    *megatron_table().fields, *(f"{name}=" for name in bridge_table().fields), "-tp", "8", "-1",
     "x", "None", "[1,2]", "(1,0)", "([0]*3+[1]*5)", "bf16", "$X", "'", '"', "Et|tL", "1e-3", "|",
     "{", "9" * 30, "selective", "full",
 ]  # fmt: skip
