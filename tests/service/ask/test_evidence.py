@@ -17,7 +17,7 @@ from service.resolve.resolution import Resolver
 from service.schemas.evidence import EvidenceList, PublishedRun
 from service.tools.carry_runs import published_run_documents
 from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
-from tests.service.formats.test_huggingface_hybrid import HYBRIDS as OF_EVERY_KIND
+from tests.service.formats.huggingface.test_hybrid import HYBRIDS as OF_EVERY_KIND
 from tests.test_scores import ROW
 
 SHIPPED = [

@@ -17,12 +17,14 @@ from models.spec.architecture import Architecture
 from models.spec.attention import Attention
 from models.spec.layer import Layer
 from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2
-from service.formats import _huggingface_convolutions, _huggingface_hybrid, huggingface
-from service.formats.huggingface import read
+from service.formats import huggingface
+from service.formats.huggingface import FAMILIES, read
+from service.formats.huggingface.family import Hybrid
 from tests.paths import SHARED
 from tests.service.formats.mutated_configs import mutated, reads_or_refuses
 
-HYBRIDS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("hybrids.json").read_text())
+FORMATS = Path(__file__).parents[1]
+HYBRIDS: list[dict[str, Any]] = json.loads((FORMATS / "hybrids.json").read_text())
 """Small models of every family, with the parameters that transformers builds from them:
 tests/launchers/model_code.py asks it."""
 CONFIGS: list[dict[str, Any]] = [one["config"] for one in HYBRIDS]
@@ -49,7 +51,7 @@ def test_a_small_model_has_exactly_the_parameters_of_the_model_code(entry: dict[
 
 def test_every_family_of_transformers_has_small_models() -> None:
     beside_the_weights = {"minimax_m1", "minimax_m3", "minimax_text_01"}
-    families = {*_huggingface_hybrid.FAMILIES, *_huggingface_convolutions.FAMILIES}
+    families = {name for name, family in FAMILIES.items() if isinstance(family, Hybrid)}
     assert {each["model_type"] for each in CONFIGS} == families - beside_the_weights
 
 

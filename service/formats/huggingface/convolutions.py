@@ -1,5 +1,4 @@
-"""The families whose layers have short convolutions, with attention in some of them (LFM2), by
-`model_type`."""
+"""What configs of families with short convolutions (LFM2) say in a way of their own."""
 
 from __future__ import annotations
 
@@ -7,32 +6,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from models.spec.layer import Layer
-from service.formats._huggingface_config import Config
-from service.formats._huggingface_family import Refused
-from service.formats._huggingface_hybrid import Hybrid, stated_or
-from service.formats._huggingface_mixers import (
+from service.formats.huggingface.config import Config
+from service.formats.huggingface.mixers import (
     LayerPart,
     attends,
     attends_within,
     recurs,
     short_convolution,
 )
-from service.formats._huggingface_parts import experts, gated, heads
-from service.formats._huggingface_patterns import FULL, SLIDING, num_layers, sparse_from
+from service.formats.huggingface.parts import heads
+from service.formats.huggingface.patterns import FULL, SLIDING, num_layers
 
 CONVOLUTION = "conv"
 
 
-def _lfm2_moe(cfg: Config) -> Config:
+def lfm2_moe(cfg: Config) -> Config:
     """Older files spell the embedding's key otherwise."""
     if cfg.get("tie_embedding") is None:
         return cfg
     return cfg.with_value("tie_word_embeddings", cfg.flag("tie_embedding"))
 
 
-def _lfm2(cfg: Config) -> Config:
+def lfm2(cfg: Config) -> Config:
     """Files may have the width of the MLP before it is cut to two thirds and rounded up."""
-    cfg = _lfm2_moe(cfg).assuming(block_ffn_dim_multiplier=1.0)
+    cfg = lfm2_moe(cfg).assuming(block_ffn_dim_multiplier=1.0)
     width = cfg.size("block_ff_dim" if cfg.is_written("block_ff_dim") else "intermediate_size")
     if cfg.flag("block_auto_adjust_ff_dim"):
         width = 2 * width // 3
@@ -43,7 +40,7 @@ def _lfm2(cfg: Config) -> Config:
     return cfg.with_value("intermediate_size", width)
 
 
-def _lfm2_kinds(cfg: Config) -> Callable[[int], str]:
+def lfm2_kinds(cfg: Config) -> Callable[[int], str]:
     """Attention is in the layers that `full_attn_idxs` lists, or in all without it."""
     if cfg.get("full_attn_idxs") is None:
         return lambda index: FULL
@@ -51,11 +48,11 @@ def _lfm2_kinds(cfg: Config) -> Callable[[int], str]:
     return lambda index: FULL if index in full else CONVOLUTION
 
 
-def _lfm2_moe_kinds(cfg: Config) -> Callable[[int], str]:
+def lfm2_moe_kinds(cfg: Config) -> Callable[[int], str]:
     raise cfg.missing("layer_types")
 
 
-def _lfm3_kinds(cfg: Config) -> Callable[[int], str]:
+def lfm3_kinds(cfg: Config) -> Callable[[int], str]:
     """Every second layer has attention, to the whole sequence and to a window in turn."""
     turn = (SLIDING, CONVOLUTION, FULL, CONVOLUTION)
     return lambda index: turn[index % 4] if index else CONVOLUTION
@@ -70,7 +67,7 @@ def _lfm3_layer(part: LayerPart) -> LayerPart:
     return read
 
 
-def _lfm3_mixers() -> Mapping[str, LayerPart]:
+def lfm3_mixers() -> Mapping[str, LayerPart]:
     part = heads(qk_norm=True, output_gate="use_attention_gate", gate_per_head=True)
     mixers = {
         FULL: attends(part),
@@ -78,23 +75,3 @@ def _lfm3_mixers() -> Mapping[str, LayerPart]:
         CONVOLUTION: recurs(short_convolution),
     }
     return {kind: _lfm3_layer(part) for kind, part in mixers.items()}
-
-
-_LFM2_MIXERS = {FULL: attends(heads(qk_norm=True)), CONVOLUTION: recurs(short_convolution)}
-
-FAMILIES: Mapping[str, Hybrid] = {
-    "lfm2": Hybrid(prepare=_lfm2, mixers=_LFM2_MIXERS, kinds=stated_or(_lfm2_kinds)),
-    "lfm2_moe": Hybrid(
-        prepare=_lfm2_moe,
-        mixers=_LFM2_MIXERS,
-        kinds=stated_or(_lfm2_moe_kinds),
-        mlp=gated(),
-        experts=experts(selection_bias="use_expert_bias"),
-        sparse=sparse_from("num_dense_layers"),
-    ),
-    "lfm3": Hybrid(
-        refused=(Refused("attention_bias", "biases of attention beside a gate that has none"),),
-        mixers=_lfm3_mixers(),
-        kinds=stated_or(_lfm3_kinds),
-    ),
-}

@@ -12,9 +12,8 @@ from models.errors import Invalid, Unsupported
 from models.spec.encoder import Encoder
 from service.formats import huggingface
 
-COUNTED: list[dict[str, Any]] = json.loads(
-    Path(__file__).with_name("vision_towers.json").read_text()
-)
+FORMATS = Path(__file__).parents[1]
+COUNTED: list[dict[str, Any]] = json.loads((FORMATS / "vision_towers.json").read_text())
 """Configs, with the parameters that transformers 5.24.0 has beside the language model."""
 
 

@@ -9,12 +9,19 @@ from typing import TypeAlias
 from models.errors import Unsupported
 from models.spec.attention import Attention
 from models.spec.feed_forward import Mlp, Moe
-from service.formats._huggingface_config import MAX_LAYERS, Config, shown
-from service.formats._huggingface_parts import AttentionPart, MlpPart, MoePart
+from service.formats.huggingface.config import MAX_LAYERS, Config, shown
+from service.formats.huggingface.parts import AttentionPart, MlpPart, MoePart
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 _WINDOW_KEYS = {SLIDING: "sliding_window", CHUNKED: "attention_chunk_size"}
+LINEAR, INDEXED = "linear_attention", "indexed_attention"
 DENSE, SPARSE = "dense", "sparse"
+_RENAMED = {
+    "mamba": LINEAR,
+    "attention": FULL,
+    "deepseek_sparse_attention": INDEXED,
+}
+"""Kinds of layers by their names in files from before transformers 5.20."""
 
 Kinds: TypeAlias = Callable[[Config], Callable[[int], str]]
 """The kind of attention of each layer by its index."""
@@ -86,6 +93,33 @@ def stated_windows(cfg: Config) -> Callable[[int], str]:
 
 def _has_windows(cfg: Config) -> bool:
     return cfg.flag("use_sliding_window", True)
+
+
+def stated_or(default: Kinds) -> Kinds:
+    """The kinds of `layer_types` if the config has that key, or else those of the family."""
+
+    def read(cfg: Config) -> Callable[[int], str]:
+        stated = cfg.words("layer_types", num_layers(cfg))
+        if not stated:
+            return default(cfg)
+        return [_RENAMED.get(kind, kind) for kind in stated].__getitem__
+
+    return read
+
+
+def all_of(kind: str) -> Kinds:
+    return lambda cfg: lambda index: kind
+
+
+def attention_every(period: int, key: str | None = None) -> Kinds:
+    """Every `period`-th layer has attention and the others a recurrence. The period may be in the
+    config, under `key`."""
+
+    def read(cfg: Config) -> Callable[[int], str]:
+        found = cfg.size(key, period) if key else period
+        return lambda index: LINEAR if (index + 1) % found else FULL
+
+    return read
 
 
 def attention_layers(cfg: Config, part: AttentionPart, kinds: Kinds) -> list[Attention]:

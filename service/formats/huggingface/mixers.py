@@ -1,5 +1,5 @@
 """Mixers of tokens that only some families have: recurrences, and attention over chosen or pooled
-keys. A part is a function that reads it from a config, as in `_huggingface_parts`."""
+keys. A part is a function that reads it from a config, as in `parts`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from models.spec.recurrence import (
     Recurrence,
     ShortConvolution,
 )
-from service.formats._huggingface_config import Config
-from service.formats._huggingface_parts import AttentionPart, Switch, is_on, latent
-from service.formats._huggingface_patterns import FULL, SLIDING
+from service.formats.huggingface.config import Config
+from service.formats.huggingface.parts import AttentionPart, MlpPart, MoePart, Switch, is_on, latent
+from service.formats.huggingface.patterns import FULL, SLIDING
 
 LayerPart: TypeAlias = Callable[[Config], Layer]
 """Of one kind, and without its feed-forward network unless it is nothing but that."""
@@ -41,6 +41,11 @@ def attends_within(part: AttentionPart) -> LayerPart:
 
 def recurs(part: RecurrencePart) -> LayerPart:
     return lambda cfg: Layer(recurrence=part(cfg))
+
+
+def feeds_forward(part: MlpPart | MoePart) -> LayerPart:
+    """Nothing but a network."""
+    return lambda cfg: Layer(feed_forward=part(cfg))
 
 
 def side_by_side(attention: AttentionPart, recurrence: RecurrencePart) -> LayerPart:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from models.errors import Invalid
 from models.spec.attention import Attention
 from models.spec.feed_forward import Mlp, Moe
-from service.formats._huggingface_config import MAX_LAYERS, Config
+from service.formats.huggingface.config import MAX_LAYERS, Config
 
 Switch: TypeAlias = bool | str
 AttentionPart: TypeAlias = Callable[[Config, str], Attention]

@@ -1,7 +1,7 @@
 """The encoders of images of Hugging Face's vision-language models, from their `vision_config`.
 
 A reader is named for the vision transformer that it reads. Sizes that a config leaves out are those
-of its class in transformers 5.24.0, as transformers has it.
+of its class in transformers, which `vision_classes.json` has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from models.spec.attention import Attention
 from models.spec.encoder import Encoder, Projector
 from models.spec.feed_forward import Mlp
 from models.spec.layer import Layer
-from service.formats._huggingface_config import MAX_LAYERS, Config, shown
+from service.formats.huggingface.config import MAX_LAYERS, Config, shown
+from service.formats.huggingface.data import data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +59,10 @@ def is_known(config: Mapping[str, object]) -> bool:
     model_type = str(config.get("model_type"))
     if model_type not in _READERS:
         return False
-    defaults, _ = _READERS[model_type]
     vision = config.get("vision_config")
-    if defaults is not None or not isinstance(vision, Mapping):
-        return defaults is not None
-    return str(vision.get("model_type") or _NESTED[model_type]) in _VISION_CLASSES
+    if model_type not in _NESTED or not isinstance(vision, Mapping):
+        return model_type not in _NESTED
+    return str(vision.get("model_type") or _NESTED[model_type]) in data("vision_classes")["classes"]
 
 
 def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
@@ -76,16 +76,17 @@ def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
         known = ", ".join(sorted(_READERS))
         missing = f"the encoder of this family; those of {known} are read"
         raise Unsupported("model_type", shown(config.get("model_type")), missing)
-    defaults, parts = reader
     vision = outer.inner("vision_config")
-    if defaults is None:
-        kind = str(vision.get("model_type") or _NESTED[outer.model_type])
-        if kind not in _VISION_CLASSES:
-            rule = f"this encoder; those of {', '.join(_VISION_CLASSES)} are read"
-            raise Unsupported(vision.where("model_type"), kind, rule)
-        defaults = _VISION_CLASSES[kind]
-        vision = Config(vision.values, kind, path=vision.path)
-    return parts(outer, vision.assuming(**defaults), text_hidden_size)
+    if outer.model_type not in _NESTED:
+        defaults = data("vision_classes")["families"][outer.model_type]
+        return reader(outer, vision.assuming(**defaults), text_hidden_size)
+    kind = str(vision.get("model_type") or _NESTED[outer.model_type])
+    classes = data("vision_classes")["classes"]
+    if kind not in classes:
+        rule = f"this encoder; those of {', '.join(classes)} are read"
+        raise Unsupported(vision.where("model_type"), kind, rule)
+    vision = Config(vision.values, kind, path=vision.path).assuming(**classes[kind])
+    return reader(outer, vision, text_hidden_size)
 
 
 # -- what encoders are made of
@@ -411,122 +412,24 @@ def _features(outer: Config) -> int:
     return len(layers) if isinstance(layers, (list, tuple)) else 1
 
 
-# -- defaults of the classes
-
-_QWEN = {
-    "depth": 32,
-    "num_heads": 16,
-    "in_channels": 3,
-    "patch_size": 14,
-    "spatial_merge_size": 2,
-    "temporal_patch_size": 2,
-}
-_QWEN2 = {**_QWEN, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4}
-_QWEN2_5 = {
-    **_QWEN,
-    "hidden_size": 3584,
-    "intermediate_size": 3420,
-    "window_size": 112,
-    "out_hidden_size": 3584,
-    "fullatt_block_indexes": [7, 15, 23, 31],
-}
-_QWEN3_5 = {
-    **_QWEN,
-    "depth": 27,
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "patch_size": 16,
-    "out_hidden_size": 3584,
-    "num_position_embeddings": 2304,
-}
-_QWEN3 = {**_QWEN3_5, "deepstack_visual_indexes": [8, 16, 24]}
-_GEMMA4 = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 12,
-    "head_dim": 64,
-    "pooling_kernel_size": 3,
-    "patch_size": 16,
-    "position_embedding_size": 10240,
-}
-_LLAMA4 = {
-    "hidden_size": 768,
-    "num_hidden_layers": 34,
-    "num_attention_heads": 16,
-    "num_channels": 3,
-    "intermediate_size": 5632,
-    "vision_output_dim": 7680,
-    "image_size": 448,
-    "patch_size": 14,
-    "pixel_shuffle_ratio": 0.5,
-    "projector_input_dim": 4096,
-    "projector_output_dim": 4096,
-}
-_KIMI = {
-    "patch_size": 14,
-    "pos_emb_height": 64,
-    "pos_emb_width": 64,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 27,
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "merge_kernel_size": [2, 2],
-}
-_INTERNVL = {
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "attention_bias": False,
-    "use_qk_norm": False,
-    "intermediate_size": 4096,
-    "norm_type": "layer_norm",
-    "image_size": 448,
-    "patch_size": 14,
-    "num_channels": 3,
-    "use_mask_token": False,
-    "use_absolute_position_embeddings": True,
-    "use_mean_pooling": True,
-}
-_SMALL = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "num_channels": 3,
-    "image_size": 224,
-}
-_VISION_CLASSES: Mapping[str, Mapping[str, object]] = {
-    "siglip_vision_model": {**_SMALL, "patch_size": 16, "vision_use_head": True},
-    "clip_vision_model": {**_SMALL, "patch_size": 32},
-    "pixtral": {
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "num_channels": 3,
-        "patch_size": 16,
-    },
-}
 _NESTED = {
     "gemma3": "siglip_vision_model",
     "llava": "clip_vision_model",
     "mistral3": "pixtral",
 }
 """The vision class of families that may have several, where vision_config does not say."""
-_READERS: Mapping[str, tuple[Mapping[str, object] | None, Read]] = {
-    "qwen2_vl": (_QWEN2, _qwen2_vl),
-    "qwen2_5_vl": (_QWEN2_5, _qwen2_5_vl),
-    "qwen3_vl": (_QWEN3, _qwen3_vl),
-    "qwen3_vl_moe": (_QWEN3, _qwen3_vl),
-    "qwen3_5": (_QWEN3_5, _qwen3_5),
-    "qwen3_5_moe": (_QWEN3_5, _qwen3_5),
-    "gemma3": (None, _gemma3),
-    "gemma4": (_GEMMA4, _gemma4),
-    "llama4": (_LLAMA4, _llama4),
-    "kimi_k25": (_KIMI, _kimi),
-    "internvl": (_INTERNVL, _internvl),
-    "mistral3": (None, _mistral3),
-    "llava": (None, _llava),
+_READERS: Mapping[str, Read] = {
+    "qwen2_vl": _qwen2_vl,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "qwen3_vl": _qwen3_vl,
+    "qwen3_vl_moe": _qwen3_vl,
+    "qwen3_5": _qwen3_5,
+    "qwen3_5_moe": _qwen3_5,
+    "gemma3": _gemma3,
+    "gemma4": _gemma4,
+    "llama4": _llama4,
+    "kimi_k25": _kimi,
+    "internvl": _internvl,
+    "mistral3": _mistral3,
+    "llava": _llava,
 }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from models.errors import Unsupported
 from models.spec.architecture import Architecture
 from models.spec.attention import Attention
 from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
-from service.formats._huggingface_config import MAX_LAYERS, Config, shown
-from service.formats._huggingface_parts import (
+from service.formats.huggingface.config import MAX_LAYERS, Config, shown
+from service.formats.huggingface.mixers import LayerPart
+from service.formats.huggingface.parts import (
     AttentionPart,
     MlpPart,
     MoePart,
@@ -20,7 +21,7 @@ from service.formats._huggingface_parts import (
     heads,
     is_on,
 )
-from service.formats._huggingface_patterns import (
+from service.formats.huggingface.patterns import (
     Kinds,
     Sparse,
     all_full,
@@ -28,6 +29,7 @@ from service.formats._huggingface_patterns import (
     attention_layers,
     feed_forward_layers,
     num_layers,
+    undescribed_kind,
 )
 
 _EXPERT_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -137,6 +139,31 @@ class Family:
             return feed_forward_layers(cfg, self.mlp, self.experts, self.sparse)
         _require_dense(cfg)
         return [self.mlp(cfg)] * num_layers(cfg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(Family):
+    """A family whose layers are of the kinds of `mixers`. Its `kinds` say which is of which, and
+    its `attention` means nothing."""
+
+    mixers: Mapping[str, LayerPart]
+    one_block: bool = False
+    """A layer has a mixer or a network, and `mixers` has both."""
+
+    def layers(self, cfg: Config, norms: Norms) -> list[Layer]:
+        kind_of = self.kinds(cfg)
+        kinds = [kind_of(index) for index in range(num_layers(cfg))]
+        of_kind = {kind: self._layer(cfg, kind) for kind in dict.fromkeys(kinds)}
+        found = [of_kind[kind] for kind in kinds]
+        if self.one_block:
+            return [replace(layer, num_norms=1) for layer in found]
+        pairs = zip(found, self.networks(cfg), strict=True)
+        return [replace(layer, feed_forward=network) for layer, network in pairs]
+
+    def _layer(self, cfg: Config, kind: str) -> Layer:
+        if kind not in self.mixers:
+            raise undescribed_kind(cfg, kind, self.mixers)
+        return self.mixers[kind](cfg)
 
 
 def mtp_layers(cfg: Config) -> int:

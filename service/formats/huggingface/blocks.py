@@ -6,9 +6,9 @@ from __future__ import annotations
 from models.errors import Unsupported
 from models.spec.attention import Attention
 from models.spec.feed_forward import Mlp
-from service.formats._huggingface_config import Config, shown
-from service.formats._huggingface_parts import gated, heads
-from service.formats._huggingface_patterns import num_layers
+from service.formats.huggingface.config import Config, shown
+from service.formats.huggingface.parts import gated, heads
+from service.formats.huggingface.patterns import num_layers
 
 _WIDTH_MULTIPLE = 256
 _UNDESCRIBED = {

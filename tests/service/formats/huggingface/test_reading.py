@@ -58,7 +58,7 @@ FILES_WITHOUT_COUNT = {
 """Files of families that transformers does not build, with the parameters of the published weights
 or of Step3p7TextModel and a head."""
 FILES_COUNTED_BY_HAND = ["Kimi-K3", "MiniMax-M3"]
-"""In test_huggingface_hybrid.py."""
+"""In test_hybrid.py."""
 DEFAULTS_READ = [
     "arcee",
     "cohere",
@@ -90,7 +90,8 @@ DEFAULTS_LACKING = {"deepseek_v2": ("num_experts_per_tok", 6), "glm4_moe": ("hea
 DEFAULTS_UNBUILT = ["dbrx", "hunyuan_v1_moe", "nemotron"]
 
 
-PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
+FORMATS = Path(__file__).parents[1]
+PUBLISHED: dict[str, Any] = json.loads((FORMATS / "published.json").read_text())
 """Configs of released models written by hand, with the parameters of the model code (of its text
 tower alone)."""
 
@@ -275,9 +276,7 @@ def test_a_refusal_says_what_would_do(wrong: dict[str, Any], cure: str) -> None:
     assert cure in error.rule
 
 
-CLASS_DEFAULTS: dict[str, int] = json.loads(
-    Path(__file__).with_name("class_defaults.json").read_text()
-)
+CLASS_DEFAULTS: dict[str, int] = json.loads((FORMATS / "class_defaults.json").read_text())
 """The parameters of models whose configs have only the defaults of their class, which
 tests/launchers/model_code.py asks transformers for."""
 CLASS_DEFAULTS_REFUSED = {

@@ -1,5 +1,5 @@
-"""Families whose layers of one kind of attention have other heads than those of another, by
-`model_type`."""
+"""What configs of families say in a way of their own whose layers of one kind of attention have
+other heads than those of another."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from dataclasses import replace
 from models.errors import Unsupported
 from models.spec.attention import Attention
 from models.spec.feed_forward import Moe
-from service.formats._huggingface_config import Config, shown
-from service.formats._huggingface_family import Family, Norms, Refused, mtp_layers
-from service.formats._huggingface_parts import AttentionPart, experts, head_counts, heads
-from service.formats._huggingface_patterns import FULL, SLIDING, num_layers, sparse_after_first
+from service.formats.huggingface.config import Config, shown
+from service.formats.huggingface.family import Norms, mtp_layers
+from service.formats.huggingface.parts import AttentionPart, experts, head_counts, heads
+from service.formats.huggingface.patterns import FULL, SLIDING, num_layers, sparse_after_first
 
-_GATE_BIASES = Refused("attention_bias", "biases of attention beside a gate that has none")
-_EXPERT_BIASES = Refused("mlp_bias", "biases of experts without one of the router")
 _GEMMA4_UNDESCRIBED = {
     "hidden_size_per_layer_input": "embeddings of their own in every layer",
     "num_kv_shared_layers": "keys and values shared across layers",
 }
 
 
-def _mimo_v2(cfg: Config) -> Config:
+def mimo_v2(cfg: Config) -> Config:
     """Older files have sizes of windowed layers of their own, which are those of the others."""
     for key in ("swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim"):
         common = key.removeprefix("swa_")
@@ -32,7 +30,7 @@ def _mimo_v2(cfg: Config) -> Config:
     return cfg
 
 
-def _mimo_v2_kinds(cfg: Config) -> Callable[[int], str]:
+def mimo_v2_kinds(cfg: Config) -> Callable[[int], str]:
     """The first layer and every sixth see the whole sequence. Older files have a list: 0 for the
     whole, 1 for a window."""
     windowed = cfg.switches("hybrid_layer_pattern", num_layers(cfg))
@@ -41,7 +39,7 @@ def _mimo_v2_kinds(cfg: Config) -> Callable[[int], str]:
     return lambda index: SLIDING if index and (index + 1) % 6 else FULL
 
 
-def _mimo_v2_heads(cfg: Config, kind: str) -> Attention:
+def mimo_v2_heads(cfg: Config, kind: str) -> Attention:
     """Windowed layers have twice the key-value heads, and sinks."""
     num_heads, kv_heads, head_dim = head_counts(cfg)
     if kind == SLIDING:
@@ -59,12 +57,12 @@ def _mimo_v2_heads(cfg: Config, kind: str) -> Attention:
     )
 
 
-def _mimo_v2_sparse(cfg: Config) -> Callable[[int], bool]:
+def mimo_v2_sparse(cfg: Config) -> Callable[[int], bool]:
     switches = cfg.switches("moe_layer_freq", num_layers(cfg))
     return (lambda index: switches[index]) if switches else sparse_after_first(cfg)
 
 
-def _gemma4(cfg: Config) -> Config:
+def gemma4(cfg: Config) -> Config:
     """Files of transformers 5.20 and later have the head size and key-value heads of layers with
     full attention in an object for each of these layers."""
     cfg = cfg.assuming(global_head_dim=512, num_global_key_value_heads=None)
@@ -83,17 +81,17 @@ def _gemma4(cfg: Config) -> Config:
     return cfg.with_value("num_global_key_value_heads", first.get("num_key_value_heads"))
 
 
-def _gemma4_unified(cfg: Config) -> Config:
+def gemma4_unified(cfg: Config) -> Config:
     """Its layers have no embeddings of their own."""
-    return _gemma4(cfg.assuming(hidden_size_per_layer_input=0))
+    return gemma4(cfg.assuming(hidden_size_per_layer_input=0))
 
 
-def _gemma4_kinds(cfg: Config) -> Callable[[int], str]:
+def gemma4_kinds(cfg: Config) -> Callable[[int], str]:
     last = num_layers(cfg) - 1
     return lambda index: FULL if index == last or (index + 1) % 6 == 0 else SLIDING
 
 
-def _gemma4_heads(cfg: Config, kind: str) -> Attention:
+def gemma4_heads(cfg: Config, kind: str) -> Attention:
     """Layers with full attention have larger heads, and may have fewer key-value heads and values
     that are the keys."""
     if kind != FULL:
@@ -106,24 +104,24 @@ def _gemma4_heads(cfg: Config, kind: str) -> Attention:
     return replace(_GEMMA4_HEADS(cfg, kind), values_are_keys=shared)
 
 
-def _gemma4_experts(cfg: Config) -> Moe:
+def gemma4_experts(cfg: Config) -> Moe:
     """The dense MLP stands beside the experts, like a shared expert."""
     part = experts(top_k="top_k_experts", shared_width="intermediate_size")
     return replace(part(cfg), router_scales=True)
 
 
-def _gemma4_sparse(cfg: Config) -> Callable[[int], bool]:
+def gemma4_sparse(cfg: Config) -> Callable[[int], bool]:
     has_experts = cfg.flag("enable_moe_block", False)
     return lambda _: has_experts
 
 
-def _gemma4_norms(cfg: Config) -> Norms:
+def gemma4_norms(cfg: Config) -> Norms:
     """Experts and the dense MLP beside them have a norm each behind them, and the experts one in
     front."""
     return Norms(num=7 if cfg.flag("enable_moe_block", False) else 4)
 
 
-def _step(cfg: Config) -> Config:
+def step(cfg: Config) -> Config:
     """Files from before transformers 5 have lists that go on with the layers of multi-token
     prediction, the sparse layers as a text, and heads of windowed layers in an object."""
     count = num_layers(cfg)
@@ -138,7 +136,7 @@ def _step(cfg: Config) -> Config:
     return cfg
 
 
-def _step_sparse(cfg: Config) -> Callable[[int], bool]:
+def step_sparse(cfg: Config) -> Callable[[int], bool]:
     """Layers from the fourth on, unless `moe_layers_enum` lists them."""
     key = "moe_layers_enum"
     if cfg.get(key) is None:
@@ -154,7 +152,7 @@ def _step_sparse(cfg: Config) -> Callable[[int], bool]:
     return lambda index: index in chosen
 
 
-def _heads_of_windows(part: AttentionPart) -> AttentionPart:
+def heads_of_windows(part: AttentionPart) -> AttentionPart:
     """Layers with windows may have another number of heads."""
 
     def read(cfg: Config, kind: str) -> Attention:
@@ -166,7 +164,7 @@ def _heads_of_windows(part: AttentionPart) -> AttentionPart:
     return read
 
 
-def _laguna(cfg: Config) -> Config:
+def laguna(cfg: Config) -> Config:
     """The heads of each layer are in a list."""
     key = "num_attention_heads_per_layer"
     num_heads = cfg.get(key)
@@ -182,49 +180,10 @@ def _laguna(cfg: Config) -> Config:
     return cfg.with_value("num_attention_heads", found.get(FULL, cfg.get("num_attention_heads")))
 
 
-def _laguna_heads(cfg: Config, kind: str) -> Attention:
+def laguna_heads(cfg: Config, kind: str) -> Attention:
     per_head = cfg.get("gating") in (True, None, "per-head")
     part = heads(qk_norm=True, output_gate=True, gate_per_head=per_head)
-    return _heads_of_windows(part)(cfg, kind)
+    return heads_of_windows(part)(cfg, kind)
 
 
 _GEMMA4_HEADS = heads(bias="attention_bias", qk_norm=True)
-_GEMMA4 = Family(
-    prepare=_gemma4,
-    attention=_gemma4_heads,
-    kinds=_gemma4_kinds,
-    experts=_gemma4_experts,
-    sparse=_gemma4_sparse,
-    norms=_gemma4_norms,
-)
-_STEP = Family(
-    prepare=_step,
-    refused=(_GATE_BIASES, _EXPERT_BIASES),
-    attention=_heads_of_windows(heads(qk_norm=True, output_gate=True, gate_per_head=True)),
-    experts=experts(count="n_routed_experts", shared_width="share_expert_dim", selection_bias=True),
-    sparse=_step_sparse,
-)
-
-FAMILIES: Mapping[str, Family] = {
-    "gemma4_text": _GEMMA4,
-    "gemma4_unified_text": replace(_GEMMA4, prepare=_gemma4_unified),
-    "laguna": Family(
-        prepare=_laguna,
-        refused=(_GATE_BIASES,),
-        attention=_laguna_heads,
-        experts=experts(
-            shared_width="shared_expert_intermediate_size",
-            selection_bias=True,
-            selection_bias_is_parameter=True,
-        ),
-        sparse=sparse_after_first,
-    ),
-    "mimo_v2_flash": Family(
-        prepare=_mimo_v2,
-        attention=_mimo_v2_heads,
-        kinds=_mimo_v2_kinds,
-        experts=experts(selection_bias=True),
-        sparse=_mimo_v2_sparse,
-    ),
-    "step3p5": _STEP,
-}
