@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 from service.formats.launch import facts
-from service.formats.launch.megatron.fields import table as megatron_table
 from service.formats.settings.field_table import FieldTable, field_table
 from service.formats.settings.reservation import COULD_MATTER
 
@@ -20,7 +19,7 @@ FIELDS = Path(facts.__file__).parent / "fields"
 
 def tables() -> dict[str, FieldTable]:
     """Every table of settings, by the name of its file."""
-    found = {"megatron_effects": megatron_table()}
+    found: dict[str, FieldTable] = {}
     for path in sorted(FIELDS.glob("*.json")):
         document = facts.facts(path.stem)
         if "fields" in document and "version" in document:

@@ -18,7 +18,8 @@ from models.spec.hardware import Fabric
 from models.spec.switches import NOTHING, Switch, setting_of, switches_of
 from service import metrics as service_metrics
 from service.app import create_app
-from service.formats import _huggingface_convolutions, _huggingface_hybrid, huggingface
+from service.formats import huggingface
+from service.formats.huggingface.family import Hybrid
 from service.formats.launch.formats import FORMATS
 from service.schemas.layer import LayerGroup
 from service.schemas.layer_list import LayerListFields, LayerRepetition
@@ -158,7 +159,7 @@ def switches() -> str:
 def model_families() -> str:
     """By what their layers are; the last rows have what is refused."""
     families = huggingface.FAMILIES
-    hybrids = {**_huggingface_hybrid.FAMILIES, **_huggingface_convolutions.FAMILIES}
+    hybrids = {name for name, family in families.items() if isinstance(family, Hybrid)}
     alike = {name: one for name, one in families.items() if name not in hybrids}
     rows = [
         ("dense", [name for name, one in alike.items() if one.experts is None]),

@@ -1,7 +1,7 @@
 """What transformers makes of configs of Hugging Face, in the environment that has it.
 
 `python -m tests.launchers.model_code` writes the defaults of its config classes into
-`service/formats/huggingface_classes.json`, the parameters that models with these defaults have into
+`service/formats/huggingface/classes.json`, the parameters that models with these defaults have into
 `tests/service/formats/class_defaults.json`, those of the configs in
 `tests/service/formats/hybrids.json` beside them, and those of the encoders of images of the configs
 in `tests/service/formats/vision_towers.json`.
@@ -11,23 +11,24 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from service.formats._huggingface_classes import UNTIED
 from service.formats.huggingface import FAMILIES
+from service.formats.huggingface.classes import UNTIED
 from tests.launchers.judging import PYTHON
 from tests.paths import ROOT
 
 _FORMATS = ROOT / "service/formats"
-CLASSES = _FORMATS / "huggingface_classes.json"
+CLASSES = _FORMATS / "huggingface/classes.json"
 COUNTS = ROOT / "tests/service/formats/class_defaults.json"
 HYBRIDS = ROOT / "tests/service/formats/hybrids.json"
 TOWERS = ROOT / "tests/service/formats/vision_towers.json"
-_VISION = "_huggingface_vision.py"
+_VISION = ("towers.py", "vision.py")
 _NOT_READ = {
     "add_cross_attention",
     "is_encoder_decoder",
@@ -120,10 +121,11 @@ def _lines(entries: Mapping[str, Any]) -> str:
 
 
 def _keys_read() -> set[str]:
-    """The names in the source of the readers of language models, among which are the keys that they
-    read."""
-    found = set()
-    for path in set(_FORMATS.glob("*huggingface*.py")) - {_FORMATS / _VISION}:
+    """The names in the source of the readers of language models, and in the rows of families, among
+    which are the keys that they read."""
+    folder = _FORMATS / "huggingface"
+    found = set(re.findall(r'"(\w+)"', (folder / "families.json").read_text()))
+    for path in set(folder.glob("*.py")) - {folder / name for name in _VISION}:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)

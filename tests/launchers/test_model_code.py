@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from models.errors import Invalid
-from service.formats._huggingface_classes import UNTIED
 from service.formats.huggingface import read
+from service.formats.huggingface.classes import UNTIED
 from tests.launchers import model_code
 from tests.launchers.judging import PYTHON
 

@@ -208,8 +208,3 @@ class LaunchReading:
     def is_open(self) -> bool:
         """Whether a file was not sent, in which anything else may be said."""
         return any(one.is_open for one in self.reservations)
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """The reservations as texts."""
-        return tuple(one.text for one in self.reservations)

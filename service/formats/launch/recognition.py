@@ -14,9 +14,10 @@ from models.spec.switches import switches_of
 from service.formats.launch.documents import read_toml
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.maxtext.writer import TABLE as MAXTEXT_TABLE
-from service.formats.launch.megatron.fields import flag_of_argument, flags
-from service.formats.launch.megatron_bridge.fields import sections
+from service.formats.launch.megatron_bridge.fields import table as bridge_table
 from service.formats.launch.torchtitan.writer import TABLE as TORCHTITAN_TABLE
+from service.formats.megatron.flags import flag_of_argument
+from service.formats.megatron.flags import table as megatron_table
 from service.formats.settings.field_table import field_table
 from service.formats.shell.command import split_command
 from service.formats.shell.files import LaunchFiles
@@ -160,12 +161,10 @@ def _names(text: str) -> set[str]:
 def _known(format_: str) -> frozenset[str]:
     """The names that the settings of a format have."""
     if format_ == "megatron":
-        spelt = (name.removeprefix("--").replace("-", "_") for name in flags())
+        spelt = (name.removeprefix("--").replace("-", "_") for name in megatron_table().fields)
         return frozenset((*spelt, *flag_of_argument()))
     if format_ == "megatron-bridge":
-        return frozenset(
-            f"{section}.{name}" for section, names in sections().items() for name in names
-        )
+        return frozenset(bridge_table().fields)
     if format_ == "torchtitan":
         table = field_table(TORCHTITAN_TABLE)
         earlier = table.facts["earlier"]

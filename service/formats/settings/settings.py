@@ -9,8 +9,8 @@ from typing import Any
 from service.formats.settings.field import Field, shown
 from service.formats.settings.field_table import FieldTable, Unknown
 from service.formats.settings.reservation import GIVE_FIELDS, Reservation
-from service.formats.settings.spelling import nearest
 from service.formats.settings.stop import Stop
+from service.nearest_names import nearest_setting
 
 _AUTO = "auto"
 _MOST_HINTS = 20  # unknown names for which a known one is looked up, which takes milliseconds each
@@ -117,6 +117,13 @@ class Settings:
             elif value is not None:
                 self.given[name] = value
 
+    def update(self, other: Settings) -> None:
+        """Takes what another text of the same launch gives."""
+        self.given |= other.given
+        self.written |= other.written
+        for reservation in other.reservations:
+            self.note(reservation)
+
     def reserve(
         self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""
     ) -> None:
@@ -163,7 +170,9 @@ class Settings:
             field = self.table.field(name)
             if field is None:
                 num_unknown += 1
-                near = nearest(name, self.table.fields) if num_unknown <= _MOST_HINTS else None
+                near = (
+                    nearest_setting(name, self.table.fields) if num_unknown <= _MOST_HINTS else None
+                )
                 kind = self._unknown_as(name, near)
                 if kind == "stops":
                     stops.append(self._stop(name, value, near))
@@ -172,7 +181,7 @@ class Settings:
                 else:
                     warnings.append(self._ignored(name, near))
             elif field.use == "no_account" or (
-                field.use == "not_described" and _changes_nothing(field, value)
+                field.use == "not_described" and changes_nothing(field, value)
             ):
                 no_account.append(self.shown(name))
             elif field.use == "not_described":
@@ -230,6 +239,6 @@ class Settings:
         return f"{self.table.framework} {self.table.release}"
 
 
-def _changes_nothing(field: Field, value: Any) -> bool:
+def changes_nothing(field: Field, value: Any) -> bool:
     """Whether a value is the default, or no value at all."""
     return value == field.default or value in (*field.as_predicted, {}, [], None, "")

@@ -113,8 +113,16 @@ def test_defaults_of_a_release_are_told_and_contradicted_as_such(asked: Any) -> 
     assert not any("seq_len" in line for line in same)
 
 
-def test_the_vocabulary_of_a_tokenizer_is_told(asked: Any) -> None:
-    flags = f"{LLAMA_2} --tokenizer-type Llama2Tokenizer"
+@pytest.mark.parametrize("kind", ["GPT2BPETokenizer", "Llama2Tokenizer", "HuggingFaceTokenizer"])
+def test_a_vocabulary_is_asked_for_and_not_guessed_from_the_type_of_a_tokenizer(
+    asked: Any, kind: str
+) -> None:
+    flags = f"{LLAMA_2} --tokenizer-type {kind} --tokenizer-model /data/tokenizer.model"
+    assert "model.vocab_size" in faults(asked, "megatron", flags, model=None)
+
+
+def test_the_vocabulary_of_a_public_tokenizer_is_told(asked: Any) -> None:
+    flags = f"{LLAMA_2} --tokenizer-model meta-llama/Llama-2-7b-hf"
     found = asked("megatron", flags, model=None)
     assert any("vocab_size is 32000: the 32000 entries of" in line for line in found.read.assumed)
     own = asked("megatron", flags, model={"vocab_size": 50257})

@@ -10,8 +10,8 @@ from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
 from service.formats.launch.megatron import model as megatron_model
-from service.formats.launch.megatron.fields import RELEASE, flag_of_argument, flags
 from service.formats.launch.megatron.patterns import has_pattern
+from service.formats.megatron.flags import RELEASE, flag_of_argument, switches_off
 
 NAME = "megatron"
 _PROGRAM = "pretrain_gpt.py"
@@ -124,13 +124,13 @@ def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by name as flags, none of which says what holds without it."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():
-        flag = flags()[flag_of_argument()[name]]
+        flag = flag_of_argument()[name]
         if name == "window_size":
-            found[flag.name] = ",".join(map(str, value))
+            found[flag] = ",".join(map(str, value))
         elif isinstance(value, bool):
-            found |= {flag.name: True} if value != (flag.kind == "StoreFalse") else {}
+            found |= {flag: True} if value != switches_off(flag) else {}
         elif value is not None:
-            found[flag.name] = value
+            found[flag] = value
     return found
 
 

@@ -18,11 +18,6 @@ from service.formats.shell.faults import PATH
 
 SCHEME = "peft.scheme"
 """What the field is called here that the options peft and peft_scheme set."""
-READ = (SCHEME, "peft.dim", "peft.target_modules", "peft.share_expert_adapters")
-HARMLESS = (
-    "peft.alpha", "peft.dropout", "peft.dropout_position", "peft.lora_A_init_method",
-    "peft.lora_B_init_method",
-)  # fmt: skip
 _SECTION = "peft."
 _NETWORK = ("linear_fc1", "linear_fc2")
 _LATENT = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",

@@ -17,7 +17,7 @@ from service.formats.launch.megatron import job_arguments
 from service.formats.launch.megatron import model as megatron_model
 from service.formats.launch.megatron.patterns import has_pattern
 from service.formats.launch.megatron_bridge.adapters import adapter_fields, adapters_in_python
-from service.formats.launch.megatron_bridge.fields import PRECISIONS, RELEASE, field_of_argument
+from service.formats.launch.megatron_bridge.fields import RELEASE, field_of_argument, precisions
 from service.formats.megatron.layer_pattern import layer_switches
 
 NAME = "megatron-bridge"
@@ -232,7 +232,7 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     name = _PRECISION_NAMES[precision]
     if _has_its_name(job, switches):
         return {"mixed_precision": name}
-    gathers = switches.get(_PARAM_GATHER, PRECISIONS[name].get("fp8_param_gather") == "True")
+    gathers = switches.get(_PARAM_GATHER, precisions()[name].get("fp8_param_gather") == "True")
     formats = job_arguments.PRECISIONS[precision]
     sixteen = {"bf16": False, "fp16": False}
     found = {f"mixed_precision.{field}": value for field, value in {**sixteen, **formats}.items()}
@@ -251,7 +251,7 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
 def _has_its_name(job: Job, switches: Mapping[str, Any]) -> bool:
     """Whether a mixed precision that has a name is what the switches ask for."""
     precision = job.problem.workload.precision
-    usual = PRECISIONS[_PRECISION_NAMES[precision]]
+    usual = precisions()[_PRECISION_NAMES[precision]]
     in_fp32 = usual.get("grad_reduce_in_fp32") != "False"
     gathers = usual.get("fp8_param_gather") == "True"
     return (

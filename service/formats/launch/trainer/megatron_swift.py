@@ -10,7 +10,6 @@ from typing import Any
 
 from service.formats.launch.job import Changes, LaunchReading
 from service.formats.launch.megatron import reader as megatron_reader
-from service.formats.launch.megatron.fields import flag_of_argument, flags
 from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.launched import Launched
 from service.formats.launch.trainer.models import named_model
@@ -21,6 +20,7 @@ from service.formats.launch.trainer.objectives import (
     workload_of,
 )
 from service.formats.launch.trainer.told import OBJECTIVE
+from service.formats.megatron.flags import flag_of_argument, takes_value
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.settings import Settings
@@ -80,7 +80,7 @@ def _words(settings: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     for name, value in settings.items():
         flag = flag_of_argument()[name]
-        if flags()[flag].takes_value:
+        if takes_value(flag):
             listed = value if isinstance(value, list) else [value]
             words += [] if value is None else [flag, *map(str, listed)]
         elif value not in _OFF:

@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 
 from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.switches import switches_of
 from service.formats.launch.documents import flat
 from service.formats.launch.formats import FORMATS
+from service.formats.launch.megatron_bridge import fields as bridge_fields
+from service.formats.megatron import flags as megatron_flags
 from tests.launchers.jobs import random_jobs
 from tests.paths import ROOT, SHARED
 
@@ -87,16 +91,32 @@ def _require_type(name: str, type_: str, value: Any) -> None:
 
 
 def test_flags_of_megatron_are_those_of_its_parser() -> None:
-    rows = {row["name"]: row for row in ours("megatron_core_0.19.2")["flags"]}
+    table = megatron_flags.table()
     flags = real("megatron_core_0.19.2")["flags"]
-    assert rows.keys() == flags.keys()
+    assert table.fields.keys() == flags.keys()
     for name, flag in flags.items():
-        row = rows[name]
-        assert row["kind"] == flag["kind"].strip("_").removesuffix("Action"), name
-        assert row.get("dest", name[2:].replace("-", "_")) == flag["dest"]
-        assert row.get("nargs") == (flag["nargs"] or None), name
-        for fact in ("type", "choices", "default"):
-            assert row.get(fact) == flag[fact], name
+        field = table.fields[name]
+        assert megatron_flags.argument_of(name) == flag["dest"]
+        assert (field.kind == "bool") == (flag["nargs"] == 0), name
+        assert (field.kind == "list") == (flag["nargs"] not in (None, 0)), name
+        assert field.is_optional == (flag["nargs"] == "*")
+        assert field.choices == tuple(
+            str(choice).rpartition(".")[2] for choice in flag["choices"] or ()
+        )
+        kind = table.facts["items"].get(name, field.kind)
+        if kind in ("int", "float") or flag["type"] in ("int", "float"):
+            assert kind == flag["type"], name
+        default = megatron_flags.text_of(name, field.default)
+        is_off = default == "False" and not flag["default"]
+        assert is_off or default == str(flag["default"]).removeprefix("AttnBackend."), name
+
+
+@pytest.mark.parametrize("stack", ["megatron", "megatron-bridge"])
+def test_switches_of_megatron_are_settings_that_are_read(stack: str) -> None:
+    table = {"megatron": megatron_flags.table, "megatron-bridge": bridge_fields.table}[stack]()
+    for switch in switches_of(catalogue.stack(stack)):
+        for name in switch.arguments:
+            assert table.fields[name].use == "read", name
 
 
 def test_arguments_of_megatron_are_flags_with_values_that_they_take() -> None:
@@ -179,3 +199,17 @@ def test_settings_of_deepspeed_are_fields_of_its_classes() -> None:
             assert name.partition(".")[0] in {*top, *BESIDE}, name
         else:
             _require_type(name, section[name.rpartition(".")[2]]["type"], value)
+
+
+def test_what_megatron_refuses_is_said_of_its_own_arguments() -> None:
+    rows = ours("megatron_refusals")
+    named = {name for row in (*rows["refusals"], *rows["of_parser"]) for name in _conditions(row)}
+    known = {*megatron_flags.flag_of_argument(), "virtual_pipeline_model_parallel_size"}
+    assert named <= known
+
+
+def _conditions(row: list[Any]) -> Iterator[str]:
+    argument, condition, _ = row
+    yield argument
+    for each in (condition, *condition.get("any", ())):
+        yield from each.keys() - {"any"}

@@ -22,7 +22,6 @@ from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.switches import applies, switches_of
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, LaunchReading
-from service.formats.launch.megatron import fields as megatron_fields
 from service.formats.launch.megatron import reader as megatron_reader
 from service.formats.launch.megatron import writer as megatron_writer
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
@@ -34,7 +33,8 @@ from service.formats.launch.megatron.stages import (
 )
 from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
 from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
-from service.formats.launch.megatron_bridge.fields import is_field, sections
+from service.formats.launch.megatron_bridge.fields import table as bridge_table
+from service.formats.megatron.flags import table as megatron_table
 from service.formats.megatron.values import Arguments
 from service.schemas.architecture import ShapeFields
 from service.schemas.layer_list import LayerListFields
@@ -110,7 +110,7 @@ def require_same(job: Job, reading: LaunchReading) -> None:
     assert layout_read(reading, problem) == as_megatron_runs(job)
     assert reading.num_devices == job.layout.num_devices
     assert reading.stops == ()
-    assert reading.unread == ()
+    assert reading.reservations == ()
     stated = WorkloadFields.model_validate(reading.workload).build()
     asked = problem.workload
     if not problem.architecture.is_moe:
@@ -188,7 +188,7 @@ def test_recurrences_and_sparse_attention_are_read_again(format_: str) -> None:
         for axis in ("pp", "dp_shard", "dp_replicate", "cp", "tp", "ep", "virtual_stages"):
             assert getattr(layout, axis) == getattr(job.layout, axis)
         assert reading.stops == ()
-        assert reading.unread == ()
+        assert reading.reservations == ()
     assert written_models >= {"qwen3_next", "nemotron_h", "deepseek_v32"}
 
 
@@ -404,17 +404,17 @@ def test_placeholders_say_what_no_layout_decides(format_: str) -> None:
 def test_names_are_those_of_the_framework() -> None:
     job = job_of(problem_of("megatron", "deepseek-v3"), dp_shard=16, ep=16)
     configuration = megatron_writer.write(job)
-    known = megatron_fields.flags()
+    known = megatron_table().fields
     assert {*configuration.settings, *configuration.placeholders} <= known.keys()
     bridge = job_of(problem_of("megatron-bridge", "deepseek-v3"), dp_shard=16, ep=16)
     for name in megatron_bridge_writer.write(bridge).settings:
-        assert is_field(name) or name in ("mixed_precision",) or name.startswith("rerun_"), name
+        assert bridge_table().field(name), name
 
 
 # -- reading
 
 _WORDS = [
-    *megatron_fields.flags(), *(f"model.{name}=" for name in sections()["model"]), "-tp", "8", "-1",
+    *megatron_table().fields, *(f"{name}=" for name in bridge_table().fields), "-tp", "8", "-1",
     "x", "None", "[1,2]", "(1,0)", "([0]*3+[1]*5)", "bf16", "$X", "'", '"', "Et|tL", "1e-3", "|",
     "{", "9" * 30, "selective", "full",
 ]  # fmt: skip
@@ -687,7 +687,7 @@ def test_multi_token_prediction_may_stand_in_front_of_the_loss(
     )
     reading = megatron_reader.read(LLAMA + arguments)
     assert reading.layout["layers_per_chunk"] == chunks
-    assert bool(reading.unread) == ("m|" in layout)
+    assert bool(reading.reservations) == ("m|" in layout)
 
 
 @given(st.integers(2, 8), st.data())
@@ -746,7 +746,7 @@ _EXPERTS = "--micro-batch-size 1 --num-experts 8 --moe-expert-capacity-factor"
 def test_the_capacity_of_experts(text: str, factor: float | None, unread: int, stops: int) -> None:
     reading = megatron_reader.read(text)
     assert reading.workload.get("capacity_factor") == factor
-    assert (len(reading.unread), len(reading.stops)) == (unread, stops)
+    assert (len(reading.reservations), len(reading.stops)) == (unread, stops)
 
 
 def test_a_capacity_is_a_factor() -> None:
@@ -761,3 +761,10 @@ def test_tokens_of_experts_with_a_capacity_are_dispatched_by_what_pads_them() ->
     written_ = megatron_writer.write(job_of(problem, dp_shard=16, ep=8, zero_stage=1))
     assert written_.settings["--moe-flex-dispatcher-backend"] == "hybridep"
     assert any("HybridEP" in note for note in written_.notes)
+
+
+def test_flags_of_forks_that_are_known_to_matter_are_reserved() -> None:
+    reading = megatron_reader.read(f"{LLAMA} --lora-rank 16 --wandb-of-mine x")
+    (adapters,) = reading.reservations
+    assert (adapters.setting, adapters.answered_by) == ("--lora-rank 16", "workload.lora")
+    assert "--wandb-of-mine x" in reading.ignored

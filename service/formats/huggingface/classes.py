@@ -1,0 +1,44 @@
+"""What a key means where a config leaves it out: the default of the config class.
+
+`classes.json` has the defaults of the classes in transformers, which
+`python -m tests.launchers.model_code` writes, and `remote_classes.json` those of classes that are
+published beside weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from service.formats.huggingface.data import data
+
+UNTIED = ("qwen2_5_omni_text", "qwen3_vl_moe_text")
+"""Text towers whose own class ties the embeddings, and the class of the whole does not."""
+
+
+def class_defaults(model_type: str) -> Mapping[str, object]:
+    """What transformers takes for the keys that are not written."""
+    remote = data("remote_classes")
+    if model_type in remote["defaults"]:
+        own: Mapping[str, object] = remote["defaults"][model_type]
+        return own
+    defaults = data("classes")["defaults"].get(remote["like"].get(model_type, model_type), {})
+    ambiguous = remote["ambiguous"].get(model_type, ())
+    found = {key: value for key, value in defaults.items() if key not in ambiguous}
+    return {**found, "tie_word_embeddings": False} if model_type in UNTIED else found
+
+
+def defaults_without_sizes(model_type: str) -> Mapping[str, object]:
+    """The defaults of switches, and the nulls: a size that its author forgot is not that of the
+    model for which the class was written."""
+    return {
+        key: value
+        for key, value in class_defaults(model_type).items()
+        if isinstance(value, bool) or not isinstance(value, int)
+    }
+
+
+def text_towers() -> Mapping[str, str]:
+    """The model_type of the text tower of each multimodal family, where the tower itself does not
+    say."""
+    towers: Mapping[str, str] = data("classes")["text_towers"]
+    return towers

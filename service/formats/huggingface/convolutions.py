@@ -1,0 +1,77 @@
+"""What configs of families with short convolutions (LFM2) say in a way of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from models.spec.layer import Layer
+from service.formats.huggingface.config import Config
+from service.formats.huggingface.mixers import (
+    LayerPart,
+    attends,
+    attends_within,
+    recurs,
+    short_convolution,
+)
+from service.formats.huggingface.parts import heads
+from service.formats.huggingface.patterns import FULL, SLIDING, num_layers
+
+CONVOLUTION = "conv"
+
+
+def lfm2_moe(cfg: Config) -> Config:
+    """Older files spell the embedding's key otherwise."""
+    if cfg.get("tie_embedding") is None:
+        return cfg
+    return cfg.with_value("tie_word_embeddings", cfg.flag("tie_embedding"))
+
+
+def lfm2(cfg: Config) -> Config:
+    """Files may have the width of the MLP before it is cut to two thirds and rounded up."""
+    cfg = lfm2_moe(cfg).assuming(block_ffn_dim_multiplier=1.0)
+    width = cfg.size("block_ff_dim" if cfg.is_written("block_ff_dim") else "intermediate_size")
+    if cfg.flag("block_auto_adjust_ff_dim"):
+        width = 2 * width // 3
+        if not cfg.null("block_ffn_dim_multiplier"):
+            multiple = cfg.size("block_multiple_of")
+            width = int(cfg.number("block_ffn_dim_multiplier") * width)
+            width = -(-width // multiple) * multiple
+    return cfg.with_value("intermediate_size", width)
+
+
+def lfm2_kinds(cfg: Config) -> Callable[[int], str]:
+    """Attention is in the layers that `full_attn_idxs` lists, or in all without it."""
+    if cfg.get("full_attn_idxs") is None:
+        return lambda index: FULL
+    full = cfg.indices("full_attn_idxs", num_layers(cfg))
+    return lambda index: FULL if index in full else CONVOLUTION
+
+
+def lfm2_moe_kinds(cfg: Config) -> Callable[[int], str]:
+    raise cfg.missing("layer_types")
+
+
+def lfm3_kinds(cfg: Config) -> Callable[[int], str]:
+    """Every second layer has attention, to the whole sequence and to a window in turn."""
+    turn = (SLIDING, CONVOLUTION, FULL, CONVOLUTION)
+    return lambda index: turn[index % 4] if index else CONVOLUTION
+
+
+def _lfm3_layer(part: LayerPart) -> LayerPart:
+    """With norms behind mixer and network too."""
+
+    def read(cfg: Config) -> Layer:
+        return replace(part(cfg), num_norms=4 if cfg.flag("use_sandwich_norm") else 2)
+
+    return read
+
+
+def lfm3_mixers() -> Mapping[str, LayerPart]:
+    part = heads(qk_norm=True, output_gate="use_attention_gate", gate_per_head=True)
+    mixers = {
+        FULL: attends(part),
+        SLIDING: attends_within(part),
+        CONVOLUTION: recurs(short_convolution),
+    }
+    return {kind: _lfm3_layer(part) for kind, part in mixers.items()}

@@ -1,0 +1,102 @@
+"""What configs of dense families say in a way of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from models.errors import Unsupported
+from service.formats.huggingface.config import Config
+from service.formats.huggingface.family import Norms
+from service.formats.huggingface.patterns import (
+    FULL,
+    SLIDING,
+    num_layers,
+)
+
+_BIASED = Norms(bias=True)
+_BIASED_PARALLEL = Norms(num=1, bias=True, parallel=True)
+
+
+def assuming(**absent: object) -> Callable[[Config], Config]:
+    return lambda cfg: cfg.assuming(**absent)
+
+
+def gpt_neo_windows(cfg: Config) -> Callable[[int], str]:
+    kinds = cfg.words("attention_layers", num_layers(cfg))
+    if not kinds:
+        raise cfg.missing("attention_layers")
+    if not set(kinds) <= {"global", "local"}:
+        raise cfg.invalid("attention_layers", "must be made of global and local")
+    return lambda index: SLIDING if kinds[index] == "local" else FULL
+
+
+def full_every_fourth_from_last(cfg: Config) -> Callable[[int], str]:
+    last = num_layers(cfg) - 1
+    return lambda index: SLIDING if (last - index) % 4 else FULL
+
+
+def stablelm_norms(cfg: Config) -> Norms:
+    return _BIASED_PARALLEL if cfg.flag("use_parallel_residual") else _BIASED
+
+
+def gpt_neox_norms(cfg: Config) -> Norms:
+    return Norms(bias=True, parallel=cfg.flag("use_parallel_residual"))
+
+
+def hyperclovax_norms(cfg: Config) -> Norms:
+    return Norms(num=4 if cfg.flag("use_post_norm") else 2)
+
+
+def gpt_bigcode(cfg: Config) -> Config:
+    """GPT-2 with one key-value head, unless `multi_query` is false."""
+    return cfg.with_value("num_key_value_heads", 1) if cfg.flag("multi_query") else cfg
+
+
+def internlm3(cfg: Config) -> Config:
+    """Files from before transformers 5 write qkv_bias and bias."""
+    return cfg.respell(
+        {
+            common: other
+            for common, other in (("attention_bias", "qkv_bias"), ("mlp_bias", "bias"))
+            if cfg.is_written(other)
+        }
+    )
+
+
+def opt(cfg: Config) -> Config:
+    hidden = cfg.size("hidden_size")
+    if cfg.size("word_embed_proj_dim", hidden) != hidden:
+        raise Unsupported(
+            cfg.where("word_embed_proj_dim"),
+            cfg.get("word_embed_proj_dim"),
+            "embeddings of another width",
+        )
+    return cfg
+
+
+def falcon(cfg: Config) -> Config:
+    """Falcon 7B has one key-value head."""
+    one_head = cfg.flag("multi_query") and not cfg.flag("new_decoder_architecture")
+    return cfg.with_value("num_kv_heads", 1) if one_head else cfg
+
+
+def falcon_norms(cfg: Config) -> Norms:
+    """Falcon 7B has one norm a layer, the new decoder of 40B and 180B two, and the RW variants two
+    in sequence."""
+    parallel = cfg.flag("parallel_attn")
+    num = 2
+    if parallel:
+        default = 2 if cfg.flag("new_decoder_architecture") else 1
+        num = cfg.size("num_ln_in_parallel_attn", default, most=2)
+    return Norms(num=num, bias=True, parallel=parallel)
+
+
+def mpt(cfg: Config) -> Config:
+    inner = cfg.inner("attn_config")
+    inner.refuse("alibi", "the learned positions of MPT without ALiBi", value=False)
+    inner.refuse("qk_ln", "norms over all queries and keys")
+    kv_heads = 1 if inner.word("attn_type", "multihead_attention") == "multiquery_attention" else 0
+    kv_heads = inner.size("kv_n_heads", kv_heads or cfg.size("num_attention_heads"))
+    width = cfg.size("hidden_size") * cfg.size("expansion_ratio", most=64)
+    cfg = cfg.with_value("num_key_value_heads", kv_heads)
+    return cfg.with_value("intermediate_size", width)

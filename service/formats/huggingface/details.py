@@ -1,0 +1,78 @@
+"""What a config says of a model that changes neither time nor memory, and that a framework must
+know all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from service.formats.huggingface.reading import text_tower
+from service.formats.rope_scaling import RopeScaling
+
+_NORM_EPSILONS = (
+    "rms_norm_eps",
+    "layer_norm_epsilon",
+    "layer_norm_eps",
+    "layernorm_epsilon",
+    "norm_epsilon",
+    "norm_eps",
+)
+"""The keys that families have for it."""
+_CONTEXT_LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
+
+
+def rope_theta(config: Mapping[str, object]) -> float | None:
+    """The base of rotary positions, where a config has one for all layers."""
+    return _rotary_number(config, "rope_theta")
+
+
+def rotary_share(config: Mapping[str, object]) -> float | None:
+    """The share of a head that has rotary positions, where a config has one for all layers."""
+    return _rotary_number(config, "partial_rotary_factor")
+
+
+def rope_scaling(config: Mapping[str, object]) -> RopeScaling | None:
+    """The stretching of rotary positions, where a config says it for all layers."""
+    values = text_tower(config).values
+    for key in ("rope_parameters", "rope_scaling"):
+        found = values.get(key)
+        if isinstance(found, Mapping):
+            return RopeScaling.of(found)
+    return None
+
+
+def norm_epsilon(config: Mapping[str, object]) -> float | None:
+    """The number that norms add to the variance, where a config says it."""
+    return _first_number(config, _NORM_EPSILONS)
+
+
+def context_length(config: Mapping[str, object]) -> int | None:
+    """The longest sequence that a model is made for, where a config says it."""
+    length = _first_number(config, _CONTEXT_LENGTHS)
+    return None if length is None or not length.is_integer() else int(length)
+
+
+def _first_number(config: Mapping[str, object], keys: Sequence[str]) -> float | None:
+    """The value of the first of some keys that a config has as a number."""
+    values = text_tower(config).values
+    numbers = (values.get(key) for key in keys)
+    is_number = (each for each in numbers if isinstance(each, (int, float)))
+    found = next((each for each in is_number if not isinstance(each, bool)), None)
+    return None if found is None else float(found)
+
+
+def _rotary_number(config: Mapping[str, object], key: str) -> float | None:
+    """A number that since transformers 5 is in `rope_parameters`, and was beside it before."""
+    values = text_tower(config).values
+    parameters = values.get("rope_parameters")
+    inner = parameters if isinstance(parameters, Mapping) else {}
+    number = inner.get(key, values.get(key))
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    return float(number) if is_number else None
+
+
+def activation(config: Mapping[str, object]) -> str | None:
+    """The activation function of networks, by the name that transformers has for it."""
+    values = text_tower(config).values
+    keys = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function")
+    found = next((values[key] for key in keys if values.get(key) is not None), None)
+    return found if isinstance(found, str) else None

@@ -1,0 +1,81 @@
+"""The families that are read, by `model_type`, out of rows in `families.json`.
+
+A row has the fields of `Family`, or of `Hybrid` where it has `mixers`; `like` names the family
+whose row holds for what it leaves out. A part is the name of a function of the modules below, or a
+list of that name and of arguments, which may be parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import isfunction
+from typing import Any
+
+from service.formats.huggingface import (
+    blocks,
+    convolutions,
+    dense,
+    hybrid,
+    mixers,
+    moe,
+    parts,
+    patterns,
+    per_kind,
+)
+from service.formats.huggingface.data import data
+from service.formats.huggingface.family import Family, Hybrid, Norms, Refused
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    name: function
+    for module in (parts, patterns, mixers, blocks, dense, moe, per_kind, hybrid, convolutions)
+    for name, function in vars(module).items()
+    if isfunction(function) and function.__module__ == module.__name__
+}
+_PARTS = frozenset(
+    ("prepare", "attention", "kinds", "mlp", "experts", "sparse", "listed", "has_positions")
+)
+"""Fields of a family that are functions."""
+_ROWS: Mapping[str, Mapping[str, Any]] = data("families")["families"]
+
+
+def _row(model_type: str) -> dict[str, Any]:
+    """A row with what it takes from the row of another family."""
+    own = dict(_ROWS[model_type])
+    like = own.pop("like", None)
+    return own if like is None else {**_row(like), **own}
+
+
+def _value(field: str, written: Any) -> Any:
+    """The value of a field of a family."""
+    if field in _PARTS:
+        return _part(written)
+    if field == "mixers" and isinstance(written, dict):
+        return {kind: _part(mixer) for kind, mixer in written.items()}
+    if field == "norms" and isinstance(written, dict):
+        return Norms(**written)
+    if field in ("mixers", "norms"):
+        return _part(written)
+    if field == "refused":
+        return tuple(Refused(*switch) for switch in written)
+    return tuple(written) if isinstance(written, list) else written
+
+
+def _part(written: Any) -> Any:
+    """The part that is written; whatever else stands among arguments as it is."""
+    if isinstance(written, str):
+        return _FUNCTIONS.get(written, written)
+    if not isinstance(written, list):
+        return written
+    name, *arguments = written
+    keywords = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
+    return _FUNCTIONS[name](
+        *map(_part, arguments), **{key: _part(value) for key, value in keywords.items()}
+    )
+
+
+def _family(model_type: str) -> Family:
+    fields = {field: _value(field, written) for field, written in _row(model_type).items()}
+    return Hybrid(**fields) if "mixers" in fields else Family(**fields)
+
+
+FAMILIES: Mapping[str, Family] = {model_type: _family(model_type) for model_type in _ROWS}

@@ -1,0 +1,303 @@
+"""What configs of families with recurrences, or with attention over chosen or pooled keys, say in a
+way of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from models.errors import Unsupported
+from models.spec.attention import Attention
+from models.spec.feed_forward import Moe
+from models.spec.layer import Layer
+from service.formats.huggingface.config import Config
+from service.formats.huggingface.mixers import (
+    LayerPart,
+    expanded,
+)
+from service.formats.huggingface.parts import experts, heads, latent
+from service.formats.huggingface.patterns import (
+    FULL,
+    INDEXED,
+    LINEAR,
+    SLIDING,
+    all_of,
+    all_sparse,
+    attention_every,
+    num_layers,
+    stated_or,
+)
+
+_SHARED_INDEX = "shared"
+_CHOSEN_BLOCKS = "minimax_m3_sparse"
+_SPARSELY_POOLED, _HEAVILY_POOLED = "compressed_sparse_attention", "heavily_compressed_attention"
+
+
+def _untied(cfg: Config) -> Config:
+    """The model code of some families has a head of its own, whatever the config says."""
+    return cfg.with_value("tie_word_embeddings", False)
+
+
+def olmo_kinds(cfg: Config) -> Callable[[int], str]:
+    """Every fourth layer has attention, or the last of fewer."""
+    return attention_every(min(4, num_layers(cfg)))(cfg)
+
+
+def minimax_kinds(cfg: Config) -> Callable[[int], str]:
+    """`attn_type_list` has 1 for attention, in files beside the code of MiniMax; otherwise every
+    second layer has it, from the first on."""
+    attention = cfg.switches("attn_type_list", num_layers(cfg))
+    if attention:
+        return lambda index: FULL if attention[index] else LINEAR
+    return lambda index: LINEAR if index % 2 else FULL
+
+
+def bamba_kinds(cfg: Config) -> Callable[[int], str]:
+    attention = cfg.indices("attn_layer_indices", num_layers(cfg))
+    return lambda index: FULL if index in attention else LINEAR
+
+
+def minimax_heads(cfg: Config, kind: str) -> Attention:
+    return replace(heads()(cfg, kind), window=cfg.size_or_none("sliding_window"))
+
+
+def minimax(cfg: Config) -> Config:
+    if width := cfg.count("shared_intermediate_size", 0):
+        key = cfg.where("shared_intermediate_size")
+        raise Unsupported(key, width, "shared experts of this family")
+    return cfg
+
+
+def falcon_h1(cfg: Config) -> Config:
+    if cfg.flag("projectors_bias") != cfg.flag("mamba_proj_bias"):
+        missing = "biases of one of Mamba's two projections"
+        raise Unsupported(cfg.where("projectors_bias"), cfg.get("projectors_bias"), missing)
+    return cfg
+
+
+def falcon_h1_width(cfg: Config) -> int:
+    return cfg.size_or_none("mamba_d_ssm") or expanded(cfg)
+
+
+def granite_sparse(cfg: Config) -> Callable[[int], bool]:
+    has_experts = cfg.count("num_local_experts") > 0
+    return lambda index: has_experts
+
+
+def has_rotary_positions(cfg: Config) -> bool:
+    return cfg.get("position_embedding_type") == "rope"
+
+
+def leaves_them_to_recurrences(cfg: Config) -> bool:
+    """Attention of these families has no positions."""
+    return False
+
+
+_LETTERS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
+
+
+def nemotron_h(cfg: Config) -> Config:
+    """The kinds of layers are a list or letters, and newer files say in no other way how many there
+    are. The model code does not read `mamba_proj_bias`. A module of multi-token prediction, which
+    has attention too, counts as a layer like the last."""
+    key = "layer_types" if cfg.get("layer_types") is not None else "hybrid_override_pattern"
+    kinds = cfg.get(key)
+    if isinstance(kinds, (str, list)) and not cfg.is_written("num_hidden_layers"):
+        cfg = cfg.with_value("num_hidden_layers", len(kinds))
+    if key != "layer_types":
+        cfg = cfg.with_value("layer_types", _spelled_out(cfg, key))
+    return _untied(cfg.with_value("mamba_proj_bias", cfg.flag("use_bias")))
+
+
+def _spelled_out(cfg: Config, key: str) -> list[str]:
+    """The kinds of layers that a string has letters for."""
+    pattern = cfg.word(key)
+    if len(pattern) != num_layers(cfg) or not set(pattern) <= set(_LETTERS):
+        rule = f"must have one of {' '.join(_LETTERS)} for each of the {num_layers(cfg)} layers"
+        raise cfg.invalid(key, rule)
+    return [_LETTERS[letter] for letter in pattern]
+
+
+def nemotron_h_experts(cfg: Config) -> Moe:
+    cfg.refuse("mlp_bias", "biases of shared experts alone")
+    part = experts(
+        count="n_routed_experts",
+        shared_width="moe_shared_expert_intermediate_size",
+        selection_bias=True,
+    )
+    return replace(part(cfg), gated=False, latent_size=cfg.size_or_none("moe_latent_size"))
+
+
+def kimi(cfg: Config) -> Config:
+    """Files from before transformers 5 have an object for the layers with delta attention. What
+    Kimi-K3 adds is off in Kimi Linear."""
+    cfg = _untied(cfg).assuming(
+        attn_res_block_size=None,
+        first_k_dense_replace=1,
+        latent_moe_use_norm=False,
+        mla_use_output_gate=False,
+        routed_expert_hidden_size=None,
+        use_full_rank_gate=False,
+    )
+    if cfg.get("linear_attn_config") is None:
+        return cfg
+    inner = cfg.inner("linear_attn_config")
+    cfg = cfg.with_value("linear_head_dim", inner.size("head_dim"))
+    cfg = cfg.with_value("linear_num_heads", inner.size("num_heads"))
+    cfg = cfg.with_value("linear_conv_kernel_dim", inner.size("short_conv_kernel_size"))
+    return cfg.with_value("use_full_rank_gate", inner.flag("use_full_rank_gate", False))
+
+
+def kimi_kinds(cfg: Config) -> Callable[[int], str]:
+    """Layers with attention and with delta attention are listed, and counted from 1; otherwise
+    every fourth has attention, from the fifth on."""
+    if cfg.get("linear_attn_config") is None:
+        return lambda index: LINEAR if index % 4 or not index else FULL
+    count = num_layers(cfg)
+    inner = cfg.inner("linear_attn_config")
+    full = inner.indices("full_attn_layers", count + 1)
+    linear = inner.indices("kda_layers", count + 1)
+    if full & linear or full | linear != set(range(1, count + 1)):
+        rule = f"and kda_layers must have each of the layers 1 to {count} once"
+        raise inner.invalid("full_attn_layers", rule)
+    return lambda index: FULL if index + 1 in full else LINEAR
+
+
+def kimi_heads(cfg: Config, kind: str) -> Attention:
+    return replace(latent(cfg, kind), output_gate=cfg.flag("mla_use_output_gate"))
+
+
+def kimi_layer(part: LayerPart) -> LayerPart:
+    def read(cfg: Config) -> Layer:
+        has_residuals = cfg.size_or_none("attn_res_block_size") is not None
+        return replace(part(cfg), attention_residuals=has_residuals)
+
+    return read
+
+
+def kimi_experts(cfg: Config) -> Moe:
+    part = experts(shared="n_shared_experts", selection_bias=True)
+    return replace(
+        part(cfg),
+        latent_size=cfg.size_or_none("routed_expert_hidden_size"),
+        latent_norm=cfg.flag("latent_moe_use_norm"),
+    )
+
+
+def bailing(cfg: Config) -> Config:
+    """Delta attention has the heads of attention."""
+    cfg = cfg.with_value("linear_head_dim", cfg.size("head_dim"))
+    cfg = cfg.with_value("linear_num_heads", cfg.size("num_attention_heads"))
+    cfg = cfg.with_value("linear_conv_kernel_dim", cfg.size("short_conv_kernel_size"))
+    return _untied(cfg)
+
+
+def bailing_heads(cfg: Config, kind: str) -> Attention:
+    return replace(latent(cfg, kind), output_gate=True, gate_per_head=True)
+
+
+def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
+    """`indexer_types` says which layers read the keys that a layer before them chose, or letters
+    do (F and S), or a period that begins with a layer of some offset (GLM-5.1)."""
+    stated = cfg.words("indexer_types", num_layers(cfg)) or _letters_of_indexers(cfg)
+    if stated:
+        if stated[0] != "full" or not set(stated) <= {"full", _SHARED_INDEX}:
+            rule = f"must be made of full and {_SHARED_INDEX}, and begin with full"
+            raise cfg.invalid("indexer_types", rule)
+        return lambda index: INDEXED if stated[index] == "full" else _SHARED_INDEX
+    period = cfg.size("index_topk_freq", 1)
+    offset = cfg.count("index_skip_topk_offset", 2)
+    return lambda index: _SHARED_INDEX if max(index - offset + 1, 0) % period else INDEXED
+
+
+def _letters_of_indexers(cfg: Config) -> list[str]:
+    pattern = cfg.get("index_topk_pattern")
+    if not isinstance(pattern, str):
+        return cfg.words("index_topk_pattern", num_layers(cfg))
+    if len(pattern) != num_layers(cfg) or not set(pattern) <= {"F", "S"}:
+        rule = f"must have F or S for each of the {num_layers(cfg)} layers"
+        raise cfg.invalid("index_topk_pattern", rule)
+    return ["full" if letter == "F" else _SHARED_INDEX for letter in pattern]
+
+
+def glm_kinds(cfg: Config) -> Callable[[int], str]:
+    """All layers attend to chosen keys; `layer_types`, if it is there, says that too."""
+    stated = stated_or(all_of(INDEXED))(cfg)
+    kind_of = _glm_index_kinds(cfg)
+    return lambda index: kind_of(index) if stated(index) == INDEXED else stated(index)
+
+
+_POOLING_OF_RATIO = {0: SLIDING, 4: _SPARSELY_POOLED, 128: _HEAVILY_POOLED}
+
+
+def deepseek_v4(cfg: Config) -> Config:
+    """Lists may go on with the layers of multi-token prediction. Older files have the rate of each
+    layer, of which 0 is none. Experts that a hash of the token chooses cost what others do."""
+    count = num_layers(cfg)
+    for key in ("layer_types", "compress_ratios"):
+        value = cfg.get(key)
+        if isinstance(value, list):
+            cfg = cfg.with_value(key, value[:count])
+    if not set(cfg.words("mlp_layer_types", count)) <= {"hash_moe", "moe"}:
+        raise cfg.invalid("mlp_layer_types", "must be made of hash_moe and moe")
+    cfg = cfg.with_value("mlp_layer_types", None)
+    cfg = cfg.assuming(compress_rate_csa=4, compress_rate_hca=128)
+    if cfg.get("compress_rates") is None:
+        return cfg
+    rates = cfg.inner("compress_rates")
+    cfg = cfg.with_value("compress_rate_csa", rates.size(_SPARSELY_POOLED))
+    return cfg.with_value("compress_rate_hca", rates.size(_HEAVILY_POOLED))
+
+
+def deepseek_v4_kinds(cfg: Config) -> Callable[[int], str]:
+    """Otherwise keys are pooled heavily in the first two layers and then in every second one."""
+    ratios = cfg.get("compress_ratios")
+    if ratios is None:
+        return lambda index: _SPARSELY_POOLED if index > 1 and index % 2 else _HEAVILY_POOLED
+    if (
+        not isinstance(ratios, Sequence)
+        or len(ratios) != num_layers(cfg)
+        or any(type(ratio) is not int or ratio not in _POOLING_OF_RATIO for ratio in ratios)
+    ):
+        rule = f"must have 0, 4 or 128 for each of the {num_layers(cfg)} layers"
+        raise cfg.invalid("compress_ratios", rule)
+    return lambda index: _POOLING_OF_RATIO[ratios[index]]
+
+
+_INDEX_OF_MINIMAX = {
+    "index_n_heads": "sparse_num_index_heads",
+    "index_head_dim": "sparse_index_dim",
+    "index_block_size": "sparse_block_size",
+    "index_topk_blocks": "sparse_topk_blocks",
+}
+
+
+def minimax_m3(cfg: Config) -> Config:
+    """Files from before transformers 5 have an object for the indexer."""
+    if cfg.get("sparse_attention_config") is None:
+        return cfg
+    inner = cfg.inner("sparse_attention_config")
+    for key, other in _INDEX_OF_MINIMAX.items():
+        cfg = cfg.with_value(key, inner.size(other))
+    chosen = inner.switches("sparse_attention_freq", num_layers(cfg))
+    without_values = inner.switches("sparse_disable_index_value", num_layers(cfg))
+    if any(one and not other for one, other in zip(chosen, without_values, strict=False)):
+        missing = "values of the indexer"
+        raise Unsupported(inner.where("sparse_disable_index_value"), 0, missing)
+    if chosen and cfg.get("layer_types") is None:
+        kinds = [_CHOSEN_BLOCKS if one else FULL for one in chosen]
+        cfg = cfg.with_value("layer_types", kinds)
+    return cfg
+
+
+def minimax_m3_sparse(cfg: Config) -> Callable[[int], bool]:
+    switches = cfg.switches("moe_layer_freq", num_layers(cfg))
+    return switches.__getitem__ if switches else all_sparse(cfg)
+
+
+_LARA_MINI_KINDS = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)
+
+
+def lara_mini_kinds(cfg: Config) -> Callable[[int], str]:
+    """Five kinds that repeat, as in the released model."""
+    return lambda index: _LARA_MINI_KINDS[index % len(_LARA_MINI_KINDS)]

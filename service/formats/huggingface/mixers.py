@@ -1,0 +1,225 @@
+"""Mixers of tokens that only some families have: recurrences, and attention over chosen or pooled
+keys. A part is a function that reads it from a config, as in `parts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from models.errors import Unsupported
+from models.spec.attention import Attention, Compression, Indexer
+from models.spec.layer import Layer
+from models.spec.recurrence import (
+    DeltaNet,
+    LightningAttention,
+    Mamba2,
+    Recurrence,
+    ShortConvolution,
+)
+from service.formats.huggingface.config import Config
+from service.formats.huggingface.parts import AttentionPart, MlpPart, MoePart, Switch, is_on, latent
+from service.formats.huggingface.patterns import FULL, SLIDING
+
+LayerPart: TypeAlias = Callable[[Config], Layer]
+"""Of one kind, and without its feed-forward network unless it is nothing but that."""
+RecurrencePart: TypeAlias = Callable[[Config], Recurrence]
+
+
+def attends(part: AttentionPart, *, norms_behind: bool = False) -> LayerPart:
+    return lambda cfg: Layer(attention=part(cfg, FULL), post_norms=norms_behind)
+
+
+def attends_within(part: AttentionPart) -> LayerPart:
+    """Attention to a sliding window."""
+
+    def read(cfg: Config) -> Layer:
+        return Layer(attention=replace(part(cfg, SLIDING), window=cfg.size("sliding_window")))
+
+    return read
+
+
+def recurs(part: RecurrencePart) -> LayerPart:
+    return lambda cfg: Layer(recurrence=part(cfg))
+
+
+def feeds_forward(part: MlpPart | MoePart) -> LayerPart:
+    """Nothing but a network."""
+    return lambda cfg: Layer(feed_forward=part(cfg))
+
+
+def side_by_side(attention: AttentionPart, recurrence: RecurrencePart) -> LayerPart:
+    return lambda cfg: Layer(attention=attention(cfg, FULL), recurrence=recurrence(cfg))
+
+
+def delta_net(cfg: Config) -> DeltaNet:
+    """The gated delta net of Qwen3-Next. Null heads are those of attention, null sizes of a key
+    three quarters of a head's, and null sizes of a value twice those of a key (OLMo Hybrid)."""
+    num_heads = cfg.size_or_none("linear_num_value_heads") or cfg.size("num_attention_heads")
+    key_heads = cfg.size_or_none("linear_num_key_heads") or cfg.size("num_attention_heads")
+    key_dim = cfg.size_or_none("linear_key_head_dim") or 3 * cfg.size("hidden_size") // (
+        4 * key_heads
+    )
+    return DeltaNet(
+        num_heads=num_heads,
+        num_key_heads=_dividing(cfg, "linear_num_key_heads", key_heads, num_heads),
+        key_dim=key_dim,
+        value_dim=cfg.size_or_none("linear_value_head_dim") or 2 * key_dim,
+        conv_kernel=cfg.size("linear_conv_kernel_dim"),
+    )
+
+
+def kimi_delta_attention(*, full_rank_decay: bool, full_rank_gate: Switch) -> RecurrencePart:
+    """Heads of as many elements of keys as of values; a decay or gate without full rank is
+    projected through as many."""
+
+    def read(cfg: Config) -> DeltaNet:
+        head_dim = cfg.size("linear_head_dim")
+        num_heads = cfg.size("linear_num_heads")
+        return DeltaNet(
+            num_heads=num_heads,
+            num_key_heads=num_heads,
+            key_dim=head_dim,
+            value_dim=head_dim,
+            conv_kernel=cfg.size("linear_conv_kernel_dim"),
+            decay_per_element=True,
+            decay_rank=None if full_rank_decay else head_dim,
+            gate_rank=None if is_on(cfg, full_rank_gate) else head_dim,
+        )
+
+    return read
+
+
+def lightning_attention(part: AttentionPart) -> RecurrencePart:
+    """As many heads as attention has, each with keys of its own."""
+
+    def read(cfg: Config) -> LightningAttention:
+        like = part(cfg, FULL)
+        return LightningAttention(
+            num_heads=like.num_heads,
+            num_key_heads=like.num_heads,
+            key_dim=like.head_dim,
+            value_dim=like.v_head_dim,
+        )
+
+    return read
+
+
+def short_convolution(cfg: Config) -> ShortConvolution:
+    """That of LFM2, which has a channel for each element of the stream."""
+    return ShortConvolution.of(
+        cfg.size("hidden_size"), cfg.size("conv_L_cache"), bias=cfg.flag("conv_bias")
+    )
+
+
+def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None) -> RecurrencePart:
+    """Mamba-2. Its heads say how wide it is, or else `width` does, and they have a share of that
+    each."""
+
+    def read(cfg: Config) -> Mamba2:
+        num_heads = cfg.size("mamba_n_heads")
+        return Mamba2(
+            num_heads=num_heads,
+            num_key_heads=_dividing(cfg, "mamba_n_groups", cfg.size("mamba_n_groups"), num_heads),
+            key_dim=cfg.size("mamba_d_state"),
+            value_dim=_share(cfg, width(cfg), num_heads) if width else cfg.size("mamba_d_head"),
+            conv_kernel=cfg.size("mamba_d_conv"),
+            conv_bias=cfg.flag("mamba_conv_bias"),
+            bias=cfg.flag("mamba_proj_bias"),
+            norm=is_on(cfg, norm),
+        )
+
+    return read
+
+
+def expanded(cfg: Config) -> int:
+    """The elements of all heads of Mamba-2 where the hidden size says how many."""
+    return cfg.size("mamba_expand", most=64) * cfg.size("hidden_size")
+
+
+def _share(cfg: Config, elements: int, num_heads: int) -> int:
+    """The elements of one head, which may be written too."""
+    if elements % num_heads:
+        raise cfg.invalid("mamba_n_heads", f"must divide the {elements} elements of all heads")
+    written = cfg.get("mamba_d_head")
+    if written not in (None, "auto") and cfg.size("mamba_d_head") * num_heads != elements:
+        raise cfg.invalid("mamba_d_head", f"must be {elements} elements / {num_heads} heads")
+    return elements // num_heads
+
+
+def _dividing(cfg: Config, key: str, parts: int, num_heads: int) -> int:
+    if num_heads % parts:
+        raise cfg.invalid(key, f"must divide {num_heads} heads")
+    return parts
+
+
+def chosen_keys(*, shared: bool = False) -> LayerPart:
+    """Latent attention to the keys that an indexer chooses (DeepSeek-V3.2), which may be that of a
+    layer before (`shared`)."""
+
+    def read(cfg: Config) -> Layer:
+        dim = cfg.size("index_head_dim")
+        indexer = Indexer(
+            num_heads=cfg.size("index_n_heads"),
+            head_dim=dim,
+            top_k=cfg.size("index_topk"),
+            norm_parameters=2 * dim,
+            shared=shared,
+        )
+        attention = latent(cfg, FULL)
+        if attention.q_lora_rank is None:
+            missing = "an indexer of queries without a latent"
+            raise Unsupported(cfg.where("q_lora_rank"), None, missing)
+        return Layer(attention=replace(attention, indexer=indexer))
+
+    return read
+
+
+def chosen_blocks(part: AttentionPart) -> LayerPart:
+    """Attention to blocks of keys that an indexer with norms of its queries and keys chooses
+    (MiniMax-M3)."""
+
+    def read(cfg: Config) -> Layer:
+        dim = cfg.size("index_head_dim")
+        indexer = Indexer(
+            num_heads=cfg.size("index_n_heads"),
+            head_dim=dim,
+            top_k=cfg.size("index_topk_blocks") * cfg.size("index_block_size"),
+            weighs_heads=False,
+            norm_parameters=2 * dim,
+        )
+        return Layer(attention=replace(part(cfg, FULL), indexer=indexer))
+
+    return read
+
+
+def pooled_keys(rate: str | None = None, *, indexed: bool = False) -> LayerPart:
+    """Attention of DeepSeek-V4 (§2.3): to a window and, with `rate`, to keys that are pooled at the
+    rate of this key; those of layers with an indexer overlap."""
+
+    def read(cfg: Config) -> Layer:
+        num_heads = cfg.size("num_attention_heads")
+        head_dim = cfg.size("head_dim")
+        indexer = Indexer(
+            num_heads=cfg.size("index_n_heads"),
+            head_dim=cfg.size("index_head_dim"),
+            top_k=cfg.size("index_topk"),
+        )
+        attention = Attention(
+            num_heads=num_heads,
+            num_kv_heads=1,
+            head_dim=head_dim,
+            v_head_dim=head_dim,
+            q_lora_rank=cfg.size("q_lora_rank"),
+            window=cfg.size("sliding_window"),
+            values_are_keys=True,
+            kv_norm=True,
+            sinks=True,
+            output_groups=_dividing(cfg, "o_groups", cfg.size("o_groups"), num_heads),
+            output_lora_rank=cfg.size("o_lora_rank"),
+            compression=Compression(rate=cfg.size(rate), overlap=indexed) if rate else None,
+            indexer=indexer if indexed else None,
+        )
+        return Layer(attention=attention, residual_streams=cfg.size("hc_mult"))
+
+    return read

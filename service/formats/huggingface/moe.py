@@ -1,0 +1,157 @@
+"""What configs of families with experts say in a way of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from models.errors import Unsupported
+from models.spec.attention import Attention
+from models.spec.feed_forward import Moe
+from service.formats.huggingface.config import MAX_LAYERS, Config, shown
+from service.formats.huggingface.parts import (
+    experts,
+    heads,
+    latent,
+)
+from service.formats.huggingface.patterns import (
+    CHUNKED,
+    FULL,
+    SLIDING,
+    full_every,
+    num_layers,
+    qwen_sparse,
+)
+
+
+def dbrx(cfg: Config) -> Config:
+    """Attention and experts have objects of their own. The tie_word_embeddings in those mean
+    nothing."""
+    kv_heads = cfg.inner("attn_config").size("kv_n_heads")
+    return cfg.with_value("num_key_value_heads", kv_heads)
+
+
+def dbrx_experts(cfg: Config) -> Moe:
+    part = experts(count="moe_num_experts", top_k="moe_top_k", width="ffn_hidden_size")
+    return part(cfg.inner("ffn_config"))
+
+
+def latent_or_heads(cfg: Config, kind: str) -> Attention:
+    """DeepSeek-VL2's small towers have no latent attention."""
+    part = latent if cfg.flag("use_mla", True) else heads(bias="attention_bias")
+    return part(cfg, kind)
+
+
+def llama4_kinds(cfg: Config) -> Callable[[int], str]:
+    """The layers with rotary embedding are the ones with chunked attention."""
+    if cfg.size_or_none("attention_chunk_size") is None:
+        return lambda _: FULL
+    period = cfg.size("no_rope_layer_interval", 4)
+    rotary = cfg.switches("no_rope_layers", num_layers(cfg))
+    return lambda index: CHUNKED if (rotary[index] if rotary else (index + 1) % period) else FULL
+
+
+def llama4_sparse(cfg: Config) -> Callable[[int], bool]:
+    if cfg.get("moe_layers") is not None:
+        chosen = cfg.indices("moe_layers", num_layers(cfg))
+        return lambda index: index in chosen
+    step = cfg.size("interleave_moe_layer_step")
+    return lambda index: (index + 1) % step == 0
+
+
+def ernie_sparse(cfg: Config) -> Callable[[int], bool]:
+    """From layer moe_layer_start_index to layer moe_layer_end_index (-1: the last) every
+    moe_layer_interval-th is sparse."""
+    last = num_layers(cfg) - 1
+    end = last
+    if cfg.get("moe_layer_end_index") not in (None, -1):
+        end = cfg.count("moe_layer_end_index", most=MAX_LAYERS)
+    start = cfg.count("moe_layer_start_index")
+    interval = cfg.size("moe_layer_interval", 1)
+    return lambda index: start <= index <= end and (index + 1) % interval == 0
+
+
+def minimax_m2(cfg: Config) -> Config:
+    """The published file switches on modules of multi-token prediction, of which neither
+    transformers nor the published weights have any: they are left out."""
+    if not all(cfg.switches("attn_type_list", num_layers(cfg))):
+        raise Unsupported(cfg.where("attn_type_list"), 0, "linear (lightning) attention layers")
+    if cfg.word("qk_norm_type", "per_layer") != "per_layer":
+        raise Unsupported(cfg.where("qk_norm_type"), cfg.get("qk_norm_type"), "norms of this kind")
+    if width := cfg.count("shared_intermediate_size", 0):
+        raise Unsupported(
+            cfg.where("shared_intermediate_size"), width, "shared experts of this family"
+        )
+    return cfg.assuming(use_qk_norm=True)
+
+
+def same_in_all_layers(*keys: str) -> Callable[[Config], Config]:
+    """Reads a list with one number for each layer as that number, where they are all the same."""
+
+    def prepare(cfg: Config) -> Config:
+        for key in keys:
+            value = cfg.get(key)
+            if isinstance(value, list) and value:
+                if any(one != value[0] for one in value):
+                    missing = "experts that differ from layer to layer"
+                    raise Unsupported(cfg.where(key), shown(value), missing)
+                cfg = cfg.with_value(key, value[0])
+        return cfg
+
+    return prepare
+
+
+def flint_kinds(cfg: Config) -> Callable[[int], str]:
+    """The first two layers, every fourth and the last see the whole sequence."""
+    last = num_layers(cfg) - 1
+    return lambda index: FULL if index < 2 or index % 4 == 1 or index == last else SLIDING
+
+
+def flint_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Layers but the first two, unless `mlp_only_layers` says which."""
+    return qwen_sparse(cfg.assuming(mlp_only_layers=[0, 1]))
+
+
+def cohere2_kinds(cfg: Config) -> Callable[[int], str]:
+    """The first `first_k_dense_replace` layers have a period of their own, and the count of the
+    others begins behind them."""
+    dense = cfg.count("first_k_dense_replace", 0)
+    of_dense = full_every(1, "prefix_dense_sliding_window_pattern")(cfg)
+    of_others = full_every(4, "sliding_window_pattern")(cfg)
+    return lambda index: of_dense(index) if index < dense else of_others(index - dense)
+
+
+def cohere2_sparse(cfg: Config) -> Callable[[int], bool]:
+    dense = cfg.count("first_k_dense_replace", 0)
+    return lambda index: index >= dense
+
+
+def longcat_flash(cfg: Config) -> Config:
+    """A layer has attention and a dense MLP twice, and experts beside all but its first attention.
+    It is read as two layers: the experts stand beside the first MLP, like beside a shared expert.
+    """
+    return cfg.with_value("num_hidden_layers", 2 * cfg.size("num_layers", most=MAX_LAYERS // 2))
+
+
+def longcat_flash_sparse(cfg: Config) -> Callable[[int], bool]:
+    return lambda index: index % 2 == 0
+
+
+def longcat_flash_experts(cfg: Config) -> Moe:
+    """A token goes to as many experts that compute as it would where all are chosen equally often,
+    to which the model is balanced (arXiv 2509.01322 §2.1)."""
+    zero_experts = cfg.count("zero_expert_num")
+    part = experts(
+        count="n_routed_experts",
+        top_k="moe_topk",
+        width="expert_ffn_hidden_size",
+        shared_width="ffn_hidden_size",
+        selection_bias=True,
+    )
+    found = part(cfg)
+    computing = found.num_experts / (found.num_experts + zero_experts)
+    return replace(
+        found,
+        experts_per_token=max(round(found.experts_per_token * computing), 1),
+        zero_experts=zero_experts,
+    )

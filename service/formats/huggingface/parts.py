@@ -1,0 +1,176 @@
+"""What the layers of Hugging Face families are made of: attention, MLPs and experts.
+
+A part is a function that reads it from a config. The functions here that have the name of a part
+take what is peculiar to a family, and return such a function. A `Switch` among that is true, false,
+or the key of the config that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from models.errors import Invalid
+from models.spec.attention import Attention
+from models.spec.feed_forward import Mlp, Moe
+from service.formats.huggingface.config import MAX_LAYERS, Config
+
+Switch: TypeAlias = bool | str
+AttentionPart: TypeAlias = Callable[[Config, str], Attention]
+"""Of the layers of one kind, without their window."""
+MlpPart: TypeAlias = Callable[[Config], Mlp]
+MoePart: TypeAlias = Callable[[Config], Moe]
+
+
+def heads(
+    *,
+    bias: Switch = False,
+    output_bias: Switch | None = None,
+    qk_norm: Switch = False,
+    qk_norm_all_heads: bool = False,
+    sinks: Switch = False,
+    output_gate: Switch = False,
+    gate_per_head: bool = False,
+) -> AttentionPart:
+    """Multi-head or grouped-query attention. `bias` is that of queries, keys and values, and of the
+    output too unless `output_bias` says otherwise."""
+
+    def read(cfg: Config, kind: str) -> Attention:
+        num_heads, kv_heads, head_dim = head_counts(cfg)
+        qkv_bias = is_on(cfg, bias)
+        return Attention(
+            num_heads=num_heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            v_head_dim=head_dim,
+            qkv_bias=qkv_bias,
+            output_bias=qkv_bias if output_bias is None else is_on(cfg, output_bias),
+            qk_norm=is_on(cfg, qk_norm),
+            qk_norm_all_heads=qk_norm_all_heads,
+            sinks=is_on(cfg, sinks),
+            output_gate=is_on(cfg, output_gate),
+            gate_per_head=gate_per_head,
+        )
+
+    return read
+
+
+def head_counts(cfg: Config) -> tuple[int, int, int]:
+    """The numbers of heads and of key-value heads, and the elements of a head. Null key-value heads
+    are as many as heads; heads of null elements divide the hidden size."""
+    num_heads = cfg.size("num_attention_heads")
+    kv_heads = cfg.size_or_none("num_key_value_heads") or num_heads
+    if num_heads % kv_heads:
+        rule = f"must divide {cfg.where('num_attention_heads')} = {num_heads}"
+        raise cfg.invalid("num_key_value_heads", rule)
+    return num_heads, kv_heads, cfg.size_or_none("head_dim") or hidden_per_head(cfg, "head_dim")
+
+
+def hidden_per_head(cfg: Config, key: str) -> int:
+    num_heads, hidden = cfg.size("num_attention_heads"), cfg.size("hidden_size")
+    if hidden % num_heads:
+        quotient = f"{cfg.where('hidden_size')} / {cfg.where('num_attention_heads')}"
+        rule = f"is required: {quotient} = {hidden}/{num_heads} is not whole"
+        raise Invalid(cfg.where(key), None, rule)
+    return hidden // num_heads
+
+
+def latent(cfg: Config, kind: str) -> Attention:
+    """Multi-head latent attention. A config has `head_dim` and `num_key_value_heads` too, which
+    mean nothing here."""
+    cfg.refuse("attention_bias", "biases of the down-projections of latent attention")
+    rope = cfg.size("qk_rope_head_dim")
+    num_heads = cfg.size("num_attention_heads")
+    return Attention(
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=cfg.size("qk_nope_head_dim") + rope,
+        v_head_dim=cfg.size_or_none("v_head_dim") or hidden_per_head(cfg, "v_head_dim"),
+        q_lora_rank=cfg.size_or_none("q_lora_rank"),
+        kv_lora_rank=cfg.size("kv_lora_rank"),
+        rope_head_dim=rope,
+    )
+
+
+def is_on(cfg: Config, switch: Switch) -> bool:
+    return cfg.flag(switch) if isinstance(switch, str) else switch
+
+
+def gated(*, bias: Switch = False, width: str = "intermediate_size") -> MlpPart:
+    return lambda cfg: Mlp(intermediate_size=cfg.size(width), bias=is_on(cfg, bias))
+
+
+def plain(
+    *, bias: Switch = False, times_hidden: int | None = None, learned_activation: bool = False
+) -> MlpPart:
+    """An MLP of two matrices. A null width is `times_hidden` times the hidden size."""
+
+    def read(cfg: Config) -> Mlp:
+        default = times_hidden and times_hidden * cfg.size("hidden_size")
+        size = cfg.size("intermediate_size", default)
+        return Mlp(
+            intermediate_size=size,
+            gated=False,
+            bias=is_on(cfg, bias),
+            learned_activation=learned_activation,
+        )
+
+    return read
+
+
+def experts(
+    *,
+    count: str = "num_experts",
+    top_k: str = "num_experts_per_tok",
+    width: str = "moe_intermediate_size",
+    shared: str | int = 0,
+    shared_width: str | None = None,
+    shared_gate: bool = False,
+    selection_bias: Switch = False,
+    selection_bias_is_parameter: bool = False,
+    bias: bool = False,
+) -> MoePart:
+    """Routed experts by the keys of the family.
+
+    The shared expert is `shared` times as wide as one of them, a number or the key that has it, or
+    `shared_width` is the key of its width. `bias` is that of the router and of every expert.
+    """
+
+    def read(cfg: Config) -> Moe:
+        num_experts = cfg.size(count)
+        per_token = cfg.size(top_k)
+        if per_token > num_experts:
+            raise cfg.invalid(top_k, f"must be at most {cfg.where(count)} = {num_experts}")
+        num_groups, chosen = _groups(cfg, num_experts, per_token)
+        size = cfg.size(width)
+        times = shared if isinstance(shared, int) else cfg.count_or_zero(shared, most=MAX_LAYERS)
+        return Moe(
+            num_experts=num_experts,
+            experts_per_token=per_token,
+            intermediate_size=size,
+            shared_intermediate_size=cfg.count(shared_width) if shared_width else times * size,
+            shared_gate=shared_gate,
+            selection_bias=is_on(cfg, selection_bias),
+            selection_bias_is_parameter=selection_bias_is_parameter,
+            bias=bias,
+            router_bias=bias,
+            num_groups=num_groups,
+            groups_per_token=chosen,
+        )
+
+    return read
+
+
+def _groups(cfg: Config, num_experts: int, per_token: int) -> tuple[int, int]:
+    """The number of groups of experts, and of how many groups a token's experts are."""
+    if cfg.null("n_group") or cfg.null("topk_group"):
+        return 1, 1
+    groups = cfg.size("n_group", 1)
+    chosen = cfg.size("topk_group", 1)
+    if num_experts % groups:
+        raise cfg.invalid("n_group", f"must divide {num_experts} experts")
+    if chosen > groups or per_token > chosen * (num_experts // groups):
+        raise cfg.invalid(
+            "topk_group", f"must be of n_group = {groups} groups that hold {per_token} experts"
+        )
+    return groups, chosen

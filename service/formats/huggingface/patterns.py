@@ -1,0 +1,204 @@
+"""Which layers of a Hugging Face model are of which kind, as configs write it down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeAlias
+
+from models.errors import Unsupported
+from models.spec.attention import Attention
+from models.spec.feed_forward import Mlp, Moe
+from service.formats.huggingface.config import MAX_LAYERS, Config, shown
+from service.formats.huggingface.parts import AttentionPart, MlpPart, MoePart
+
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+_WINDOW_KEYS = {SLIDING: "sliding_window", CHUNKED: "attention_chunk_size"}
+LINEAR, INDEXED = "linear_attention", "indexed_attention"
+DENSE, SPARSE = "dense", "sparse"
+_RENAMED = {
+    "mamba": LINEAR,
+    "attention": FULL,
+    "deepseek_sparse_attention": INDEXED,
+}
+"""Kinds of layers by their names in files from before transformers 5.20."""
+
+Kinds: TypeAlias = Callable[[Config], Callable[[int], str]]
+"""The kind of attention of each layer by its index."""
+Sparse: TypeAlias = Callable[[Config], Callable[[int], bool]]
+"""Whether a layer has experts, by its index."""
+
+
+def num_layers(cfg: Config) -> int:
+    return cfg.size("num_hidden_layers", most=MAX_LAYERS)
+
+
+def all_full(cfg: Config) -> Callable[[int], str]:
+    return lambda _: FULL
+
+
+def all_sparse(cfg: Config) -> Callable[[int], bool]:
+    return lambda _: True
+
+
+def full_every(period: int, key: str | None = None) -> Kinds:
+    """Every `period`-th layer sees the whole sequence, and the others a window. The period may be
+    in the config, under `key`."""
+
+    def read(cfg: Config) -> Callable[[int], str]:
+        found = cfg.size(key, period, most=MAX_LAYERS) if key else period
+        return lambda index: SLIDING if (index + 1) % found else FULL
+
+    return read
+
+
+def full_every_from_first(period: int) -> Kinds:
+    """The first layer and every `period`-th after it see the whole sequence, others a window."""
+    return lambda cfg: lambda index: SLIDING if index % period else FULL
+
+
+def letters_or_period(cfg: Config) -> Callable[[int], str]:
+    """`sliding_window_pattern` is the period of layers that see the whole sequence, or letters that
+    repeat: L for a window, G for the whole. A null window is none anywhere (EXAONE 4)."""
+    if cfg.null("sliding_window"):
+        return all_full(cfg)
+    pattern = cfg.get("sliding_window_pattern")
+    if not isinstance(pattern, str):
+        return full_every(4, "sliding_window_pattern")(cfg)
+    if not pattern or not set(pattern) <= {"L", "G"}:
+        raise cfg.invalid("sliding_window_pattern", "must be a period, or made of L and G")
+    return lambda index: SLIDING if pattern[index % len(pattern)] == "L" else FULL
+
+
+def windows_in_all_layers(cfg: Config) -> Callable[[int], str]:
+    """All layers have a sliding window, if the config has one at all."""
+    return lambda _: FULL if cfg.get("sliding_window") is None else SLIDING
+
+
+def windows_from_layer(cfg: Config) -> Callable[[int], str]:
+    """Layers from `max_window_layers` on have a sliding window, if the config has one at all."""
+    if not _has_windows(cfg) or cfg.size_or_none("sliding_window") is None:
+        return all_full(cfg)
+    first = cfg.count("max_window_layers")
+    return lambda index: SLIDING if index >= first else FULL
+
+
+def stated_windows(cfg: Config) -> Callable[[int], str]:
+    """Layers without windows: where they are must be in layer_types, since the rules of
+    transformers for these families changed over time."""
+    if _has_windows(cfg):
+        raise cfg.missing("layer_types")
+    return all_full(cfg)
+
+
+def _has_windows(cfg: Config) -> bool:
+    return cfg.flag("use_sliding_window", True)
+
+
+def stated_or(default: Kinds) -> Kinds:
+    """The kinds of `layer_types` if the config has that key, or else those of the family."""
+
+    def read(cfg: Config) -> Callable[[int], str]:
+        stated = cfg.words("layer_types", num_layers(cfg))
+        if not stated:
+            return default(cfg)
+        return [_RENAMED.get(kind, kind) for kind in stated].__getitem__
+
+    return read
+
+
+def all_of(kind: str) -> Kinds:
+    return lambda cfg: lambda index: kind
+
+
+def attention_every(period: int, key: str | None = None) -> Kinds:
+    """Every `period`-th layer has attention and the others a recurrence. The period may be in the
+    config, under `key`."""
+
+    def read(cfg: Config) -> Callable[[int], str]:
+        found = cfg.size(key, period) if key else period
+        return lambda index: LINEAR if (index + 1) % found else FULL
+
+    return read
+
+
+def attention_layers(cfg: Config, part: AttentionPart, kinds: Kinds) -> list[Attention]:
+    """The attention of every layer. Its kind is that of `layer_types` if the config has that key,
+    or else what the family says.
+
+    `use_sliding_window: false` switches all windows off, whatever else is written.
+    """
+    count = num_layers(cfg)
+    stated = cfg.words("layer_types", count)
+    if not stated:
+        kind_of = kinds(cfg)
+        stated = [kind_of(index) for index in range(count)]
+    blocks = {kind: _attention_of_kind(cfg, part, kind) for kind in dict.fromkeys(stated)}
+    return [blocks[kind] for kind in stated]
+
+
+def _attention_of_kind(cfg: Config, part: AttentionPart, kind: str) -> Attention:
+    if kind != FULL and kind not in _WINDOW_KEYS:
+        raise undescribed_kind(cfg, kind, (FULL, *_WINDOW_KEYS))
+    block = part(cfg, kind)
+    if kind == FULL or not _has_windows(cfg):
+        return block
+    return replace(block, window=cfg.size(_WINDOW_KEYS[kind]), chunked=kind == CHUNKED)
+
+
+def undescribed_kind(cfg: Config, kind: str, known: Iterable[str]) -> Unsupported:
+    """The error for a layer of a kind that its family does not have."""
+    missing = f"layers of this kind; those of this family are {', '.join(known)}"
+    return Unsupported(cfg.where("layer_types"), shown(kind), missing)
+
+
+def sparse_from(key: str) -> Sparse:
+    """Layers from the one that the config names are sparse."""
+
+    def read(cfg: Config) -> Callable[[int], bool]:
+        first = cfg.count(key)
+        return lambda index: index >= first
+
+    return read
+
+
+def sparse_after_first(cfg: Config) -> Callable[[int], bool]:
+    return lambda index: index > 0
+
+
+def deepseek_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Layers from `first_k_dense_replace` on are sparse, where `moe_layer_freq` (a period or a
+    list) says so."""
+    first = cfg.count("first_k_dense_replace")
+    if isinstance(cfg.get("moe_layer_freq"), list):
+        switches = cfg.switches("moe_layer_freq", num_layers(cfg))
+        if switches:
+            return lambda index: index >= first and switches[index]
+    period = cfg.size("moe_layer_freq", 1)
+    return lambda index: index >= first and index % period == 0
+
+
+def qwen_sparse(cfg: Config) -> Callable[[int], bool]:
+    """The last of every `decoder_sparse_step` layers is sparse, unless it is in
+    `mlp_only_layers`."""
+    dense = cfg.indices("mlp_only_layers", num_layers(cfg))
+    step = cfg.size("decoder_sparse_step", 1)
+    return lambda index: index not in dense and (index + 1) % step == 0
+
+
+def feed_forward_layers(
+    cfg: Config, dense: MlpPart, sparse: MoePart, is_sparse: Sparse
+) -> list[Mlp | Moe]:
+    """The feed-forward part of every layer. Which are sparse is in `mlp_layer_types` if the config
+    has that key, or else what the family says. The keys of a kind are read only if a layer is of
+    it."""
+    count = num_layers(cfg)
+    stated = cfg.words("mlp_layer_types", count)
+    if not set(stated) <= {DENSE, SPARSE}:
+        raise cfg.invalid("mlp_layer_types", f"must be made of {DENSE} and {SPARSE}")
+    if not stated:
+        sparse_at = is_sparse(cfg)
+        stated = [SPARSE if sparse_at(index) else DENSE for index in range(count)]
+    parts: dict[str, MlpPart | MoePart] = {DENSE: dense, SPARSE: sparse}
+    blocks = {kind: parts[kind](cfg) for kind in dict.fromkeys(stated)}
+    return [blocks[kind] for kind in stated]

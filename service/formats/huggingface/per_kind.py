@@ -1,0 +1,189 @@
+"""What configs of families say in a way of their own whose layers of one kind of attention have
+other heads than those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from models.errors import Unsupported
+from models.spec.attention import Attention
+from models.spec.feed_forward import Moe
+from service.formats.huggingface.config import Config, shown
+from service.formats.huggingface.family import Norms, mtp_layers
+from service.formats.huggingface.parts import AttentionPart, experts, head_counts, heads
+from service.formats.huggingface.patterns import FULL, SLIDING, num_layers, sparse_after_first
+
+_GEMMA4_UNDESCRIBED = {
+    "hidden_size_per_layer_input": "embeddings of their own in every layer",
+    "num_kv_shared_layers": "keys and values shared across layers",
+}
+
+
+def mimo_v2(cfg: Config) -> Config:
+    """Older files have sizes of windowed layers of their own, which are those of the others."""
+    for key in ("swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim"):
+        common = key.removeprefix("swa_")
+        if cfg.get(key) is not None and cfg.size(key) != cfg.size(common):
+            rule = f"must be {cfg.where(common)} = {cfg.size(common)}"
+            raise cfg.invalid(key, rule)
+    return cfg
+
+
+def mimo_v2_kinds(cfg: Config) -> Callable[[int], str]:
+    """The first layer and every sixth see the whole sequence. Older files have a list: 0 for the
+    whole, 1 for a window."""
+    windowed = cfg.switches("hybrid_layer_pattern", num_layers(cfg))
+    if windowed:
+        return lambda index: SLIDING if windowed[index] else FULL
+    return lambda index: SLIDING if index and (index + 1) % 6 else FULL
+
+
+def mimo_v2_heads(cfg: Config, kind: str) -> Attention:
+    """Windowed layers have twice the key-value heads, and sinks."""
+    num_heads, kv_heads, head_dim = head_counts(cfg)
+    if kind == SLIDING:
+        kv_heads = cfg.size("swa_num_key_value_heads", 2 * kv_heads)
+        sinks = cfg.flag("add_swa_attention_sink_bias", True)
+    else:
+        sinks = cfg.flag("add_full_attention_sink_bias", False)
+    return Attention(
+        num_heads=num_heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=cfg.size("v_head_dim"),
+        qkv_bias=cfg.flag("attention_bias"),
+        sinks=sinks,
+    )
+
+
+def mimo_v2_sparse(cfg: Config) -> Callable[[int], bool]:
+    switches = cfg.switches("moe_layer_freq", num_layers(cfg))
+    return (lambda index: switches[index]) if switches else sparse_after_first(cfg)
+
+
+def gemma4(cfg: Config) -> Config:
+    """Files of transformers 5.20 and later have the head size and key-value heads of layers with
+    full attention in an object for each of these layers."""
+    cfg = cfg.assuming(global_head_dim=512, num_global_key_value_heads=None)
+    for key, missing in _GEMMA4_UNDESCRIBED.items():
+        if count := cfg.count(key):
+            raise Unsupported(cfg.where(key), count, missing)
+    overrides = cfg.get("per_layer_config")
+    if not isinstance(overrides, Mapping) or not overrides:
+        return cfg
+    first = next(iter(overrides.values()))
+    if not isinstance(first, Mapping) or any(one != first for one in overrides.values()):
+        raise Unsupported(
+            cfg.where("per_layer_config"), shown(overrides), "layers that differ within a kind"
+        )
+    cfg = cfg.with_value("global_head_dim", first.get("head_dim"))
+    return cfg.with_value("num_global_key_value_heads", first.get("num_key_value_heads"))
+
+
+def gemma4_unified(cfg: Config) -> Config:
+    """Its layers have no embeddings of their own."""
+    return gemma4(cfg.assuming(hidden_size_per_layer_input=0))
+
+
+def gemma4_kinds(cfg: Config) -> Callable[[int], str]:
+    last = num_layers(cfg) - 1
+    return lambda index: FULL if index == last or (index + 1) % 6 == 0 else SLIDING
+
+
+def gemma4_heads(cfg: Config, kind: str) -> Attention:
+    """Layers with full attention have larger heads, and may have fewer key-value heads and values
+    that are the keys."""
+    if kind != FULL:
+        return _GEMMA4_HEADS(cfg, kind)
+    if (head_dim := cfg.get("global_head_dim")) is not None:
+        cfg = cfg.with_value("head_dim", head_dim)
+    shared = cfg.flag("attention_k_eq_v")
+    if shared and (kv_heads := cfg.get("num_global_key_value_heads")) is not None:
+        cfg = cfg.with_value("num_key_value_heads", kv_heads)
+    return replace(_GEMMA4_HEADS(cfg, kind), values_are_keys=shared)
+
+
+def gemma4_experts(cfg: Config) -> Moe:
+    """The dense MLP stands beside the experts, like a shared expert."""
+    part = experts(top_k="top_k_experts", shared_width="intermediate_size")
+    return replace(part(cfg), router_scales=True)
+
+
+def gemma4_sparse(cfg: Config) -> Callable[[int], bool]:
+    has_experts = cfg.flag("enable_moe_block", False)
+    return lambda _: has_experts
+
+
+def gemma4_norms(cfg: Config) -> Norms:
+    """Experts and the dense MLP beside them have a norm each behind them, and the experts one in
+    front."""
+    return Norms(num=7 if cfg.flag("enable_moe_block", False) else 4)
+
+
+def step(cfg: Config) -> Config:
+    """Files from before transformers 5 have lists that go on with the layers of multi-token
+    prediction, the sparse layers as a text, and heads of windowed layers in an object."""
+    count = num_layers(cfg)
+    for key in ("layer_types", "mlp_layer_types"):
+        value = cfg.get(key)
+        if isinstance(value, list) and len(value) == count + mtp_layers(cfg):
+            cfg = cfg.with_value(key, value[:count])
+    setting = "attention_other_setting"
+    if cfg.get("num_sliding_attention_heads") is None and cfg.get(setting) is not None:
+        num_heads = cfg.inner(setting).size("num_attention_heads")
+        cfg = cfg.with_value("num_sliding_attention_heads", num_heads)
+    return cfg
+
+
+def step_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Layers from the fourth on, unless `moe_layers_enum` lists them."""
+    key = "moe_layers_enum"
+    if cfg.get(key) is None:
+        first = cfg.count("first_k_dense_replace", 3)
+        return lambda index: index >= first
+    if isinstance(cfg.get(key), list):
+        chosen = cfg.indices(key, num_layers(cfg))
+    else:
+        try:
+            chosen = {int(index) for index in cfg.word(key).split(",")}
+        except ValueError:
+            raise cfg.invalid(key, "must be numbers with commas between them") from None
+    return lambda index: index in chosen
+
+
+def heads_of_windows(part: AttentionPart) -> AttentionPart:
+    """Layers with windows may have another number of heads."""
+
+    def read(cfg: Config, kind: str) -> Attention:
+        num_heads = cfg.get("num_sliding_attention_heads")
+        if kind == SLIDING and num_heads is not None:
+            cfg = cfg.with_value("num_attention_heads", num_heads)
+        return part(cfg, kind)
+
+    return read
+
+
+def laguna(cfg: Config) -> Config:
+    """The heads of each layer are in a list."""
+    key = "num_attention_heads_per_layer"
+    num_heads = cfg.get(key)
+    if num_heads is None:
+        return cfg
+    kinds = cfg.words("layer_types", num_layers(cfg)) or [FULL] * num_layers(cfg)
+    if not isinstance(num_heads, list) or len(num_heads) != len(kinds):
+        raise cfg.invalid(key, f"must be a list of {len(kinds)}")
+    found = dict(zip(kinds, num_heads, strict=True))
+    if any(found[kind] != number for kind, number in zip(kinds, num_heads, strict=True)):
+        raise Unsupported(cfg.where(key), shown(num_heads), "heads that differ within a kind")
+    cfg = cfg.with_value("num_sliding_attention_heads", found.get(SLIDING))
+    return cfg.with_value("num_attention_heads", found.get(FULL, cfg.get("num_attention_heads")))
+
+
+def laguna_heads(cfg: Config, kind: str) -> Attention:
+    per_head = cfg.get("gating") in (True, None, "per-head")
+    part = heads(qk_norm=True, output_gate=True, gate_per_head=per_head)
+    return heads_of_windows(part)(cfg, kind)
+
+
+_GEMMA4_HEADS = heads(bias="attention_bias", qk_norm=True)

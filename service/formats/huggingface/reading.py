@@ -1,0 +1,175 @@
+"""Reads a Hugging Face `config.json` of a decoder-only language model: its layers, as the model's
+own family means them.
+
+Nothing is guessed. A `model_type` that is in no table is refused, and so is a config that lacks a
+size its family needs. Other keys that are absent have the default of their class in transformers,
+and so have the sizes of a text tower, from which transformers leaves out what equals the default.
+Of a multimodal model the text tower is read, and on demand its encoder of images
+(`vision`); other towers are left out.
+
+To add a family, read its modelling code in transformers, then
+1. enter a row in `families.json`, out of the parts in `parts`, `mixers` and `patterns` (`qwen3` is
+   a short example); what no part says is a function of `dense`, `moe`, `per_kind` (heads differ
+   from layer to layer), `hybrid` (recurrences, sparse attention) or `convolutions`;
+2. name in `refused` every switch that adds what the cost model does not describe;
+3. run `python -m tests.launchers.model_code`, which carries the defaults of its class into
+   `classes.json`, and test that its configs have the parameters of the model code.
+A family that the cost model cannot describe goes into `unsupported.json`, with what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from models.errors import Invalid, UnknownName, Unsupported
+from models.spec.architecture import Architecture
+from service.formats.huggingface import vision
+from service.formats.huggingface.classes import (
+    class_defaults,
+    defaults_without_sizes,
+    text_towers,
+)
+from service.formats.huggingface.config import Config, shown
+from service.formats.huggingface.data import data
+from service.formats.huggingface.families import FAMILIES
+from service.formats.huggingface.towers import Tower
+from service.nearest_names import unknown_name
+
+_UNSUPPORTED = data("unsupported")
+UNSUPPORTED = {
+    model_type: missing
+    for kind in ("layers", "not_decoders")
+    for missing, model_types in _UNSUPPORTED[kind].items()
+    for model_type in model_types
+}
+"""What the cost model lacks for each family that it cannot describe, by model_type."""
+_TEXT_TOWERS = ("text_config", "language_config", "llm_config", "thinker_config")
+
+_CURE = (
+    "give the model's shape in explicit fields instead (num_layers, hidden_size, …), or its layers"
+)
+_UNSUPPORTED_KEYS = {
+    "index_topk": "sparse attention chosen by an indexer",
+    "linear_attn_config": "linear attention layers",
+    "linear_num_value_heads": "linear attention layers",
+    "mamba_d_state": "state-space (Mamba) layers",
+    "ssm_state_size": "state-space (Mamba) layers",
+    "lora_rank": "low-rank adapters",
+    "hc_mult": "hyper-connections",
+}
+"""Keys by which a config adds what its family does not have."""
+_NOT_A_DECODER = {
+    "is_encoder_decoder": "cross-attention (an encoder-decoder)",
+    "add_cross_attention": "cross-attention",
+    "use_bidirectional_attention": "bidirectional attention",
+}
+_ON_IMAGES_ALONE = "vision"
+"""What use_bidirectional_attention says of a model whose text is causal."""
+
+
+def is_multimodal(config: Mapping[str, object]) -> bool:
+    """Whether there are towers other than that of text, which `read` leaves out."""
+    return _tower_key(config) is not None or config.get("model_type") in text_towers()
+
+
+def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
+    """The architecture that a config.json describes. Its name is `name`, or else the config's own,
+    or else its model_type. Raises Invalid, UnknownName or Unsupported, each with the key."""
+    text = text_tower(config)
+    for key, missing in _NOT_A_DECODER.items():
+        if text.get(key) != _ON_IMAGES_ALONE:
+            text.refuse(key, missing)
+    own = FAMILIES[text.model_type]
+    for key, missing in _UNSUPPORTED_KEYS.items():
+        if key not in own.described and (value := text.get(key)):
+            raise Unsupported(text.where(key), shown(value), missing)
+    own_name = config.get("_name_or_path")
+    default = own_name if isinstance(own_name, str) and own_name else text.model_type
+    return own.read(text.named(name or default))
+
+
+def reads_tower(config: Mapping[str, object]) -> bool:
+    """Whether `read_tower` knows the encoder of images of this config."""
+    return vision.is_known(config)
+
+
+def read_tower(config: Mapping[str, object], text: Architecture) -> Tower:
+    """The encoder of images beside a language model that `read` has read. Raises Unsupported where
+    it is of a family that is not known."""
+    return vision.read(config, text.hidden_size)
+
+
+def family(config: Mapping[str, object]) -> str:
+    """The model_type of the language model. Raises as `read` does."""
+    return text_tower(config).model_type
+
+
+def has_positions(config: Mapping[str, object]) -> bool:
+    """Whether attention has positions of any kind: some hybrids leave these to their
+    recurrences."""
+    text = text_tower(config)
+    return FAMILIES[text.model_type].has_positions(text)
+
+
+def is_quantized(config: Mapping[str, object]) -> bool:
+    """Whether the file describes weights in a format for inference."""
+    towers = (config.get(key) for key in _TEXT_TOWERS)
+    return any(
+        tower.get("quantization_config") is not None
+        for tower in (config, *towers)
+        if isinstance(tower, Mapping)
+    )
+
+
+def _tower_key(config: Mapping[str, object]) -> str | None:
+    """The key of the object with the text tower; None where the config is that of a language
+    model."""
+    if config.get("model_type") in FAMILIES:
+        return None
+    return next((key for key in _TEXT_TOWERS if config.get(key) is not None), None)
+
+
+def text_tower(config: Mapping[str, object]) -> Config:
+    """The config of the language model, which is the whole unless the model is multimodal."""
+    return _text_tower_at(config, "")
+
+
+def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
+    """The config of the language model in an object, to which `path` leads from the whole."""
+    model_type = _model_type(config, path)
+    if model_type in FAMILIES:
+        absent = class_defaults(model_type) if path else defaults_without_sizes(model_type)
+        return Config(config, model_type, absent=absent, path=path)
+    key = _tower_key(config)
+    text_type = text_towers().get(model_type)
+    if key is None and text_type is None:
+        raise _unknown_family(model_type, path)
+    if key is None and "hidden_size" in config:
+        # Older files have the fields of the text tower beside the object of the vision tower.
+        text_fields = {name: value for name, value in config.items() if name != "vision_config"}
+        return _text_tower_at({**text_fields, "model_type": text_type}, path)
+    key = key or _TEXT_TOWERS[0]
+    outer = Config(config, model_type, path=path)
+    tower = dict(outer.inner(key).values)
+    if text_type and tower.get("model_type") is None:
+        tower["model_type"] = text_type
+    if outer.get("tie_word_embeddings") is not None:
+        tower["tie_word_embeddings"] = outer.flag("tie_word_embeddings")
+    return _text_tower_at(tower, f"{path}{key}.")
+
+
+def _model_type(config: Mapping[str, object], path: str) -> str:
+    value = config.get("model_type")
+    where = f"{path}model_type"
+    if not isinstance(value, str):
+        raise Invalid(where, shown(value), "must be the name of a model family, such as llama")
+    if missing := UNSUPPORTED.get(value):
+        is_decoder = missing in _UNSUPPORTED["layers"]
+        raise Unsupported(where, value, f"{missing}; {_CURE}" if is_decoder else missing)
+    return value
+
+
+def _unknown_family(model_type: str, path: str) -> UnknownName:
+    known = [*FAMILIES, *text_towers()]
+    where = f"{path}model_type"
+    return unknown_name(where, str(shown(model_type)), known, _CURE, what="a family that is read")

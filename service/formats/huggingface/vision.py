@@ -1,0 +1,343 @@
+"""The encoders of images of Hugging Face's vision-language models, from their `vision_config`.
+
+A reader is named for the vision transformer that it reads. Sizes that a config leaves out are those
+of its class in transformers, which `vision_classes.json` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from models.errors import Invalid, Unsupported
+from models.spec.encoder import Projector
+from service.formats.huggingface.config import Config, shown
+from service.formats.huggingface.data import data
+from service.formats.huggingface.towers import (
+    Tower,
+    equal_layers,
+    patches_of,
+    projector_of,
+    side_of,
+)
+
+Read = Callable[[Config, Config, int], Tower]
+"""Of the whole config, of its vision_config, and of the hidden size of the language model."""
+
+
+def is_known(config: Mapping[str, object]) -> bool:
+    """Whether the tower of a config is of a family that `read` reads."""
+    model_type = str(config.get("model_type"))
+    if model_type not in _READERS:
+        return False
+    vision = config.get("vision_config")
+    if model_type not in _NESTED or not isinstance(vision, Mapping):
+        return model_type not in _NESTED
+    return str(vision.get("model_type") or _NESTED[model_type]) in data("vision_classes")["classes"]
+
+
+def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
+    """The tower that a config describes. Raises Unsupported where its family is not read."""
+    outer = Config(config, str(config.get("model_type")))
+    reader = _READERS.get(outer.model_type)
+    if reader is not None and config.get("vision_config") is None:
+        rule = "is required for an encoder: give it beside the rest, or leave encoder out"
+        raise Invalid("vision_config", None, rule)
+    if reader is None:
+        known = ", ".join(sorted(_READERS))
+        missing = f"the encoder of this family; those of {known} are read"
+        raise Unsupported("model_type", shown(config.get("model_type")), missing)
+    vision = outer.inner("vision_config")
+    if outer.model_type not in _NESTED:
+        defaults = data("vision_classes")["families"][outer.model_type]
+        return reader(outer, vision.assuming(**defaults), text_hidden_size)
+    kind = str(vision.get("model_type") or _NESTED[outer.model_type])
+    classes = data("vision_classes")["classes"]
+    if kind not in classes:
+        rule = f"this encoder; those of {', '.join(classes)} are read"
+        raise Unsupported(vision.where("model_type"), kind, rule)
+    vision = Config(vision.values, kind, path=vision.path).assuming(**classes[kind])
+    return reader(outer, vision, text_hidden_size)
+
+
+def _qwen_patch(vision: Config) -> int:
+    side = side_of(vision, "patch_size")
+    return vision.size("in_channels") * vision.size("temporal_patch_size") * side * side
+
+
+def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
+    hidden, merged = vision.size("embed_dim"), vision.size("spatial_merge_size") ** 2
+    width = int(hidden * vision.number("mlp_ratio"))
+    return Tower(
+        hidden_size=hidden,
+        layers=equal_layers(vision, hidden=hidden, width=width, heads="num_heads", depth="depth"),
+        patches_per_token=merged,
+        patch_elements=_qwen_patch(vision),
+        other_parameters=0,
+        projector=projector_of(
+            merged * hidden, merged * hidden, vision.size("hidden_size"), norm=2 * hidden
+        ),
+    )
+
+
+def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
+    """Attention is within windows of `window_size` pixels, but in a few layers."""
+    hidden, merged = vision.size("hidden_size"), vision.size("spatial_merge_size") ** 2
+    full = equal_layers(vision, heads="num_heads", depth="depth", gated=True, rms=True)
+    window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2
+    local = equal_layers(
+        vision, heads="num_heads", depth="depth", gated=True, rms=True, window=window, chunked=True
+    )
+    whole = vision.indices("fullatt_block_indexes", len(full))
+    return Tower(
+        hidden_size=hidden,
+        layers=tuple(full[i] if i in whole else local[i] for i in range(len(full))),
+        patches_per_token=merged,
+        patch_elements=_qwen_patch(vision),
+        other_parameters=0,
+        projector=projector_of(
+            merged * hidden, merged * hidden, vision.size("out_hidden_size"), norm=hidden
+        ),
+    )
+
+
+def _qwen3_5(outer: Config, vision: Config, text: int) -> Tower:
+    hidden, merged = vision.size("hidden_size"), vision.size("spatial_merge_size") ** 2
+    positions = vision.size("num_position_embeddings") * hidden
+    return Tower(
+        hidden_size=hidden,
+        layers=equal_layers(vision, heads="num_heads", depth="depth"),
+        patches_per_token=merged,
+        patch_elements=_qwen_patch(vision),
+        other_parameters=hidden + positions,
+        projector=projector_of(
+            merged * hidden, merged * hidden, vision.size("out_hidden_size"), norm=2 * hidden
+        ),
+    )
+
+
+def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
+    """Beside the last layer's output, that of some layers before is merged too (DeepStack)."""
+    plain = _qwen3_5(outer, vision, text)
+    taps = len(vision.indices("deepstack_visual_indexes", len(plain.layers)))
+    last, merged = plain.projector, plain.patches_per_token * plain.hidden_size
+    vectors = last.vectors - 2 * plain.hidden_size + 2 * merged
+    projector = Projector(
+        matrices=last.matrices * (1 + taps), vectors=last.vectors + vectors * taps
+    )
+    return replace(plain, projector=projector)
+
+
+def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
+    """A SigLIP whose patches are averaged to so many tokens an image."""
+    hidden, tokens = vision.size("hidden_size"), outer.size("mm_tokens_per_image", 256)
+    return _siglip(
+        vision,
+        patches_of(vision) // tokens,
+        projector_of(hidden, text, bias=False, norm=hidden),
+        tokens,
+    )
+
+
+def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | None) -> Tower:
+    hidden, width = vision.size("hidden_size"), vision.size("intermediate_size")
+    channels = vision.size("num_channels")
+    other = hidden + patches_of(vision) * hidden + 2 * hidden  # biases, positions, norm
+    if vision.flag("vision_use_head"):  # attention of one query, a norm and a network
+        other += hidden + 4 * hidden * (hidden + 1) + 2 * hidden
+        other += 2 * hidden * width + width + hidden
+    return Tower(
+        hidden_size=hidden,
+        layers=equal_layers(vision),
+        patches_per_token=merged,
+        patch_elements=channels * side_of(vision, "patch_size") ** 2,
+        other_parameters=other,
+        projector=projector,
+        tokens_per_image=tokens,
+    )
+
+
+def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
+    hidden, head_dim = vision.size("hidden_size"), vision.size("head_dim")
+    return Tower(
+        hidden_size=hidden,
+        layers=equal_layers(
+            vision,
+            bias=False,
+            gated=True,
+            rms=True,
+            num_norms=4,
+            qk_norm=True,
+            num_kv_heads=vision.size("num_key_value_heads"),
+            head_dim=head_dim,
+            v_head_dim=head_dim,
+        ),
+        patches_per_token=vision.size("pooling_kernel_size") ** 2,
+        patch_elements=3 * side_of(vision, "patch_size") ** 2,
+        other_parameters=2 * vision.size("position_embedding_size") * hidden,
+        projector=projector_of(hidden, text, bias=False),
+        tokens_per_image=outer.size_or_none("vision_soft_tokens_per_image")
+        if outer.is_written("vision_soft_tokens_per_image")
+        else None,
+    )
+
+
+def _llama4(outer: Config, vision: Config, text: int) -> Tower:
+    """Attention is within a tile of `image_size`, whose patches are shuffled together."""
+    hidden, merged = vision.size("hidden_size"), round(vision.number("pixel_shuffle_ratio") ** -2)
+    adapted, output = vision.size("projector_input_dim"), vision.size("projector_output_dim")
+    adapter = ((vision.size("intermediate_size"), adapted), (output, output))
+    positions = (patches_of(vision) + 1) * hidden  # and one for the token of the class
+    return Tower(
+        hidden_size=hidden,
+        layers=equal_layers(vision),
+        patches_per_token=merged,
+        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        other_parameters=hidden + positions + 4 * hidden,
+        projector=Projector(matrices=(*adapter, (vision.size("vision_output_dim"), text))),
+        tokens_per_image=patches_of(vision) // merged,
+    )
+
+
+def _kimi(outer: Config, vision: Config, text: int) -> Tower:
+    """A MoonViT. Its keys differ in the files beside the weights and in transformers."""
+    vision = vision.respell(_KIMI_KEYS)
+    hidden, (tall, wide) = vision.size("hidden_size"), _pair(vision, "merge_kernel_size")
+    positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden
+    normed = outer.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
+    return Tower(
+        hidden_size=hidden,
+        layers=equal_layers(vision),
+        patches_per_token=tall * wide,
+        patch_elements=3 * side_of(vision, "patch_size") ** 2,
+        other_parameters=hidden + positions + 2 * hidden,
+        projector=projector_of(tall * wide * hidden, tall * wide * hidden, text, norm=2 * normed),
+    )
+
+
+_KIMI_KEYS = {
+    "hidden_size": "vt_hidden_size",
+    "intermediate_size": "vt_intermediate_size",
+    "num_attention_heads": "vt_num_attention_heads",
+    "num_hidden_layers": "vt_num_hidden_layers",
+    "pos_emb_height": "init_pos_emb_height",
+    "pos_emb_width": "init_pos_emb_width",
+}
+
+
+def _pair(cfg: Config, key: str) -> tuple[int, int]:
+    value = cfg.get(key)
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise cfg.invalid(key, "must be a list of two whole numbers")
+    tall, wide = (cfg.with_value(key, one).size(key) for one in value)
+    return tall, wide
+
+
+def _internvl(outer: Config, vision: Config, text: int) -> Tower:
+    outer = outer.assuming(downsample_ratio=0.5)
+    hidden, merged = vision.size("hidden_size"), round(outer.number("downsample_ratio") ** -2)
+    rms = vision.word("norm_type") == "rms_norm"
+    layers = equal_layers(
+        vision,
+        qkv_bias=vision.flag("attention_bias"),
+        rms=rms,
+        qk_norm=vision.flag("use_qk_norm"),
+        qk_norm_all_heads=True,
+    )
+    other = 2 * hidden + 2 * hidden * len(layers)  # bias, class; scales of layers
+    if vision.flag("use_absolute_position_embeddings"):
+        other += (patches_of(vision) + 1) * hidden
+    if vision.flag("use_mask_token"):
+        other += hidden
+    if not vision.flag("use_mean_pooling"):
+        other += 2 * hidden
+    return Tower(
+        hidden_size=hidden,
+        layers=layers,
+        patches_per_token=merged,
+        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        other_parameters=other,
+        projector=projector_of(merged * hidden, text, text, norm=2 * merged * hidden),
+        tokens_per_image=patches_of(vision) // merged,
+    )
+
+
+def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
+    hidden, merged = vision.size("hidden_size"), outer.size("spatial_merge_size", 2) ** 2
+    after = projector_of(
+        _features(outer) * hidden,
+        text,
+        text,
+        bias=outer.flag("multimodal_projector_bias", False),
+        norm=hidden,
+    )
+    merger = ((merged * hidden, hidden),)
+    projector = Projector(matrices=merger + after.matrices, vectors=after.vectors)
+    return _pixtral(vision, merged, projector)
+
+
+def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
+    hidden = vision.size("hidden_size")
+    return Tower(
+        hidden_size=hidden,
+        layers=equal_layers(vision, bias=False, gated=True, rms=True),
+        patches_per_token=merged,
+        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        other_parameters=hidden,
+        projector=projector,
+    )
+
+
+def _llava(outer: Config, vision: Config, text: int) -> Tower:
+    hidden = vision.size("hidden_size")
+    projector = projector_of(
+        _features(outer) * hidden, text, text, bias=outer.flag("multimodal_projector_bias", True)
+    )
+    if vision.model_type == "pixtral":
+        return _pixtral(vision, 1, projector)
+    if vision.model_type == "siglip_vision_model":
+        return _siglip(vision, 1, projector, patches_of(vision))
+    return _clip(vision, projector)
+
+
+def _clip(vision: Config, projector: Projector) -> Tower:
+    hidden = vision.size("hidden_size")
+    positions = (patches_of(vision) + 1) * hidden  # and one for the token of the class
+    return Tower(
+        hidden_size=hidden,
+        layers=equal_layers(vision),
+        patches_per_token=1,
+        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        other_parameters=hidden + positions + 4 * hidden,
+        projector=projector,
+        tokens_per_image=patches_of(vision),
+    )
+
+
+def _features(outer: Config) -> int:
+    """Of how many layers of the encoder the projector reads the output."""
+    layers = outer.get("vision_feature_layer")
+    return len(layers) if isinstance(layers, (list, tuple)) else 1
+
+
+_NESTED = {
+    "gemma3": "siglip_vision_model",
+    "llava": "clip_vision_model",
+    "mistral3": "pixtral",
+}
+"""The vision class of families that may have several, where vision_config does not say."""
+_READERS: Mapping[str, Read] = {
+    "qwen2_vl": _qwen2_vl,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "qwen3_vl": _qwen3_vl,
+    "qwen3_vl_moe": _qwen3_vl,
+    "qwen3_5": _qwen3_5,
+    "qwen3_5_moe": _qwen3_5,
+    "gemma3": _gemma3,
+    "gemma4": _gemma4,
+    "llama4": _llama4,
+    "kimi_k25": _kimi,
+    "internvl": _internvl,
+    "mistral3": _mistral3,
+    "llava": _llava,
+}

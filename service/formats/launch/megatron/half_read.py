@@ -1,0 +1,53 @@
+"""Arguments of Megatron-Core whose values mean more than what is read of them."""
+
+from __future__ import annotations
+
+import re
+
+from service.formats.launch.megatron.stages import has_early_prediction, has_empty_chunks
+from service.formats.megatron.arguments import HALF_DTYPES
+from service.formats.megatron.layers import has_layers_of_kinds
+from service.formats.megatron.values import Arguments
+
+_ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_FULL_DTYPES = ("fp32", "float32", "torch.float32")
+
+
+def half_read(argument: str, given: Arguments) -> tuple[str, str] | None:
+    """What an argument that is read means beyond what is read of it, and what to do; None where it
+    means no more."""
+    if argument == "pipeline_model_parallel_layout" and has_early_prediction(given):
+        return "multi-token prediction is read as on the last stage", "write m in front of L"
+    if argument == "moe_expert_capacity_factor" and _pads_no_experts(given):
+        reason = "an expert that gets fewer tokens is read as padded"
+        return reason, "use --moe-pad-expert-input-to-capacity beside it"
+    if argument in _ENDS and given.count("pipeline_model_parallel_size", 1) == 1:
+        built, layers = given.optional(argument), given.optional("num_layers")
+        if built not in (None, layers):
+            reason = f"with one pipeline stage Megatron builds {built} of the {layers} layers"
+            return f"{reason}, and all are read", "leave it out, or use a pipeline"
+    if _is_half_read(argument, given):
+        return "a part of what it says is not described", "use a value that is simpler"
+    return None
+
+
+def _pads_no_experts(given: Arguments) -> bool:
+    """Whether tokens are dropped, and experts that get few not padded."""
+    factor = given.number("moe_expert_capacity_factor") or 0
+    return factor > 0 and not given.flag("moe_pad_expert_input_to_capacity")
+
+
+def _is_half_read(argument: str, given: Arguments) -> bool:
+    if argument == "cp_comm_type":
+        types = set(re.findall(r"[\w+]{1,40}", given.word(argument) or "", re.ASCII))
+        return len(types) > 1 or "a2a+p2p" in types
+    if argument in ("exp_avg_dtype", "exp_avg_sq_dtype"):
+        both = {given.word("exp_avg_dtype"), given.word("exp_avg_sq_dtype")}
+        return not any(map(both.issubset, ({*_FULL_DTYPES}, {*HALF_DTYPES})))
+    if argument == "pipeline_model_parallel_layout":
+        return has_empty_chunks(given)
+    if argument == "moe_shared_expert_gate":
+        return not has_layers_of_kinds(given)
+    if argument == "recompute_num_layers":
+        return given.word("recompute_method") == "uniform" and given.count(argument, 1) > 1
+    return False

@@ -1,0 +1,248 @@
+"""The question that arguments of Megatron-Core ask, whoever they are given to: the model, the
+workload, the stack and the layout, in the wire form of requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from models.errors import Invalid
+from models.spec.switches import Condition, read_switches, releases
+from service.formats.launch.job import LaunchReading
+from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
+from service.formats.launch.megatron.refusals import refusals
+from service.formats.launch.megatron.stages import layers_per_chunk, virtual_stages
+from service.formats.launch.megatron.writer import NAME
+from service.formats.megatron.arguments import (
+    data_parallel,
+    data_parallel_axes,
+    expert_axes,
+    read_memory_knobs,
+    read_recompute,
+    read_workload,
+    require_known_version,
+)
+from service.formats.megatron.layer_pattern import layer_switches
+from service.formats.megatron.models import read_model, require_layer_pattern
+from service.formats.megatron.values import Arguments
+from service.formats.settings.settings import SortedSettings
+from service.formats.settings.stop import Stops
+from service.formats.shell.faults import PATH
+
+SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
+_BALANCING = {
+    "aux_loss": "micro_batch_loss",
+    "seq_aux_loss": "micro_batch_loss",
+    "global_aux_loss": "global_batch_loss",
+}
+_CONTEXT = {"p2p": "ring", "a2a": "ulysses", "allgather": "allgather", "a2a+p2p": "ring"}
+_COUNTS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank",
+    "num_distributed_optimizer_instances",
+    "recompute_num_layers",
+    "micro_batch_size",
+)
+"""Arguments that must be at least 1."""
+_LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
+_MOST_SWITCHES = 1024
+
+
+def without_refused(given: Arguments, stops: Stops) -> Arguments:
+    """The arguments with other values for those that Megatron stops at whatever the others are."""
+    for name in _COUNTS:
+        count = stops.attempt(partial(given.optional, name), None)
+        if count is None and given.word(name) is not None:
+            given = given.replaced(**{name: "1"})
+    layers = given.optional("num_layers")
+    if layers is None:
+        return given
+    for name in _LAYER_PATTERNS:
+        is_full = stops.attempt(partial(require_layer_pattern, given, name, layers), False)
+        if not is_full:
+            pattern = _cut_pattern(given.word(name) or "", layers)
+            cure = f"{given.called(name)} {pattern}, as the model is read here"
+            stops.found[-1] = replace(stops.found[-1], cure=cure)
+            given = given.replaced(**{name: pattern})
+    return given
+
+
+def reading(
+    given: Arguments,
+    stops: Stops,
+    *,
+    stack_id: str,
+    framework: str,
+    release: str | None,
+    environment: Mapping[str, str],
+    switches: Mapping[str, Any],
+    sorted_out: SortedSettings,
+) -> LaunchReading:
+    """The reading of arguments that are filled in. `switches` are the arguments that are given, as
+    models.spec.switches calls them."""
+    pp = given.count("pipeline_model_parallel_size", 1)
+    virtual = stops.attempt(lambda: virtual_stages(given, pp), 1)
+    given = given.replaced(virtual_pipeline_model_parallel_size=str(virtual))
+    for part in ("model", "layout"):
+        require_known_version(given, part)
+    layout = _layout(given, pp, virtual, stops)
+    workload = _workload(given)
+    is_newest = stack_id == NAME and release is None
+    # Megatron-LM takes one micro-batch of each rank where it is told no global batch.
+    takes_one = stack_id == NAME and "global_batch" not in workload
+    return LaunchReading(
+        format=stack_id,
+        framework=framework,
+        version=release or list(releases(stack_id))[-1],
+        model=_model(given),
+        workload=workload,
+        stack=_stack(given, layout, stack_id, release, switches),
+        layout=layout,
+        num_devices=given.optional("world_size"),
+        num_micro_batches=1 if takes_one else None,
+        stops=(
+            *stops.found,
+            *sorted_out.stops,
+            *refusals(given, environment, is_newest=is_newest),
+        ),
+        reservations=sorted_out.reservations,
+        ignored=sorted_out.no_account,
+    )
+
+
+def _model(given: Arguments) -> dict[str, Any] | None:
+    """The model; None where the arguments leave it to be said beside them."""
+    return read_model(given) if any(map(given.word, SHAPE)) else None
+
+
+def _workload(given: Arguments) -> dict[str, Any]:
+    """The workload, without what is left to be said beside the arguments."""
+    is_sparse = given.word("num_experts") is not None
+    stated = dict(given.values)
+    seq_length, batch = given.optional("seq_length"), given.optional("global_batch_size")
+    # These stand in for what may be said beside the arguments.
+    stated |= {"seq_length": str(seq_length or 1), "global_batch_size": str(batch or 1)}
+    workload = dict(read_workload(Arguments(stated, given.flags)))
+    if seq_length is None:
+        del workload["seq_len"]
+    if batch is None:
+        del workload["global_batch"]
+    if is_sparse:
+        workload["load_balancing"] = _load_balancing(given)
+    return workload
+
+
+def _load_balancing(given: Arguments) -> str:
+    if given.flag("moe_router_enable_expert_bias"):
+        return "bias"
+    types = re.findall(r"\w{1,40}", given.word("moe_router_load_balancing_type") or "", re.ASCII)
+    has_weight = re.search(r"[1-9]", given.word("moe_aux_loss_coeff") or "") is not None
+    if types == ["none"] and has_weight:
+        types = ["aux_loss"]  # the default, of which the weight alone was given
+    return next((_BALANCING[name] for name in types if name in _BALANCING), "none")
+
+
+def _cut_pattern(text: str, layers: int) -> str:
+    """A pattern for as many layers: cut where it has more, and going on like its last layer."""
+    switches = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
+    switches += switches[-1:] * (layers - len(switches))
+    runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(switches)]
+    return f"({'+'.join(runs)})" if runs else "1"
+
+
+def _layout(given: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, Any]:
+    tp = given.count("tensor_model_parallel_size", 1)
+    cp = given.count("context_parallel_size", 1)
+    dp = None
+    is_divided = given.count("world_size", 0, least=0) % (tp * pp * cp) == 0
+    if is_divided and (given.word("world_size") or given.word("data_parallel_size")):
+        dp = data_parallel(given, tp * pp * cp)
+    no_chunks: list[int] = []
+    chunks = stops.attempt(lambda: layers_per_chunk(given, pp, virtual), no_chunks)
+    layers = given.optional("num_layers") or given.count("num_layers", 10**4)
+    undivided = given.replaced(num_distributed_optimizer_instances="1")
+    layout: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        **stops.attempt(lambda: data_parallel_axes(given, dp), data_parallel_axes(undivided, dp)),
+        **expert_axes(given, tp),
+        "micro_batch": given.count("micro_batch_size"),
+        "schedule": "interleaved" if virtual > 1 else "1f1b",
+        "virtual_stages": virtual,
+        "balanced": len(set(chunks)) > 1,
+        **stops.attempt(
+            lambda: read_recompute(given, layers, pp * virtual), {"recompute": "selective"}
+        ),
+        "sequence_parallel": tp > 1 and given.flag("sequence_parallel"),
+        **read_memory_knobs(given),
+    }
+    if layout["balanced"]:
+        layout["recompute_layers"] = 0
+    if layout["balanced"] and all(chunks[1:-1]) and len(chunks) == pp * virtual:
+        layout["layers_per_chunk"] = chunks
+    if given.flag("use_tp_pp_dp_mapping"):
+        layout["placement"] = list(PIPELINE_INSIDE)
+    return layout
+
+
+def _stack(
+    given: Arguments,
+    layout: Mapping[str, Any],
+    stack_id: str,
+    release: str | None,
+    switches: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The stack, with its switches as the arguments and the release have them."""
+    try:
+        fields = read_switches(
+            stack_id, switches, release, lambda condition: _holds(condition, given, layout)
+        )
+    except Invalid as error:
+        raise Invalid(PATH, error.value, error.rule) from None
+    return {"name": stack_id, **fields, **_stack_of_layout(given, layout)}
+
+
+def _stack_of_layout(given: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the stack that are no switches, but arguments decide all the same."""
+    found: dict[str, Any] = {}
+    if layout["tp"] > 1 and not layout["sequence_parallel"]:
+        found["sequence_parallel"] = [True, False]
+    if layout["cp"] > 1:
+        types = re.findall(r"[\w+]{1,40}", given.word("cp_comm_type") or "", re.ASCII)
+        found["context"] = _CONTEXT.get(types[0] if types else "p2p", "ring")
+    if "global_aux_loss" in (given.word("moe_router_load_balancing_type") or ""):
+        # Its statistics run over the micro-batches so far (core/transformer/moe/router.py).
+        found["running_balance"] = True
+    return found
+
+
+def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) -> bool:
+    """Whether a condition of a switch holds, as far as arguments say."""
+    is_sparse = given.word("num_experts") is not None
+    is_low = any(given.word(name) not in (None, "False") for name in ("fp8", "fp4"))
+    known: dict[str, bool] = {
+        "tp": layout["tp"] > 1,
+        "sp": layout["sequence_parallel"],
+        "pp": layout["pp"] > 1,
+        "cp": layout["cp"] > 1,
+        "ep": layout["ep"] > 1,
+        "ep_beside": layout["ep"] > 1,
+        "interleaved": layout["virtual_stages"] > 1,
+        "moe": is_sparse,
+        "dense": not is_sparse,
+        "zero_1_2": layout["zero_stage"] in (1, 2),
+        "zero_3": layout["zero_stage"] == 3,
+        "low_precision_zero": is_low and layout["zero_stage"] > 0,
+        "never": False,
+    }
+    return known.get(condition, True)

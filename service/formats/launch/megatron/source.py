@@ -1,0 +1,174 @@
+"""The forms that the arguments of Megatron-LM are sent in: as they are typed, as it dumps them, or
+as YAML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.formats.launch.documents import read_yaml
+from service.formats.launch.job import Changes
+from service.formats.launch.megatron.writer import words
+from service.formats.megatron.flags import (
+    argument_of,
+    defaults,
+    flag_of_argument,
+    from_dump,
+    from_words,
+    table,
+    takes_value,
+    text_of,
+)
+from service.formats.settings.reservation import Reservation
+from service.formats.settings.settings import Settings
+from service.formats.shell.command import Command, split_command
+from service.formats.shell.files import LaunchFiles
+
+_DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
+_FEWEST_DUMPED = 3
+_YAML_LINE = re.compile(r"\s*(?:-\s+)?-{0,2}[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
+_ARGUMENTS = ("ARGS", "ARGUMENTS")
+"""How the object of a recipe is called that has the arguments."""
+_VARIABLES = "ENV_VARS"
+"""The object of a recipe that has environment variables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a text says, whatever its form."""
+
+    settings: Settings
+    """What is given, by flag."""
+    dumped: Mapping[str, str] = field(default_factory=dict)
+    """The texts of arguments that no flag says."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The text of each argument, with the defaults of those that are not given."""
+        known = {argument_of(name): text_of(name, self.settings.given[name]) for name in self.flags}
+        return {**defaults(), **known, **self.dumped}
+
+    @property
+    def flags(self) -> list[str]:
+        return [name for name in self.settings.given if name in self.settings.table.fields]
+
+    def change(self, changes: Changes) -> None:
+        """Takes other values for some flags."""
+        others = {argument_of(name) for name in changes}
+        for name in self.flags:
+            if argument_of(name) in others:
+                self.settings.change({name: None})
+        kept = {name: value for name, value in changes.items() if value is not None}
+        self.settings.update(from_words(words(kept)))
+
+
+def read_source(text: str, files: LaunchFiles) -> Source:
+    """What a text says. Raises Invalid for what the parser refuses."""
+    dumped = [match for line in text.splitlines() if (match := _DUMPED.search(line[:5000]))]
+    if len(dumped) >= _FEWEST_DUMPED:
+        values = {match.group(1): match.group(2).strip() for match in dumped}
+        return Source(settings=from_dump(values), dumped=_of_no_flag(values))
+    lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
+    if lines and all(map(_YAML_LINE.fullmatch, lines)):
+        return _of_document(read_yaml(text))
+    command = split_command(text, files)
+    settings, dumped_by_deepspeed = _of_words(command.words)
+    for reservation in _conditional(command):
+        settings.note(reservation)
+    ranks = {"world_size": str(command.num_ranks)} if command.num_ranks else {}
+    return Source(
+        settings=settings,
+        dumped={**dumped_by_deepspeed, **ranks},
+        environment=command.environment,
+    )
+
+
+def _of_no_flag(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in values.items() if name not in flag_of_argument()}
+
+
+def _of_words(typed: Sequence[str]) -> tuple[Settings, dict[str, str]]:
+    """What flags say as they are typed, those of forks among them; and the arguments of those that
+    Megatron-DeepSpeed adds."""
+    same = table().facts["same_as"]
+    settings = from_words([same.get(word, word) for word in typed])
+    of_deepspeed = {
+        argument: str(settings.given.pop(name)) or "True"
+        for name, argument in table().facts["of_deepspeed"].items()
+        if name in settings.given
+    }
+    return settings, of_deepspeed
+
+
+def _conditional(command: Command) -> Iterable[Reservation]:
+    """Assignments that may or may not have run, and hold flags that may matter or another value of
+    a variable."""
+    for assignment in command.in_branches:
+        names = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
+        is_value = not names and assignment in command.replaced_in_branches
+        if is_value or not all(map(_is_of_no_account, names)):
+            yield Reservation.of_branch(assignment)
+
+
+def _is_of_no_account(flag: str) -> bool:
+    known = table().field(flag)
+    return known is not None and known.use == "no_account"
+
+
+def _of_document(document: Any) -> Source:
+    """What a YAML document of flags or arguments says, with dashes or underscores. A recipe has
+    them in an object of its own, beside one of environment variables."""
+    same = table().facts["same_as"]
+    typed: dict[str, Any] = {}
+    others: dict[str, str] = {}
+    for written, value in _leaves(_arguments_of(document)):
+        name = written.lstrip("-").replace("-", "_")
+        flag = f"--{name.replace('_', '-')}"
+        if same.get(flag, flag) in table().fields:
+            typed[flag] = value
+        else:
+            others[name] = str(value)
+    settings, of_deepspeed = _of_words(list(_words_of(typed)))
+    settings.update(from_dump(others))
+    environment = document.get(_VARIABLES) if isinstance(document, Mapping) else None
+    return Source(
+        settings=settings,
+        dumped={**of_deepspeed, **_of_no_flag(others)},
+        environment={
+            str(name): str(value)
+            for name, value in (environment if isinstance(environment, Mapping) else {}).items()
+        },
+    )
+
+
+def _arguments_of(document: Any) -> Any:
+    """The object of a recipe that has the arguments; the whole document where there is none."""
+    if not isinstance(document, Mapping):
+        return {}
+    named = [value for name, value in document.items() if str(name).upper().endswith(_ARGUMENTS)]
+    objects = [value for value in named if isinstance(value, Mapping)]
+    return {name: value for each in objects for name, value in each.items()} or document
+
+
+def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
+    """Flags of a document as they are typed; false and null leave one out."""
+    for flag, value in values.items():
+        if value is True:
+            yield flag
+            if flag in table().fields and takes_value(flag):
+                yield "True"
+        elif value not in (False, None):
+            yield flag
+            yield from map(str, value) if isinstance(value, list) else str(value).split()
+
+
+def _leaves(document: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(document, Mapping):
+        for name, value in document.items():
+            if isinstance(value, Mapping):
+                yield from _leaves(value)
+            else:
+                yield str(name), value

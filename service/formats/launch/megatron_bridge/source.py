@@ -1,0 +1,208 @@
+"""The forms that settings of Megatron-Bridge and NeMo 2 are sent in: overrides of a recipe
+(model.x=4), assignments of Python (cfg.model.x = 4), options of launch scripts (-tp 4), or YAML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.errors import Invalid
+from service.formats.launch.documents import flat, read_document
+from service.formats.launch.job import Changes
+from service.formats.launch.megatron_bridge.adapters import fields_of_scheme
+from service.formats.launch.megatron_bridge.fields import field_of_argument, table
+from service.formats.megatron import flags as megatron_flags
+from service.formats.settings.reservation import Reservation
+from service.formats.settings.settings import Settings
+from service.formats.shell.command import split_command
+from service.formats.shell.faults import PATH, require_arguments_defined, require_defined
+from service.formats.shell.files import LaunchFiles
+
+_ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*(?:\.\w+)+)\s+=\s+(\S.*?)\s*(?:#.*)?", re.ASCII)
+_YAML_LINE = re.compile(r"\s*(-\s.*|[A-Za-z_][\w.-]*\s*:(\s.*)?)", re.ASCII)
+_OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.ASCII | re.DOTALL)
+_NUMBER = re.compile(r"-?\d{1,15}", re.ASCII)
+_FRACTION = re.compile(r"-?\d{0,15}\.?\d{1,15}(e-?\d{1,2})?", re.ASCII)
+_PLAIN = {"True": True, "False": False, "None": None}
+_OPTIONS_OF_RUNS = ("num_gpus", "gpus_per_node", "compute_dtype")
+_RECIPES = (
+    "recipe", "model_name", "model_family_name", "model_recipe_name", "m", "s", "model_size",
+)  # fmt: skip
+_SCHEMES = ("peft_scheme", "peft", "peft._target_")
+"""Options, and a key of YAML, that name what makes adapters."""
+
+
+@dataclass(slots=True)
+class Overrides:
+    """What a text sets."""
+
+    settings: Settings
+    """By dotted field."""
+    environment: dict[str, str] = field(default_factory=dict)
+    num_ranks: int | None = None
+    recipe: str | None = None
+    """The recipe that is overridden, as it was written."""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The settings as Megatron dumps values."""
+        return {name: str(value) for name, value in self.settings.given.items()}
+
+    def change(self, changes: Changes) -> None:
+        """Takes other values for some settings."""
+        plain = {
+            name: None if value is None else _value(name, str(value))
+            for name, value in changes.items()
+        }
+        self.settings.change(plain)
+
+
+def read_overrides(text: str, files: LaunchFiles) -> Overrides:
+    lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
+    if lines and all(map(_ASSIGNMENT.fullmatch, lines)):
+        pairs = (match.groups() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
+        return _joined((_without_object(name), value) for name, value in pairs)
+    if lines and all(map(_YAML_LINE.fullmatch, lines)):
+        return _joined((name, str(value)) for name, value in flat(read_document(text)))
+    command = split_command(text, files)
+    found = _joined(_pairs(command.words))
+    found.environment.update(command.environment)
+    for assignment in command.in_branches:
+        found.settings.note(Reservation.of_branch(assignment))
+    found.num_ranks = found.num_ranks or command.num_ranks
+    return found
+
+
+def _without_object(name: str) -> str:
+    """An assigned attribute without the variable of the configuration: cfg.model.x is model.x."""
+    first, _, rest = name.partition(".")
+    known = {each.partition(".")[0] for each in table().fields}
+    known |= {"trainer", "data", "optim", "env_vars"}
+    return rest if first not in known and rest.partition(".")[0] in known else name
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Overrides and options of a command line. An option without a value is true."""
+    waiting: str | None = None
+    for word in words:
+        override = _OVERRIDE.fullmatch(word)
+        if waiting is not None and (override or word.startswith("-")):
+            yield waiting, "True"
+            waiting = None
+        if override:
+            yield override.group(1), override.group(2)
+        elif word.startswith("-"):
+            name, has_value, value = word.lstrip("-").partition("=")
+            name = name.replace("-", "_")
+            waiting = None if has_value else name
+            if has_value:
+                yield name, value
+        elif waiting is not None:
+            yield waiting, word
+            waiting = None
+        else:
+            require_arguments_defined(word)
+            yield "", word
+    if waiting is not None:
+        yield waiting, "True"
+
+
+def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
+    found = Overrides(Settings(table()))
+    others: dict[str, str] = {}
+    for written, text in pairs:
+        name = _field_of_option(written)
+        if name.startswith("env_vars."):
+            found.environment[name.removeprefix("env_vars.")] = text
+        elif name in _SCHEMES:
+            for field_name, value in fields_of_scheme(text).items():
+                found.settings.put(field_name, _value(field_name, value))
+        elif name in _RECIPES:
+            found.recipe = f"{found.recipe or ''} {name} {text}".strip()
+        elif "." in name or name == "mixed_precision":
+            found.settings.put(name, _value(name, text))
+        elif name in _OPTIONS_OF_RUNS:
+            others[name] = text
+        elif not _is_of_no_account(name):
+            found.settings.note(_unknown_option(name, text))
+    _take_run(found, others)
+    return found
+
+
+def _is_of_no_account(option: str) -> bool:
+    flag = megatron_flags.table().field(f"--{option.replace('_', '-')}")
+    is_flag = flag is not None and flag.use == "no_account"
+    return is_flag or option in table().facts["options_of_no_account"]
+
+
+def _unknown_option(name: str, value: str) -> Reservation:
+    return Reservation(
+        setting=f"{name} {value}".strip(),
+        reason="it is no option of the launch scripts, and no field",
+        cure="leave it out if it changes nothing, or write the field that it sets",
+    )
+
+
+def _field_of_option(name: str) -> str:
+    """The dotted field that an option or a field of NeMo sets; the name itself where there is
+    none."""
+    for before, after in table().facts["moved"]:
+        if name == before or (before.endswith(".") and name.startswith(before)):
+            return _field_of_option(after + name.removeprefix(before))
+    if "." in name:
+        return name
+    named = table().facts["options"].get(name) or field_of_argument(name)
+    return named if named in table().fields or named in _OPTIONS_OF_RUNS else name
+
+
+def _value(name: str, written: str) -> Any:
+    """The value of a field. Where it changes nothing it may be a variable that the text does not
+    define."""
+    text = _text(name, written)
+    if text in _PLAIN and not _is_word(name):
+        return _PLAIN[text]
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    return float(text) if _FRACTION.fullmatch(text) else text
+
+
+def _is_word(name: str) -> bool:
+    """Whether a field may be the word none, which is not the same as nothing."""
+    return name == "model.moe_router_load_balancing_type" or name.endswith("_impl")
+
+
+def _text(name: str, written: str) -> str:
+    """A value as Megatron dumps it."""
+    known = table().field(name)
+    if known is None or known.use != "no_account":
+        require_defined(name, written)
+    text = written.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    if _is_word(name):
+        return text
+    plain = {"null": "None", "none": "None", "true": "True", "false": "False"}
+    if text.lower() in plain:
+        return plain[text.lower()]
+    if re.fullmatch(r"[\[(]\s*[A-Za-z_][\w\s,'\"]*[\])]", text, re.ASCII):
+        return str(re.findall(r"\w+", text, re.ASCII))
+    return text
+
+
+def _take_run(found: Overrides, options: Mapping[str, str]) -> None:
+    """What options, and a trainer of NeMo, say of the number of ranks and the precision."""
+    if options.get("num_gpus", "").isdecimal():
+        found.num_ranks = int(options["num_gpus"])
+    nodes = found.settings.given.pop("trainer.num_nodes", None)
+    devices = found.settings.given.pop("trainer.devices", None)
+    if isinstance(nodes, int) and isinstance(devices, int):
+        found.num_ranks = nodes * devices
+    dtype = options.get("compute_dtype")
+    if dtype is None:
+        return
+    known = table().facts["dtypes"]
+    if dtype.lower() not in known:
+        raise Invalid(PATH, f"compute_dtype {dtype[:80]}", f"must be one of {', '.join(known)}")
+    found.settings.put("mixed_precision", known[dtype.lower()])

@@ -1,0 +1,83 @@
+"""The arguments that follow from others, as Megatron fills them in before it dumps them
+(megatron/training/arguments.py, validate_args)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from service.formats.launch.facts import facts
+from service.formats.megatron.layers import PATTERNS, chunks_of, prediction_modules
+
+
+def filled_in(values: Mapping[str, str]) -> dict[str, str]:
+    """The arguments with those that follow from others, as a dump would have them."""
+    found = {name: value.removeprefix("AttnBackend.") for name, value in values.items()}
+
+    def is_unset(name: str) -> bool:
+        return found.get(name, "None") in ("None", "")
+
+    if found.get("recompute_activations") == "True":
+        found["recompute_granularity"] = "selective"
+    if found.get("moe_layer_recompute") == "True":
+        found["recompute_granularity"] = "selective"
+        modules = "['core_attn']" if is_unset("recompute_modules") else found["recompute_modules"]
+        found["recompute_modules"] = modules.replace("]", ", 'moe']")
+    if found.get("recompute_granularity") == "selective" and is_unset("recompute_modules"):
+        found["recompute_modules"] = "['core_attn']"
+    if found.get("num_experts") == "0":
+        found["num_experts"] = "None"
+    if is_unset("seq_length"):
+        found["seq_length"] = found.get("encoder_seq_length", "None")
+    if is_unset("num_layers"):
+        found["num_layers"] = found.get("encoder_num_layers", "None")
+    found |= _of_pattern(found)
+    if not is_unset("window_size"):
+        found["window_size"] = f"({found['window_size'].strip('()[] ')})"
+    hidden = found.get("hidden_size", "None")
+    if is_unset("ffn_hidden_size") and hidden.isdecimal():
+        found["ffn_hidden_size"] = str(_usual_width(int(hidden), found.get("swiglu") == "True"))
+    if is_unset("padded_vocab_size"):
+        found["padded_vocab_size"] = _padded_vocabulary(found)
+    return found
+
+
+def vocabulary_of_tokenizer(values: Mapping[str, str]) -> str | None:
+    """The number of tokens of a public tokenizer that is named. The type of a tokenizer does not
+    say it: its files do, and anyone's may be of that type."""
+    model = values.get("tokenizer_model", "")
+    sizes: Mapping[str, int] = facts("tokenizers")["sizes"]
+    return next((str(size) for name, size in sizes.items() if fnmatchcase(model, name)), None)
+
+
+def _of_pattern(values: Mapping[str, str]) -> dict[str, str]:
+    """The numbers of layers and of modules of multi-token prediction that a pattern has, which go
+    before those that are said by themselves."""
+    pattern = next((values[name] for name in PATTERNS if values.get(name, "None") != "None"), None)
+    if pattern is None:
+        return {}
+    found = {"num_layers": str(sum(map(len, chunks_of(pattern.strip("'\"")))))}
+    if modules := prediction_modules(pattern):
+        found["mtp_num_layers"] = str(modules)
+    return found
+
+
+def _usual_width(hidden: int, gated: bool) -> int:
+    """The width of the MLP where nobody says: four times the hidden size, or two thirds of that in
+    multiples of 64 for each of the two halves of a gated one."""
+    return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+
+
+def _padded_vocabulary(values: Mapping[str, str]) -> str:
+    """The vocabulary in multiples of --make-vocab-size-divisible-by times the tensor-parallel
+    ranks (megatron/training/vocab_utils.py)."""
+    size = values.get("vocab_size", "None")
+    if not size.isdecimal():
+        size = vocabulary_of_tokenizer(values) or "None"
+    divisor = values.get("make_vocab_size_divisible_by", "128")
+    tp = values.get("tensor_model_parallel_size", "1")
+    is_padded = values.get("pad_vocab_size") != "False" and divisor.isdecimal() and tp.isdecimal()
+    if not size.isdecimal() or not is_padded:
+        return size
+    multiple = max(int(divisor) * int(tp), 1)
+    return str(-(-int(size) // multiple) * multiple)

@@ -1,0 +1,63 @@
+"""The clusters of published runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+from models.errors import Invalid, UnknownName
+from models.spec import catalogue
+from models.spec.hardware import Cluster, Fabric, Level, Torus
+from service.formats.published.software import Row
+
+
+def read_cluster(row: Row) -> Cluster:
+    """The cluster of a run: one of the catalogue where the row names it, or else the chip with the
+    sizes and bandwidths that the row states."""
+    chip = catalogue.chip(row["chip"])
+    num_chips = row.get("num_chips")
+    if not num_chips:
+        raise Invalid("cluster.num_chips", num_chips, "not stated")
+    if chip.fabric.torus is not None:
+        return Cluster(
+            chip=chip,
+            fabric=chip.fabric,
+            num_chips=num_chips,
+            torus_shape=_torus_shape(row, chip.fabric.torus, num_chips),
+        )
+    named = _named_fabric(row)
+    if named is not None:
+        return Cluster(chip=chip, fabric=named, num_chips=num_chips)
+    inner = chip.fabric.levels[0]
+    size = row.get("scaleup_domain") or inner.size
+    gbps = row.get("scaleout_gbps_per_chip")
+    outer = gbps / 8 if gbps else chip.fabric.levels[-1].gb_s_per_chip
+    levels = (replace(inner, size=size), Level(name="scale-out", gb_s_per_chip=outer))
+    return Cluster(chip=chip, fabric=Fabric(id=chip.fabric.id, levels=levels), num_chips=num_chips)
+
+
+def _named_fabric(row: Row) -> Fabric | None:
+    """The fabric of the catalogue that the row names, unless it states a bandwidth of its own."""
+    text = row.get("fabric") or ""
+    name = text.split(",")[0]
+    if not name or row.get("scaleout_gbps_per_chip"):
+        return None
+    try:
+        fabric = catalogue.fabric_described_as(text) or catalogue.fabric(name)
+    except UnknownName:
+        return None
+    is_of_chip = catalogue.fabric_chip(fabric.id) == catalogue.chip(row["chip"]).id
+    return fabric if is_of_chip else None
+
+
+def _torus_shape(row: Row, torus: Torus, num_chips: int) -> tuple[int, ...] | None:
+    """The shape of a slice, where the row prints it or says that there are several slices."""
+    shape = re.search(r"\b(\d+)x(\d+)(?:x(\d+))?\b", row.get("fabric") or "")
+    if shape is not None:
+        dims = tuple(int(dim) for dim in shape.groups() if dim)
+        return dims if num_chips % math.prod(dims) == 0 else None
+    slice_chips = row.get("scaleup_domain")
+    if slice_chips and slice_chips < num_chips and num_chips % slice_chips == 0:
+        return torus.shape_for(slice_chips)
+    return None

@@ -1,0 +1,312 @@
+"""The layouts of published runs: what a row states, and the alternatives that it leaves open.
+
+Whatever is settled by the habits of the stack is appended to `assumed`, by the name of its field.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from typing import Any
+
+from models.errors import Invalid
+from models.layouts.defaults import torus_axes_covering_dims
+from models.layouts.factors import divisors
+from models.spec.architecture import Architecture
+from models.spec.hardware import Cluster
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.recompute import MODULES, RECOMPUTE
+from models.spec.stack import Stack
+from service.formats.published.software import (
+    Row,
+    data_parallel_kind,
+    is_older_than,
+    offloaded_states,
+    zero_stage,
+)
+
+_MAX_MICRO_BATCH = 16
+
+RecomputePolicy = tuple[str, tuple[str, ...], int]
+"""A policy, its modules if it is "selective", and the layers of each chunk if it is "full" (0:
+all).
+"""
+
+
+def read_degrees(
+    training: Row, cluster: Cluster, architecture: Architecture, stack: Stack, assumed: list[str]
+) -> dict[str, Any]:
+    """The degrees of the mesh and how parameters are sharded, in the fields of Layout."""
+    n = cluster.num_devices
+    tp = _degree(training, "tp", assumed)
+    pp = _degree(training, "pp", assumed)
+    cp = _degree(training, "cp", assumed)
+    dp = training.get("dp") or n // (tp * pp * cp)
+    if tp * pp * cp * dp != n and n % (tp * pp * cp) == 0:
+        dp = n // (tp * pp * cp)
+        assumed.append("dp")
+    stage, reshard, shard = _sharding(training, stack, dp, pp, assumed)
+    ep = (training.get("ep") or 1) if architecture.is_moe else 1
+    etp = training.get("etp") or _expert_tensor_degree(stack, architecture, tp, ep, dp * cp * tp)
+    is_sharding_stated = data_parallel_kind(training) or training.get("fsdp_size")
+    if stack.usual_sharding and cluster.fabric.torus and not is_sharding_stated:
+        shard = _shard_within_slice(cluster, shard, tp * cp, ep * etp)
+    sequence_parallel = training.get("sequence_parallel")
+    if sequence_parallel is None:
+        sequence_parallel = True in stack.sequence_parallel
+        if tp > 1:
+            assumed.append("sequence_parallel")
+    return {
+        "tp": tp, "pp": pp, "cp": cp, "dp_shard": shard, "dp_replicate": dp // shard, "ep": ep,
+        "etp": etp, "zero_stage": stage, "reshard": reshard,
+        "sequence_parallel": bool(sequence_parallel and tp > 1),
+    }  # fmt: skip
+
+
+def _degree(training: Row, name: str, assumed: list[str]) -> int:
+    if training.get(name) is None:
+        assumed.append(name)
+    return training.get(name) or 1
+
+
+def _sharding(
+    training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]
+) -> tuple[int, bool, int]:
+    """The ZeRO stage, whether parameters are dropped after forward, and the degree of sharding."""
+    kind = data_parallel_kind(training)
+    stage = zero_stage(training)
+    if not kind:
+        assumed.append("data_parallel_kind")
+        stage = 1 if 1 in stack.zero_stages and not stack.usual_sharding else 3
+    if stage == 0:
+        return 0, True, 1
+    if stage in (1, 2):
+        return stage, True, dp
+    size_in_kind = re.search(r"fsdp\s*(\d+)", kind)
+    size = training.get("fsdp_size") or (int(size_in_kind.group(1)) if size_in_kind else 0) or dp
+    shard = size if dp % size == 0 else dp
+    # Under a pipeline FSDP keeps gathered parameters by default.
+    keeps_gathered = "no reshard" in kind or (pp > 1 and False in stack.reshard)
+    return 3, not keeps_gathered, shard
+
+
+def _shard_within_slice(cluster: Cluster, shard: int, other_degrees: int, experts: int) -> int:
+    """The degree of sharding within a slice, where parameters are replicated over the slices. They
+    are sharded over all slices where the other axes leave no room within one."""
+    within = math.gcd(shard, cluster.scale_up_domain // other_degrees)
+    return within if within > 1 and within * other_degrees % experts == 0 else shard
+
+
+def _expert_tensor_degree(
+    stack: Stack, architecture: Architecture, tp: int, ep: int, stage_devices: int
+) -> int:
+    """The tensor parallelism of experts where a row does not state it: that of the dense layers if
+    the stack does so by habit, and if the devices of a stage can be divided so."""
+    if stage_devices % (ep * tp):
+        return 1
+    is_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
+    if architecture.is_moe and (is_habit or stack.expert_folding == "beside_tensor"):
+        return tp
+    return 1
+
+
+def read_layouts(
+    row: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]
+) -> tuple[Layout, ...]:
+    """The layouts that a row may mean: one for each schedule, recompute and micro-batch that it
+    leaves open."""
+    training = row["training"]
+    pp = degrees["pp"]
+    num_layers = problem.architecture.num_layers
+    torus_axes = torus_axes_covering_dims(problem, Layout(**degrees))
+    offloads_optimizer = "optimizer" in offloaded_states(training)
+    layouts: list[Layout] = []
+    for schedule, virtual_stages in _schedules(training, problem, pp, assumed):
+        chunks = pp * virtual_stages
+        is_even = num_layers % chunks == 0
+        policies = _recompute_policies(training, problem, num_layers // chunks, assumed)
+        for recompute, modules, layers in policies:
+            for micro_batch in _micro_batches(row, problem, degrees, assumed):
+                layout = Layout(
+                    **degrees,
+                    torus_axes=torus_axes,
+                    micro_batch=micro_batch,
+                    schedule=schedule,
+                    virtual_stages=virtual_stages,
+                    balanced=pp > 1 and (not is_even or problem.stack.splits_by_threshold),
+                    recompute=recompute,
+                    recompute_modules=modules,
+                    recompute_layers=layers if is_even and layers * chunks < num_layers else 0,
+                    offload_activations=_offloads_activations(training),
+                    offload_optimizer=offloads_optimizer,
+                )
+                layouts.append(layout)
+    return tuple(layouts)
+
+
+_UNDESCRIBED = ("v-half", "v-min", "dualpipe-v")
+"""Schedules that hold or order micro-batches otherwise than those that the models know."""
+
+
+def _schedules(
+    training: Row, problem: Problem, pp: int, assumed: list[str]
+) -> list[tuple[str, int]]:
+    """Schedules with their virtual stages: the stated one, or where none is stated the plain one
+    and one as interleaved as the layers allow."""
+    if pp == 1:
+        return [("1f1b", 1)]
+    schedules = [_schedule(training, problem, pp, assumed)]
+    is_stated = training.get("pp_schedule") or training.get("vpp") is not None
+    stage_layers, uneven = divmod(problem.architecture.num_layers, pp)
+    can_interleave = "interleaved" in problem.stack.schedules and not uneven and stage_layers > 1
+    if can_interleave and not is_stated:
+        schedules.append(("interleaved", min(stage_layers, problem.stack.max_virtual_stages)))
+    return schedules
+
+
+def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> tuple[str, int]:
+    """The stated schedule, or the plain one of the stack, with its virtual stages."""
+    text = (training.get("pp_schedule") or "").lower()
+    num_layers = problem.architecture.num_layers
+    stated_vpp = training.get("vpp")
+    virtual_stages = stated_vpp if isinstance(stated_vpp, int) else 1
+    if isinstance(stated_vpp, str) and "max" in stated_vpp:
+        virtual_stages = _max_virtual_stages(num_layers, pp)
+    if not text or text == "none":
+        assumed.append("schedule")
+    if unknown := training.get("schedule_variant") or (text if text in _UNDESCRIBED else None):
+        raise Invalid("training.pp_schedule", unknown, "is no schedule that is described")
+    if "zbv" in text or text == "zb-v":
+        return "zero_bubble_v", 2
+    if text.startswith("zb") or "zero" in text:
+        return "zero_bubble", 1
+    if "dualpipe" in text:
+        return "dualpipe", 1
+    if virtual_stages > 1:
+        return "interleaved", virtual_stages
+    if "interleav" in text or text == "1f1b-i":
+        assumed.append("virtual_stages")
+        if problem.stack.usual_virtual_stages:
+            return "interleaved", problem.stack.usual_virtual_stages
+        # Embedding and head may count as two layers more.
+        fitting = [
+            v for v in range(2, 9) if num_layers % (pp * v) == 0 or (num_layers + 2) % (pp * v) == 0
+        ]
+        return "interleaved", fitting[-1] if fitting else 2
+    return ("afab", 1) if problem.stack.schedules[0] == "afab" else ("1f1b", 1)
+
+
+def _max_virtual_stages(num_layers: int, pp: int) -> int:
+    """The virtual stages that leave a layer to each chunk. Embedding and head may be chunks by
+    themselves, which are two more."""
+    most = -(-num_layers // pp)
+    return most if most * pp <= num_layers + 2 else max(num_layers // pp, 1)
+
+
+def _recompute_policies(
+    training: Row, problem: Problem, chunk_layers: int, assumed: list[str]
+) -> list[RecomputePolicy]:
+    """The stated recompute. A stack without recompute of modules means some of the layers by
+    "selective", and which ones a row may leave open."""
+    text = training.get("recompute")
+    if text is None:
+        assumed.append("recompute")
+        return _habitual_policies(problem, chunk_layers)
+    policy, _, rest = text.partition(":")
+    stack = problem.stack
+    selects_layers = stack.recompute_layers and "selective" not in stack.recompute
+    if policy.startswith("selective") and selects_layers:
+        layers = _stated_layers(text, chunk_layers)
+        if layers is not None:
+            return [("full", (), layers)]
+        assumed.append("recompute")
+        return [("full", (), layers) for layers in (*_eighths(chunk_layers), 0)]
+    if policy == "selective":
+        named = rest.split(",")
+        modules = tuple(name for name in MODULES if name in named and problem.has_module(name))
+        return [("selective", modules, 0)]
+    if policy in RECOMPUTE:
+        blocks = re.fullmatch(r"block,(\d+) layers", rest)
+        return [(policy, (), int(blocks[1]) if blocks else 0)]
+    if policy == "custom" and not _offloads_activations(training):
+        # Such a policy keeps what it names, and no row says what that is.
+        assumed.append("recompute")
+        modules = tuple(filter(problem.has_module, stack.selective[-1]))
+        return [("selective", modules, 0), ("full", (), 0)]
+    is_full = policy.startswith(("full", "custom", "qkv"))
+    return [("full" if is_full else "selective", (), 0)]
+
+
+def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePolicy]:
+    """What the stack does unless told otherwise, and every policy that recomputes more."""
+    stack = problem.stack
+    module_sets = [tuple(filter(problem.has_module, modules)) for modules in stack.selective]
+    selective = [modules for modules in dict.fromkeys(module_sets) if modules]
+    least = RECOMPUTE.index(stack.default_recompute)
+    policies: list[RecomputePolicy] = []
+    for policy in stack.recompute:
+        if RECOMPUTE.index(policy) >= least:
+            sets = selective if policy == "selective" else [()]
+            policies += [(policy, modules, 0) for modules in sets]
+    if stack.recompute_layers:
+        policies += [("full", (), layers) for layers in _eighths(chunk_layers)]
+    return policies
+
+
+def _offloads_activations(training: Row) -> bool:
+    offload = (training.get("offload") or "").lower()
+    return (
+        "decoder_layer" in offload
+        or "activations" in offload
+        or "offload" in (training.get("recompute") or "")
+    )
+
+
+def _stated_layers(text: str, chunk_layers: int) -> int | None:
+    """How many layers of a chunk a text names: "8 layers", "1/3" or "0.5". 0 means all of them, and
+    None that the text names no number."""
+    count = re.search(r"(\d+) layers", text)
+    if count:
+        return min(int(count[1]), chunk_layers) % chunk_layers
+    share = re.search(r"\b(\d+/[1-9]\d*|0?\.\d+)\b", text)
+    if share:
+        layers = round(min(float(Fraction(share[1])), 1.0) * chunk_layers)
+        return max(layers, 1) % chunk_layers
+    return None
+
+
+def _eighths(layers: int) -> list[int]:
+    """One to seven eighths of the layers, rounded down to whole ones."""
+    return sorted({layers * eighths // 8 for eighths in range(1, 8)} - {0})
+
+
+def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:
+    """The stated micro-batch, or those that the run may have had."""
+    training = row["training"]
+    pp = degrees["pp"]
+    stack = problem.stack
+    share = problem.workload.global_batch // (degrees["dp_shard"] * degrees["dp_replicate"])
+    stated = training.get("micro_batch_size")
+    if stated is not None and stated == int(stated) and share % int(stated) == 0:
+        return (int(stated),)
+    accumulation = training.get("grad_accum")
+    if accumulation and share % accumulation == 0 and share:
+        return (share // accumulation,)
+    assumed.append("micro_batch")
+    if share < 1:
+        raise Invalid(
+            "training.global_batch_sequences",
+            problem.workload.global_batch,
+            "less than one sequence a rank",
+        )
+    if pp > 1 and share % pp == 0 and is_older_than(row, stack.one_sequence_since):
+        return (share // pp,)
+    if pp == 1 and stack.usual_sequences:
+        return tuple(divisors(share))  # all sequences of a device at once, or as many as fit
+    # 1 is the default of these stacks. Whoever states recompute but no micro-batch has tuned both.
+    is_untuned = training.get("recompute") is None
+    if is_untuned and stack.launch != "graph" and problem.architecture.is_moe:
+        return (1,)
+    return tuple(size for size in divisors(share) if size <= _MAX_MICRO_BATCH)

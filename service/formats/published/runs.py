@@ -1,0 +1,256 @@
+"""Reads published training runs: JSON objects of model, cluster, training and measured.
+
+Only what was run is read into a question, and never identifiers, titles, notes or measurements.
+What a row leaves open is settled by the habits of its stack and listed in `assumed`. An open
+micro-batch, recompute or schedule gives several alternatives. Of these the caller takes the best
+under the first recompute policy, or where none of those fits the best of all; and of a stack that
+takes all sequences at once, the one with the most sequences that fits.
+
+The software of a row is read in `software`, its cluster in `cluster` and its layouts in `layouts`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.calibration.observation import MemoryKind
+from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.architecture import Architecture, MlaShape, MoeShape
+from models.spec.flops import AttentionCount, step_time_from_throughput
+from models.spec.hardware import GIB, Cluster
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.stack import Stack
+from models.spec.workload import Workload
+from service.formats import huggingface
+from service.formats.published.cluster import read_cluster
+from service.formats.published.layouts import read_degrees, read_layouts
+from service.formats.published.software import Row, read_stack
+
+_OPTIMIZERS = {"adafactor": "adafactor", "muon": "muon", "bf16 moments": "adamw_bf16_moments"}
+"""By words in the description of an optimizer; all others keep what AdamW keeps."""
+
+
+_MEMORY_KINDS: dict[str | None, MemoryKind] = {
+    None: "reserved",
+    "allocated": "allocated",
+    "reserved": "reserved",
+    "needed": "needed",
+    "nvidia_smi": "needed",
+}
+"""By what a source says that its peak counts; nvidia-smi counts the whole device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A row as a question and its answer."""
+
+    problem: Problem
+    alternatives: tuple[Layout, ...]
+    """The layouts that the run may have had; one where the row leaves nothing open."""
+    assumed: tuple[str, ...]
+    """The fields that the row leaves open and the habits of its stack settle."""
+    step_time_s: float | None
+    converted: bool
+    """The step time follows from FLOP/s or MFU."""
+    memory_bytes: float | None = None
+    """The peak that the source prints."""
+    memory_kind: MemoryKind = "reserved"
+    """What that counts; in most sources that do not say, what the allocator reserved."""
+
+
+def read(row: Row, software_year: float) -> Run:
+    """The run of a row. Raises Invalid, naming the field, where the row cannot be expressed.
+
+    `software_year` is the newest software that the profile describes, from which the age of the
+    run's software is counted.
+    """
+    try:
+        return _read(row, software_year)
+    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        rule = f"does not follow the schema of published runs: {error}"
+        raise Invalid("row", type(error).__name__, rule) from error
+
+
+def _read(row: Row, software_year: float) -> Run:
+    assumed: list[str] = []
+    training = row["training"]
+    architecture = _architecture(row["model"])
+    cluster = read_cluster(row["cluster"])
+    stack = read_stack(row, cluster, software_year, assumed)
+    degrees = read_degrees(training, cluster, architecture, stack, assumed)
+    workload = _workload(training, degrees, cluster, stack, assumed)
+    problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
+    layouts = read_layouts(row, problem, degrees, assumed)
+    seconds, converted = _step_time(row["measured"], problem)
+    return Run(
+        problem=problem,
+        alternatives=layouts,
+        assumed=tuple(dict.fromkeys(assumed)),
+        step_time_s=seconds,
+        converted=converted,
+        memory_bytes=_memory_bytes(row),
+        memory_kind=_MEMORY_KINDS[row["measured"].get("memory_kind")],
+    )
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file, one JSON object a line. A model may be the path of a config.json, from
+    the folder that the file's folder is in."""
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
+    for row in rows:
+        model = row.get("model")
+        if isinstance(model, dict) and (path := model.get("hf_config")):
+            model["config"] = json.loads((file.parent.parent / path).read_text("utf-8"))
+    return rows
+
+
+def _architecture(model: Row) -> Architecture:
+    if "config" in model:
+        return huggingface.read(model["config"], "run")
+    return catalogue.with_known_biases(Architecture.from_shape(name="run", **shape(model)))
+
+
+def _memory_bytes(row: Row) -> float | None:
+    """The printed peak of a run that worked. That of the schedule ZB-H2 (ZB-2p) is left out: it
+    holds twice as many activations as the zero-bubble schedules that the models know."""
+    schedule = row["training"].get("pp_schedule") or ""
+    if row.get("outcome", "ok") != "ok" or "2p" in schedule or "h2" in schedule:
+        return None
+    return float(row["measured"].get("memory_gb") or 0) * GIB or None
+
+
+def shape(model: Row) -> dict[str, Any]:
+    """The model in the fields of Architecture.from_shape, but for its name."""
+    extra = model.get("extra") or {}
+    if "global_head_dim" in extra:
+        raise Invalid(
+            "model.extra", "global_head_dim", "layers with heads of two shapes are not described"
+        )
+    window, chunked, period = _window(extra)
+    mla = model.get("mla")
+    return {
+        "num_layers": model["num_layers"],
+        "hidden_size": model["hidden_size"],
+        "intermediate_size": model["intermediate_size"],
+        "num_attention_heads": model["num_attention_heads"],
+        "num_key_value_heads": model["num_key_value_heads"],
+        "head_dim": model.get("head_dim"),
+        "vocab_size": model["vocab_size"],
+        "gated_mlp": model.get("gated_mlp") is not False,
+        "tie_word_embeddings": bool(model.get("tie_word_embeddings")),
+        "qk_norm": bool(extra.get("qk_norm")),
+        "sliding_window": window,
+        "chunked_attention": chunked,
+        "full_attention_period": period,
+        "mla": MlaShape(**mla) if mla else None,
+        "moe": _moe_shape(model.get("moe")),
+        "mtp_layers": extra.get("mtp_layers") or 0,
+    }
+
+
+def _moe_shape(moe: Row | None) -> MoeShape | None:
+    if not moe:
+        return None
+    known = {name: value for name, value in moe.items() if name in MoeShape.__slots__}
+    return MoeShape(**{name: value for name, value in known.items() if value is not None})
+
+
+def _window(extra: Row) -> tuple[int | None, bool, int | None]:
+    """The window of local attention, whether it is chunked, and after how many layers one sees the
+    whole sequence, from the various words of sources."""
+    text = " ".join(
+        f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key
+    )
+    chunk = re.search(r"chunk\D{0,12}(\d{3,})", text)
+    local_to_full = re.search(r"(\d+)(?: local)?\s*:\s*1(?: global)?", text)
+    share_of_layers = re.search(r"(\d+) of (\d+) layers", text)
+    period = 2 if "alternating" in text else None
+    if local_to_full:
+        period = int(local_to_full.group(1)) + 1
+    elif share_of_layers:
+        period = int(share_of_layers.group(2))
+    if chunk:
+        return int(chunk.group(1)), True, period
+    window = re.search(r"sliding_window (\d+)", text)
+    if window:
+        return int(window.group(1)), False, period
+    return None, False, None
+
+
+def _workload(
+    training: Row, degrees: Row, cluster: Cluster, stack: Stack, assumed: list[str]
+) -> Workload:
+    seq_len = training.get("seq_len") or stack.usual_seq_len
+    if seq_len is None:
+        raise Invalid("training.seq_len", None, "not stated")
+    if training.get("seq_len") is None:
+        assumed.append("seq_len")
+    dp = degrees["dp_shard"] * degrees["dp_replicate"]
+    batch = training.get("global_batch_sequences")
+    if batch is None and training.get("micro_batch_size"):
+        batch = training["micro_batch_size"] * (training.get("grad_accum") or 1) * dp
+        assumed.append("global_batch")
+    if batch is None and stack.usual_sequences:
+        batch = stack.usual_sequences * cluster.num_devices
+        assumed.append("global_batch")
+    if batch is None:
+        raise Invalid(
+            "training.global_batch_sequences",
+            None,
+            "not stated, nor a micro-batch to derive it from",
+        )
+    if training.get("compute_dtype") is None:
+        assumed.append("precision")
+    switches = training.get("switches") or {}
+    return Workload(
+        seq_len=seq_len,
+        global_batch=int(batch),
+        precision=training.get("compute_dtype") or "bf16",
+        optimizer=_optimizer(training),
+        routing="natural" if switches.get("routing") == "natural" else "balanced",
+        capacity_factor=switches.get("capacity_factor"),
+    )
+
+
+def _optimizer(training: Row) -> str:
+    description = (training.get("optimizer") or "").lower()
+    for words, name in _OPTIMIZERS.items():
+        if words in description:
+            return name
+    return "adamw"
+
+
+def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
+    """The step time in seconds, and whether it was converted from FLOP/s or MFU, in the convention
+    of the row."""
+    num_chips = problem.cluster.num_chips
+    workload = problem.workload
+    if seconds := measured.get("step_time_s"):
+        return float(seconds), False
+    if rate := measured.get("tokens_per_s_per_chip"):
+        return workload.tokens / (rate * num_chips), False
+    counted = measured.get("flops_counted") or {}
+    attention: AttentionCount = counted.get("attention") or "full"
+    recompute = bool(counted.get("recompute"))
+    flops = measured.get("tflops_per_chip")
+    if flops is None:
+        ratio = measured.get("mfu") or measured.get("hfu")
+        if ratio is None:
+            return None, False
+        recompute = recompute or measured.get("mfu") is None
+        flops = ratio * problem.cluster.chip.peak_flops(workload.number_format.gemm) / 1e12
+    seconds = step_time_from_throughput(
+        flops * 1e12,
+        num_chips,
+        problem.architecture,
+        workload,
+        attention,
+        recompute_counted=recompute,
+    )
+    return seconds, True

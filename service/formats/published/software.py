@@ -1,0 +1,176 @@
+"""The software of published runs: the stack of the catalogue that a row means, and how old it
+is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from models.errors import UnknownName
+from models.spec import catalogue
+from models.spec.hardware import Cluster
+from models.spec.stack import Stack
+from models.spec.switches import as_of, as_usually_run
+from service.formats.published.switches import stated_switches
+
+Row = Mapping[str, Any]
+
+_KERNELS = {
+    "flash-attention-1": "flash1",
+    "flash-attention-2": "flash2",
+    "megatron-fused-softmax": "fused_softmax",
+    "unfused": "unfused",
+}
+_STACK_OF_FRAMEWORK = {
+    "megatron": {"NeMo": "megatron-bridge", "Primus-Turbo": "primus-turbo"},
+    "fsdp": {"llm-foundry": "llm-foundry", "(?i)fms.fsdp": "fms-fsdp"},
+    "in-house": {"HAI-LLM": "deepseek"},
+}
+"""By the stack that a row names: patterns in the name of its framework, and the stack of the
+catalogue that each then stands for."""
+_FSDP = ("fsdp1", "fsdp2")
+"""What a row calls the two interfaces of PyTorch's FSDP."""
+_NEMO_RELEASE = re.compile(r"^(?!.*\bmain\b).*NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
+_DEGREE_OF_LIMIT = {
+    "max_tp": "tp",
+    "max_cp": "cp",
+    "max_ep": "ep",
+    "max_pp": "pp",
+    "max_virtual_stages": "vpp",
+}
+"""The limits of a stack, and the fields of a row that may show a higher one."""
+_ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "gemini": 3}
+"""The ZeRO stage of a kind of data parallelism, by how its name starts."""
+
+
+def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[str]) -> Stack:
+    """The software of a run, as old as its date says, with the abilities that the run shows."""
+    training = row["training"]
+    try:
+        stack = catalogue.stack(_stack_name(row))
+    except UnknownName:
+        assumed.append("stack")
+        stack = catalogue.stack("generic")
+    year = _decimal_year(software_date(row)) if row.get("date") else None
+    if year is not None:
+        stack = as_of(stack, year)
+    stack = as_usually_run(stack, row["source"].get("organisation") or "", year)
+    changes = _stated_changes(training, stack) | stated_switches(training, stack)
+    if "attention_kernel" not in changes:
+        assumed.append("attention_kernel")
+    shown = _shown_abilities(stack, training, cluster.chip.vendor)
+    age = _age_years(row, software_year, assumed)
+    return replace(stack, **changes, **shown, age_years=age)
+
+
+def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
+    """What a row says of the kernels, in the fields of Stack."""
+    changes: dict[str, Any] = {}
+    kernel = _KERNELS.get(training.get("attention_kernel") or "")
+    if kernel:
+        changes["attention_kernel"] = kernel
+    if training.get("fused_norm_kernel") is not None:
+        changes |= {"fused": False, "fused_norm": bool(training["fused_norm_kernel"])}
+    if training.get("compile") is not None and stack.launch != "graph":
+        changes |= {
+            "launch": "compiled" if training["compile"] else "eager",
+            "fused": bool(training["compile"]),
+        }
+    if stack.loss == "compiled" and training.get("compile") is False:
+        changes["loss"] = "pytorch"
+    return changes
+
+
+def _stack_name(row: Row) -> str:
+    """The name of the stack in the catalogue. A row names Megatron-Core or FSDP whatever runs on
+    top of them; the name of its framework says what that is. A framework that drives PyTorch's FSDP
+    itself is that, whichever stack it is said to be near to."""
+    if (row.get("software") or {}).get("backend") in _FSDP:
+        return "fsdp"
+    framework = row.get("framework") or ""
+    for pattern, stack in _STACK_OF_FRAMEWORK.get(row["stack"], {}).items():
+        if re.search(pattern, framework):
+            return stack
+    return str(row["stack"])
+
+
+def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]:
+    """What a run shows that its build of the stack could do, in the fields of Stack: no sequence
+    parallelism yet, or the chips, schedules or degrees of a fork."""
+    shown: dict[str, Any] = {}
+    if stack.vendors:
+        shown["vendors"] = tuple(dict.fromkeys((*stack.vendors, vendor)))
+    if training.get("sequence_parallel") is not None:
+        shown["sequence_parallel"] = (True, False)
+    for limit, degree in _DEGREE_OF_LIMIT.items():
+        if isinstance(training.get(degree), int):
+            shown[limit] = max(training[degree], getattr(stack, limit))
+    schedule = (training.get("pp_schedule") or "").lower()
+    if schedule.startswith("zb") or "dualpipe" in schedule:
+        split_backward = ("zero_bubble", "zero_bubble_v", "dualpipe")
+        shown["schedules"] = tuple(dict.fromkeys((*stack.schedules, *split_backward)))
+    stage = zero_stage(training)
+    if stage is not None:
+        shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
+    offloaded = offloaded_states(training)
+    if offloaded:
+        shown["offload"] = tuple(dict.fromkeys((*stack.offload, *offloaded)))
+        shown["offload_alone"] = False
+    return shown
+
+
+def offloaded_states(training: Row) -> list[str]:
+    """Returns the states that a row says are on the host, in the words of Stack.offload. An
+    optimizer may go by its name."""
+    text = (training.get("offload") or "").lower().replace("adamw", "optimizer")
+    return [name for name in ("activations", "optimizer") if name in text]
+
+
+def _age_years(row: Row, software_year: float, assumed: list[str]) -> float:
+    """How old the software of a run is. A row without a date counts as one of the newest
+    software."""
+    if not row.get("date"):
+        assumed.append("date")
+        return 0.0
+    return age_years(software_date(row), software_year)
+
+
+def software_date(row: Row) -> str:
+    """The date of a run's software. Of a release of NeMo that is the month of the release, which
+    may be earlier than the publication; of its main branch it is the date of the row."""
+    release = _NEMO_RELEASE.search(row.get("framework") or "")
+    if release is None:
+        return str(row["date"])
+    return min(f"20{release[1]}-{release[2]}", row["date"])
+
+
+def age_years(date: str, software_year: float) -> float:
+    """How much older software of that date is than `software_year`, the newest that a profile
+    describes. A date is "2024" or "2024-07"."""
+    return max(software_year - _decimal_year(date), 0.0)
+
+
+def _decimal_year(date: str) -> float:
+    """The middle of the month, or of the year where there is no month."""
+    year, _, month = date.partition("-")
+    return int(year) + ((int(month[:2]) - 0.5) / 12 if month else 0.5)
+
+
+def is_older_than(row: Row, year: float | None) -> bool:
+    """Whether a run is older than what came to its stack in that year."""
+    return bool(year and row.get("date") and _decimal_year(row["date"]) < year)
+
+
+def data_parallel_kind(training: Row) -> str:
+    return str(training.get("data_parallel_kind") or "").lower()
+
+
+def zero_stage(training: Row) -> int | None:
+    """The ZeRO stage that a row states, if any."""
+    kind = data_parallel_kind(training)
+    for name, stage in _ZERO_STAGES.items():
+        if kind.startswith(name):
+            return stage
+    return None

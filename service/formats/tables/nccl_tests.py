@@ -1,0 +1,176 @@
+"""Reads the output of nccl-tests (and rccl-tests): how long a collective of various sizes takes.
+
+The output is the table that the programs print, or the JSON that newer ones write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import get_args
+
+from models.calibration.microbenchmarks import Operation
+from models.errors import Invalid
+from service.formats.tables.nccl_tests_output import Output, read_output
+from service.formats.tables.nccl_tests_rows import Placement, Row
+
+_OPERATIONS: dict[str, Operation] = {
+    "all_reduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "all_gather": "all_gather",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "sendrecv": "send_recv",
+    "send_recv": "send_recv",
+}
+_OTHER_COLLECTIVES = (
+    "alltoallv", "all_to_allv", "all_reduce_bias", "broadcast", "reduce", "gather", "scatter",
+    "hypercube",
+)  # fmt: skip
+_UNNAMED_RULE = "is required: the output does not name the collective"
+_BANDWIDTH_ROUNDING = 0.005  # GB/s: bandwidths are printed to 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    operation: Operation
+    ranks: int | None
+    """The number of ranks that the bandwidths tell, or that the output lists, if either does."""
+    devices: tuple[str, ...]
+    """The names of the devices that the output lists, each once."""
+    sizes: tuple[float, ...]
+    """In bytes."""
+    seconds: tuple[float, ...]
+    """For each size the time of the faster placement."""
+    unread: int
+    """Lines of the table that could not be read, or whose results were wrong."""
+
+
+def read(text: str, operation: Operation | None = None) -> Table:
+    """The table of an output, given as text."""
+    return table_of(read_output(text), operation)
+
+
+def table_of(output: Output, operation: Operation | None = None) -> Table:
+    """The table of an output. `operation` says which collective it is of where the output does not,
+    or where it has tables of several.
+
+    Raises Invalid, about `nccl_tests` or `operation`, where there is no table to read.
+    """
+    _require_success(output)
+    asked, operation = operation, _operation(output.programs, operation)
+    rows = output.rows
+    if asked is not None and len(_named_operations(output.programs)) > 1:
+        rows = [row for row in rows if row.program is None or _is_of(row.program, operation)]
+    if not rows:
+        raise Invalid("nccl_tests", None, f"has no line of its {operation} that could be read")
+    _require_reduction(operation, {row.redop for row in rows if row.redop})
+    return Table(
+        operation=operation,
+        ranks=_ranks(output.ranks, operation, rows),
+        devices=output.devices,
+        sizes=tuple(row.size for row in rows),
+        seconds=tuple(min(each.seconds for each in row.placements) for row in rows),
+        unread=output.unread,
+    )
+
+
+def _require_success(output: Output) -> None:
+    """Raises Invalid where the run failed, and where nothing was read, saying what is in the
+    way."""
+    if output.failure:
+        wrong = f"; results were wrong: {output.wrong}" if output.wrong else ""
+        rule = f"is of a run that failed: {output.failure}{wrong}; send one that passed"
+        raise Invalid("nccl_tests", None, rule)
+    if output.rows:
+        return
+    unread = f"holds no line of an nccl-tests table that could be read ({output.unread} could not"
+    if output.wrong:
+        rule = f"{unread}, because results were wrong: {output.wrong}); send a run that passed"
+    elif output.has_debug_output:
+        rule = (
+            f"{unread}): NCCL's debug output (NCCL INFO) stands in the middle of its rows; run it"
+            " again with NCCL_DEBUG unset, or with NCCL_DEBUG_FILE, which takes it out of the table"
+        )
+    elif output.unread and not output.has_header:
+        rule = (
+            f"{unread}): the header that names the columns (# size count type …) is missing; send"
+            " the output whole"
+        )
+    else:
+        rule = f"{unread}); send the output whole, with the header and the lines under it"
+    raise Invalid("nccl_tests", None, rule)
+
+
+def _operation(programs: list[str], asked: Operation | None) -> Operation:
+    """The collective that the output names. Where it names none or several, `asked` says which it
+    is."""
+    found = _named_operations(programs)
+    other = next((name for name in programs if name in _OTHER_COLLECTIVES), None)
+    if asked is not None:
+        if asked not in found and (found or other):
+            rule = f"is not what the output names: {', '.join(found or [str(other)])}"
+            raise Invalid("operation", asked, rule)
+        return asked
+    if len(found) == 1 and other is None:
+        return found[0]
+    uses = ", ".join(get_args(Operation))
+    rule = _UNNAMED_RULE
+    if found:
+        named = ", ".join([*found, *([other] if other else [])])
+        rule = f"is required: the output names several collectives ({named})"
+    elif other:
+        rule = f"is of {other}, which no layout has: their traffic is of {uses}"
+    raise Invalid("operation", None if found else other, rule)
+
+
+def _named_operations(programs: list[str]) -> list[Operation]:
+    return sorted({_OPERATIONS[name] for name in programs if name in _OPERATIONS})
+
+
+def _is_of(program: str, operation: Operation) -> bool:
+    return _OPERATIONS.get(program) == operation
+
+
+def _require_reduction(operation: Operation, reductions: set[str]) -> None:
+    """Raises Invalid where an output that names a reduction is said to be of a collective without
+    one, for which nccl-tests prints "none"."""
+    is_reduced = reductions & {"sum", "prod", "max", "min", "avg"}
+    if operation in ("all_gather", "all_to_all") and is_reduced:
+        rule = f"reduces nothing, and the output says redop {min(is_reduced)}"
+        raise Invalid("operation", operation, rule)
+
+
+def _ranks(listed: int | None, operation: Operation, rows: Iterable[Row]) -> int | None:
+    """The number of ranks. The bandwidths tell where they are more than the output lists, of which
+    lines may be missing."""
+    placements = [placement for row in rows for placement in row.placements]
+    told = _ranks_by_bandwidth(operation, placements)
+    if listed is None or (told is not None and told > listed):
+        return told
+    return listed
+
+
+def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -> int | None:
+    """The number n of ranks for which the bus bandwidth is what it is: of n ranks (n-1)/n of the
+    algorithm's bandwidth, or twice that for an all-reduce (nccl-tests doc/PERFORMANCE.md).
+
+    None where the digits that are printed do not tell.
+    """
+    passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+    if operation not in passes:
+        return None
+    best = max(placements, key=lambda each: each.algbw or 0.0, default=None)
+    if best is None or not best.algbw or not best.busbw:
+        return None
+    ratio = best.busbw / best.algbw
+    off = _BANDWIDTH_ROUNDING * (1 + ratio) / best.algbw
+    low, high = ((ratio + sign * off) / passes[operation] for sign in (-1, 1))
+    if not 0 < low < high < 1:
+        return None
+    fewest, most = ceil(1 / (1 - low)), floor(1 / (1 - high))
+    return fewest if fewest == most and fewest >= 2 else None

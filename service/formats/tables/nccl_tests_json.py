@@ -1,0 +1,101 @@
+"""The JSON that newer nccl-tests write (-J, --json): the rows of the table are its `results`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from models.errors import Invalid
+from service.formats.tables.nccl_tests_rows import (
+    Output,
+    Placement,
+    Row,
+    cpu_time_refused,
+    number,
+    programs_in,
+    seconds_of,
+    wrong_result,
+)
+
+_OBJECT = re.compile(r"^[ \t\ufeff]*\{", re.MULTILINE)
+_PLACEMENTS = ("out_of_place", "in_place")
+_WRONG_NAMES = ("nwrong", "wrong", "#wrong")
+_DEVICE_NAMES = ("name", "device_name")
+
+
+def read_json(text: str) -> Output | None:
+    """None where no line begins an object of JSON. Raises Invalid where it is cut off, and where it
+    has no results."""
+    begin = _OBJECT.search(text)
+    if begin is None:
+        return None
+    try:
+        document, _ = json.JSONDecoder().raw_decode(text, begin.end() - 1)
+    except (ValueError, RecursionError) as error:
+        rule = f"begins like the JSON of nccl-tests and is none ({error}); send the file whole"
+        raise Invalid("nccl_tests", None, rule) from None
+    results = document.get("results")
+    if not isinstance(results, list):
+        rule = "is JSON without a list `results`, which nccl-tests writes with --json"
+        raise Invalid("nccl_tests", None, rule)
+    output = Output(programs=programs_in(text), has_header=True)
+    for result in results:
+        _add_result(output, result)
+    _add_devices(output, document)
+    output.failure = _failure(document)
+    return output
+
+
+def _add_result(output: Output, result: object) -> None:
+    size = number(result.get("size")) if isinstance(result, Mapping) else None
+    if size is None or not isinstance(result, Mapping):
+        output.unread += 1
+        return
+    placements = []
+    wrong: str | None = None
+    for name in _PLACEMENTS:
+        measured = result.get(name)
+        if not isinstance(measured, Mapping):
+            continue
+        if "cpu_time" in measured or "cputime" in measured:
+            raise cpu_time_refused()
+        seconds = seconds_of(measured.get("time"))
+        if seconds is None:
+            continue
+        count = next((measured[key] for key in _WRONG_NAMES if key in measured), None)
+        says_wrong = wrong_result("#wrong", count, "")
+        if says_wrong is not None:
+            wrong = wrong or f"{says_wrong} at {size:.0f} bytes"
+        else:
+            bandwidths = number(measured.get("alg_bw")), number(measured.get("bus_bw"))
+            placements.append(Placement(seconds, *bandwidths))
+    redop = result.get("redop")
+    redop = redop.lower() if isinstance(redop, str) and redop else None
+    output.add(Row(size, redop, None, tuple(placements)), wrong)
+
+
+def _add_devices(output: Output, document: Mapping[str, Any]) -> None:
+    """The devices that the document lists, beside its results or in its configuration."""
+    config = document.get("config")
+    places = [document, config] if isinstance(config, Mapping) else [document]
+    listed = next((place["devices"] for place in places if "devices" in place), None)
+    if not isinstance(listed, list) or not listed:
+        return
+    output.ranks = len(listed)
+    names = (
+        device.get(key) for device in listed if isinstance(device, Mapping) for key in _DEVICE_NAMES
+    )
+    output.devices = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+def _failure(document: Mapping[str, Any]) -> str | None:
+    bounds = document.get("out_of_bounds")
+    if isinstance(bounds, Mapping):
+        count = number(bounds.get("count"))
+        if count or bounds.get("okay") is False or bounds.get("ok") is False:
+            return f"out_of_bounds {json.dumps(bounds)[:100]}"
+    elif number(bounds):
+        return f"out_of_bounds {bounds}"
+    return None

@@ -1,0 +1,15 @@
+"""The rows that an output of nccl-tests (or rccl-tests) has, whatever collective they are of."""
+
+from __future__ import annotations
+
+from service.formats.tables.nccl_tests_json import read_json
+from service.formats.tables.nccl_tests_rows import Output
+from service.formats.tables.nccl_tests_text import read_text
+
+__all__ = ["Output", "read_output"]
+
+
+def read_output(text: str) -> Output:
+    """What the table that the programs print has, or else the JSON that newer ones write."""
+    output = read_text(text)
+    return output if output.rows else read_json(text) or output

@@ -1,0 +1,220 @@
+"""The table that nccl-tests and rccl-tests print, whatever launchers put before its lines.
+
+The header names the columns (writeResultHeader of nccl-tests src/util.cu): size, count, type, redop
+and root, then time, algbw, busbw and #wrong out of place, and those four again in place. Older
+releases have no root, and `error` for #wrong; those of an all-to-all leave redop blank in the rows.
+Newer ones end rows with a time of day, if asked to (-S).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from service.formats.tables.nccl_tests_rows import (
+    Output,
+    Placement,
+    Row,
+    cpu_time_refused,
+    number,
+    programs_in,
+    seconds_of,
+    wrong_result,
+)
+
+_LINE_REACH = 2000  # characters of a line that are looked at
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
+_HEADER = re.compile(r"\b(?:size\s+count|bytes\s+N)\s+type\s(.*)")
+_ROW = re.compile(
+    r"(?:^|[\s:>|\])])(\d+)\s+(\d+)\s+"
+    r"(u?int\d*|char|half|float\d*|double|bfloat16|bf16|fp16|fp8\w*|f8\w*)\s(.*)",
+    re.ASCII,
+)
+"""Tags of ranks, names of pods and times of day may stand before the size, as mpirun, srun and
+kubectl put them there."""
+_WORD = re.compile(r"[A-Za-z]+")
+_INTEGER = re.compile(r"-?\d+", re.ASCII)
+_TIME_OF_DAY = re.compile(
+    r"(?:\d{4}-\d\d-\d\d[T_]?)?(?:\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
+    r"|\d{10,}(?:\.\d+)?",
+    re.ASCII,
+)
+_RANK = re.compile(r"#\s*Rank\s+(\d+)\s", re.ASCII)
+_DEVICE = re.compile(r"#\s*Rank\s+\d+\s.*\[[0-9a-fA-F:.x]+\]\s+(.{1,80})")
+_THREADS_AND_GPUS = re.compile(r"#\s*nThread\s+(\d{1,6})\s+nGpus\s+(\d{1,6})", re.ASCII)
+_FAILURE = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED|Test (?:\w+ )?failure\b.{0,200}")
+_WARNING = re.compile(r"NCCL WARN .{1,200}")
+_DEBUG = re.compile(r"\b[NRH]CCL (?:INFO|TRACE|CALL)\b")
+_CHECKS = {"#wrong": "#wrong", "wrong": "#wrong", "error": "error", "res": "error"}
+_ALGBW_STEP = 0.01  # GB/s, to which bandwidths are printed
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The columns of one placement, counted from the first column of times on."""
+
+    time: int
+    end: int
+    """The column after the last one."""
+    algbw: int | None
+    busbw: int | None
+    check: tuple[int, str] | None
+    """The column that says whether results are right, and what it says: #wrong or error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    leading: tuple[str, ...]
+    """Those between the type and the first time: redop and root, if any."""
+    groups: tuple[_Group, ...]
+
+    @classmethod
+    def of(cls, names: list[str]) -> _Columns | None:
+        """Those of a header, from the one after `type` on; None where it has no times."""
+        if "cputime" in names:
+            raise cpu_time_refused()
+        # Rows may end with a time of day whether or not the header names it.
+        names = [name for name in names if name not in ("timestamp", "date")]
+        if "time" not in names:
+            return None
+        first = names.index("time")
+        measured = names[first:]
+        begins = [index for index, name in enumerate(measured) if name == "time"]
+        ends = [*begins[1:], len(measured)]
+        groups = [_group(measured, *ends_of) for ends_of in zip(begins, ends, strict=True)]
+        return cls(tuple(names[:first]), tuple(groups))
+
+
+def _group(names: list[str], begin: int, end: int) -> _Group:
+    index = {name: begin + offset for offset, name in enumerate(names[begin:end])}
+    check = next(((index[name], _CHECKS[name]) for name in index if name in _CHECKS), None)
+    return _Group(begin, end, index.get("algbw"), index.get("busbw"), check)
+
+
+_USUAL_COLUMNS = _Columns(
+    leading=("redop", "root"),
+    groups=(
+        _Group(time=0, end=4, algbw=1, busbw=2, check=(3, "#wrong")),
+        _Group(time=4, end=8, algbw=5, busbw=6, check=(7, "#wrong")),
+    ),
+)
+"""Those of every release from 2.12 on."""
+
+
+def read_text(text: str) -> Output:
+    output = Output()
+    columns: _Columns | None = None
+    program: str | None = None
+    ranks: set[int] = set()
+    devices: dict[str, None] = {}
+    at_least = 0
+    warning: str | None = None
+    for line in text.splitlines():
+        line = _COLOUR.sub("", line[:_LINE_REACH])
+        output.has_debug_output = output.has_debug_output or bool(_DEBUG.search(line))
+        if match := _ROW.search(line):
+            _add_row(output, match, columns, program)
+        elif match := _HEADER.search(line):
+            columns = _Columns.of(match[1].split()) or columns
+        elif match := _RANK.search(line):
+            ranks.add(int(match[1]))
+            if device := _DEVICE.search(line):
+                devices[device[1].strip()] = None
+        else:
+            if match := _THREADS_AND_GPUS.search(line):
+                at_least = int(match[1]) * int(match[2])
+            if found := programs_in(line):
+                output.programs += found
+                program = found[0] if len(set(found)) == 1 else None
+            if match := _FAILURE.search(line):
+                output.failure = output.failure or match[0].strip()
+            if match := _WARNING.search(line):
+                warning = warning or match[0].strip()
+    if not output.rows and not output.unread:
+        output.failure = output.failure or warning
+    is_whole = ranks and max(ranks) + 1 == len(ranks) >= at_least
+    output.ranks = len(ranks) if is_whole else None
+    output.devices = tuple(devices)
+    output.has_header = columns is not None
+    return output
+
+
+def _add_row(
+    output: Output, match: re.Match[str], columns: _Columns | None, program: str | None
+) -> None:
+    size, dtype, fields = float(match[1]), match[3], match[4].split()
+    found = _fields_by_column(columns or _USUAL_COLUMNS, fields)
+    if found is None or (columns is None and found.redop is None):
+        output.unread += 1
+        return
+    placements = []
+    wrong: str | None = None
+    for group in found.groups:
+        placement = _placement(found.measured, group)
+        if placement is None:
+            continue
+        says_wrong = _wrong_result(found.measured, group, dtype)
+        if says_wrong is None:
+            placements.append(placement)
+        else:
+            wrong = wrong or f"{says_wrong} at {size:.0f} bytes"
+    if columns is None and not all(_has_own_bandwidth(size, each) for each in placements):
+        output.unread += 1
+        return
+    output.add(Row(size, found.redop, program, tuple(placements)), wrong)
+
+
+def _placement(measured: list[str], group: _Group) -> Placement | None:
+    """None where there is no time."""
+    seconds = seconds_of(measured[group.time])
+    if seconds is None:
+        return None
+    algbw = None if group.algbw is None else number(measured[group.algbw])
+    busbw = None if group.busbw is None else number(measured[group.busbw])
+    return Placement(seconds, algbw, busbw)
+
+
+def _wrong_result(measured: list[str], group: _Group, dtype: str) -> str | None:
+    if group.check is None:
+        return None
+    index, column = group.check
+    return wrong_result(column, measured[index], dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    redop: str | None
+    groups: tuple[_Group, ...]
+    """Those that the row has."""
+    measured: list[str]
+
+
+def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
+    """The fields after the type, by their columns; None where there are more or fewer than these,
+    as in a row that another line was printed into."""
+    redop: str | None = None
+    for name in columns.leading:
+        if name in ("redop", "op"):
+            if not fields or not _WORD.fullmatch(fields[0]):
+                continue  # releases that have the column leave it blank where nothing is reduced
+            redop = fields[0].lower()
+        elif name == "root" and not (fields and _INTEGER.fullmatch(fields[0])):
+            return None
+        fields = fields[1:]
+    width = columns.groups[-1].end
+    measured, more = fields[:width], fields[width:]
+    groups = tuple(group for group in columns.groups if group.end <= len(measured))
+    if not groups or groups[-1].end != len(measured):
+        return None
+    if not all(_TIME_OF_DAY.fullmatch(each) for each in more):
+        return None
+    return _Fields(redop, groups, measured)
+
+
+def _has_own_bandwidth(size: float, placement: Placement) -> bool:
+    """Whether the bandwidth is that of the size and the time, as far as its digits tell. It is what
+    shows that columns without a header are the usual ones."""
+    if not placement.algbw:
+        return True
+    own = size / placement.seconds / 1e9
+    return abs(own - placement.algbw) <= _ALGBW_STEP + 0.02 * own
