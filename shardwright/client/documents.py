@@ -1558,6 +1558,31 @@ class CalibrationAnswer(TypedDict):
     memory_error_after: float | None
 
 
+class CheckBrief(TypedDict):
+    id: str | None
+    location: str | None
+    verdict: Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
+    summary: str
+    layout_summary: str | None
+    step_time_s: float | None
+    step_time_low_s: float | None
+    step_time_high_s: float | None
+    fit_probability: float | None
+    first_change: str | None
+    settings: list[SettingChange]
+    problems: list[str]
+
+
+class CheckSummary(TypedDict):
+    id: str
+    created_at: str
+    location: str
+    profile: ProfileUsed
+    request: dict[str, Any]
+    verdict: Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
+    summary: str
+
+
 class ChromeTrace(TypedDict):
     traceEvents: list[TraceEvent]
     displayTimeUnit: Literal["ms"]
@@ -1909,6 +1934,9 @@ class CheckAnswer(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    id: NotRequired[str | None]
+    created_at: NotRequired[str | None]
+    location: NotRequired[str | None]
     verdict: Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
     summary: str
     legal: bool
@@ -1922,6 +1950,11 @@ class CheckAnswer(TypedDict):
     warnings: list[WarningAnswer]
     launch_read: NotRequired[LaunchRead | None]
     reservations: NotRequired[list[ReservationAnswer]]
+
+
+class CheckPage(TypedDict):
+    items: list[CheckSummary]
+    next: str | None
 
 
 class ChipFields(TypedDict):
@@ -2235,15 +2268,16 @@ class CandidateAnswer(TypedDict):
 
 
 class CheckRequest(TypedDict):
+    allocation: NotRequired[AllocationFields | None]
+    constraints: NotRequired[ConstraintFields]
+    time_limit_s: NotRequired[float]
+    store: NotRequired[bool]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields
     stack: str | StackFields
     profile: NotRequired[ProfileWanted | None]
     layout: LayoutFields
-    allocation: NotRequired[AllocationFields | None]
-    constraints: NotRequired[ConstraintFields]
-    time_limit_s: NotRequired[float]
 
 
 class ChipEntry(TypedDict):
@@ -2333,6 +2367,10 @@ class FrontierRequest(TypedDict):
 
 
 class LaunchedCheckRequest(TypedDict):
+    allocation: NotRequired[AllocationFields | None]
+    constraints: NotRequired[ConstraintFields]
+    time_limit_s: NotRequired[float]
+    store: NotRequired[bool]
     model: NotRequired[
         str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
     ]
@@ -2341,9 +2379,6 @@ class LaunchedCheckRequest(TypedDict):
     stack: NotRequired[str | StackFields | None]
     profile: NotRequired[ProfileWanted | None]
     launch: LaunchForm
-    allocation: NotRequired[AllocationFields | None]
-    constraints: NotRequired[ConstraintFields]
-    time_limit_s: NotRequired[float]
 
 
 class LaunchedComparisonRequest(TypedDict):

@@ -193,12 +193,35 @@ class Routes:
         return self._send(Call(method="POST", path="/v1/comparisons", body=body))
 
     def check(
-        self, body: documents.CheckRequest | documents.LaunchedCheckRequest
-    ) -> documents.CheckAnswer:
+        self,
+        body: documents.CheckRequest | documents.LaunchedCheckRequest,
+        *,
+        view: Literal["full", "brief"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> documents.CheckAnswer | documents.CheckBrief:
         """Is this job worth submitting? A layout, or a launch configuration as typed: which rules
         it breaks, whether it fits, how fast it is, what would be faster, and what to change
         first."""
-        return self._send(Call(method="POST", path="/v1/checks", body=body))
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/checks",
+                query={"view": view},
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_checks(self, *, limit: int | None = None) -> Iterator[documents.CheckSummary]:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return self._pages(Call(method="GET", path="/v1/checks", query={"limit": limit}))
+
+    def get_check(
+        self, id: str, *, view: Literal["full", "brief"] | None = None
+    ) -> documents.CheckAnswer | documents.CheckBrief:
+        """A check that was stored as it was answered, or in brief."""
+        return self._send(Call(method="GET", path=f"/v1/checks/{quoted(id)}", query={"view": view}))
 
     def explain(
         self, body: documents.ExplanationRequest | documents.LaunchedExplanationRequest
@@ -849,12 +872,37 @@ class AsyncRoutes:
         return await self._send(Call(method="POST", path="/v1/comparisons", body=body))
 
     async def check(
-        self, body: documents.CheckRequest | documents.LaunchedCheckRequest
-    ) -> documents.CheckAnswer:
+        self,
+        body: documents.CheckRequest | documents.LaunchedCheckRequest,
+        *,
+        view: Literal["full", "brief"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> documents.CheckAnswer | documents.CheckBrief:
         """Is this job worth submitting? A layout, or a launch configuration as typed: which rules
         it breaks, whether it fits, how fast it is, what would be faster, and what to change
         first."""
-        return await self._send(Call(method="POST", path="/v1/checks", body=body))
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/checks",
+                query={"view": view},
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_checks(self, *, limit: int | None = None) -> AsyncIterator[documents.CheckSummary]:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return self._pages(Call(method="GET", path="/v1/checks", query={"limit": limit}))
+
+    async def get_check(
+        self, id: str, *, view: Literal["full", "brief"] | None = None
+    ) -> documents.CheckAnswer | documents.CheckBrief:
+        """A check that was stored as it was answered, or in brief."""
+        return await self._send(
+            Call(method="GET", path=f"/v1/checks/{quoted(id)}", query={"view": view})
+        )
 
     async def explain(
         self, body: documents.ExplanationRequest | documents.LaunchedExplanationRequest
