@@ -50,9 +50,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("report_id", "name", name=op.f("pk_report_labels")),
     )
-    op.create_index(
-        op.f("ix_report_labels_value"), "report_labels", ["name", "value", "report_id"]
-    )
+    op.create_index(op.f("ix_report_labels_value"), "report_labels", ["name", "value", "report_id"])
 
 
 def downgrade() -> None:

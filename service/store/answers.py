@@ -1,5 +1,5 @@
-"""Predictions, recommendations and checks as they were answered. The text of an answer is kept once, and
-each row that is answered with it refers to it."""
+"""Predictions, recommendations and checks as they were answered. The text of an answer is kept
+once, and each row that is answered with it refers to it."""
 
 from __future__ import annotations
 

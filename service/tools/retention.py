@@ -1,5 +1,5 @@
-"""Drop old answers: predictions, recommendations and checks that no report refers to, and sweeps that
-have ended.
+"""Drop old answers: predictions, recommendations and checks that no report refers to, and sweeps
+that have ended.
 
 `python -m service.tools.retention --older-than 90d [--tenant NAME] [--compact]`
 

@@ -2146,6 +2146,7 @@ class ReportAnswer(TypedDict):
     outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
     prediction_id: str | None
     recommendation_id: str | None
+    check_id: NotRequired[str | None]
     rank: int | None
     choice: Literal["recommended", "fastest", "simplest", "bolder"] | Literal["surer"] | None
     prediction: PredictedLayout
@@ -2158,6 +2159,7 @@ class ReportAnswer(TypedDict):
     parts: PartsComparison | None
     measured_at: str
     source: str | None
+    labels: NotRequired[dict[str, str]]
     flag: str | None
     same_as: NotRequired[str | None]
     reservations: NotRequired[list[ReservationAnswer]]
@@ -2206,6 +2208,7 @@ class StoredReport(TypedDict):
     outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
     prediction_id: str | None
     recommendation_id: str | None
+    check_id: NotRequired[str | None]
     rank: int | None
     choice: Literal["recommended", "fastest", "simplest", "bolder"] | Literal["surer"] | None
     prediction: PredictedLayout
@@ -2218,6 +2221,7 @@ class StoredReport(TypedDict):
     parts: PartsComparison | None
     measured_at: str
     source: str | None
+    labels: NotRequired[dict[str, str]]
     flag: str | None
     same_as: NotRequired[str | None]
     reservations: NotRequired[list[ReservationAnswer]]
@@ -2340,6 +2344,7 @@ class ExplanationRequest(TypedDict):
     time_limit_s: NotRequired[float]
     prediction_id: NotRequired[str | None]
     recommendation_id: NotRequired[str | None]
+    check_id: NotRequired[str | None]
     rank: NotRequired[int | None]
     choice: NotRequired[Literal["recommended", "fastest", "simplest", "bolder"] | None]
     model: NotRequired[
@@ -2425,39 +2430,7 @@ class LaunchedExplanationRequest(TypedDict):
     measured_at: NotRequired[str | None]
 
 
-class LaunchedPredictionRequest(TypedDict):
-    model: NotRequired[
-        str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
-    ]
-    cluster: NotRequired[ClusterPreset | ClusterFields | None]
-    workload: NotRequired[dict[str, Any]]
-    stack: NotRequired[str | StackFields | None]
-    profile: NotRequired[ProfileWanted | None]
-    launch: LaunchForm
-
-
-class LogAnswer(TypedDict):
-    reading: LogReading | None
-    measured_at_from: Literal["request", "log", "arrival"]
-    notes: list[str]
-    repeated: bool
-    report: ReportAnswer
-
-
-class LogSubmission(TypedDict):
-    prediction_id: NotRequired[str | None]
-    recommendation_id: NotRequired[str | None]
-    rank: NotRequired[int | None]
-    choice: NotRequired[Literal["recommended", "fastest", "simplest", "bolder"] | None]
-    model: NotRequired[
-        str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields | None
-    ]
-    cluster: NotRequired[ClusterPreset | ClusterFields | None]
-    workload: NotRequired[WorkloadFields | None]
-    stack: NotRequired[str | StackFields | None]
-    layout: NotRequired[LayoutFields | None]
-    measured_at: NotRequired[str | None]
-    source: NotRequired[str | None]
+class LaunchedLog(TypedDict):
     log: str
     framework: NotRequired[
         Literal[
@@ -2472,6 +2445,87 @@ class LogSubmission(TypedDict):
         | None
     ]
     outcome: NotRequired[Literal["ok", "out_of_memory", "crashed", "aborted"] | None]
+    labels: NotRequired[dict[str, str]]
+    model: NotRequired[
+        str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
+    ]
+    cluster: NotRequired[ClusterPreset | ClusterFields | None]
+    workload: NotRequired[dict[str, Any]]
+    stack: NotRequired[str | StackFields | None]
+    profile: NotRequired[ProfileWanted | None]
+    launch: LaunchForm
+    measured_at: NotRequired[str | None]
+    source: NotRequired[str | None]
+
+
+class LaunchedPredictionRequest(TypedDict):
+    model: NotRequired[
+        str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
+    ]
+    cluster: NotRequired[ClusterPreset | ClusterFields | None]
+    workload: NotRequired[dict[str, Any]]
+    stack: NotRequired[str | StackFields | None]
+    profile: NotRequired[ProfileWanted | None]
+    launch: LaunchForm
+
+
+class LaunchedReport(TypedDict):
+    outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
+    measured: NotRequired[Measured | None]
+    memory: NotRequired[MeasuredMemory | None]
+    failure: NotRequired[Failure | None]
+    parts: NotRequired[MeasuredParts | None]
+    labels: NotRequired[dict[str, str]]
+    model: NotRequired[
+        str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
+    ]
+    cluster: NotRequired[ClusterPreset | ClusterFields | None]
+    workload: NotRequired[dict[str, Any]]
+    stack: NotRequired[str | StackFields | None]
+    profile: NotRequired[ProfileWanted | None]
+    launch: LaunchForm
+    measured_at: NotRequired[str | None]
+    source: NotRequired[str | None]
+
+
+class LogAnswer(TypedDict):
+    reading: LogReading | None
+    measured_at_from: Literal["request", "log", "arrival"]
+    notes: list[str]
+    repeated: bool
+    report: ReportAnswer
+
+
+class LogSubmission(TypedDict):
+    log: str
+    framework: NotRequired[
+        Literal[
+            "megatron",
+            "nemo",
+            "torchtitan",
+            "maxtext",
+            "ms-swift",
+            "deepspeed",
+            "huggingface",
+        ]
+        | None
+    ]
+    outcome: NotRequired[Literal["ok", "out_of_memory", "crashed", "aborted"] | None]
+    labels: NotRequired[dict[str, str]]
+    prediction_id: NotRequired[str | None]
+    recommendation_id: NotRequired[str | None]
+    check_id: NotRequired[str | None]
+    rank: NotRequired[int | None]
+    choice: NotRequired[Literal["recommended", "fastest", "simplest", "bolder"] | None]
+    model: NotRequired[
+        str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields | None
+    ]
+    cluster: NotRequired[ClusterPreset | ClusterFields | None]
+    workload: NotRequired[WorkloadFields | None]
+    stack: NotRequired[str | StackFields | None]
+    layout: NotRequired[LayoutFields | None]
+    measured_at: NotRequired[str | None]
+    source: NotRequired[str | None]
 
 
 class PredictionRequest(TypedDict):
@@ -2530,8 +2584,15 @@ class RecommendationRequest(TypedDict):
 
 
 class ReportSubmission(TypedDict):
+    outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
+    measured: NotRequired[Measured | None]
+    memory: NotRequired[MeasuredMemory | None]
+    failure: NotRequired[Failure | None]
+    parts: NotRequired[MeasuredParts | None]
+    labels: NotRequired[dict[str, str]]
     prediction_id: NotRequired[str | None]
     recommendation_id: NotRequired[str | None]
+    check_id: NotRequired[str | None]
     rank: NotRequired[int | None]
     choice: NotRequired[Literal["recommended", "fastest", "simplest", "bolder"] | None]
     model: NotRequired[
@@ -2543,8 +2604,3 @@ class ReportSubmission(TypedDict):
     layout: NotRequired[LayoutFields | None]
     measured_at: NotRequired[str | None]
     source: NotRequired[str | None]
-    outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
-    measured: NotRequired[Measured | None]
-    memory: NotRequired[MeasuredMemory | None]
-    failure: NotRequired[Failure | None]
-    parts: NotRequired[MeasuredParts | None]

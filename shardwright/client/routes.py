@@ -239,7 +239,7 @@ class Routes:
 
     def create_report(
         self,
-        body: documents.ReportSubmission | documents.ReportBatch,
+        body: documents.ReportSubmission | documents.LaunchedReport | documents.ReportBatch,
         *,
         idempotency_key: str | None = None,
     ) -> documents.ReportAnswer | documents.BatchAnswer:
@@ -265,6 +265,7 @@ class Routes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.ReportAnswer]:
@@ -281,6 +282,7 @@ class Routes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                 },
@@ -297,6 +299,7 @@ class Routes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
@@ -313,6 +316,7 @@ class Routes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
@@ -322,7 +326,10 @@ class Routes:
         )
 
     def create_report_from_log(
-        self, body: documents.LogSubmission, *, idempotency_key: str | None = None
+        self,
+        body: documents.LogSubmission | documents.LaunchedLog,
+        *,
+        idempotency_key: str | None = None,
     ) -> documents.LogAnswer:
         """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
         return self._send(
@@ -345,6 +352,7 @@ class Routes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
     ) -> documents.ReportSummary:
         """Residuals by chip, stack, model family, profile version, week, source and tenant."""
         return self._send(
@@ -359,6 +367,7 @@ class Routes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                 },
             )
         )
@@ -920,7 +929,7 @@ class AsyncRoutes:
 
     async def create_report(
         self,
-        body: documents.ReportSubmission | documents.ReportBatch,
+        body: documents.ReportSubmission | documents.LaunchedReport | documents.ReportBatch,
         *,
         idempotency_key: str | None = None,
     ) -> documents.ReportAnswer | documents.BatchAnswer:
@@ -946,6 +955,7 @@ class AsyncRoutes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.ReportAnswer]:
@@ -962,6 +972,7 @@ class AsyncRoutes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                 },
@@ -978,6 +989,7 @@ class AsyncRoutes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
@@ -994,6 +1006,7 @@ class AsyncRoutes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
@@ -1003,7 +1016,10 @@ class AsyncRoutes:
         )
 
     async def create_report_from_log(
-        self, body: documents.LogSubmission, *, idempotency_key: str | None = None
+        self,
+        body: documents.LogSubmission | documents.LaunchedLog,
+        *,
+        idempotency_key: str | None = None,
     ) -> documents.LogAnswer:
         """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
         return await self._send(
@@ -1026,6 +1042,7 @@ class AsyncRoutes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
     ) -> documents.ReportSummary:
         """Residuals by chip, stack, model family, profile version, week, source and tenant."""
         return await self._send(
@@ -1040,6 +1057,7 @@ class AsyncRoutes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                 },
             )
         )

@@ -63,7 +63,9 @@ def test_stored_checks_are_listed_with_their_verdicts(client) -> None:
 @pytest.mark.parametrize("how", ["query", "header"])
 def test_a_check_in_brief_says_what_to_do_in_4_kb(client, how: str) -> None:
     sent: dict[str, Any] = (
-        {"params": {"view": "brief"}} if how == "query" else {"headers": {"Prefer": "return=minimal"}}
+        {"params": {"view": "brief"}}
+        if how == "query"
+        else {"headers": {"Prefer": "return=minimal"}}
     )
     for body in (PLAIN, LAUNCHED, {**LAUNCHED, **STORED}):
         whole = client.post("/v1/checks", json=body).json()
