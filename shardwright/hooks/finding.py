@@ -1,0 +1,85 @@
+"""A check as hooks show it: a mark for programs and a line for people."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+_TITLES = {
+    "go": "go",
+    "go_with_warnings": "go, with warnings",
+    "will_not_fit": "will not fit",
+    "illegal": "will not start",
+    "cannot_tell": "cannot tell",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a hook found of a job."""
+
+    verdict: str | None = None
+    """One of a check; None where there is none."""
+    sentences: tuple[str, ...] = ()
+    """For people, the most important first; none where there is nothing to say, as of a job that
+    trains nothing."""
+    is_refused: bool = False
+    """Whether the administrator has such jobs refused."""
+    id: str | None = None
+    """Of a check that is stored."""
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any], enforce: Collection[str]) -> Self:
+        verdict = str(answer["verdict"])
+        title = _TITLES.get(verdict, verdict)
+        return cls(
+            verdict=verdict,
+            sentences=(f"{title}: {_reason(answer)}", *_change(answer.get("first_change"))),
+            is_refused=verdict in enforce,
+            id=answer.get("id"),
+        )
+
+    @property
+    def mark(self) -> str | None:
+        """The verdict as a comment of Slurm or an annotation has it, `shardwright:go:ID`."""
+        if self.verdict is None:
+            return None
+        return ":".join(filter(None, ("shardwright", self.verdict, self.id)))
+
+    def line(self, more: str) -> str:
+        """All sentences in one line, which ends with where to read more."""
+        where = (f"more: {more}",) if self.verdict is not None else ()
+        return "shardwright: " + "; ".join((*self.sentences, *where)) if self.sentences else ""
+
+
+def _reason(answer: Mapping[str, Any]) -> str:
+    """The reason of a verdict: the first rule or warning, where there is one."""
+    broken: Sequence[Mapping[str, Any]] = answer.get("broken_rules") or ()
+    of_flags = [rule for rule in broken if rule.get("setting")]
+    if broken:
+        rule = (of_flags or broken)[0]
+        flag = f"{rule['setting']} {rule['value']}: " if rule.get("setting") else ""
+        return f"{flag}{rule['rule']}"
+    if answer["verdict"] == "go_with_warnings" and answer.get("warnings"):
+        return str(answer["warnings"][0]["message"])
+    return str(answer["summary"])
+
+
+def _change(change: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """What to change first, in the words of the framework where they are known."""
+    if change is None:
+        return ()
+    settings = [_setting(each) for each in change.get("settings") or ()]
+    gain = change.get("gain")
+    worth = f" ({gain:.0%} more steps an hour)" if gain is not None and gain > 0 else ""
+    return (f"change first: {', '.join(settings) or change['words']}{worth}",)
+
+
+def _setting(setting: Mapping[str, Any]) -> str:
+    value = setting["to"]
+    if value is True:
+        return str(setting["name"])
+    if value in (None, False):
+        return f"no {setting['name']}"
+    return f"{setting['name']} {value}"

@@ -1,0 +1,97 @@
+"""The report of a job that has ended: its state and its log."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwright.client.errors import Invalid
+from shardwright.hooks.asking import post
+from shardwright.hooks.policy import HookPolicy
+from shardwright.hooks.slurm.job import BatchJob
+from shardwright.hooks.slurm.outcomes import outcome_of
+from shardwright.secrets import mask_secrets
+
+_MARK = re.compile(r"\bshardwright:\w+")
+_STATE = re.compile(r"\bJobState=(\w+)")
+_TIMEOUT_S = 60.0  # nobody waits for it; a log of some megabytes is read in a few seconds
+_HEAD_BYTES = 2**20  # has the arguments of the run
+_TAIL_BYTES = 7 * 2**20  # with the head half of what a request may have, as JSON may double it
+
+
+class NothingToReport(Exception):
+    """The job is none that was checked, or left nothing to report."""
+
+
+def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
+    """Reports the job that the environment of EpilogSlurmctld names, and returns the id of the
+    report. Raises NothingToReport, OSError or ShardwrightError."""
+    if not _MARK.search(environment.get("SLURM_JOB_COMMENT", "")):
+        raise NothingToReport("no check stands in its comment")
+    log = Path(environment["SLURM_JOB_STDOUT"])
+    if not log.is_file():
+        raise NothingToReport(f"its log {log} is not to be seen from here")
+    body = {
+        "log": mask_secrets(_read(log)),
+        "source": environment.get("SLURM_CLUSTER_NAME"),
+        "outcome": outcome_of(_state(environment["SLURM_JOB_ID"])),
+        "prediction_id": _prediction_id(environment, policy),
+    }
+    # A job that is requeued ends more than once, and each time has a log of its own.
+    run = (environment["SLURM_JOB_ID"], environment.get("SLURM_JOB_RESTART_COUNT", "0"))
+    key = "-".join(("slurm", environment.get("SLURM_CLUSTER_NAME", ""), *run))
+    return str(_send(policy, body, key)["report"]["id"])
+
+
+def _send(policy: HookPolicy, body: Mapping[str, Any], key: str) -> Any:
+    """Sends a report. Where the log shows another end than the state of the job, such as out of
+    memory, the log is right."""
+    given = {name: value for name, value in body.items() if value is not None}
+    path = "/v1/reports/logs"
+    headers = {"Idempotency-Key": key}
+    try:
+        return post(policy.service, path, given, timeout_s=_TIMEOUT_S, headers=headers)
+    except Invalid as problem:
+        if all(error.field != "outcome" for error in problem.errors):
+            raise
+    del given["outcome"]
+    headers = {"Idempotency-Key": f"{key}-log"}
+    return post(policy.service, path, given, timeout_s=_TIMEOUT_S, headers=headers)
+
+
+def _prediction_id(environment: Mapping[str, str], policy: HookPolicy) -> str:
+    """Returns the id of what is predicted of the job, by the script that Slurm kept of it."""
+    script = _scontrol("write", "batch_script", environment["SLURM_JOB_ID"], "-")
+    options = {
+        "partition": environment.get("SLURM_JOB_PARTITION", ""),
+        "nodes": environment.get("SLURM_JOB_NUM_NODES", ""),
+    }
+    folder = Path(environment.get("SLURM_JOB_WORK_DIR", "/"))
+    question = BatchJob(options).question(script, folder, policy, {})
+    answer = post(policy.service, "/v1/predictions", question, timeout_s=_TIMEOUT_S)
+    return str(answer["id"])
+
+
+def _state(job_id: str) -> str:
+    found = _STATE.search(_scontrol("show", "job", "-o", job_id))
+    return found[1] if found else ""
+
+
+def _scontrol(*words: str) -> str:
+    return subprocess.run(
+        ["scontrol", *words], capture_output=True, text=True, check=True, timeout=_TIMEOUT_S
+    ).stdout
+
+
+def _read(log: Path) -> str:
+    """The log, without its middle where it is long: the arguments stand first and the end last."""
+    with log.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        left = log.stat().st_size - len(head)
+        if left <= _TAIL_BYTES:
+            return (head + file.read()).decode(errors="replace")
+        file.seek(-_TAIL_BYTES, 2)
+        return "\n".join(part.decode(errors="replace") for part in (head, file.read()))
