@@ -14,6 +14,7 @@ from shardwright.cli.predict import predict
 from shardwright.cli.profiles import profiles
 from shardwright.cli.report import report
 from shardwright.cli.serve import serve
+from shardwright.cli.serve_hooks import serve_hooks
 from shardwright.version import VERSION
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 for command in (check, ask, predict, explain, report, evidence, profiles, serve):
     app.command()(command)
+app.command("serve-hooks")(serve_hooks)
 
 
 @app.callback(invoke_without_command=True)

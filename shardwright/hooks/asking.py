@@ -11,6 +11,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -66,7 +67,11 @@ def post(
     request = urllib.request.Request(
         f"{service.url.rstrip('/')}{path}",
         data=json.dumps(body).encode(),
-        headers={"User-Agent": f"shardwright-hook/{VERSION}", **_headers(service), **(headers or {})},
+        headers={
+            "User-Agent": f"shardwright-hook/{VERSION}",
+            **_headers(service),
+            **(headers or {}),
+        },
     )
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
@@ -78,7 +83,7 @@ def post(
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise Unreachable(f"no Shardwright answers at {service.url} ({reason})") from None
-    except ValueError:
+    except (ValueError, HTTPException):
         raise UnreadableAnswer(f"{service.url} is no Shardwright") from None
 
 

@@ -32,13 +32,11 @@ def question(
     return request
 
 
-def described(job: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Any:
-    """Returns the launch of a job that an object of Kubernetes, SkyPilot or dstack describes, with
-    its secrets masked. A member stands on each line, by which the service tells such objects."""
-    launch: dict[str, Any] = {"arguments": mask_secrets(json.dumps(job, indent=0))}
-    if environment:
-        launch["environment"] = environment
-    return launch
+def described(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the launch of a job that an object describes, with its secrets masked: in YAML, each
+    member on a line of its own, by which the service tells such objects."""
+    lines = (f"{name}: {json.dumps(value)}\n" for name, value in job.items())
+    return {"arguments": mask_secrets("".join(lines))}
 
 
 def find(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:

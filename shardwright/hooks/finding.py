@@ -13,6 +13,7 @@ _TITLES = {
     "illegal": "will not start",
     "cannot_tell": "cannot tell",
 }
+_MOST_SETTINGS = 3  # in one line; a whole layout has ten, which the check itself lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,11 @@ class Finding:
             return None
         return ":".join(filter(None, ("shardwright", self.verdict, self.id)))
 
+    def variables(self, url: str) -> dict[str, str]:
+        """The variables by which a run finds the service, and the check that it belongs to."""
+        given = {"SHARDWRIGHT_URL": url, "SHARDWRIGHT_ID": self.id}
+        return {name: value for name, value in given.items() if value is not None}
+
     def line(self, more: str) -> str:
         """All sentences in one line, which ends with where to read more."""
         where = (f"more: {more}",) if self.verdict is not None else ()
@@ -70,10 +76,12 @@ def _change(change: Mapping[str, Any] | None) -> tuple[str, ...]:
     """What to change first, in the words of the framework where they are known."""
     if change is None:
         return ()
-    settings = [_setting(each) for each in change.get("settings") or ()]
+    settings = change.get("settings") or ()
+    words = ", ".join(_setting(each) for each in settings[:_MOST_SETTINGS]) or change["words"]
+    others = f" and {len(settings) - _MOST_SETTINGS} more" if len(settings) > _MOST_SETTINGS else ""
     gain = change.get("gain")
     worth = f" ({gain:.0%} more steps an hour)" if gain is not None and gain > 0 else ""
-    return (f"change first: {', '.join(settings) or change['words']}{worth}",)
+    return (f"change first: {words}{others}{worth}",)
 
 
 def _setting(setting: Mapping[str, Any]) -> str:
@@ -82,4 +90,5 @@ def _setting(setting: Mapping[str, Any]) -> str:
         return str(setting["name"])
     if value in (None, False):
         return f"no {setting['name']}"
-    return f"{setting['name']} {value}"
+    words = " ".join(map(str, value)) if isinstance(value, list) else value
+    return f"{setting['name']} {words}"

@@ -1,11 +1,11 @@
 """The administrator's settings of all hooks, in a file of TOML:
 
-    url = "http://shardwright.example:8000"
-    key_file = "/etc/shardwright/key"
-    enforce = ["illegal"]
+url = "http://shardwright.example:8000"
+key_file = "/etc/shardwright/key"
+enforce = ["illegal"]
 
-    [chips]
-    gpu-large = "h100"
+[chips]
+gpu-large = "h100"
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLICY_FILE = "/etc/shardwright/hooks.toml"
 BUDGET_S = 2.0  # people wait for sbatch and kubectl; dstack gives up after 8 s, SkyPilot after 30
 _ENFORCEABLE = frozenset({"illegal", "will_not_fit"})
 """The verdicts that speak against a job. A warning is none, nor is what cannot be told."""
-_NAMES = frozenset({"url", "key_file", "budget_s", "enforce", "patch", "chip", "chips"})
+_NAMES = frozenset({"url", "key_file", "budget_s", "enforce", "patch", "chips"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,6 @@ class HookPolicy:
     """The verdicts that refuse a job."""
     patch: bool = False
     """Whether jobs get variables and annotations with the verdict."""
-    chip: str | None = None
-    """The chip of jobs that name none."""
     chips: Mapping[str, str] = field(default_factory=dict)
     """Chips of the catalogue by the site's own names: partitions, GPU types, node labels."""
 
@@ -66,20 +64,27 @@ class HookPolicy:
         enforce = frozenset(document.get("enforce", ()))
         if not enforce <= _ENFORCEABLE:
             raise ValueError(f"enforce may name {' and '.join(sorted(_ENFORCEABLE))} only")
-        service = {"SHARDWRIGHT_URL": document.get("url"), "SHARDWRIGHT_KEY_FILE": None}
-        if "key_file" in document:
-            service |= {"SHARDWRIGHT_KEY": None, "SHARDWRIGHT_KEY_FILE": document["key_file"]}
-        said = {name: str(value) for name, value in service.items() if value is not None}
         return cls(
-            service=ClientSettings.from_environment({**environment, **said}),
+            service=_service(document, environment),
             budget_s=float(document.get("budget_s", BUDGET_S)),
             enforce=enforce,
             patch=bool(document.get("patch", False)),
-            chip=document.get("chip"),
             chips=dict(document.get("chips", {})),
         )
 
     def chip_of(self, names: Iterable[str | None]) -> str | None:
-        """Returns the chip of the first name that the site has a chip for, else that of jobs that
-        name none."""
-        return next((self.chips[name] for name in names if name in self.chips), self.chip)
+        """Returns the chip of the first name that the site has a chip for; None where it has
+        none."""
+        return next((self.chips[name] for name in names if name in self.chips), None)
+
+
+def _service(document: Mapping[str, Any], environment: Mapping[str, str]) -> ClientSettings:
+    """Where the file says that the service is, and with which key; else where the environment
+    does."""
+    given = dict(environment)
+    if "url" in document:
+        given["SHARDWRIGHT_URL"] = str(document["url"])
+    if "key_file" in document:
+        given.pop("SHARDWRIGHT_KEY", None)  # that of the user, which goes before a file
+        given["SHARDWRIGHT_KEY_FILE"] = str(document["key_file"])
+    return ClientSettings.from_environment(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +19,17 @@ _GPUS = re.compile(
 )
 """The words of --gpus-per-node and --gres: 8, h100:8, gpu:8 and gpu:h100:8."""
 _OF_A_NODE = ("gpus-per-node", "gres", "tres-per-node")
+_HEADER = re.compile(r"^#SBATCH[ \t]+([^#\n]*)", re.MULTILINE)
 _USED = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _ASSIGNED = re.compile(
     r"^\s*(?:(?:export|declare|local|readonly)\s+)?([A-Za-z_]\w*)=", re.ASCII | re.MULTILINE
 )
 _MOST_CHARACTERS = 2**16  # what the service reads of a script
 _FLAGS = frozenset("hHIkOQsVvW")  # short options of sbatch that take no value
-_SWITCHES = frozenset(
-    "contiguous disable-stdout-job-summary exclusive get-user-env help hold ignore-pbs kill-on-bad"
-    " no-kill no-requeue overcommit oversubscribe parsable quiet reboot requeue spread-job"
-    " test-only usage use-min-nodes verbose version wait".split()
+_SWITCHES = re.compile(
+    "contiguous|disable-stdout-job-summary|exclusive|get-user-env|help|hold|ignore-pbs"
+    "|kill-on-bad|no-kill|no-requeue|overcommit|oversubscribe|parsable|quiet|reboot|requeue"
+    "|spread-job|test-only|usage|use-min-nodes|verbose|version|wait"
 )
 """Long options of sbatch (22.05 to 25.11) that take no value, or only one behind "="."""
 _LONG_NAMES = {"N": "nodes", "G": "gpus", "p": "partition", "C": "constraint"}
@@ -43,15 +45,13 @@ class BatchJob:
 
     @classmethod
     def of_command(cls, words: Sequence[str]) -> Self:
-        """Returns the job of a command line of sbatch."""
-        options: dict[str, str] = {}
-        rest = iter(words)
-        for word in rest:
-            if word == "--" or not word.startswith("-"):
-                return cls(options, [*([] if word == "--" else [word]), *rest])
-            name, value = _option(word, rest)
-            options[name] = value
-        return cls(options)
+        """Returns the job of a command line of sbatch, whose options go before those of the
+        script."""
+        options, argv = _parsed(words)
+        job = cls(options, argv)
+        written = _HEADER.findall(job.script() or "")
+        of_script, _ = _parsed([word for line in written for word in shlex.split(line)])
+        return cls({**of_script, **options}, argv)
 
     def script(self) -> str | None:
         """Returns the text of the script; None where it comes through a pipe, which can be read
@@ -75,10 +75,6 @@ class BatchJob:
         }
         return question(launch, chip=self._chip(policy), num_chips=self._num_chips())
 
-    def has_comment(self) -> bool:
-        """Whether its owner has a use for the comment, in an option or in the script."""
-        return "comment" in self.options or "--comment" in (self.script() or "")
-
     def _chip(self, policy: HookPolicy) -> str | None:
         """The chip that the site has for the names that the job asks for, else the type of GPU in
         its options."""
@@ -100,11 +96,23 @@ class BatchJob:
         return _GPUS.fullmatch(self.options.get(option, ""))
 
 
+def _parsed(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+    """The options of a command line by their long names, and the words behind them."""
+    options: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if word == "--" or not word.startswith("-"):
+            return options, [*([] if word == "--" else [word]), *rest]
+        name, value = _option(word, rest)
+        options[name] = value
+    return options, []
+
+
 def _option(word: str, rest: Iterator[str]) -> tuple[str, str]:
     """The long name and the value of an option, which may be the next word."""
     if word.startswith("--"):
         name, is_joined, value = word[2:].partition("=")
-        takes_next = not is_joined and name not in _SWITCHES
+        takes_next = not is_joined and not _SWITCHES.fullmatch(name)
         return name, next(rest, "") if takes_next else value
     letter, value = word[1:2], word[2:]
     takes_next = not value and letter not in _FLAGS

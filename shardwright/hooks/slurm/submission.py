@@ -33,5 +33,5 @@ def check(job: BatchJob, policy: HookPolicy) -> Finding:
 def answer_lines(job: BatchJob, finding: Finding) -> Sequence[str]:
     """Returns what the filter and the wrapper read: the comment of the job, which is its owner's
     where there is one, and whether it is refused."""
-    mark = "" if job.has_comment() else finding.mark or ""
+    mark = "" if "comment" in job.options else finding.mark or ""
     return (f"comment {mark}".rstrip(), *(["refused"] if finding.is_refused else []))

@@ -75,8 +75,12 @@ class SlurmCluster:
         """What comes of submitting a script that lies in the folder."""
         path = self.folder / "job.sh"
         path.write_text(script)
-        output = f"--output={self.folder}/job.log"
-        return self.run(program, output, *options, str(path))
+        output = f"--output={self.folder}/job-%j.log"
+        # Sites that use the wrapper have no filter.
+        conf = "slurm.conf" if program == "sbatch" else "unfiltered.conf"
+        return self.run(
+            "env", f"SLURM_CONF={self.folder}/{conf}", program, output, *options, str(path)
+        )
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -136,7 +140,10 @@ def cluster(folder: Path) -> Iterator[SlurmCluster]:
 def _write_files(folder: Path) -> None:
     host = socket.gethostname().split(".")[0]
     ports = {"controller_port": _free_port(), "node_port": _free_port()}
-    (folder / "slurm.conf").write_text(_CONFIGURATION.format(host=host, folder=folder, **ports))
+    configuration = _CONFIGURATION.format(host=host, folder=folder, **ports)
+    (folder / "slurm.conf").write_text(configuration)
+    filtered = "CliFilterPlugins=cli_filter/lua\n"
+    (folder / "unfiltered.conf").write_text(configuration.replace(filtered, ""))
     devices = ",".join(f"/dev/tty{number}" for number in range(1, 9))
     (folder / "gres.conf").write_text(f"NodeName={host} Name=gpu Type=b300 File={devices}\n")
     key = folder / "munge.key"
