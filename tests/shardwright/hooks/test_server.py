@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from shardwright.client.settings import ClientSettings
 from shardwright.hooks.policy import HookPolicy
@@ -69,8 +70,9 @@ def test_a_task_of_skypilot_prints_what_was_found_where_it_may_be_changed(
 ) -> None:
     client = TestClient(policy_server(replace(policy, patch=True)))
     task = json.loads(client.post("/skypilot", json=_sky_body(MEGATRON)).json())["task"]
-    assert 'echo "$SHARDWRIGHT_CHECK" >&2' in task
-    assert "SHARDWRIGHT_CHECK: 'shardwright: go, with warnings: " in task
+    document = yaml.safe_load(task)
+    assert document["run"].startswith('echo "$SHARDWRIGHT_CHECK" >&2\n')
+    assert document["envs"]["SHARDWRIGHT_CHECK"].startswith("shardwright: go, with warnings: ")
 
 
 @pytest.mark.usefixtures("asked")
