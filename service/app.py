@@ -21,6 +21,7 @@ from service.ask.frontiers import Frontiers
 from service.ask.launches import Launches
 from service.ask.predictions import Predictions
 from service.ask.recommendations import Recommendations
+from service.ask.stored_checks import StoredChecks
 from service.ask.timelines import Timelines
 from service.learning.auto_calibration import AutoCalibration
 from service.learning.benchmarks import Benchmarks
@@ -215,6 +216,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         report_logs=ReportLogs(store),
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
+        stored_checks=StoredChecks(store),
         sweep_feed=SweepFeed(store, sweeps.sent_form),
         sweep_runner=sweep_runner,
         sweeps=_sweeps(store, sweep_runner),

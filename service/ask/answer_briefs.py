@@ -15,12 +15,13 @@ from models.advice.recommendation import (
 from models.spec.layout import Layout
 from service.formats.launch.formats import format_of_stack
 from service.resolve.recommended_layouts import RecommendedLayouts
-from service.schemas.brief import MAX_REASONS, PredictionBrief, RecommendationBrief
+from service.schemas.brief import MAX_REASONS, CheckBrief, PredictionBrief, RecommendationBrief
 from service.schemas.layout import LayoutFields
 
 _MAX_REASON_BYTES = 500
 _MAX_NOTE_BYTES = 300
 _MAX_CHUNKS = 128
+_MAX_SETTINGS = 8  # of a change: a layout has about as many
 _STACK_DECIDES = (
     "zero_stage",
     "schedule",
@@ -65,6 +66,37 @@ def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
         of=len(layouts),
         warnings=[_cut(warning) for warning in document.get("warnings", [])[:MAX_REASONS]],
     ).model_dump(mode="json")
+
+
+def check_brief(document: dict[str, Any]) -> dict[str, Any]:
+    prediction = document["prediction"] or {}
+    fits, change = document["fits"] or {}, document["first_change"]
+    layout = document["layout"]
+    figures = {name: prediction.get(name) for name in _FIGURES if name.startswith("step_time")}
+    return CheckBrief(
+        id=document.get("id"),
+        location=document.get("location"),
+        verdict=document["verdict"],
+        summary=_cut(document["summary"]),
+        layout_summary=None if layout is None else LayoutFields.summary(layout),
+        **figures,
+        fit_probability=fits.get("probability"),
+        first_change=None if change is None else _cut(change["words"]),
+        settings=[] if change is None else change["settings"][:_MAX_SETTINGS],
+        problems=[_cut(problem, _MAX_NOTE_BYTES) for problem in _problems(document)[:MAX_REASONS]],
+    ).model_dump(mode="json", by_alias=True)
+
+
+def _problems(document: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a job, the gravest kind alone."""
+    broken = [
+        f"{rule['setting'] or rule['field']}: {rule['rule']}; {rule['cure']}"
+        for rule in document["broken_rules"]
+    ]
+    open_ = [
+        f"{one['setting']}: {one['reason']}; {one['cure']}" for one in document["reservations"]
+    ]
+    return broken or open_ or [warning["message"] for warning in document["warnings"]]
 
 
 def _members(

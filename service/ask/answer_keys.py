@@ -22,13 +22,20 @@ from service.ask.oom_history import RunsAlike, out_of_memory_runs_alike
 from service.identifiers import digest
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion
+from service.schemas.check import CheckRequest, LaunchedCheckRequest
 from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.prediction import OutOfMemoryRun, PredictionRequest
 from service.schemas.recommendation import RecommendationRequest
 from service.store import Rows
 from service.store.answers import AnswerKind
 
-Request = PredictionRequest | LaunchedPredictionRequest | RecommendationRequest
+Request = (
+    PredictionRequest
+    | LaunchedPredictionRequest
+    | RecommendationRequest
+    | CheckRequest
+    | LaunchedCheckRequest
+)
 
 _AS_GIVEN = {
     "model",

@@ -62,6 +62,8 @@ def _page_item(kind: AnswerKind, row: Any) -> dict[str, Any]:
     ).model_dump(mode="json")
     if kind == "recommendations":
         item["result"] = _recommendation_result(row.brief.get("result"))
+    if kind == "checks":
+        item |= {name: row.brief[name] for name in ("verdict", "summary")}
     return item
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from models.advice.layout_check import BrokenRule, LayoutCheck, check_layout, nearest_cures
 from models.advice.layout_warnings import LayoutWarning
@@ -52,7 +52,9 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
-from service.store import Store
+from service.store import Rows, Store
+
+Checked = TypeVar("Checked", CheckRequest, LaunchedCheckRequest)
 
 _MOST_RULES = 8
 _MOST_CHARACTERS = 100  # of a setting or its value
@@ -129,9 +131,7 @@ class Checks:
         with self._store.reading() as rows:
             resolver = Resolver(rows)
             profile = requested_profile(rows, request.profile)
-            if request.cluster is not None:
-                held = on_held_nodes(resolver, request.cluster, request.allocation)
-                request = request.model_copy(update={"cluster": held})
+            request = _on_held_nodes(resolver, request)
             if isinstance(request, CheckRequest):
                 resolved = resolver.resolve(request)
                 completed = request.layout.with_stack_defaults(resolved.problem)
@@ -171,6 +171,22 @@ class Checks:
             return launched_question(
                 Resolver(rows), request.launch, request, allow_stops=True, changes=changes
             )
+
+
+def resolved_question(rows: Rows, request: CheckRequest | LaunchedCheckRequest) -> ResolvedQuestion:
+    """The question of a job, whatever its layout."""
+    resolver = Resolver(rows)
+    request = _on_held_nodes(resolver, request)
+    if isinstance(request, CheckRequest):
+        return resolver.resolve(request)
+    return launched_question(resolver, request.launch, request, allow_stops=True).resolved
+
+
+def _on_held_nodes(resolver: Resolver, request: Checked) -> Checked:
+    if request.cluster is None:
+        return request
+    held = on_held_nodes(resolver, request.cluster, request.allocation)
+    return request.model_copy(update={"cluster": held})
 
 
 def _explain(

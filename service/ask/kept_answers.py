@@ -77,8 +77,12 @@ class KeptAnswers:
             profile_version=answer.profile.version,
             text=AnswerText.of(answer.model_dump_json().encode()),
         )
-        brief = answer_brief(answer)
-        return lambda rows: _save(rows, stored, key, brief)
+        return save_answer(stored, key, answer_brief(answer))
+
+
+def save_answer(answer: Answer, key: str, brief: dict[str, Any]) -> SaveRows:
+    """What stores an answer, and its text under `key`. `brief` is what lists show of it."""
+    return lambda rows: _save(rows, answer, key, brief)
 
 
 def _save(rows: Rows, answer: Answer, key: str, brief: dict[str, Any]) -> CreatedResource:

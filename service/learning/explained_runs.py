@@ -22,11 +22,12 @@ from service.resolve.answered_layout import layout_of_report
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
-from service.schemas.explanation import WHAT_RAN, ExplanationRequest, LaunchedExplanationRequest
+from service.schemas.explanation import ExplanationRequest, LaunchedExplanationRequest
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
 from service.schemas.question import Question
-from service.schemas.report import LogSubmission, ReportSubmission, RunSubject
+from service.schemas.report import LogSubmission, ReportSubmission
+from service.schemas.run_subject import RunSubject
 from service.store import Store
 
 Request = ExplanationRequest | LaunchedExplanationRequest
@@ -142,7 +143,7 @@ def _logged_run(
     store: Store, request: Request, members: dict[str, Any], contents: LogContents
 ) -> LoggedRun:
     submission = _log_submission(request, members)
-    logged = read_logged_run(store, submission, contents, otherwise=WHAT_RAN)
+    logged = read_logged_run(store, submission, contents)
     report = logged.report.model_copy(update=_given(request, _BESIDE_LOG))
     ends_in_crash = contents.trouble.ends_in_crash
     if request.outcome is None and report.outcome == "ok" and ends_in_crash:

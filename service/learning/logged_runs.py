@@ -71,15 +71,13 @@ def read_logged_run(
     store: Store,
     submission: LogSubmission,
     contents: LogContents,
-    otherwise: str = "prediction_id or recommendation_id",
 ) -> LoggedRun:
     """The run of a log that says this. Raises Invalid for a log that is of another run than the
-    request says. `otherwise` names the members of the request that say what ran in place of a
-    description."""
+    request says."""
     reading = contents.reading
     logged = _logged_question(submission, contents.arguments)
     settled = [name for name in _LOGGED_PARTS if name in logged]
-    submission.require_one_subject(settled, otherwise)
+    submission.require_one_subject(settled)
     date = _date_of_run(submission, reading, datetime.now(UTC))
     report = _report(submission, logged, contents, date.at)
     with store.reading() as rows:

@@ -4,7 +4,7 @@ or nothing."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,15 @@ from service.learning.reports import report_location
 from service.runtime.deadline import no_client
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.process_pool import MAX_INLINE_REPORTS, ProcessPool
-from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
+from service.schemas.report import (
+    BatchAnswer,
+    BatchItem,
+    ItemError,
+    LaunchedReport,
+    ReportBatch,
+    ReportForm,
+    ReportSubmission,
+)
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
 from service.store.encoded_document import EncodedDocument
@@ -73,11 +81,11 @@ def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> 
     one at this index of the batch."""
     outcomes: dict[int, Outcome] = {}
     reports: dict[int, Any] = {}
-    submissions: dict[int, ReportSubmission] = {}
+    submissions: dict[int, ReportForm] = {}
     for index, text in enumerate(texts):
         try:
             reports[index] = parse(text)
-            submissions[index] = ReportSubmission.model_validate(reports[index])
+            submissions[index] = _form(reports[index]).model_validate(reports[index])
         except (ValidationError, DomainError, MalformedBody) as error:
             outcomes[index] = _violations(first_index + index, error, reports.get(index))
     ingested = ingest_reports(
@@ -93,6 +101,11 @@ def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> 
     return [outcomes[index] for index in range(len(texts))]
 
 
+def _form(report: Any) -> type[ReportSubmission] | type[LaunchedReport]:
+    has_launch = isinstance(report, Mapping) and report.get("launch") is not None
+    return LaunchedReport if has_launch else ReportSubmission
+
+
 def _violations(index: int, error: Exception, report: Any) -> list[FieldViolation]:
     """What the error says of the report at this index of the batch, with values as the report has
     them."""
@@ -102,7 +115,7 @@ def _violations(index: int, error: Exception, report: Any) -> list[FieldViolatio
             location=["reports", index, *violation.location],
             value=submitted_value(report, violation.location, violation.value),
         )
-        for violation in violations_of(error, [], ReportSubmission, limit=_MAX_ERRORS)
+        for violation in violations_of(error, [], _form(report), limit=_MAX_ERRORS)
     ]
 
 

@@ -19,6 +19,7 @@ from service.ask.predictions import require_all_legal
 from service.errors import ServiceError
 from service.formats.published_runs import age_years
 from service.identifiers import run_hash
+from service.learning.launched_runs import described_run
 from service.learning.residual_attribution import ResidualAttribution
 from service.resolve import measurements
 from service.resolve.answer_basis import basis
@@ -28,8 +29,9 @@ from service.resolve.known_predictions import is_legal, prediction_of, shown_pre
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.layout import LayoutFields
-from service.schemas.report import ReportAnswer, ReportSubmission
+from service.schemas.report import ReportAnswer, ReportForm, ReportSubmission
 from service.schemas.reservation import ReservationAnswer
+from service.schemas.run_subject import LINKS
 from service.schemas.stack import with_age
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
@@ -64,7 +66,7 @@ class _ReportedRun:
 
 
 def ingest_reports(
-    store: Store, submissions: Sequence[tuple[ReportSubmission, str]]
+    store: Store, submissions: Sequence[tuple[ReportForm, str]]
 ) -> list[RowValues | Refusal]:
     """The row to store for each submission, or why it is refused. Each submission comes with its
     text as it was received."""
@@ -87,15 +89,13 @@ class _Ingestion:
         self._rows = rows
         self._profile = profile
         self._resolver = Resolver(rows)
-        self._subjects: dict[
-            tuple[str | None, str | None, int | None, str | None], AnsweredLayout
-        ] = {}
+        self._subjects: dict[tuple[str | int | None, ...], AnsweredLayout] = {}
         self._resolved: dict[str, ResolvedQuestion] = {}
         self._predictions: dict[tuple[str, Layout], Prediction] = {}
 
     def resolve(
         self,
-        submissions: Sequence[tuple[ReportSubmission, str]],
+        submissions: Sequence[tuple[ReportForm, str]],
         outcomes: dict[int, RowValues | Refusal],
     ) -> dict[int, _ReportedRun]:
         """The runs of the submissions. Everything that is read from the store is read here."""
@@ -125,8 +125,8 @@ class _Ingestion:
             with _refusal_as_outcome(outcomes, i):
                 outcomes[i] = self._row(run)
 
-    def _run(self, submission: ReportSubmission, received: str) -> _ReportedRun:
-        given = self._subject(submission)
+    def _run(self, told: ReportForm, received: str) -> _ReportedRun:
+        submission, given = self._told(told)
         given = with_software_age(given, submission, self._profile.software_year)
         key = given.question.model_dump_json()
         if key not in self._resolved:
@@ -143,10 +143,20 @@ class _Ingestion:
             question_key=key,
         )
 
+    def _told(self, told: ReportForm) -> tuple[ReportSubmission, AnsweredLayout]:
+        """A report as one that names or describes its run, and what ran."""
+        if isinstance(told, ReportSubmission):
+            return told, self._subject(told)
+        described = described_run(self._rows, told)
+        submission = ReportSubmission.model_validate(described.members)
+        subject = layout_of_report(self._rows, submission)
+        return submission, replace(
+            subject, field=described.field, reservations=described.reservations
+        )
+
     def _subject(self, submission: ReportSubmission) -> AnsweredLayout:
         link = (
-            submission.prediction_id,
-            submission.recommendation_id,
+            *(getattr(submission, name) for name in LINKS),
             submission.rank,
             submission.choice,
         )
@@ -196,6 +206,8 @@ class _Ingestion:
             "profile_version": answer.profile.version,
             "prediction_id": answer.prediction_id,
             "recommendation_id": answer.recommendation_id,
+            "check_id": answer.check_id,
+            "labels": submission.labels,
             "choice": answer.choice,
             "step_time_s": answer.measured.step_time_s if answer.measured else None,
             "predicted_step_time_s": answer.prediction.step_time_s,
@@ -237,6 +249,8 @@ class _Ingestion:
             outcome=submission.outcome,
             prediction_id=submission.prediction_id,
             recommendation_id=submission.recommendation_id,
+            check_id=submission.check_id,
+            labels=dict(submission.labels),
             rank=subject.rank,
             choice=submission.choice,
             prediction=shown_prediction(run.problem, prediction),

@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from models.errors import Invalid
 from service.formats import logs
 from service.formats.logs.contents import LogContents
 from service.identifiers import log_hash
+from service.learning.launched_runs import described_run
 from service.learning.logged_runs import read_logged_run
 from service.learning.report_ingestion import ingest_reports
 from service.learning.reports import current_document, report_location
 from service.runtime.idempotency import CreatedResource, SaveRows
-from service.schemas.report import LogReading, LogSubmission, ReportSubmission
+from service.schemas.report import LaunchedLog, LogReading, LogSubmission, ReportSubmission
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRun:
+    """A run as a request tells of it beside its log."""
+
+    submission: LogSubmission
+    reservations: Sequence[Mapping[str, str]] = ()
+    """Settings of its launch that were not understood, so that nothing is learnt from it."""
 
 
 class ReportLogs:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    def told(self, request: LogSubmission | LaunchedLog) -> ToldRun:
+        """What a request says of the run beside its log. Raises Invalid or Refused where its launch
+        cannot be read."""
+        if isinstance(request, LogSubmission):
+            return ToldRun(request)
+        with self._store.reading() as rows:
+            described = described_run(rows, request)
+        return ToldRun(LogSubmission.model_validate(described.members), described.reservations)
+
     def prepare(
-        self, submission: LogSubmission, received: str, contents: LogContents, masked: str | None
+        self, told: ToldRun, received: str, contents: LogContents, masked: str | None
     ) -> SaveRows:
         """The report of a log that says this. `masked` is the log without its secrets, if it has
         any."""
+        submission = told.submission
         run = read_logged_run(self._store, submission, contents)
         row = self._ingest(run.report, _without_secrets(received, masked))
+        if told.reservations:
+            row["document"]["reservations"] = [*told.reservations]
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
         if run.reading is not None:

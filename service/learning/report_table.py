@@ -16,7 +16,7 @@ COLUMNS = (
     "step_time_s", "predicted_step_time_s", "predicted_low_s", "predicted_high_s", "residual",
     "within_interval", "reserved_gib", "predicted_reserved_gib", "predicted_fits", "flag", "tenant",
     "rank", "choice", "withdrawn_at", "layout", "tokens_per_s", "tokens_per_s_per_chip",
-    "mfu_causal", "predicted_mfu_causal",
+    "mfu_causal", "predicted_mfu_causal", "check_id", "labels",
 )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ def table_cells(row: ReportRow) -> list[Any]:
         "tokens_per_s_per_chip": measured.get("tokens_per_s_per_chip"),
         "mfu_causal": measured.get("mfu", {}).get("causal"),
         "predicted_mfu_causal": predicted["mfu"]["causal"],
+        "labels": ";".join(f"{name}={value}" for name, value in document.get("labels", {}).items()),
     }
     return [values[name] for name in COLUMNS]
 

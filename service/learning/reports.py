@@ -17,7 +17,7 @@ from service.own_profile import own_profile_id
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import Kind
-from service.schemas.report import ReportFilterQuery, ReportQuery, ReportSubmission
+from service.schemas.report import ReportFilterQuery, ReportForm, ReportQuery
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
 from service.store.cursors import read_cursor, write_cursor
@@ -31,7 +31,7 @@ class Reports:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def prepare(self, submission: ReportSubmission, received: str) -> SaveRows:
+    def prepare(self, submission: ReportForm, received: str) -> SaveRows:
         (outcome,) = ingest_reports(self._store, [(submission, received)])
         if isinstance(outcome, Exception):
             raise outcome
@@ -126,7 +126,13 @@ def report_filter(rows: Rows, query: ReportFilterQuery) -> ReportFilter:
         profile_version=query.profile_version,
         since=query.since,
         until=query.until,
+        labels=tuple(map(_label, query.label)),
     )
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
 
 
 _Column = Literal["chip", "stack", "architecture"]

@@ -12,7 +12,7 @@ from service.resolve.recommended_layouts import RecommendedLayouts
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
-from service.schemas.report import RunSubject
+from service.schemas.run_subject import RunSubject
 from service.schemas.stored import read_stored
 from service.store import Rows
 
@@ -67,6 +67,17 @@ def layout_of_recommendation(
     return replace(chosen, field=field, rank=rank_of_choice)
 
 
+def layout_of_check(rows: Rows, id_: str) -> StoredLayout:
+    """The layout of a job that was checked; raises Invalid where its framework refuses to start the
+    job before it has one."""
+    document = rows.answers.check(id_).document
+    if document["layout"] is None:
+        rule = "is of a job that its framework does not start, so that nothing is predicted of it"
+        raise Invalid("check_id", id_, rule)
+    checked = _layout_at_rank(document, [document["layout"]], 1)
+    return replace(checked, field="check_id", rank=None)
+
+
 def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
     """Where the layouts of a recommendation run, as a request writes it: the best of the candidate
     clusters, with its stack and as many of its chips as are used."""
@@ -86,6 +97,8 @@ def layout_of_report(rows: Rows, report: RunSubject) -> AnsweredLayout:
         return layout_of_prediction(rows, report.prediction_id, report.rank)
     if report.recommendation_id is not None:
         return layout_of_recommendation(rows, report.recommendation_id, report.rank, report.choice)
+    if report.check_id is not None:
+        return layout_of_check(rows, report.check_id)
     if report.layout is None:
         raise Invalid("layout", None, "is required")
     return AnsweredLayout(report.question(), report.layout, "layout", None)

@@ -24,7 +24,7 @@ from service.schemas.architecture import HuggingFaceConfig, ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.question import Question
-from service.schemas.report import RunSubject
+from service.schemas.run_subject import RunSubject
 from service.schemas.stack import StackForm
 from service.schemas.workload import WorkloadFields
 

@@ -28,6 +28,7 @@ from service.schemas.architecture import HuggingFaceConfig
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.question import Question
 from service.schemas.stack import StackFields
+from shardwright.run_id import VARIABLE, run_id
 
 Kind = Literal["recommendation", "prediction"]
 _HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -53,7 +54,7 @@ class AnswerLaunched:
         """The variables by which a report of the run finds the layout again."""
         named = {"CHOICE": self.choice, "RANK": self.rank}
         said = {f"SHARDWRIGHT_{name}": str(each) for name, each in named.items() if each}
-        return {f"SHARDWRIGHT_{self.kind.upper()}_ID": self.id, **said}
+        return {VARIABLE: run_id(self.kind, self.id), **said}
 
     @property
     def nodes(self) -> tuple[str, ...]:

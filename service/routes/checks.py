@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
 
+from service.ask.answer_briefs import check_brief
+from service.ask.answer_keys import question_key
 from service.routes import examples
-from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
-from service.schemas.check import CheckAnswer, CheckForm
+from service.routes.dependencies import (
+    ComputationDep,
+    CreationDep,
+    ResourceId,
+    ServicesDep,
+    require_scope,
+)
+from service.routes.pages import page_response
+from service.schemas.brief import CheckBrief, ViewQuery
+from service.schemas.catalog import CatalogQuery
+from service.schemas.check import CheckAnswer, CheckForm, CheckPage
 from service.web import responses
 from service.web.json_body import JsonRoute
+from service.web.preferences import requested_form
+from service.web.text_responses import immutable_text_response
 
 router = APIRouter(
     prefix="/v1/checks",
@@ -20,13 +35,59 @@ router = APIRouter(
 )
 
 
-@router.post("", operation_id="check", response_model=CheckAnswer, responses=responses.POST)
+@router.post(
+    "",
+    operation_id="check",
+    response_model=CheckAnswer | CheckBrief,
+    responses=responses.POST_OR_CREATE_WITH_VIEW,
+    openapi_extra=responses.PREFER,
+)
 async def check(
     body: Annotated[CheckForm, Body(openapi_examples=examples.CHECKS)],
+    query: Annotated[ViewQuery, Query()],
+    request: Request,
     services: ServicesDep,
     computation: ComputationDep,
+    creation: CreationDep,
 ) -> Response:
     """Is this job worth submitting? A layout, or a launch configuration as typed: which rules it
-    breaks, whether it fits, how fast it is, what would be faster, and what to change first. Nothing
-    is stored."""
-    return await computation.respond(lambda turn: services.checks.check(body, turn.checkpoint))
+    breaks, whether it fits, how fast it is, what would be faster, and what to change first. With
+    `store` the answer is kept, for a report of the run to name."""
+    form = requested_form(request, query.view, check_brief)
+    if not body.store:
+        return await computation.respond(
+            lambda turn: services.checks.check(body, turn.checkpoint), form
+        )
+    return await creation.respond_once(
+        question_key("checks", body),
+        lambda: services.stored_checks.look_up(body),
+        lambda looked_up, turn: services.stored_checks.check(body, looked_up, turn.checkpoint),
+        form,
+    )
+
+
+@router.get("", operation_id="listChecks", response_model=CheckPage, responses=responses.PAGE)
+def list_checks(
+    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
+) -> JSONResponse:
+    """The checks that were stored, newest first; the answer lies at `location`."""
+    return page_response(request, services.stored_checks.page(query))
+
+
+@router.get(
+    "/{id}",
+    operation_id="getCheck",
+    response_model=CheckAnswer | CheckBrief,
+    responses=responses.CONDITIONAL_GET_WITH_VIEW,
+    openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
+)
+async def get_check(
+    id_: ResourceId,
+    query: Annotated[ViewQuery, Query()],
+    request: Request,
+    services: ServicesDep,
+) -> Response:
+    """A check that was stored as it was answered, or in brief."""
+    form = requested_form(request, query.view, check_brief)
+    text = await run_in_threadpool(services.stored_checks.get, id_)
+    return immutable_text_response(request, text, form)

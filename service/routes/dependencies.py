@@ -25,6 +25,7 @@ from service.ask.kept_answers import ANSWERED_BEFORE, LookedUp
 from service.ask.launches import Launches
 from service.ask.predictions import Predictions
 from service.ask.recommendations import Recommendations
+from service.ask.stored_checks import StoredChecks
 from service.ask.timelines import Timelines
 from service.errors import BadHeader, Forbidden
 from service.learning.auto_calibration import AutoCalibration
@@ -108,6 +109,7 @@ class Services:
     report_logs: ReportLogs
     report_summaries: ReportSummaries
     reports: Reports
+    stored_checks: StoredChecks
     sweep_feed: SweepFeed
     sweep_runner: SweepRunner | None
     """None where this process computes no items of sweeps."""
@@ -150,6 +152,7 @@ class Services:
             report_logs=ReportLogs(store),
             report_summaries=ReportSummaries(store),
             reports=Reports(store),
+            stored_checks=StoredChecks(store),
             sweeps=self.sweeps.of(store),
             timelines=Timelines(store),
         )
@@ -306,10 +309,13 @@ class ComputationResponder:
         self._request = request
         self._admission = services.search_admission
 
-    async def respond(self, compute: Callable[[Turn], dict[str, Any]]) -> Response:
+    async def respond(
+        self, compute: Callable[[Turn], dict[str, Any]], form: Form = WHOLE
+    ) -> Response:
         tenant = _caller(self._request).tenant
         async with self._admission.admit(self._request.is_disconnected, tenant) as turn:
-            return JSONResponse(await run_in_threadpool(compute, turn))
+            document = await run_in_threadpool(compute, turn)
+        return JSONResponse(form.of(document), headers=dict(form.headers))
 
     async def respond_kept(
         self, kept: Callable[[], AnswerText | None], make: Callable[[], AnswerText], etag: str

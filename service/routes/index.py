@@ -12,6 +12,7 @@ router = APIRouter(tags=["operation"])
 _COLLECTIONS = {
     "recommendations": "/v1/recommendations",
     "predictions": "/v1/predictions",
+    "checks": "/v1/checks",
     "reports": "/v1/reports",
     "benchmarks": "/v1/benchmarks",
     "profiles": "/v1/profiles",

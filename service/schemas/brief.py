@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.schemas.check import SettingChange, Verdict
 from service.schemas.prediction import StoredAnswer
+from service.schemas.wire import Document
 
 MAX_REASONS = 3
 ViewName = Literal["full", "brief"]
@@ -66,3 +68,27 @@ class PredictionBrief(AnswerBrief):
     """How many there are."""
     warnings: Annotated[list[str], Field(max_length=MAX_REASONS)]
     """The first of the full answer's, each cut where it is long."""
+
+
+class CheckBrief(Document):
+    """At most 4 KB of what a launcher needs."""
+
+    id: str | None
+    """Of a check that was to be stored; as is the next."""
+    location: str | None
+    """The full answer."""
+    verdict: Verdict
+    summary: str
+    layout_summary: str | None
+    step_time_s: float | None
+    """With the next two: null where nothing is predicted of the layout."""
+    step_time_low_s: float | None
+    step_time_high_s: float | None
+    fit_probability: float | None
+    first_change: str | None
+    """What to change first, in words."""
+    settings: list[SettingChange]
+    """The same in the framework's own words."""
+    problems: list[str]
+    """Broken rules with their cures, or else what was not understood, or else warnings: the first
+    three, each cut where it is long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AwareDatetime, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from models.advice.layout_check import BrokenRule, LayoutCheck
 from models.advice.layout_warnings import LayoutWarning
@@ -22,10 +22,17 @@ from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts, request_tag
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.micro_batch import ConstraintForm, LayoutForm
-from service.schemas.prediction import ByConvention, Grounds, MemoryTerms, TimeTerms
+from service.schemas.prediction import (
+    ByConvention,
+    Grounds,
+    MemoryTerms,
+    ProfileUsed,
+    StoredAnswer,
+    TimeTerms,
+)
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
-from service.schemas.wire import Document
+from service.schemas.wire import Document, Wire
 from service.schemas.workload import WorkloadFields
 
 CHECK_TIME_S = 0.5
@@ -38,26 +45,27 @@ framework will refuse to start it. "cannot_tell": something that could change th
 understood, or is not modelled; `reservations` say what, why it matters and how to say it."""
 
 
-class CheckRequest(PinnedQuestion):
+class CheckTerms(Wire):
+    """What a job is held against, whichever way it is told."""
+
+    allocation: AllocationFields | None = None
+    """Nodes that a scheduler holds for the job, which runs on every chip of them, or on
+    `cluster.num_chips`. They go before what a launch says of nodes."""
+    constraints: ConstraintForm = ConstraintFields()
+    """What the layouts may be that the job is held against, and how surely it has to fit."""
+    time_limit_s: SearchTime = CHECK_TIME_S
+    """How long to search for the best layout at most."""
+    store: bool = False
+    """Keep the answer, under an id that a report of the run may name. The same question within a
+    day has the same id."""
+
+
+class CheckRequest(PinnedQuestion, CheckTerms):
     layout: LayoutForm
-    allocation: AllocationFields | None = None
-    """Nodes that a scheduler holds for the job, which runs on every chip of them, or on
-    `cluster.num_chips`. They go before what a launch says of nodes."""
-    constraints: ConstraintForm = ConstraintFields()
-    """What the layouts may be that the job is held against, and how surely it has to fit."""
-    time_limit_s: SearchTime = CHECK_TIME_S
-    """How long to search for the best layout at most."""
 
 
-class LaunchedCheckRequest(QuestionParts):
+class LaunchedCheckRequest(QuestionParts, CheckTerms):
     launch: LaunchForm
-    allocation: AllocationFields | None = None
-    """Nodes that a scheduler holds for the job, which runs on every chip of them, or on
-    `cluster.num_chips`. They go before what a launch says of nodes."""
-    constraints: ConstraintForm = ConstraintFields()
-    """What the layouts may be that the job is held against, and how surely it has to fit."""
-    time_limit_s: SearchTime = CHECK_TIME_S
-    """How long to search for the best layout at most."""
 
     @model_validator(mode="after")
     def _allocation_of_cluster(self) -> Self:
@@ -287,6 +295,10 @@ class WarningAnswer(Document):
 
 
 class CheckAnswer(Grounds):
+    id: str | None = None
+    """Of a check that was to be stored; as are the next two."""
+    created_at: AwareDatetime | None = None
+    location: str | None = None
     verdict: Verdict
     """"go": nothing speaks against it. "go_with_warnings": it will run, and `warnings` say what to
     look at; a slow layout is one of these. "will_not_fit": its predicted memory is more than there
@@ -320,6 +332,21 @@ class CheckAnswer(Grounds):
     reservations: list[ReservationAnswer] = []
     """Settings of the launch that could change the answer and were not understood: all else here
     is given as if they were not there. The first, of `launch_read.unread_count`."""
+
+
+class CheckSummary(StoredAnswer):
+    location: str
+    profile: ProfileUsed
+    request: dict[str, Any]
+    """The question itself: model, cluster, workload and stack."""
+    verdict: Verdict
+    summary: str
+
+
+class CheckPage(Document):
+    items: list[CheckSummary]
+    next: str | None
+    """The cursor of the next page."""
 
 
 def verdict_of(

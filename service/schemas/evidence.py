@@ -16,7 +16,7 @@ from service.schemas.cluster import ClusterForm, ClusterPreset
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.schemas.question import Question
-from service.schemas.report import Id
+from service.schemas.run_subject import Id
 from service.schemas.stack import StackFields
 from service.schemas.wire import Degree, Document, Label, Name, Wire
 from service.schemas.workload import WorkloadFields

@@ -23,9 +23,9 @@ from service.schemas.report import (
     MeasuredMemory,
     MeasuredParts,
     Outcome,
-    RunSubject,
 )
 from service.schemas.reservation import ReservationAnswer
+from service.schemas.run_subject import RunSubject
 from service.schemas.wire import Document, Instant, Wire
 
 SearchTime = Annotated[float, Field(gt=0, le=60)]
@@ -64,10 +64,6 @@ class ToldRun(Wire):
         return self
 
 
-WHAT_RAN = "prediction_id, recommendation_id or launch"
-"""The members that say what ran, in place of a question and a layout."""
-
-
 class ExplanationRequest(RunSubject, ToldRun):
     """A run by the id of its answer, or by its question and layout, as in a report."""
 
@@ -77,7 +73,7 @@ class ExplanationRequest(RunSubject, ToldRun):
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
         if self.log is None:  # a log may say what ran
-            self.require_one_subject(otherwise=WHAT_RAN)
+            self.require_one_subject()
         return self
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.errors import Invalid
-from service.schemas.report import Choice
+from service.schemas.run_subject import Choice
 
 
 class LayoutQuery(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -11,8 +11,6 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 
@@ -20,38 +18,29 @@ from models.errors import Invalid
 from models.spec.flops import AttentionCount
 from service.formats.logs import Framework, Unit
 from service.json_pointers import TAG_PREFIX
-from service.schemas.architecture import Model
-from service.schemas.cluster import ClusterForm, Dtype, Tflops
+from service.schemas.cluster import Dtype, Tflops
+from service.schemas.launch_form import LaunchForm
+from service.schemas.launch_request import QuestionParts, request_tag
 from service.schemas.limits import MAX_BATCH_REPORTS
-from service.schemas.micro_batch import LayoutForm
 from service.schemas.prediction import Basis, PredictedLayout
-from service.schemas.question import Question
 from service.schemas.reservation import ReservationAnswer
-from service.schemas.stack import StackForm
+from service.schemas.run_subject import Choice, RunSubject
 from service.schemas.wire import Document, Instant, Label, Name, TimeSpan, Wire
-from service.schemas.workload import WorkloadFields
 
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
 """How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
 speed."""
-_OLD_CHOICE = "surer"
-"""A name that is in old recommendations only, in place of "bolder": read, and not offered."""
-
-
-def _known_choice(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    return value if value == _OLD_CHOICE else check(value)
-
-
-Choice = Annotated[
-    Literal["recommended", "fastest", "simplest", "bolder"], WrapValidator(_known_choice)
-]
-"""The name of a layout in a recommendation."""
 DateSource = Literal["request", "log", "arrival"]
-Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
 Gib = Annotated[float, Field(ge=1e-6, le=1e6)]
-_QUESTION_FIELDS = ("model", "cluster", "workload", "stack", "layout")
+_LABEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}"
+_LabelName = Annotated[str, StringConstraints(pattern=rf"^{_LABEL_NAME}$")]
+_LabelValue = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+_LabelFilter = Annotated[str, StringConstraints(pattern=rf"^{_LABEL_NAME}=.{{0,200}}$")]
+Labels = Annotated[dict[_LabelName, _LabelValue], Field(max_length=16)]
+"""What a caller calls a run by, such as job_id, user and partition. As many as a scheduler tells of
+a job; their names are those that labels of Kubernetes may have."""
 
 
 class _Part(Wire):
@@ -173,66 +162,8 @@ class Failure(_Part):
     """The most that was seen on its device, before or when it failed."""
 
 
-class RunSubject(Wire):
-    """What ran: a prediction or a recommendation by its id, or the question and the layout
-    themselves."""
-
-    prediction_id: Id | None = None
-    recommendation_id: Id | None = None
-    rank: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Which of its layouts ran, from 1; without it the recommended one of a recommendation (of an
-    answer without `layouts`, the fastest), the only one of a prediction."""
-    choice: Choice | None = None
-    """Of a recommendation, instead of `rank`: the name that the layout has there."""
-    model: Model | None = None
-    cluster: ClusterForm | None = None
-    workload: WorkloadFields | None = None
-    stack: StackForm | None = None
-    layout: LayoutForm | None = None
-    measured_at: Instant | None = None
-    """When it ran; without it, now, or what a training log says. Where the stack is described here
-    and has no `age_years`, its software is as old as this."""
-    source: Label | None = None
-    """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many
-    runs at most."""
-
-    def require_one_subject(
-        self, settled: Collection[str] = (), otherwise: str = "prediction_id or recommendation_id"
-    ) -> None:
-        """Raises Invalid unless the run is either linked to an answer or described, and not both.
-        The parts in `settled` are known from elsewhere and need no description; `otherwise` names
-        the members that say what ran instead."""
-        linked = [
-            name
-            for name in ("prediction_id", "recommendation_id")
-            if getattr(self, name) is not None
-        ]
-        given = [name for name in _QUESTION_FIELDS if getattr(self, name) is not None]
-        if len(linked) > 1:
-            raise Invalid(
-                "recommendation_id", self.recommendation_id, "give it or prediction_id, not both"
-            )
-        if linked and given:
-            raise Invalid(given[0], None, f"is already fixed by {linked[0]}")
-        if self.choice is not None and (self.recommendation_id is None or self.rank is not None):
-            raise Invalid("choice", self.choice, "goes with recommendation_id, and without rank")
-        if not linked and self.rank is not None:
-            raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
-        missing = [name for name in _QUESTION_FIELDS if name not in given and name not in settled]
-        if not linked and missing:
-            raise Invalid(missing[0], None, f"is required without {otherwise}")
-
-    @property
-    def is_linked(self) -> bool:
-        return self.prediction_id is not None or self.recommendation_id is not None
-
-    def question(self) -> Question:
-        given = {name: getattr(self, name) for name in Question.model_fields}
-        return Question.model_validate(given)
-
-
-class ReportSubmission(RunSubject):
-    """Names a prediction or a recommendation, or says itself what ran."""
+class MeasuredRun(Wire):
+    """How a run ended, and what was measured of it."""
 
     outcome: Outcome
     measured: Measured | None = None
@@ -241,6 +172,7 @@ class ReportSubmission(RunSubject):
     memory: MeasuredMemory | None = None
     failure: Failure | None = None
     parts: MeasuredParts | None = None
+    labels: Labels = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -254,9 +186,8 @@ class ReportSubmission(RunSubject):
                     raise Invalid(name, value[name], rule)
         return value
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        self.require_one_subject()
+    def require_consistent(self) -> None:
+        """Raises Invalid where the figures do not go with each other."""
         if self.measured is None and self.outcome == "ok":
             raise Invalid("measured", None, "is required with outcome ok")
         if self.parts is not None and self.measured is None:
@@ -264,7 +195,6 @@ class ReportSubmission(RunSubject):
         if self.failure is not None and self.outcome not in ("out_of_memory", "crashed"):
             raise Invalid("failure", None, "goes with outcome out_of_memory or crashed")
         self._require_room()
-        return self
 
     def _require_room(self) -> None:
         """What tensors take lies inside what the framework reserved for them."""
@@ -276,12 +206,44 @@ class ReportSubmission(RunSubject):
             raise Invalid("memory.allocated_gib", memory.allocated_gib, rule)
 
 
-class LogSubmission(RunSubject):
-    """A training log as it is. What ran is linked or described as in a report; of a Megatron log
-    that prints its arguments, or a NeMo log its parameters (`PARAMETER cfg/…`), model, workload and
-    layout may be left out, whether or not the run came to its first step. What both the request
-    and the log say must agree."""
+class ReportSubmission(RunSubject, MeasuredRun):
+    """Names an answer, or says itself what ran."""
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self.require_one_subject()
+        self.require_consistent()
+        return self
+
+
+class LaunchedRun(QuestionParts):
+    """What ran, by the launch configuration that started it."""
+
+    launch: LaunchForm
+    measured_at: Instant | None = None
+    """When it ran; without it, now, or what a training log says."""
+    source: Label | None = None
+    """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many
+    runs at most."""
+
+    @model_validator(mode="after")
+    def _no_profile(self) -> Self:
+        if self.profile is not None:
+            rule = "must be left out: a report is held against the active version"
+            raise Invalid("profile", None, rule)
+        return self
+
+
+class LaunchedReport(LaunchedRun, MeasuredRun):
+    """Says by a launch what ran."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self.require_consistent()
+        return self
+
+
+class ToldLog(Wire):
     log: Annotated[str, Field(min_length=1)]
     framework: Framework | None = None
     """Without it the log is recognised by its lines."""
@@ -289,6 +251,26 @@ class LogSubmission(RunSubject):
     """How the run ended, where its log does not show it: whoever was killed, hung or was stopped
     writes no line about it. Out of memory is read from the log, and a crash before the first step
     from one that prints its arguments."""
+    labels: Labels = {}
+
+
+class LogSubmission(RunSubject, ToldLog):
+    """A training log as it is. What ran is linked or described as in a report; of a Megatron log
+    that prints its arguments, or a NeMo log its parameters (`PARAMETER cfg/…`), model, workload and
+    layout may be left out, whether or not the run came to its first step. What both the request
+    and the log say must agree."""
+
+
+class LaunchedLog(LaunchedRun, ToldLog):
+    """A training log as it is, with the launch that wrote it. What both say must agree."""
+
+
+ReportForm = ReportSubmission | LaunchedReport
+LogForm = Annotated[
+    Annotated[LogSubmission, Tag(f"{TAG_PREFIX}plain")]
+    | Annotated[LaunchedLog, Tag(f"{TAG_PREFIX}launched")],
+    Discriminator(request_tag),
+]
 
 
 class ReportBatch(Wire):
@@ -303,11 +285,12 @@ class ReportBatch(Wire):
 
 def _union_tag(value: object) -> str:
     many = isinstance(value, ReportBatch) or (isinstance(value, Mapping) and "reports" in value)
-    return f"{TAG_PREFIX}batch" if many else f"{TAG_PREFIX}report"
+    return f"{TAG_PREFIX}batch" if many else request_tag(value)
 
 
 Reported = Annotated[
-    Annotated[ReportSubmission, Tag(f"{TAG_PREFIX}report")]
+    Annotated[ReportSubmission, Tag(f"{TAG_PREFIX}plain")]
+    | Annotated[LaunchedReport, Tag(f"{TAG_PREFIX}launched")]
     | Annotated[ReportBatch, Tag(f"{TAG_PREFIX}batch")],
     Discriminator(_union_tag),
 ]
@@ -348,6 +331,7 @@ class ReportAnswer(Basis):
     outcome: Outcome
     prediction_id: str | None
     recommendation_id: str | None
+    check_id: str | None = None
     rank: int | None
     """Of the layout that ran, among those ranked; null where it is not one of them."""
     choice: Choice | Literal["surer"] | None
@@ -368,6 +352,7 @@ class ReportAnswer(Basis):
     parts: PartsComparison | None
     measured_at: AwareDatetime
     source: str | None
+    labels: dict[str, str] = {}
     flag: str | None
     """Of a run beyond its interval: what was expected, how much of the gap the measured `parts`
     account for, and the term that most likely makes the rest; of one that ran
@@ -502,6 +487,8 @@ class ReportFilterQuery(TimeSpan):
     outcome: Outcome | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
     """Of the profile that all share, or of the tenant's own."""
+    label: Annotated[list[_LabelFilter], Field(max_length=16)] = []
+    """`name=value`, as often as needed: reports that have all of these labels."""
 
 
 class ReportQuery(ReportFilterQuery):

@@ -1,5 +1,5 @@
-"""Predictions and recommendations as they were answered. The text of an answer is kept once, and
-each row that is answered with it refers to it."""
+"""Predictions, recommendations and checks as they were answered. The text of an answer is kept
+once, and each row that is answered with it refers to it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from service.store.quota import count_stored, size_of
 from service.store.tables import (
     TENANT,
     AnswerTextRow,
+    CheckRow,
     PredictionRow,
     RecommendationRow,
     Table,
 )
 
-AnswerKind = Literal["predictions", "recommendations"]
+AnswerKind = Literal["predictions", "recommendations", "checks"]
+AnswerRow = PredictionRow | RecommendationRow | CheckRow
 
 GIVEN_AGAIN_FOR = timedelta(days=1)
 """For so long an answer is given again to who asks again. Later it is another answer with the same
 text, so that what was given lately is not dropped for its age (service.store.retention)."""
 
-_ROWS: dict[AnswerKind, type[PredictionRow | RecommendationRow]] = {
+ROWS: dict[AnswerKind, type[AnswerRow]] = {
     "predictions": PredictionRow,
     "recommendations": RecommendationRow,
-}
-_NAMES: dict[AnswerKind, str] = {
-    "predictions": "prediction",
-    "recommendations": "recommendation",
+    "checks": CheckRow,
 }
 
 
@@ -119,21 +118,25 @@ class Answers:
 
     def get(self, kind: AnswerKind, id_: str) -> Answer:
         """The answer of this id; raises NotFound where there is none."""
-        found = self._session.execute(_answers(kind).where(_ROWS[kind].id == id_)).first()
+        found = self._session.execute(_answers(kind).where(ROWS[kind].id == id_)).first()
         if found is None:
-            raise NotFound(_NAMES[kind], id_)
+            raise NotFound(kind.removesuffix("s"), id_)
         return _answer(kind, found)
 
     def at(self, location: str) -> Answer:
         """The answer that lies at this location, as `Answer.location` has it."""
-        *_, kind, id_ = location.split("/")
-        return self.get("predictions" if kind == "predictions" else "recommendations", id_)
+        *_, name, id_ = location.split("/")
+        (kind,) = (kind for kind in ROWS if kind == name)
+        return self.get(kind, id_)
 
     def prediction(self, id_: str) -> Answer:
         return self.get("predictions", id_)
 
     def recommendation(self, id_: str) -> Answer:
         return self.get("recommendations", id_)
+
+    def check(self, id_: str) -> Answer:
+        return self.get("checks", id_)
 
     def has_text(self, key: str) -> bool:
         """Whether anybody has been given an answer with this text."""
@@ -168,7 +171,7 @@ class Answers:
     def newest(
         self, kind: AnswerKind, limit: int, since: datetime | None, until: datetime | None
     ) -> Sequence[Answer]:
-        row = _ROWS[kind]
+        row = ROWS[kind]
         query = _answers(kind).order_by(row.id.desc()).limit(limit)
         if since is not None:
             query = query.where(row.created_at >= since)
@@ -179,7 +182,7 @@ class Answers:
     def briefs(self, kind: AnswerKind, limit: int, before: str | None) -> Sequence[Row[Any]]:
         """What lists show of answers, newest first, starting after the id `before`. Ids sort by
         time."""
-        row = _ROWS[kind]
+        row = ROWS[kind]
         text = AnswerTextRow
         brief = func.coalesce(text.brief, row.brief, type_=row.brief.type).label("brief")
         columns = row.id, row.created_at, row.profile_id, row.profile_version, brief
@@ -193,7 +196,7 @@ class Answers:
 def _answers(kind: AnswerKind) -> Select[Any]:
     """The answers of a kind with their texts. A document that an earlier release stored in the row
     itself is read only where there is no text."""
-    row = _ROWS[kind]
+    row = ROWS[kind]
     text = AnswerTextRow
     columns = row.id, row.created_at, row.profile_id, row.profile_version, row.document
     of_text = text.first_id, text.first_created_at, text.gzip
@@ -225,7 +228,7 @@ _INSERT_TEXT = {
     "sqlite": sqlite.insert(_TABLES["answer_texts"]).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(_TABLES["answer_texts"]).on_conflict_do_nothing(),
 }
-_INSERT = {kind: insert(_TABLES[kind]) for kind in _ROWS}
+_INSERT = {kind: insert(_TABLES[kind]) for kind in ROWS}
 _TEXT_OF = select(AnswerTextRow.key).where(AnswerTextRow.key == bindparam("key"))
 _MINE = {
     kind: _answers(kind)
@@ -236,5 +239,5 @@ _MINE = {
     )
     .order_by(row.id)
     .limit(1)
-    for kind, row in _ROWS.items()
+    for kind, row in ROWS.items()
 }

@@ -28,7 +28,7 @@ from service.own_profile import OWN, OWN_PREFIX, is_own
 from service.store.arrivals import Arrivals, RowValues
 from service.store.prepared import execute, first_row
 from service.store.quota import count_stored
-from service.store.tables import SEEN, TENANT, ReportRow, Table
+from service.store.tables import SEEN, TENANT, ReportLabelRow, ReportRow, Table
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _INFORMATIVE = _MEASURED | (ReportRow.outcome == "out_of_memory")
@@ -60,6 +60,7 @@ _IN_SAME_WORDS = (
     .limit(1)
 )
 _INSERT = insert(Table.metadata.tables[ReportRow.__tablename__])
+_INSERT_LABELS = insert(Table.metadata.tables[ReportLabelRow.__tablename__])
 _IDS_PER_QUERY = 10_000  # databases bind no more than 32,766 to 65,535 parameters
 _ROWS_PER_FETCH = 1000
 _LONG_SUBMISSION = 64 * 2**10
@@ -90,6 +91,8 @@ class ReportFilter:
     """The first id, inclusive."""
     tenant: str | None = None
     """Only reports of this tenant."""
+    labels: Sequence[tuple[str, str]] = ()
+    """Only reports that have all of these, each a name and a value."""
     measured: bool = False
     """Only reports with a step time."""
     did_fit: bool = False
@@ -116,6 +119,8 @@ class ReportFilter:
             query = query.where(ReportRow.id >= self.from_id)
         if not self.include_withdrawn:
             query = query.where(ReportRow.withdrawn_at.is_(None))
+        for name, value in self.labels:
+            query = query.where(ReportRow.id.in_(_labelled(name, value)))
         if self.did_fit:
             query = query.where(_DID_FIT)
         return query.where(_MEASURED) if self.measured else query
@@ -155,9 +160,12 @@ class Reports:
     def add(self, reports: Iterable[RowValues]) -> list[RowValues]:
         """Store reports, and return their values with the ids and times that they got."""
         stored = Arrivals(self._session).stamped(reports)
+        labels = [label for report in stored for label in _label_rows(report)]
         for report in stored:
             report["words_hash"] = _words_hash(report)
         execute(self._session, _INSERT, stored)
+        if labels:
+            execute(self._session, _INSERT_LABELS, labels)
         for report in stored:
             profile = OWN if is_own(report["profile_id"]) else report["profile_id"]
             count_report(report["outcome"], profile, report["residual"])
@@ -302,6 +310,20 @@ class Reports:
         return self._session.scalars(
             wanted.narrow(select(func.count(ReportRow.id)).where(_INFORMATIVE))
         ).one()
+
+
+def _labelled(name: str, value: str) -> Select[Any]:
+    """The ids of the reports that have a label."""
+    label = ReportLabelRow
+    return select(label.report_id).where(label.name == name, label.value == value)
+
+
+def _label_rows(report: RowValues) -> list[RowValues]:
+    """The rows of a report's labels, which are no column of its own."""
+    labels = report.pop("labels", {})
+    return [
+        {"report_id": report["id"], "name": name, "value": value} for name, value in labels.items()
+    ]
 
 
 def _words_hash(report: RowValues) -> str:

@@ -9,12 +9,10 @@ from typing import Any
 from sqlalchemy import delete, exists, select, text
 from sqlalchemy.orm import Session
 
-from service.store.answers import AnswerKind
+from service.store.answers import ROWS, AnswerKind
 from service.store.quota import count_stored
 from service.store.tables import (
     AnswerTextRow,
-    PredictionRow,
-    RecommendationRow,
     ReportRow,
     SweepItemRow,
     SweepRow,
@@ -23,10 +21,7 @@ from service.store.tables import (
 _REFERENCES: dict[AnswerKind, Any] = {
     "predictions": ReportRow.prediction_id,
     "recommendations": ReportRow.recommendation_id,
-}
-_ROWS: dict[AnswerKind, Any] = {
-    "predictions": PredictionRow,
-    "recommendations": RecommendationRow,
+    "checks": ReportRow.check_id,
 }
 
 
@@ -40,7 +35,7 @@ class Retention:
         """Delete at most so many answers from before this moment that no report refers to, of one
         tenant or of all, and those of their texts that no answer has any more; returns how many
         answers."""
-        row = _ROWS[kind]
+        row: Any = ROWS[kind]
         is_reported = exists().where(_REFERENCES[kind] == row.id)
         columns = row.id, row.text_key, row.tenant, row.stored_bytes
         old = select(*columns).where(row.created_at < before, ~is_reported)
@@ -78,5 +73,5 @@ class Retention:
         if self._session.get_bind().dialect.name == "postgresql":
             # Until the end of this transaction nobody stores an answer with one of these texts.
             self._session.execute(text("lock table answer_texts in share row exclusive mode"))
-        unused = [~exists().where(row.text_key == AnswerTextRow.key) for row in _ROWS.values()]
+        unused = [~exists().where(row.text_key == AnswerTextRow.key) for row in ROWS.values()]
         self._session.execute(delete(AnswerTextRow).where(AnswerTextRow.key.in_(keys), *unused))

@@ -183,6 +183,22 @@ class RecommendationRow(Owned, Counted, Table):
     document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
+class CheckRow(Owned, Counted, Table):
+    """A check that was to be stored, as it was answered: `text_key` names its text. `document` and
+    `brief` are empty; they are here for queries of answers of all kinds."""
+
+    __tablename__ = "checks"
+    __table_args__ = (_made_under(), _listed(__tablename__), _by_text(__tablename__))
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    profile_id: Mapped[str]
+    profile_version: Mapped[int]
+    text_key: Mapped[str | None] = mapped_column(String(64))
+    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+
 class ReportRow(Owned, Counted, Table):
     """A report. `submission` is the text as it was received, loaded only on request; of a withdrawn
     report it is empty where it was long. `residual` is the log of measured over predicted step
@@ -222,6 +238,7 @@ class ReportRow(Owned, Counted, Table):
     recommendation_id: Mapped[str | None] = mapped_column(
         ForeignKey("recommendations.id"), index=True
     )
+    check_id: Mapped[str | None] = mapped_column(ForeignKey("checks.id"), index=True)
     choice: Mapped[str | None]
     step_time_s: Mapped[float | None]
     predicted_step_time_s: Mapped[float]
@@ -233,6 +250,17 @@ class ReportRow(Owned, Counted, Table):
     words_hash: Mapped[str | None] = mapped_column(String(64))
     submission: Mapped[str] = mapped_column(Text, deferred=True)
     document: Mapped[dict[str, Any]]
+
+
+class ReportLabelRow(Table):
+    """A label of a report, which the report's document has as well: lists are filtered by it."""
+
+    __tablename__ = "report_labels"
+    __table_args__ = (Index("ix_report_labels_value", "name", "value", "report_id"),)
+
+    report_id: Mapped[str] = mapped_column(ForeignKey("reports.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
 
 
 class BenchmarkRow(Owned, Counted, Table):

@@ -1,5 +1,5 @@
-"""Drop old answers: predictions and recommendations that no report refers to, and sweeps that have
-ended.
+"""Drop old answers: predictions, recommendations and checks that no report refers to, and sweeps
+that have ended.
 
 `python -m service.tools.retention --older-than 90d [--tenant NAME] [--compact]`
 
@@ -38,14 +38,15 @@ class Dropped:
 
     recommendations: int
     predictions: int
+    checks: int
     sweeps: int
     freed_bytes: int
 
     def __str__(self) -> str:
         return (
-            f"dropped {self.recommendations} recommendations, {self.predictions} predictions and"
-            f" {self.sweeps} sweeps, and gave {self.freed_bytes / 2**20:.1f} MiB back to the file"
-            " system"
+            f"dropped {self.recommendations} recommendations, {self.predictions} predictions,"
+            f" {self.checks} checks and {self.sweeps} sweeps, and gave"
+            f" {self.freed_bytes / 2**20:.1f} MiB back to the file system"
         )
 
 
@@ -63,10 +64,11 @@ def drop_old_answers(store: Store, age: timedelta, tenant: str | None = None) ->
     dropped = Dropped(
         recommendations=_drop(store, "recommendations", before, tenant),
         predictions=_drop(store, "predictions", before, tenant),
+        checks=_drop(store, "checks", before, tenant),
         sweeps=_drop_sweeps(store, before, tenant),
         freed_bytes=store.give_space_back(),
     )
-    if dropped.recommendations or dropped.predictions or dropped.sweeps:
+    if dropped.recommendations or dropped.predictions or dropped.checks or dropped.sweeps:
         whose = {} if tenant is None else {"of_tenant": tenant}
         with store.writing() as rows:
             rows.audit.add(

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from models.errors import Invalid
 from service.errors import MalformedBody, NotJson, Refused
 from service.web.json_text import parse, parse_body
-from service.web.query_params import names_of, require_known
+from service.web.query_params import parameters_of, require_known
 
 SMALL = 2**14
 """Bytes. Bodies up to this are parsed where they are received, in less time than a thread takes to
@@ -80,7 +80,7 @@ class JsonRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        known = names_of(self.dependant)
+        known = parameters_of(self.dependant)
 
         async def read_then_handle(request: Request) -> Response:
             require_known(request, known)

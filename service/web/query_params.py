@@ -1,8 +1,10 @@
-"""Query strings, read strictly: a parameter that is unknown or comes twice is refused by name."""
+"""Query strings, read strictly: a parameter that is unknown, or comes twice and is no list, is
+refused by name."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from typing import get_origin
 
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
@@ -10,15 +12,21 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 
 
-def names_of(dependant: Dependant) -> list[str]:
-    """The names of an endpoint's query parameters, which are the fields of its query model."""
+def parameters_of(dependant: Dependant) -> dict[str, bool]:
+    """The names of an endpoint's query parameters, which are the fields of its query model, and
+    whether each is a list, which is given an item at a time."""
     kinds = [parameter.field_info.annotation for parameter in dependant.query_params]
     models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-    return [name for model in models for name in model.model_fields]
+    return {
+        name: get_origin(field.annotation) is list
+        for model in models
+        for name, field in model.model_fields.items()
+    }
 
 
-def require_known(request: Request, known: Collection[str]) -> None:
-    """Raises RequestValidationError for parameters that are unknown or repeated."""
+def require_known(request: Request, known: Mapping[str, bool]) -> None:
+    """Raises RequestValidationError for parameters that are unknown, or that are repeated and no
+    lists."""
     if not request.scope["query_string"]:
         return
     query = request.query_params
@@ -27,11 +35,11 @@ def require_known(request: Request, known: Collection[str]) -> None:
         raise RequestValidationError(errors)
 
 
-def _error(name: str, values: list[str], known: Collection[str]) -> dict[str, object] | None:
+def _error(name: str, values: list[str], known: Mapping[str, bool]) -> dict[str, object] | None:
     if name not in known:
         rule = f"unknown query parameter; known: {', '.join(known) or 'none'}"
         return {"type": "unknown", "loc": ("query", name), "msg": rule, "input": values[0]}
-    if len(values) > 1:
+    if len(values) > 1 and not known[name]:
         return {
             "type": "repeated",
             "loc": ("query", name),

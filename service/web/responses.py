@@ -108,6 +108,11 @@ CREATE_WITH_VIEW = CREATE | {
     200: {"description": "The same question, answered before"} | _ANSWERED,
     201: _ANSWERED,
 }
+POST_OR_CREATE_WITH_VIEW = CREATE_WITH_VIEW | {
+    200: {"description": "The answer; or, where it was to be stored, the one of before"}
+    | _ANSWERED,
+    201: {"description": "The answer, which is stored"} | _ANSWERED,
+}
 PAGE: Responses = {200: with_headers("Link")}
 TAGGED: Responses = {200: with_headers("ETag")}
 CONDITIONAL_GET = TAGGED | {304: {"description": "The client has it"} | with_headers("ETag")}

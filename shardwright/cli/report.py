@@ -11,14 +11,7 @@ from shardwright.cli import question
 from shardwright.cli.job_files import script_of
 from shardwright.cli.output import Output
 from shardwright.cli.session import asking
-
-_IDS = {
-    "recommendation_id": "SHARDWRIGHT_RECOMMENDATION_ID",
-    "prediction_id": "SHARDWRIGHT_PREDICTION_ID",
-    "choice": "SHARDWRIGHT_CHOICE",
-}
-"""What the scripts of answers export, by the member of a report."""
-
+from shardwright.run_id import report_members
 
 def report(
     log: Annotated[str, typer.Argument(help="The log of the run, or - for standard input.")],
@@ -32,9 +25,9 @@ def report(
     needed: the job's environment has it."""
     output = Output(as_json=json)
     with asking(output, "reading the log") as client:
-        ids = {"recommendation_id": recommendation, "prediction_id": prediction}
+        ids: dict[str, Any] = {"recommendation_id": recommendation, "prediction_id": prediction}
         if recommendation is None and prediction is None:
-            ids = {member: os.environ.get(name) for member, name in _IDS.items()}
+            ids = {**report_members(os.environ)}
         request: Any = question.without_empty(
             log=script_of(log), framework=framework, source=source, **ids
         )

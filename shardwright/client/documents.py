@@ -1558,6 +1558,31 @@ class CalibrationAnswer(TypedDict):
     memory_error_after: float | None
 
 
+class CheckBrief(TypedDict):
+    id: str | None
+    location: str | None
+    verdict: Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
+    summary: str
+    layout_summary: str | None
+    step_time_s: float | None
+    step_time_low_s: float | None
+    step_time_high_s: float | None
+    fit_probability: float | None
+    first_change: str | None
+    settings: list[SettingChange]
+    problems: list[str]
+
+
+class CheckSummary(TypedDict):
+    id: str
+    created_at: str
+    location: str
+    profile: ProfileUsed
+    request: dict[str, Any]
+    verdict: Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
+    summary: str
+
+
 class ChromeTrace(TypedDict):
     traceEvents: list[TraceEvent]
     displayTimeUnit: Literal["ms"]
@@ -1909,6 +1934,9 @@ class CheckAnswer(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    id: NotRequired[str | None]
+    created_at: NotRequired[str | None]
+    location: NotRequired[str | None]
     verdict: Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
     summary: str
     legal: bool
@@ -1922,6 +1950,11 @@ class CheckAnswer(TypedDict):
     warnings: list[WarningAnswer]
     launch_read: NotRequired[LaunchRead | None]
     reservations: NotRequired[list[ReservationAnswer]]
+
+
+class CheckPage(TypedDict):
+    items: list[CheckSummary]
+    next: str | None
 
 
 class ChipFields(TypedDict):
@@ -2113,6 +2146,7 @@ class ReportAnswer(TypedDict):
     outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
     prediction_id: str | None
     recommendation_id: str | None
+    check_id: NotRequired[str | None]
     rank: int | None
     choice: Literal["recommended", "fastest", "simplest", "bolder"] | Literal["surer"] | None
     prediction: PredictedLayout
@@ -2125,6 +2159,7 @@ class ReportAnswer(TypedDict):
     parts: PartsComparison | None
     measured_at: str
     source: str | None
+    labels: NotRequired[dict[str, str]]
     flag: str | None
     same_as: NotRequired[str | None]
     reservations: NotRequired[list[ReservationAnswer]]
@@ -2173,6 +2208,7 @@ class StoredReport(TypedDict):
     outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
     prediction_id: str | None
     recommendation_id: str | None
+    check_id: NotRequired[str | None]
     rank: int | None
     choice: Literal["recommended", "fastest", "simplest", "bolder"] | Literal["surer"] | None
     prediction: PredictedLayout
@@ -2185,6 +2221,7 @@ class StoredReport(TypedDict):
     parts: PartsComparison | None
     measured_at: str
     source: str | None
+    labels: NotRequired[dict[str, str]]
     flag: str | None
     same_as: NotRequired[str | None]
     reservations: NotRequired[list[ReservationAnswer]]
@@ -2235,15 +2272,16 @@ class CandidateAnswer(TypedDict):
 
 
 class CheckRequest(TypedDict):
+    allocation: NotRequired[AllocationFields | None]
+    constraints: NotRequired[ConstraintFields]
+    time_limit_s: NotRequired[float]
+    store: NotRequired[bool]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields
     stack: str | StackFields
     profile: NotRequired[ProfileWanted | None]
     layout: LayoutFields
-    allocation: NotRequired[AllocationFields | None]
-    constraints: NotRequired[ConstraintFields]
-    time_limit_s: NotRequired[float]
 
 
 class ChipEntry(TypedDict):
@@ -2306,6 +2344,7 @@ class ExplanationRequest(TypedDict):
     time_limit_s: NotRequired[float]
     prediction_id: NotRequired[str | None]
     recommendation_id: NotRequired[str | None]
+    check_id: NotRequired[str | None]
     rank: NotRequired[int | None]
     choice: NotRequired[Literal["recommended", "fastest", "simplest", "bolder"] | None]
     model: NotRequired[
@@ -2333,6 +2372,10 @@ class FrontierRequest(TypedDict):
 
 
 class LaunchedCheckRequest(TypedDict):
+    allocation: NotRequired[AllocationFields | None]
+    constraints: NotRequired[ConstraintFields]
+    time_limit_s: NotRequired[float]
+    store: NotRequired[bool]
     model: NotRequired[
         str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
     ]
@@ -2341,9 +2384,6 @@ class LaunchedCheckRequest(TypedDict):
     stack: NotRequired[str | StackFields | None]
     profile: NotRequired[ProfileWanted | None]
     launch: LaunchForm
-    allocation: NotRequired[AllocationFields | None]
-    constraints: NotRequired[ConstraintFields]
-    time_limit_s: NotRequired[float]
 
 
 class LaunchedComparisonRequest(TypedDict):
@@ -2390,39 +2430,7 @@ class LaunchedExplanationRequest(TypedDict):
     measured_at: NotRequired[str | None]
 
 
-class LaunchedPredictionRequest(TypedDict):
-    model: NotRequired[
-        str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
-    ]
-    cluster: NotRequired[ClusterPreset | ClusterFields | None]
-    workload: NotRequired[dict[str, Any]]
-    stack: NotRequired[str | StackFields | None]
-    profile: NotRequired[ProfileWanted | None]
-    launch: LaunchForm
-
-
-class LogAnswer(TypedDict):
-    reading: LogReading | None
-    measured_at_from: Literal["request", "log", "arrival"]
-    notes: list[str]
-    repeated: bool
-    report: ReportAnswer
-
-
-class LogSubmission(TypedDict):
-    prediction_id: NotRequired[str | None]
-    recommendation_id: NotRequired[str | None]
-    rank: NotRequired[int | None]
-    choice: NotRequired[Literal["recommended", "fastest", "simplest", "bolder"] | None]
-    model: NotRequired[
-        str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields | None
-    ]
-    cluster: NotRequired[ClusterPreset | ClusterFields | None]
-    workload: NotRequired[WorkloadFields | None]
-    stack: NotRequired[str | StackFields | None]
-    layout: NotRequired[LayoutFields | None]
-    measured_at: NotRequired[str | None]
-    source: NotRequired[str | None]
+class LaunchedLog(TypedDict):
     log: str
     framework: NotRequired[
         Literal[
@@ -2437,6 +2445,87 @@ class LogSubmission(TypedDict):
         | None
     ]
     outcome: NotRequired[Literal["ok", "out_of_memory", "crashed", "aborted"] | None]
+    labels: NotRequired[dict[str, str]]
+    model: NotRequired[
+        str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
+    ]
+    cluster: NotRequired[ClusterPreset | ClusterFields | None]
+    workload: NotRequired[dict[str, Any]]
+    stack: NotRequired[str | StackFields | None]
+    profile: NotRequired[ProfileWanted | None]
+    launch: LaunchForm
+    measured_at: NotRequired[str | None]
+    source: NotRequired[str | None]
+
+
+class LaunchedPredictionRequest(TypedDict):
+    model: NotRequired[
+        str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
+    ]
+    cluster: NotRequired[ClusterPreset | ClusterFields | None]
+    workload: NotRequired[dict[str, Any]]
+    stack: NotRequired[str | StackFields | None]
+    profile: NotRequired[ProfileWanted | None]
+    launch: LaunchForm
+
+
+class LaunchedReport(TypedDict):
+    outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
+    measured: NotRequired[Measured | None]
+    memory: NotRequired[MeasuredMemory | None]
+    failure: NotRequired[Failure | None]
+    parts: NotRequired[MeasuredParts | None]
+    labels: NotRequired[dict[str, str]]
+    model: NotRequired[
+        str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
+    ]
+    cluster: NotRequired[ClusterPreset | ClusterFields | None]
+    workload: NotRequired[dict[str, Any]]
+    stack: NotRequired[str | StackFields | None]
+    profile: NotRequired[ProfileWanted | None]
+    launch: LaunchForm
+    measured_at: NotRequired[str | None]
+    source: NotRequired[str | None]
+
+
+class LogAnswer(TypedDict):
+    reading: LogReading | None
+    measured_at_from: Literal["request", "log", "arrival"]
+    notes: list[str]
+    repeated: bool
+    report: ReportAnswer
+
+
+class LogSubmission(TypedDict):
+    log: str
+    framework: NotRequired[
+        Literal[
+            "megatron",
+            "nemo",
+            "torchtitan",
+            "maxtext",
+            "ms-swift",
+            "deepspeed",
+            "huggingface",
+        ]
+        | None
+    ]
+    outcome: NotRequired[Literal["ok", "out_of_memory", "crashed", "aborted"] | None]
+    labels: NotRequired[dict[str, str]]
+    prediction_id: NotRequired[str | None]
+    recommendation_id: NotRequired[str | None]
+    check_id: NotRequired[str | None]
+    rank: NotRequired[int | None]
+    choice: NotRequired[Literal["recommended", "fastest", "simplest", "bolder"] | None]
+    model: NotRequired[
+        str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields | None
+    ]
+    cluster: NotRequired[ClusterPreset | ClusterFields | None]
+    workload: NotRequired[WorkloadFields | None]
+    stack: NotRequired[str | StackFields | None]
+    layout: NotRequired[LayoutFields | None]
+    measured_at: NotRequired[str | None]
+    source: NotRequired[str | None]
 
 
 class PredictionRequest(TypedDict):
@@ -2495,8 +2584,15 @@ class RecommendationRequest(TypedDict):
 
 
 class ReportSubmission(TypedDict):
+    outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
+    measured: NotRequired[Measured | None]
+    memory: NotRequired[MeasuredMemory | None]
+    failure: NotRequired[Failure | None]
+    parts: NotRequired[MeasuredParts | None]
+    labels: NotRequired[dict[str, str]]
     prediction_id: NotRequired[str | None]
     recommendation_id: NotRequired[str | None]
+    check_id: NotRequired[str | None]
     rank: NotRequired[int | None]
     choice: NotRequired[Literal["recommended", "fastest", "simplest", "bolder"] | None]
     model: NotRequired[
@@ -2508,8 +2604,3 @@ class ReportSubmission(TypedDict):
     layout: NotRequired[LayoutFields | None]
     measured_at: NotRequired[str | None]
     source: NotRequired[str | None]
-    outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
-    measured: NotRequired[Measured | None]
-    memory: NotRequired[MeasuredMemory | None]
-    failure: NotRequired[Failure | None]
-    parts: NotRequired[MeasuredParts | None]

@@ -193,12 +193,35 @@ class Routes:
         return self._send(Call(method="POST", path="/v1/comparisons", body=body))
 
     def check(
-        self, body: documents.CheckRequest | documents.LaunchedCheckRequest
-    ) -> documents.CheckAnswer:
+        self,
+        body: documents.CheckRequest | documents.LaunchedCheckRequest,
+        *,
+        view: Literal["full", "brief"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> documents.CheckAnswer | documents.CheckBrief:
         """Is this job worth submitting? A layout, or a launch configuration as typed: which rules
         it breaks, whether it fits, how fast it is, what would be faster, and what to change
         first."""
-        return self._send(Call(method="POST", path="/v1/checks", body=body))
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/checks",
+                query={"view": view},
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_checks(self, *, limit: int | None = None) -> Iterator[documents.CheckSummary]:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return self._pages(Call(method="GET", path="/v1/checks", query={"limit": limit}))
+
+    def get_check(
+        self, id: str, *, view: Literal["full", "brief"] | None = None
+    ) -> documents.CheckAnswer | documents.CheckBrief:
+        """A check that was stored as it was answered, or in brief."""
+        return self._send(Call(method="GET", path=f"/v1/checks/{quoted(id)}", query={"view": view}))
 
     def explain(
         self, body: documents.ExplanationRequest | documents.LaunchedExplanationRequest
@@ -216,7 +239,7 @@ class Routes:
 
     def create_report(
         self,
-        body: documents.ReportSubmission | documents.ReportBatch,
+        body: documents.ReportSubmission | documents.LaunchedReport | documents.ReportBatch,
         *,
         idempotency_key: str | None = None,
     ) -> documents.ReportAnswer | documents.BatchAnswer:
@@ -242,6 +265,7 @@ class Routes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.ReportAnswer]:
@@ -258,6 +282,7 @@ class Routes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                 },
@@ -274,6 +299,7 @@ class Routes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
@@ -290,6 +316,7 @@ class Routes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
@@ -299,7 +326,10 @@ class Routes:
         )
 
     def create_report_from_log(
-        self, body: documents.LogSubmission, *, idempotency_key: str | None = None
+        self,
+        body: documents.LogSubmission | documents.LaunchedLog,
+        *,
+        idempotency_key: str | None = None,
     ) -> documents.LogAnswer:
         """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
         return self._send(
@@ -322,6 +352,7 @@ class Routes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
     ) -> documents.ReportSummary:
         """Residuals by chip, stack, model family, profile version, week, source and tenant."""
         return self._send(
@@ -336,6 +367,7 @@ class Routes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                 },
             )
         )
@@ -849,12 +881,37 @@ class AsyncRoutes:
         return await self._send(Call(method="POST", path="/v1/comparisons", body=body))
 
     async def check(
-        self, body: documents.CheckRequest | documents.LaunchedCheckRequest
-    ) -> documents.CheckAnswer:
+        self,
+        body: documents.CheckRequest | documents.LaunchedCheckRequest,
+        *,
+        view: Literal["full", "brief"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> documents.CheckAnswer | documents.CheckBrief:
         """Is this job worth submitting? A layout, or a launch configuration as typed: which rules
         it breaks, whether it fits, how fast it is, what would be faster, and what to change
         first."""
-        return await self._send(Call(method="POST", path="/v1/checks", body=body))
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/checks",
+                query={"view": view},
+                headers={"idempotency-key": idempotency_key},
+                body=body,
+                takes_key=True,
+            )
+        )
+
+    def list_checks(self, *, limit: int | None = None) -> AsyncIterator[documents.CheckSummary]:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return self._pages(Call(method="GET", path="/v1/checks", query={"limit": limit}))
+
+    async def get_check(
+        self, id: str, *, view: Literal["full", "brief"] | None = None
+    ) -> documents.CheckAnswer | documents.CheckBrief:
+        """A check that was stored as it was answered, or in brief."""
+        return await self._send(
+            Call(method="GET", path=f"/v1/checks/{quoted(id)}", query={"view": view})
+        )
 
     async def explain(
         self, body: documents.ExplanationRequest | documents.LaunchedExplanationRequest
@@ -872,7 +929,7 @@ class AsyncRoutes:
 
     async def create_report(
         self,
-        body: documents.ReportSubmission | documents.ReportBatch,
+        body: documents.ReportSubmission | documents.LaunchedReport | documents.ReportBatch,
         *,
         idempotency_key: str | None = None,
     ) -> documents.ReportAnswer | documents.BatchAnswer:
@@ -898,6 +955,7 @@ class AsyncRoutes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.ReportAnswer]:
@@ -914,6 +972,7 @@ class AsyncRoutes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                 },
@@ -930,6 +989,7 @@ class AsyncRoutes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
@@ -946,6 +1006,7 @@ class AsyncRoutes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
@@ -955,7 +1016,10 @@ class AsyncRoutes:
         )
 
     async def create_report_from_log(
-        self, body: documents.LogSubmission, *, idempotency_key: str | None = None
+        self,
+        body: documents.LogSubmission | documents.LaunchedLog,
+        *,
+        idempotency_key: str | None = None,
     ) -> documents.LogAnswer:
         """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
         return await self._send(
@@ -978,6 +1042,7 @@ class AsyncRoutes:
         architecture: str | None = None,
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
+        label: list[str] | None = None,
     ) -> documents.ReportSummary:
         """Residuals by chip, stack, model family, profile version, week, source and tenant."""
         return await self._send(
@@ -992,6 +1057,7 @@ class AsyncRoutes:
                     "architecture": architecture,
                     "outcome": outcome,
                     "profile_version": profile_version,
+                    "label": label,
                 },
             )
         )

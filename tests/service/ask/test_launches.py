@@ -47,7 +47,7 @@ def test_a_predicted_layout_is_launched(client) -> None:
     assert found["settings"]["zero_optimization"]["stage"] == 3
     assert found["settings"]["train_batch_size"] == 128
     assert found["environment"] == {
-        "SHARDWRIGHT_PREDICTION_ID": made["id"],
+        "SHARDWRIGHT_ID": f"prediction-{made['id']}",
         "SHARDWRIGHT_RANK": "1",
     }
     assert found["slurm"]["nodes"] == 8
@@ -70,14 +70,14 @@ def test_a_recommended_layout_is_launched_unless_another_is_chosen(client) -> No
     address = f"/v1/recommendations/{made['id']}/launch/accelerate"
     found = client.get(address).json()
     assert found == made["launch"]
-    assert found["environment"] == {"SHARDWRIGHT_RECOMMENDATION_ID": made["id"]}
+    assert found["environment"] == {"SHARDWRIGHT_ID": f"recommendation-{made['id']}"}
     assert without_answer(client.get(f"{address}?choice=recommended").json()) == without_answer(
         found
     )
     fastest = client.get(f"{address}?choice=fastest").json()
     first = client.get(f"{address}?rank=1").json()
     assert without_answer(fastest) == without_answer(first)
-    named = {"SHARDWRIGHT_RECOMMENDATION_ID": made["id"]}
+    named = {"SHARDWRIGHT_ID": f"recommendation-{made['id']}"}
     assert fastest["environment"] == {**named, "SHARDWRIGHT_CHOICE": "fastest"}
     assert first["environment"] == {**named, "SHARDWRIGHT_RANK": "1"}
     assert_wrong(client.get(f"{address}?choice=fastest&rank=1"), "invalid", "choice")

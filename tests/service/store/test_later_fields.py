@@ -25,6 +25,7 @@ MAPS = frozenset(
         "peak_tflops",  # by format
         "offsets",  # by coefficient
         "mfu",  # by convention
+        "labels",  # by the caller's own names
     }
 )
 """Members that are maps with names of their own, and not fields."""
@@ -86,9 +87,13 @@ def test_documents_of_every_kind_with_later_fields_at_every_level_are_read(
 ) -> None:
     client, written, engine = served
     assert not refused(client, written)
+    check = client.post("/v1/checks", json={**PREDICTION, "store": True}).json()["location"]
     changed_rows = add_later_fields(engine)
     assert not [column for column, rows in changed_rows.items() if not rows]
-    assert not refused(make_client(), written)  # which has nothing at hand
+    other = make_client()  # which has nothing at hand
+    assert not refused(other, written)
+    for path in ("/v1/checks", check, f"{check}?view=brief"):
+        assert other.get(path).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["", "workload", "layout", "cluster"])

@@ -32,7 +32,7 @@ def configuration(name: str, nodes: tuple[str, ...] = ()) -> LaunchConfiguration
     problem = problem_of(format_.stacks[0], chip=_VENDORS.get(name, "h100"))
     job = job_of(problem, dp_shard=16, zero_stage=problem.stack.zero_stages[-1])
     written = format_.write(replace(job, nodes=nodes))
-    answer = {"SHARDWRIGHT_PREDICTION_ID": "it's $HOME"}
+    answer = {"SHARDWRIGHT_ID": "it's $HOME"}
     return replace(written, environment={**written.environment, **answer})
 
 
@@ -221,7 +221,7 @@ def test_two_jobs_in_one_folder_write_two_documents(name: str, tmp_path: Path) -
 def test_the_environment_is_exported(name: str, tmp_path: Path) -> None:
     script = as_shell(configuration(name)).partition("set -euo pipefail")[2]
     exports = [line for line in script.splitlines() if line.startswith("export ")]
-    shown = "\n".join([*exports, 'printf "%s" "${SHARDWRIGHT_PREDICTION_ID}"'])
+    shown = "\n".join([*exports, 'printf "%s" "${SHARDWRIGHT_ID}"'])
     found = subprocess.run(["bash", "-c", shown], text=True, capture_output=True, check=True)
     assert found.stdout == "it's $HOME"
 

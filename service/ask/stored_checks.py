@@ -1,0 +1,81 @@
+"""Checks that are kept, for reports of the runs that they were of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from service.ask.answer_keys import Meaning, answer_key
+from service.ask.answer_pages import answer_page
+from service.ask.check_size import shortened
+from service.ask.checks import Checks, resolved_question
+from service.ask.kept_answers import KeptAnswers, LookedUp, save_answer
+from service.identifiers import new_id
+from service.runtime.deadline import no_client
+from service.runtime.idempotency import SaveRows
+from service.schemas.catalog import CatalogQuery
+from service.schemas.check import CheckRequest, LaunchedCheckRequest
+from service.schemas.question import Question
+from service.store import Store
+from service.store.answer_text import AnswerText, encoded
+from service.store.answers import Answer
+
+Request = CheckRequest | LaunchedCheckRequest
+
+
+class StoredChecks:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._checks = Checks(store)
+        self._kept = KeptAnswers(store, "checks")
+
+    def look_up(self, request: Request) -> LookedUp:
+        """The answer that the same question was given, if all that it rests on is as it was."""
+        with self._store.reading() as rows:
+            key = answer_key(
+                rows, "checks", request, lambda rows: Meaning.of([resolved_question(rows, request)])
+            )
+            return self._kept.look_up(rows, key)
+
+    def check(
+        self,
+        request: Request,
+        looked_up: LookedUp,
+        require_client: Callable[[], None] = no_client,
+    ) -> SaveRows:
+        """A new answer to a question that was looked up."""
+        checked = self._checks.check(request, require_client)
+        answer, brief = _stored(checked), _brief(checked)
+        return save_answer(answer, looked_up.key.digest, brief)
+
+    def get(self, id_: str) -> AnswerText:
+        return self._kept.get(id_)
+
+    def page(self, query: CatalogQuery) -> dict[str, Any]:
+        return answer_page(self._store, "checks", query)
+
+
+def _stored(checked: dict[str, Any]) -> Answer:
+    """The answer with an id and the time, which its text names."""
+    id_, now = new_id(), datetime.now(UTC)
+    named = {
+        "id": id_,
+        "created_at": now.isoformat().replace("+00:00", "Z"),
+        "location": f"/v1/checks/{id_}",
+    }
+    document = shortened({**checked, **named})
+    profile = document["profile"]
+    return Answer(
+        kind="checks",
+        id=id_,
+        created_at=now,
+        profile_id=profile["id"],
+        profile_version=profile["version"],
+        text=AnswerText.of(encoded(document)),
+    )
+
+
+def _brief(checked: dict[str, Any]) -> dict[str, Any]:
+    request = {name: checked["request"][name] for name in Question.model_fields}
+    return {"request": request, "verdict": checked["verdict"], "summary": checked["summary"]}

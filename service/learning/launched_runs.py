@@ -1,0 +1,44 @@
+"""Runs that are told of by the launch that started them, as reports that describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.resolve.launched_question import launched_question
+from service.resolve.resolution import Resolver
+from service.schemas.question import Question
+from service.schemas.report import LaunchedRun
+from service.schemas.reservation import ReservationAnswer
+from service.store import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedRun:
+    """What a launch says of a run."""
+
+    members: Mapping[str, Any]
+    """The members of a report that describe it, beside those of the request."""
+    field: str
+    """Where the layout stands in the request."""
+    reservations: Sequence[Mapping[str, str]]
+    """Settings that were not understood, so that nothing is learnt from the run."""
+
+
+def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
+    """Raises Invalid or Refused where the launch cannot be read."""
+    launched = launched_question(Resolver(rows), run.launch, run)
+    told = {name: getattr(run, name) for name in run.model_fields_set - _OF_LAUNCH}
+    question = {name: getattr(launched.question, name) for name in Question.model_fields}
+    return DescribedRun(
+        members={**told, **question, "layout": launched.layout},
+        field=launched.layout_field,
+        reservations=[
+            one.model_dump() for one in ReservationAnswer.first_of(launched.reservations)
+        ],
+    )
+
+
+_OF_LAUNCH = {"launch", "profile", *Question.model_fields}
+"""The members of a request that a description stands in for."""

@@ -1,0 +1,38 @@
+"""The name by which a job tells what it was launched from, so that a report of its run is held
+against that without anybody's doing.
+
+A launch script, or a hook, sets SHARDWRIGHT_ID in the job's environment: the kind of what the job
+comes from and its id, such as "check-0199c2f4". It is made of characters that a comment of Slurm
+and a label of Kubernetes take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+VARIABLE = "SHARDWRIGHT_ID"
+KINDS = ("recommendation", "prediction", "check")
+_BESIDE = {"choice": "SHARDWRIGHT_CHOICE", "rank": "SHARDWRIGHT_RANK"}
+"""Which layout of an answer is meant, where scripts of answers say so."""
+
+
+def run_id(kind: str, id_: str) -> str:
+    """The value of SHARDWRIGHT_ID for a job that comes from an answer of this kind."""
+    return f"{kind}-{id_}"
+
+
+def report_members(environment: Mapping[str, str]) -> dict[str, str | int]:
+    """The members of a report that name what the job of an environment was launched from; none
+    where it does not say. Raises ValueError where what it says is no name of that."""
+    value = environment.get(VARIABLE)
+    if not value:
+        return {}
+    kind, _, id_ = value.partition("-")
+    if kind not in KINDS or not id_:
+        raise ValueError(f"{VARIABLE} is {value!r}: it names a kind and an id, as check-0199c2f4")
+    members: dict[str, str | int] = {f"{kind}_id": id_}
+    if choice := environment.get(_BESIDE["choice"]):
+        members["choice"] = choice
+    if rank := environment.get(_BESIDE["rank"]):
+        members["rank"] = int(rank)
+    return members
