@@ -43,7 +43,7 @@ def find(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:
     """Returns what the service says of a job; within the budget, and without ever raising."""
 
     def ask() -> Any:
-        body = {**request, "time_limit_s": _SEARCH_S}
+        body = {**request, "time_limit_s": _SEARCH_S, "store": True}
         return post(policy.service, "/v1/checks", body, timeout_s=policy.budget_s)
 
     try:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from shardwright.run_id import VARIABLE, run_id
+
 _TITLES = {
     "go": "go",
     "go_with_warnings": "go, with warnings",
@@ -27,8 +29,8 @@ class Finding:
     trains nothing."""
     is_refused: bool = False
     """Whether the administrator has such jobs refused."""
-    id: str | None = None
-    """Of a check that is stored."""
+    run_id: str | None = None
+    """By which a report of the run names this check."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], enforce: Collection[str]) -> Self:
@@ -38,19 +40,19 @@ class Finding:
             verdict=verdict,
             sentences=(f"{title}: {_reason(answer)}", *_change(answer.get("first_change"))),
             is_refused=verdict in enforce,
-            id=answer.get("id"),
+            run_id=run_id("check", answer["id"]) if answer.get("id") else None,
         )
 
     @property
     def mark(self) -> str | None:
-        """The verdict as a comment of Slurm or an annotation has it, `shardwright:go:ID`."""
+        """The verdict as a comment of Slurm or an annotation has it, `shardwright:go:check-ID`."""
         if self.verdict is None:
             return None
-        return ":".join(filter(None, ("shardwright", self.verdict, self.id)))
+        return ":".join(filter(None, ("shardwright", self.verdict, self.run_id)))
 
     def variables(self, url: str) -> dict[str, str]:
         """The variables by which a run finds the service, and the check that it belongs to."""
-        given = {"SHARDWRIGHT_URL": url, "SHARDWRIGHT_ID": self.id}
+        given = {"SHARDWRIGHT_URL": url, VARIABLE: self.run_id}
         return {name: value for name, value in given.items() if value is not None}
 
     def line(self, more: str) -> str:

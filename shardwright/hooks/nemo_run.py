@@ -61,7 +61,8 @@ class ShardwrightPlugin(ExperimentPlugin):
             "arguments": mask_secrets(text),
             "files": files_beside(text, Path.cwd()),
             "environment": {
-                name: mask_secrets(value) for name, value in {**executor.env_vars, **task.env}.items()
+                name: mask_secrets(value)
+                for name, value in {**executor.env_vars, **task.env}.items()
             },
         }
         nodes = getattr(executor, "nodes", None) or 1

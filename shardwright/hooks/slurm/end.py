@@ -11,11 +11,17 @@ from typing import Any
 from shardwright.client.errors import Invalid
 from shardwright.hooks.asking import post
 from shardwright.hooks.policy import HookPolicy
-from shardwright.hooks.slurm.job import BatchJob
 from shardwright.hooks.slurm.outcomes import outcome_of
+from shardwright.run_id import VARIABLE, report_members
 from shardwright.secrets import mask_secrets
 
-_MARK = re.compile(r"\bshardwright:\w+")
+_MARK = re.compile(r"\bshardwright:\w+:(?P<id>[\w-]+)", re.ASCII)
+_LABELS = {
+    "job": "SLURM_JOB_ID",
+    "user": "SLURM_JOB_USER",
+    "partition": "SLURM_JOB_PARTITION",
+}
+"""The labels of a report, by which reports are listed, and where they come from."""
 _STATE = re.compile(r"\bJobState=(\w+)")
 _TIMEOUT_S = 60.0  # nobody waits for it; a log of some megabytes is read in a few seconds
 _HEAD_BYTES = 2**20  # has the arguments of the run
@@ -29,7 +35,8 @@ class NothingToReport(Exception):
 def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
     """Reports the job that the environment of EpilogSlurmctld names, and returns the id of the
     report. Raises NothingToReport, OSError or ShardwrightError."""
-    if not _MARK.search(environment.get("SLURM_JOB_COMMENT", "")):
+    mark = _MARK.search(environment.get("SLURM_JOB_COMMENT", ""))
+    if mark is None:
         raise NothingToReport("no check stands in its comment")
     log = Path(environment["SLURM_JOB_STDOUT"])
     if not log.is_file():
@@ -38,7 +45,10 @@ def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
         "log": mask_secrets(_read(log)),
         "source": environment.get("SLURM_CLUSTER_NAME"),
         "outcome": outcome_of(_state(environment["SLURM_JOB_ID"])),
-        "prediction_id": _prediction_id(environment, policy),
+        "labels": {
+            label: environment[name] for label, name in _LABELS.items() if environment.get(name)
+        },
+        **report_members({VARIABLE: mark["id"]}),
     }
     # A job that is requeued ends more than once, and each time has a log of its own.
     run = (environment["SLURM_JOB_ID"], environment.get("SLURM_JOB_RESTART_COUNT", "0"))
@@ -62,28 +72,16 @@ def _send(policy: HookPolicy, body: Mapping[str, Any], key: str) -> Any:
     return post(policy.service, path, given, timeout_s=_TIMEOUT_S, headers=headers)
 
 
-def _prediction_id(environment: Mapping[str, str], policy: HookPolicy) -> str:
-    """Returns the id of what is predicted of the job, by the script that Slurm kept of it."""
-    script = _scontrol("write", "batch_script", environment["SLURM_JOB_ID"], "-")
-    options = {
-        "partition": environment.get("SLURM_JOB_PARTITION", ""),
-        "nodes": environment.get("SLURM_JOB_NUM_NODES", ""),
-    }
-    folder = Path(environment.get("SLURM_JOB_WORK_DIR", "/"))
-    question = BatchJob(options).question(script, folder, policy, {})
-    answer = post(policy.service, "/v1/predictions", question, timeout_s=_TIMEOUT_S)
-    return str(answer["id"])
-
-
 def _state(job_id: str) -> str:
-    found = _STATE.search(_scontrol("show", "job", "-o", job_id))
+    shown = subprocess.run(
+        ["scontrol", "show", "job", "-o", job_id],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_TIMEOUT_S,
+    )
+    found = _STATE.search(shown.stdout)
     return found[1] if found else ""
-
-
-def _scontrol(*words: str) -> str:
-    return subprocess.run(
-        ["scontrol", *words], capture_output=True, text=True, check=True, timeout=_TIMEOUT_S
-    ).stdout
 
 
 def _read(log: Path) -> str:

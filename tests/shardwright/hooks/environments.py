@@ -27,12 +27,15 @@ def needs(client: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not python_of(client).exists(), reason=reason)
 
 
-def ask(client: str, *arguments: str, given: str = "", **environment: str) -> Any:
+def ask(
+    client: str, *arguments: str, given: str = "", folder: Path | None = None, **environment: str
+) -> Any:
     """What the program of a client prints, from JSON."""
     ended = subprocess.run(
         [python_of(client), _CLIENTS / f"{client}_client.py", *arguments],
         input=given,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=_LONGEST_S,

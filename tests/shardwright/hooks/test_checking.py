@@ -24,7 +24,11 @@ def test_a_slow_job_gets_a_warning_the_better_flag_and_where_to_read_more(
     found = _found(policy, MEGATRON)
     line = found.line("shardwright check job.sh")
     assert found.verdict == "go_with_warnings"
-    assert found.mark == "shardwright:go_with_warnings"
+    assert found.mark == f"shardwright:go_with_warnings:{found.run_id}"
+    assert found.variables("http://here") == {
+        "SHARDWRIGHT_URL": "http://here",
+        "SHARDWRIGHT_ID": found.run_id,
+    }
     assert line.startswith("shardwright: go, with warnings: 34% of the step")
     assert f"change first: {BETTER_FLAG} (23% more steps an hour)" in line
     assert line.endswith("; more: shardwright check job.sh")

@@ -33,12 +33,14 @@ task = run.Script(inline=sys.stdin.read())
 said = io.StringIO()
 printed = io.StringIO()
 try:
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
-        with run.Experiment("llama") as experiment:
-            experiment.add(
-                task, executor=executor, name="llama", plugins=[ShardwrightPlugin(chip="b300")]
-            )
-            experiment.dryrun()
+    with (
+        contextlib.redirect_stderr(said),
+        contextlib.redirect_stdout(printed),
+        run.Experiment("llama") as experiment,
+    ):
+        plugin = ShardwrightPlugin(chip="b300")
+        experiment.add(task, executor=executor, name="llama", plugins=[plugin])
+        experiment.dryrun()
 except Refused as refusal:
     print(json.dumps({"refusal": str(refusal)}))
 else:

@@ -151,7 +151,8 @@ def test_a_checked_job_is_reported_once_when_it_has_ended(
     slurm.configure(service.url)
     before = len(_reports(service.url))
     assert slurm.state(_job_id(slurm.submit(NO_TRAINING).stdout)) == "COMPLETED"
-    assert slurm.state(_job_id(slurm.submit(MEGATRON).stdout)) == "COMPLETED"
+    job_id = _job_id(slurm.submit(MEGATRON).stdout)
+    assert slurm.state(job_id) == "COMPLETED"
     ends = time.monotonic() + 60
     while len(_reports(service.url)) == before and time.monotonic() < ends:
         time.sleep(0.5)
@@ -160,6 +161,19 @@ def test_a_checked_job_is_reported_once_when_it_has_ended(
     assert reports[0]["outcome"] == "ok"
     assert reports[0]["measured"]["step_time_s"] == pytest.approx(300)
     assert reports[0]["source"] == "trial"
+    assert reports[0]["labels"] == {"job": job_id, "user": "root", "partition": "train"}
+
+
+def test_a_job_knows_the_check_that_it_belongs_to(
+    slurm: SlurmCluster, service: ServiceProcess
+) -> None:
+    """In its environment, set by the task prolog from its comment."""
+    slurm.configure(service.url)
+    job_id = _job_id(slurm.submit(f"{MEGATRON}echo id=$SHARDWRIGHT_ID\n").stdout)
+    assert slurm.state(job_id) == "COMPLETED"
+    found = re.search("Comment=shardwright:go_with_warnings:(check-[0-9a-f-]+)", slurm.job(job_id))
+    assert found
+    assert f"id={found[1]}\n" in (slurm.folder / f"job-{job_id}.log").read_text()
 
 
 def test_a_check_delays_a_job_by_less_than_its_budget(

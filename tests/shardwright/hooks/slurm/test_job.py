@@ -96,8 +96,8 @@ def test_a_script_from_a_pipe_is_left_to_sbatch() -> None:
 
 
 def test_the_comment_of_the_owner_stays() -> None:
-    found = Finding(verdict="go", id="01a2")
-    assert answer_lines(BatchJob({}), found) == ("comment shardwright:go:01a2",)
+    found = Finding(verdict="go", run_id="check-01a2")
+    assert answer_lines(BatchJob({}), found) == ("comment shardwright:go:check-01a2",)
     assert answer_lines(BatchJob({"comment": "mine"}), found) == ("comment",)
     refused = replace(found, is_refused=True)
     assert answer_lines(BatchJob({}), refused)[1:] == ("refused",)
