@@ -10,6 +10,7 @@ from shardwright.cli.ask import ask
 from shardwright.cli.check import check
 from shardwright.cli.evidence import evidence
 from shardwright.cli.explain import explain
+from shardwright.cli.mcp import mcp
 from shardwright.cli.predict import predict
 from shardwright.cli.profiles import profiles
 from shardwright.cli.report import report
@@ -27,7 +28,7 @@ app = typer.Typer(
     " which key it takes. Exit codes of a check: 0 go, 1 no answer, 2 wrong question, 3 will not"
     " fit, 4 illegal, 5 cannot tell, 6 no training job, 7 warnings under --strict.",
 )
-for command in (check, ask, predict, explain, report, evidence, profiles, serve):
+for command in (check, ask, predict, explain, report, evidence, profiles, serve, mcp):
     app.command()(command)
 app.command("serve-hooks")(serve_hooks)
 
