@@ -8,12 +8,17 @@ import json
 import os
 import sys
 
+import httpx2
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 
 def server() -> object:
     if sys.argv[1] != "stdio":
-        return sys.argv[1]
+        key = os.environ.get("MCP_KEY")
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        http = httpx2.AsyncClient(headers=headers)
+        return streamable_http_client(sys.argv[1], http_client=http)
     arguments = ["-m", "shardwright", "mcp"]
     return StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
 
