@@ -29,7 +29,8 @@ def main() -> None:
         else:
             sys.stderr.write(f"{__doc__}\n")
     except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on
-        sys.stderr.write(f"shardwright: not checked, goes on unchanged: {error}\n")
+        what = "not reported" if command == "report" else "not checked, goes on unchanged"
+        sys.stderr.write(f"shardwright: {what}: {error}\n")
 
 
 def _check_options(options: str) -> None:

@@ -23,6 +23,8 @@ _LABELS = {
 }
 """The labels of a report, by which reports are listed, and where they come from."""
 _STATE = re.compile(r"\bJobState=(\w+)")
+_LOG = re.compile(r"\bStdOut=(.*?)(?= \w+=|$)", re.MULTILINE)
+"""The path of the log; SLURM_JOB_STDOUT has its pattern, such as job-%j.log."""
 _TIMEOUT_S = 60.0  # nobody waits for it; a log of some megabytes is read in a few seconds
 _HEAD_BYTES = 2**20  # has the arguments of the run
 _TAIL_BYTES = 7 * 2**20  # with the head half of what a request may have, as JSON may double it
@@ -38,13 +40,16 @@ def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
     mark = _MARK.search(environment.get("SLURM_JOB_COMMENT", ""))
     if mark is None:
         raise NothingToReport("no check stands in its comment")
-    log = Path(environment["SLURM_JOB_STDOUT"])
+    shown = _shown(environment["SLURM_JOB_ID"])
+    path = _LOG.search(shown)
+    log = Path(path[1] if path else "")
     if not log.is_file():
         raise NothingToReport(f"its log {log} is not to be seen from here")
+    state = _STATE.search(shown)
     body = {
         "log": mask_secrets(_read(log)),
         "source": environment.get("SLURM_CLUSTER_NAME"),
-        "outcome": outcome_of(_state(environment["SLURM_JOB_ID"])),
+        "outcome": outcome_of(state[1] if state else ""),
         "labels": {
             label: environment[name] for label, name in _LABELS.items() if environment.get(name)
         },
@@ -72,16 +77,15 @@ def _send(policy: HookPolicy, body: Mapping[str, Any], key: str) -> Any:
     return post(policy.service, path, given, timeout_s=_TIMEOUT_S, headers=headers)
 
 
-def _state(job_id: str) -> str:
-    shown = subprocess.run(
+def _shown(job_id: str) -> str:
+    """What slurmctld says of a job, in a line."""
+    return subprocess.run(
         ["scontrol", "show", "job", "-o", job_id],
         capture_output=True,
         text=True,
         check=True,
         timeout=_TIMEOUT_S,
-    )
-    found = _STATE.search(shown.stdout)
-    return found[1] if found else ""
+    ).stdout
 
 
 def _read(log: Path) -> str:

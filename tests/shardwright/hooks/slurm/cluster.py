@@ -151,8 +151,14 @@ def _write_files(folder: Path) -> None:
     key.chmod(0o600)
     for name in ("state", "spool", "bin"):
         (folder / name).mkdir()
-    for name in ("cli_filter.lua", "task_prolog", "epilog_slurmctld"):
+    for name in ("cli_filter.lua", "task_prolog"):
         shutil.copy(FILES / name, folder)
+    # slurmctld hands its epilog no environment, and this machine has no settings in /etc.
+    files = f"SHARDWRIGHT_HOOKS={folder}/hooks.toml SLURM_CONF={folder}/slurm.conf"
+    here = f"export PATH={folder}/bin:$PATH {files}\n"
+    epilog = (FILES / "epilog_slurmctld").read_text().replace("setsid", f"{here}setsid")
+    (folder / "epilog_slurmctld").write_text(epilog)
+    (folder / "epilog_slurmctld").chmod(0o755)
     hook = folder / "bin" / "shardwright-slurm"
     hook.write_text(
         f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m shardwright.hooks.slurm "$@"\n'

@@ -30,11 +30,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return bodies
 
 
-def _environment(log: Path, comment: str) -> dict[str, str]:
+def _environment(comment: str) -> dict[str, str]:
     return {
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_COMMENT": comment,
-        "SLURM_JOB_STDOUT": str(log),
         "SLURM_JOB_USER": "ann",
         "SLURM_CLUSTER_NAME": "trial",
     }
@@ -42,20 +41,21 @@ def _environment(log: Path, comment: str) -> dict[str, str]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    path = tmp_path / "job.log"
+    path = tmp_path / "job of ann.log"
     path.write_text("step 1\nHF_TOKEN=hf_abcdefghijklmnopqrstuv\n")
     return path
 
 
-def _state(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    monkeypatch.setattr(end, "_state", lambda _: state)
+def _state(monkeypatch: pytest.MonkeyPatch, state: str, log: Path) -> None:
+    shown = f"JobId=7 JobState={state} Comment=x StdIn=/dev/null StdOut={log} Power= \n"
+    monkeypatch.setattr(end, "_shown", lambda _: shown)
 
 
 def test_a_report_names_the_check_and_carries_labels_but_no_secrets(
     sent: list[Any], log: Path, policy: HookPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _state(monkeypatch, "COMPLETED")
-    assert report(_environment(log, "mine shardwright:go:check-01b3"), policy) == "01a2"
+    _state(monkeypatch, "COMPLETED", log)
+    assert report(_environment("mine shardwright:go:check-01b3"), policy) == "01a2"
     assert sent[0]["check_id"] == "01b3"
     assert sent[0]["outcome"] == "ok"
     assert sent[0]["labels"] == {"job": "7", "user": "ann"}
@@ -65,17 +65,17 @@ def test_a_report_names_the_check_and_carries_labels_but_no_secrets(
 def test_where_the_log_shows_another_end_than_the_state_the_log_is_right(
     sent: list[Any], log: Path, policy: HookPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _state(monkeypatch, "FAILED")
-    assert report(_environment(log, "shardwright:go:check-01b3"), policy) == "01a2"
+    _state(monkeypatch, "FAILED", log)
+    assert report(_environment("shardwright:go:check-01b3"), policy) == "01a2"
     assert [body.get("outcome") for body in sent] == ["crashed", None]
 
 
 @pytest.mark.parametrize("comment", ["", "mine", "shardwright:go"])
 def test_a_job_that_was_not_checked_is_not_reported(
-    sent: list[Any], log: Path, policy: HookPolicy, comment: str
+    sent: list[Any], policy: HookPolicy, comment: str
 ) -> None:
     with pytest.raises(NothingToReport):
-        report(_environment(log, comment), policy)
+        report(_environment(comment), policy)
     assert sent == []
 
 
