@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install develop serve test test-long test-faults test-hostile test-containers test-launchers has-python-of-launchers soak explore check fix docs client profiles evidence lock
+.PHONY: help install develop serve test test-long test-faults test-hostile test-containers test-launchers test-hooks has-python-of-launchers soak explore check fix docs client profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -53,6 +53,16 @@ has-python-of-launchers:
 	.venv-launchers/bin/python -m pip install -q --disable-pip-version-check -r tests/launchers/requirements.txt
 	.venv-launchers/bin/python -m pip install -q --disable-pip-version-check --no-deps -r tests/launchers/requirements-no-deps.txt
 	@touch $@
+
+# Clients that contradict each other have an environment each. One that cannot be installed is told, and its tests
+# are skipped by name.
+CLIENTS_OF_HOOKS := kubernetes skypilot dstack torchx nemo_run mcp
+test-hooks: .venv/developed $(CLIENTS_OF_HOOKS:%=build/hooks/%/installed)  ## hooks, asked by real schedulers and launchers
+	$(BIN)/python -m pytest -m hooks -n 2 --dist loadfile -rPs
+
+build/hooks/%/installed: tests/shardwright/hooks/requirements/%.txt
+	$(BIN)/uv venv -q --clear -p $(or $(PYTHON_OF_LAUNCHERS),$(PYTHON)) build/hooks/$*
+	$(BIN)/uv pip install -q -p build/hooks/$*/bin/python -r $< && touch $@ || rm -r build/hooks/$*
 
 soak: .venv/developed  ## half an hour of mixed load: whether a service grows (MINUTES=)
 	$(BIN)/python -m tests.benchmarks.soak $(if $(MINUTES),--minutes $(MINUTES))

@@ -12,10 +12,12 @@ from shardwright.cli.compare import compare
 from shardwright.cli.evidence import evidence
 from shardwright.cli.explain import explain
 from shardwright.cli.frontier import frontier
+from shardwright.cli.mcp import mcp
 from shardwright.cli.predict import predict
 from shardwright.cli.profiles import profiles
 from shardwright.cli.report import report
 from shardwright.cli.serve import serve
+from shardwright.cli.serve_hooks import serve_hooks
 from shardwright.cli.sweep import sweep
 from shardwright.version import VERSION
 
@@ -41,9 +43,11 @@ _COMMANDS = (
     evidence,
     profiles,
     serve,
+    mcp,
 )
 for command in _COMMANDS:
     app.command()(command)
+app.command("serve-hooks")(serve_hooks)
 
 
 @app.callback(invoke_without_command=True)

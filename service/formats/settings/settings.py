@@ -137,7 +137,7 @@ class Settings:
         something."""
         field = self.table.field(name)
         is_described = field is None or field.use != "not_described"
-        if field is not None and not is_described and not _changes_nothing(field, value):
+        if field is not None and not is_described and not changes_nothing(field, value):
             self.note(
                 Reservation(
                     setting=shown(name, value),

@@ -1,0 +1,65 @@
+"""The check that every hook makes of a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright.client.errors import Problem
+from shardwright.hooks.asking import post, within
+from shardwright.hooks.finding import Finding
+from shardwright.hooks.policy import HookPolicy
+from shardwright.secrets import mask_secrets
+
+_SEARCH_S = 0.1  # for the best layout, which leaves most of the 300 ms of a hook to all else
+_NO_TRAINING = "not-a-training-job"
+
+
+def question(
+    launch: Mapping[str, Any],
+    *,
+    chip: str | None = None,
+    num_chips: int | None = None,
+) -> dict[str, Any]:
+    """Returns what is asked about a launch. Without a chip, what the launch itself asks its
+    scheduler for says which chips there are."""
+    request: dict[str, Any] = {"launch": launch}
+    if chip is not None:
+        request["cluster"] = {"preset": chip}
+        if num_chips is not None:
+            request["cluster"]["num_chips"] = num_chips
+    return request
+
+
+def described(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the launch of a job that an object describes, with its secrets masked: in YAML, each
+    member on a line of its own, by which the service tells such objects."""
+    lines = (f"{name}: {json.dumps(value)}\n" for name, value in job.items())
+    return {"arguments": mask_secrets("".join(lines))}
+
+
+def find(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:
+    """Returns what the service says of a job; within the budget, and without ever raising."""
+
+    def ask() -> Any:
+        body = {**request, "time_limit_s": _SEARCH_S, "store": True}
+        return post(policy.service, "/v1/checks", body, timeout_s=policy.budget_s)
+
+    try:
+        return Finding.of(within(policy.budget_s, ask), policy.enforce)
+    except Problem as problem:
+        return Finding() if _trains_nothing(problem) else _not_checked(problem.detail)
+    except Exception as error:  # noqa: BLE001 - a job goes on whatever befalls its check
+        return _not_checked(str(error) or type(error).__name__)
+
+
+def _trains_nothing(problem: Problem) -> bool:
+    """Whether the job is none that the service knows: most jobs of a cluster are not, and are
+    passed over in silence."""
+    fields = {error.field for error in problem.errors}
+    return problem.type == _NO_TRAINING or "launch.format" in fields
+
+
+def _not_checked(reason: str) -> Finding:
+    return Finding(sentences=(f"not checked, goes on unchanged: {reason}",))

@@ -1,0 +1,76 @@
+"""The plugin service of dstack (`rest_plugin`): specifications of runs, which go back as they came.
+
+dstack refuses a run when its plugin service does not answer within 8 s, and its answer has no place
+for a warning: a run prints it itself where the administrator allows the change (`patch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright.hooks.checking import described, find, question
+from shardwright.hooks.finding import Finding
+from shardwright.hooks.policy import HookPolicy
+
+MORE = "shardwright check"
+_SAYS = 'echo "$SHARDWRIGHT_CHECK" >&2'
+
+
+def run_answer(request: Mapping[str, Any], policy: HookPolicy) -> tuple[dict[str, Any], Finding]:
+    """Returns the specification of a run with its error, if it is refused, and what was found.
+    Raises KeyError where the request is none for a run."""
+    spec = request["spec"]
+    configuration = spec.get("configuration") or {}
+    if configuration.get("type") != "task" or not configuration.get("commands"):
+        return {"spec": spec, "error": None}, Finding()
+    found = find(policy, question(described(_task(configuration))))
+    if found.is_refused:
+        return {"spec": spec, "error": found.line(MORE)}, found
+    if policy.patch and found.verdict is not None:
+        spec = {**spec, "configuration": _changed(configuration, found, policy)}
+    return {"spec": spec, "error": None}, found
+
+
+def _task(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """The run as a task of SkyPilot, which the service reads: commands, nodes and GPUs."""
+    resources = configuration.get("resources") or {}
+    accelerators = _accelerators(resources.get("gpu") or {})
+    return {
+        "num_nodes": configuration.get("nodes") or 1,
+        "resources": {"accelerators": accelerators} if accelerators else {},
+        "envs": _variables(configuration.get("env")),
+        "run": "\n".join(map(str, configuration["commands"])),
+    }
+
+
+def _accelerators(gpu: Any) -> str | None:
+    """The GPUs of a node, such as H100:8; None where their kind is open."""
+    if not isinstance(gpu, Mapping) or not gpu.get("name"):
+        return None
+    names = gpu["name"]
+    name = names if isinstance(names, str) else names[0]
+    count = gpu.get("count") or 1
+    fewest = count.get("min") or 1 if isinstance(count, Mapping) else count
+    return f"{name}:{fewest}"
+
+
+def _variables(env: Any) -> dict[str, str]:
+    """Variables with values: a name alone is one that dstack asks its user for."""
+    if isinstance(env, Mapping):
+        return {name: str(value) for name, value in env.items() if isinstance(value, str | int)}
+    pairs = (str(each).partition("=") for each in env or ())
+    return {name: value for name, is_joined, value in pairs if is_joined}
+
+
+def _changed(
+    configuration: Mapping[str, Any], found: Finding, policy: HookPolicy
+) -> dict[str, Any]:
+    """A configuration that prints what was found before it runs."""
+    variables = {**found.variables(policy.service.url), "SHARDWRIGHT_CHECK": found.line(MORE)}
+    env = configuration.get("env") or {}
+    if isinstance(env, Mapping):
+        joined: Any = {**variables, **env}
+    else:
+        joined = [*(f"{name}={value}" for name, value in variables.items()), *env]
+    return {**configuration, "env": joined, "commands": [_SAYS, *configuration["commands"]]}

@@ -1,0 +1,1 @@
+"""The admission webhook of Kubernetes, for Job, JobSet, PyTorchJob and TrainJob."""

@@ -1,0 +1,76 @@
+"""The patch of a job (RFC 6902) that was checked: an annotation with the verdict, and variables by
+which the run finds its service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardwright.hooks.finding import Finding
+from shardwright.hooks.policy import HookPolicy
+
+ANNOTATION = "shardwright/check"
+
+
+def patch_of(job: Mapping[str, Any], found: Finding, policy: HookPolicy) -> list[dict[str, Any]]:
+    """Returns the operations, none where nothing was found. Variables that are there already stay
+    as they are."""
+    if found.mark is None:
+        return []
+    operations = [*_annotated(job, found.mark)]
+    for path, container in _containers(job):
+        operations += _with_variables(path, container, found.variables(policy.service.url))
+    return operations
+
+
+def _annotated(job: Mapping[str, Any], mark: str) -> Iterator[dict[str, Any]]:
+    verdict = mark.partition(":")[2]
+    if not (job.get("metadata") or {}).get("annotations"):
+        yield _add("/metadata/annotations", {ANNOTATION: verdict})
+    else:
+        yield _add(f"/metadata/annotations/{_step(ANNOTATION)}", verdict)
+
+
+def _containers(job: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The parts of a job that have variables, with where they stand."""
+    spec = job.get("spec") or {}
+    if job["kind"] == "TrainJob":
+        if spec.get("trainer"):
+            yield "/spec/trainer", spec["trainer"]
+    elif job["kind"] == "JobSet":
+        for index, each in enumerate(spec.get("replicatedJobs") or ()):
+            path = f"/spec/replicatedJobs/{index}/template/spec/template"
+            yield from _of_pod(path, each["template"]["spec"]["template"])
+    elif job["kind"] == "PyTorchJob":
+        for role, each in (spec.get("pytorchReplicaSpecs") or {}).items():
+            path = f"/spec/pytorchReplicaSpecs/{_step(role)}/template"
+            yield from _of_pod(path, each["template"])
+    elif job["kind"] == "Job":
+        yield from _of_pod("/spec/template", spec["template"])
+
+
+def _of_pod(path: str, template: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for index, container in enumerate(template["spec"].get("containers") or ()):
+        yield f"{path}/spec/containers/{index}", container
+
+
+def _with_variables(
+    path: str, container: Mapping[str, Any], variables: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    there = {each.get("name") for each in container.get("env") or ()}
+    added = [
+        {"name": name, "value": value} for name, value in variables.items() if name not in there
+    ]
+    if not container.get("env"):
+        yield _add(f"{path}/env", added)
+    else:
+        yield from (_add(f"{path}/env/-", each) for each in added)
+
+
+def _add(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
+
+
+def _step(name: str) -> str:
+    """A name as a step of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,90 @@
+"""The administrator's settings of all hooks, in a file of TOML:
+
+url = "http://shardwright.example:8000"
+key_file = "/etc/shardwright/key"
+enforce = ["illegal"]
+
+[chips]
+gpu-large = "h100"
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from shardwright.client.settings import ClientSettings
+
+POLICY_FILE = "/etc/shardwright/hooks.toml"
+"""Where the settings are unless SHARDWRIGHT_HOOKS names another file."""
+BUDGET_S = 2.0  # people wait for sbatch and kubectl; dstack gives up after 8 s, SkyPilot after 30
+_ENFORCEABLE = frozenset({"illegal", "will_not_fit"})
+"""The verdicts that speak against a job. A warning is none, nor is what cannot be told."""
+_NAMES = frozenset({"url", "key_file", "budget_s", "enforce", "patch", "chips"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookPolicy:
+    """Where hooks ask, how long they wait, and what they may do."""
+
+    service: ClientSettings
+    budget_s: float = BUDGET_S
+    """The time that a hook may take in all."""
+    enforce: frozenset[str] = frozenset()
+    """The verdicts that refuse a job."""
+    patch: bool = False
+    """Whether jobs get variables and annotations with the verdict."""
+    chips: Mapping[str, str] = field(default_factory=dict)
+    """Chips of the catalogue by the site's own names: partitions, GPU types, node labels."""
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Returns the settings of the file, and of the environment where the file is silent. Raises
+        OSError where a file that is named cannot be read, and ValueError for what is wrong in
+        it."""
+        given = os.environ if environment is None else environment
+        path = Path(given.get("SHARDWRIGHT_HOOKS") or POLICY_FILE)
+        is_named = "SHARDWRIGHT_HOOKS" in given
+        text = path.read_text(encoding="utf-8") if is_named or path.exists() else ""
+        try:
+            return cls._of(tomllib.loads(text), given)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
+    def _of(cls, document: Mapping[str, Any], environment: Mapping[str, str]) -> Self:
+        unknown = sorted(document.keys() - _NAMES)
+        if unknown:
+            known = ", ".join(sorted(_NAMES))
+            raise ValueError(f"{unknown[0]} is no setting; there are {known}")
+        enforce = frozenset(document.get("enforce", ()))
+        if not enforce <= _ENFORCEABLE:
+            raise ValueError(f"enforce may name {' and '.join(sorted(_ENFORCEABLE))} only")
+        return cls(
+            service=_service(document, environment),
+            budget_s=float(document.get("budget_s", BUDGET_S)),
+            enforce=enforce,
+            patch=bool(document.get("patch", False)),
+            chips=dict(document.get("chips", {})),
+        )
+
+    def chip_of(self, names: Iterable[str | None]) -> str | None:
+        """Returns the chip of the first name that the site has a chip for; None where it has
+        none."""
+        return next((self.chips[name] for name in names if name in self.chips), None)
+
+
+def _service(document: Mapping[str, Any], environment: Mapping[str, str]) -> ClientSettings:
+    """Where the file says that the service is, and with which key; else where the environment
+    does."""
+    given = dict(environment)
+    if "url" in document:
+        given["SHARDWRIGHT_URL"] = str(document["url"])
+    if "key_file" in document:
+        given.pop("SHARDWRIGHT_KEY", None)  # that of the user, which goes before a file
+        given["SHARDWRIGHT_KEY_FILE"] = str(document["key_file"])
+    return ClientSettings.from_environment(given)

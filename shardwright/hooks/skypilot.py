@@ -1,0 +1,48 @@
+"""The admin policy of SkyPilot: a JSON string within JSON, as its RestfulAdminPolicy sends it.
+
+SkyPilot refuses a launch when its policy server does not answer, and knows two answers: the task,
+or status 400 with the reason of a refusal. A warning has no place in either, so that a task prints
+it itself where the administrator allows the change (`patch`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import yaml
+
+from shardwright.hooks.checking import find, question
+from shardwright.hooks.finding import Finding
+from shardwright.hooks.policy import HookPolicy
+from shardwright.secrets import mask_secrets
+
+MORE = "shardwright check task.yaml"
+_SAYS = 'echo "$SHARDWRIGHT_CHECK" >&2'
+
+
+def policy_answer(body: str, policy: HookPolicy) -> tuple[str, Finding]:
+    """Returns what RestfulAdminPolicy takes as the request that goes on, and what was found.
+    Raises ValueError and KeyError where the body is no such request."""
+    request = json.loads(body)
+    launch = {"arguments": mask_secrets(request["task"])}
+    found = find(policy, question(launch))
+    task = request["task"]
+    if policy.patch and found.verdict is not None:
+        task = _changed(task, found, policy)
+    answer = {"task": task, "skypilot_config": request["skypilot_config"]}
+    return json.dumps(answer), found
+
+
+def _changed(task: str, found: Finding, policy: HookPolicy) -> str:
+    """A task that prints what was found before it runs."""
+    document = yaml.safe_load(task)
+    if not isinstance(document, Mapping) or "run" not in document:
+        return task
+    variables = {**found.variables(policy.service.url), "SHARDWRIGHT_CHECK": found.line(MORE)}
+    changed = {
+        **document,
+        "envs": {**variables, **(document.get("envs") or {})},
+        "run": f"{_SAYS}\n{document['run']}",
+    }
+    return str(yaml.safe_dump(changed, sort_keys=False))

@@ -1,0 +1,1 @@
+"""Hooks of Slurm: a filter of sbatch, a wrapper around it, a task prolog and an epilog."""

@@ -1,0 +1,61 @@
+"""`shardwright-slurm`, which the hooks of Slurm call.
+
+    shardwright-slurm filter OPTIONS   OPTIONS are those of cli_filter, as JSON
+    shardwright-slurm sbatch WORDS     WORDS are those of the command line of sbatch
+    shardwright-slurm report           in the environment of EpilogSlurmctld
+
+The first two print what is to be done to standard output, and the line for people to standard
+error. They always end with 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from shardwright.hooks.policy import HookPolicy
+from shardwright.hooks.slurm.job import BatchJob
+
+
+def main() -> None:
+    command, *words = sys.argv[1:] or ["help"]
+    try:
+        if command == "filter":
+            _check_options(words[0])
+        elif command == "sbatch":
+            _check(BatchJob.of_command(words))
+        elif command == "report":
+            _report()
+        else:
+            sys.stderr.write(f"{__doc__}\n")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on
+        what = "not reported" if command == "report" else "not checked, goes on unchanged"
+        sys.stderr.write(f"shardwright: {what}: {error}\n")
+
+
+def _check_options(options: str) -> None:
+    from shardwright.hooks.slurm.submission import filtered_job
+
+    _check(filtered_job(options))
+
+
+def _check(job: BatchJob) -> None:
+    from shardwright.hooks.slurm.submission import answer_lines, check
+
+    finding = check(job, HookPolicy.read())
+    script = job.argv[0] if job.argv else "SCRIPT"
+    line = finding.line(f"shardwright check {script}")
+    if line:
+        sys.stderr.write(f"{line}\n")
+    sys.stdout.write("".join(f"{each}\n" for each in answer_lines(job, finding)))
+
+
+def _report() -> None:
+    from shardwright.hooks.slurm.end import report  # which a check has no use for
+
+    stored = report(os.environ, HookPolicy.read())
+    sys.stderr.write(f"shardwright: job {os.environ['SLURM_JOB_ID']} is reported as {stored}\n")
+
+
+if __name__ == "__main__":
+    main()

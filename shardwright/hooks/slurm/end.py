@@ -1,0 +1,99 @@
+"""The report of a job that has ended: its state and its log."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwright.client.errors import Invalid
+from shardwright.hooks.asking import post
+from shardwright.hooks.policy import HookPolicy
+from shardwright.hooks.slurm.outcomes import outcome_of
+from shardwright.run_id import VARIABLE, report_members
+from shardwright.secrets import mask_secrets
+
+_MARK = re.compile(r"\bshardwright:\w+:(?P<id>[\w-]+)", re.ASCII)
+_LABELS = {
+    "job": "SLURM_JOB_ID",
+    "user": "SLURM_JOB_USER",
+    "partition": "SLURM_JOB_PARTITION",
+}
+"""The labels of a report, by which reports are listed, and where they come from."""
+_STATE = re.compile(r"\bJobState=(\w+)")
+_LOG = re.compile(r"\bStdOut=(.*?)(?= \w+=|$)", re.MULTILINE)
+"""The path of the log; SLURM_JOB_STDOUT has its pattern, such as job-%j.log."""
+_TIMEOUT_S = 60.0  # nobody waits for it; a log of some megabytes is read in a few seconds
+_HEAD_BYTES = 2**20  # has the arguments of the run
+_TAIL_BYTES = 7 * 2**20  # with the head half of what a request may have, as JSON may double it
+
+
+class NothingToReport(Exception):
+    """The job is none that was checked, or left nothing to report."""
+
+
+def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
+    """Reports the job that the environment of EpilogSlurmctld names, and returns the id of the
+    report. Raises NothingToReport, OSError or ShardwrightError."""
+    mark = _MARK.search(environment.get("SLURM_JOB_COMMENT", ""))
+    if mark is None:
+        raise NothingToReport("no check stands in its comment")
+    shown = _shown(environment["SLURM_JOB_ID"])
+    path = _LOG.search(shown)
+    log = Path(path[1] if path else "")
+    if not log.is_file():
+        raise NothingToReport(f"its log {log} is not to be seen from here")
+    state = _STATE.search(shown)
+    body = {
+        "log": mask_secrets(_read(log)),
+        "source": environment.get("SLURM_CLUSTER_NAME"),
+        "outcome": outcome_of(state[1] if state else ""),
+        "labels": {
+            label: environment[name] for label, name in _LABELS.items() if environment.get(name)
+        },
+        **report_members({VARIABLE: mark["id"]}),
+    }
+    # A job that is requeued ends more than once, and each time has a log of its own.
+    run = (environment["SLURM_JOB_ID"], environment.get("SLURM_JOB_RESTART_COUNT", "0"))
+    key = "-".join(("slurm", environment.get("SLURM_CLUSTER_NAME", ""), *run))
+    return str(_send(policy, body, key)["report"]["id"])
+
+
+def _send(policy: HookPolicy, body: Mapping[str, Any], key: str) -> Any:
+    """Sends a report. Where the log shows another end than the state of the job, such as out of
+    memory, the log is right."""
+    given = {name: value for name, value in body.items() if value is not None}
+    path = "/v1/reports/logs"
+    headers = {"Idempotency-Key": key}
+    try:
+        return post(policy.service, path, given, timeout_s=_TIMEOUT_S, headers=headers)
+    except Invalid as problem:
+        if all(error.field != "outcome" for error in problem.errors):
+            raise
+    del given["outcome"]
+    headers = {"Idempotency-Key": f"{key}-log"}
+    return post(policy.service, path, given, timeout_s=_TIMEOUT_S, headers=headers)
+
+
+def _shown(job_id: str) -> str:
+    """What slurmctld says of a job, in a line."""
+    return subprocess.run(
+        ["scontrol", "show", "job", "-o", job_id],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_TIMEOUT_S,
+    ).stdout
+
+
+def _read(log: Path) -> str:
+    """The log, without its middle where it is long: the arguments stand first and the end last."""
+    with log.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        left = log.stat().st_size - len(head)
+        if left <= _TAIL_BYTES:
+            return (head + file.read()).decode(errors="replace")
+        file.seek(-_TAIL_BYTES, 2)
+        return "\n".join(part.decode(errors="replace") for part in (head, file.read()))

@@ -1,0 +1,104 @@
+"""A component of torchx that checks a job as it is launched:
+
+    torchx run -s slurm shardwright.hooks.torchx:torchrun -j 2x8 -h aws_p5.48xlarge --script t.py
+
+It builds what `dist.torchrun` does. The line for people goes to standard error.
+"""
+
+# Without annotations from __future__: torchx reads the types of a component's options off them.
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+
+from torchx import specs
+from torchx.components import dist
+
+from shardwright.hooks.checking import find, question
+from shardwright.hooks.finding import Finding
+from shardwright.hooks.policy import HookPolicy
+from shardwright.secrets import mask_items, mask_secrets
+
+
+def torchrun(
+    *script_args: str,
+    script: str | None = None,
+    m: str | None = None,
+    image: str = "",
+    name: str = "/",
+    h: str | None = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = 1024,
+    j: str = "1x2",
+    env: dict[str, str] | None = None,
+    mounts: list[str] | None = None,
+    max_retries: int = 0,
+) -> specs.AppDef:
+    """Launches torchrun, as dist.torchrun does, once the job is checked.
+
+    Args:
+        script_args: arguments of the program
+        script: the program that torchrun starts
+        m: the module that torchrun starts
+        image: image of the job
+        name: name of the job
+        h: a named resource, which takes the place of cpu, gpu and memMB
+        cpu: CPUs of a replica
+        gpu: GPUs of a replica
+        memMB: memory of a replica in MB
+        j: nodes x processes of a node, such as 2x8
+        env: environment variables of the job
+        mounts: what is mounted into the job
+        max_retries: how often a scheduler may start the job again
+    """
+    policy = _policy()
+    variables = dict(env or {})
+    if policy is not None:
+        program = ["-m", m] if m else [script or ""]
+        found = _found(policy, [*program, *script_args], j, h, variables)
+        line = found.line("shardwright check")
+        if line:
+            sys.stderr.write(f"{line}\n")
+        if found.is_refused:
+            raise ValueError(line)
+        if policy.patch and found.verdict is not None:
+            variables = {**found.variables(policy.service.url), **variables}
+    given = {"image": image} if image else {}
+    return dist.torchrun(
+        *script_args,
+        script=script,
+        m=m,
+        name=name,
+        h=h,
+        cpu=cpu,
+        gpu=gpu,
+        memMB=memMB,
+        j=j,
+        env=variables,
+        mounts=mounts,
+        max_retries=max_retries,
+        **given,
+    )
+
+
+def _policy() -> HookPolicy | None:
+    """The administrator's policy; None where it cannot be read, so that the job goes on."""
+    try:
+        return HookPolicy.read()
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"shardwright: not checked, goes on unchanged: {error}\n")
+        return None
+
+
+def _found(
+    policy: HookPolicy, words: Sequence[str], j: str, h: str | None, env: Mapping[str, str]
+) -> Finding:
+    """What is found of torchrun with these words on so many nodes."""
+    nodes, _, per_node = j.rpartition(":")[2].rpartition("x")
+    sizes = [f"--nnodes={nodes or 1}", f"--nproc-per-node={per_node}"]
+    words = [str(word) for word in mask_items(words)]
+    launch = {
+        "arguments": shlex.join(["torchrun", *sizes, *words]),
+        "environment": {name: mask_secrets(value) for name, value in env.items()},
+    }
+    return find(policy, question(launch, chip=policy.chip_of([h]) or h))

@@ -1,0 +1,1 @@
+"""The tools of the service for agents, by the Model Context Protocol."""

@@ -1,0 +1,19 @@
+"""Jobs that hooks are shown."""
+
+MEGATRON = """#!/bin/bash
+#SBATCH --job-name=llama-70b --nodes=1 --ntasks-per-node=8 --gpus-per-node=b300:8
+srun python pretrain_gpt.py --num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 \\
+  --num-attention-heads 64 --group-query-attention --num-query-groups 8 --swiglu \\
+  --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights \\
+  --vocab-size 128256 --seq-length 8192 --max-position-embeddings 8192 --bf16 \\
+  --tensor-model-parallel-size 8 --sequence-parallel --pipeline-model-parallel-size 1 \\
+  --use-distributed-optimizer --micro-batch-size 1 --global-batch-size 512
+"""
+"""Runs, but far slower than it could: its tensor-parallel traffic hides behind nothing."""
+ILLEGAL = MEGATRON.replace("tensor-model-parallel-size 8", "tensor-model-parallel-size 3")
+NO_TRAINING = """#!/bin/bash
+#SBATCH --nodes=1
+srun echo hello
+"""
+BETTER_FLAG = "--tp-comm-overlap"
+"""What a check of MEGATRON says to change first."""

@@ -1,0 +1,158 @@
+"""Records the terminal sessions that the pages about hooks show, on the real schedulers.
+
+`python -m tests.shardwright.hooks.record` rewrites them; `make test-hooks` makes what it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.docs.pages import section
+from tests.paths import ROOT
+from tests.shardwright.hooks.environments import ask
+from tests.shardwright.hooks.jobs import ILLEGAL, MEGATRON
+from tests.shardwright.hooks.kubernetes import objects
+from tests.shardwright.hooks.policy_process import policy_process
+from tests.shardwright.hooks.services import ServiceProcess, compiling, running
+from tests.shardwright.hooks.slurm.cluster import SlurmCluster, cluster
+
+_PAGES = ROOT / "docs" / "guides" / "hooks"
+_NOBODY = "http://127.0.0.1:9"  # the port of a service that is stopped
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with running(folder) as service:
+            sessions = {
+                **_of_slurm(folder / "slurm", service),
+                "kubernetes": _of_kubernetes(folder, service),
+                **_of_launchers(folder, service),
+            }
+    for page in _PAGES.glob("*.md"):
+        text = page.read_text()
+        for session, lines in sessions.items():
+            block = "```text\n" + "\n".join(lines) + "\n```\n"
+            found = section(f"session {session}")
+            text = found.sub(lambda _, block=block: block, text)
+        page.write_text(text)
+
+
+def _of_slurm(folder: Path, service: ServiceProcess) -> Mapping[str, list[str]]:
+    folder.mkdir()
+    with cluster(folder) as slurm:
+        slurm.configure(service.url)
+        up = [f"$ cat {'job.sh'}", *MEGATRON.splitlines(), *_submitted(slurm)]
+        down = ["# the service is stopped"]
+        slurm.configure(_NOBODY)
+        down += [line.replace(_NOBODY, "http://shardwright:8000") for line in _submitted(slurm)]
+        down += ["", "# the service is frozen (kill -STOP)"]
+        slurm.configure(service.url)
+        with service.frozen():
+            down += _submitted(slurm)
+        down += ["", "# the service compiles its cost model, as at its first start"]
+        with compiling(folder) as fresh:
+            slurm.configure(fresh.url)
+            down += _submitted(slurm)
+    return {"slurm": up, "slurm without a service": down}
+
+
+def _submitted(slurm: SlurmCluster) -> Iterator[str]:
+    """The lines of a terminal in which the job is submitted."""
+    start = time.monotonic()
+    submitted = slurm.submit(MEGATRON)
+    took_s = time.monotonic() - start
+    job_id = submitted.stdout.split()[-1]
+    yield "$ time sbatch job.sh"
+    yield from submitted.stderr.replace(f"{slurm.folder}/", "").splitlines()
+    yield from submitted.stdout.splitlines()
+    yield f"real {took_s:.2f}s"
+    yield f"$ squeue -h -j {job_id} -o '%T' -O 'State,Comment:70'"
+    shown = slurm.run("squeue", "-h", "-j", job_id, "-O", "State,Comment:70").stdout
+    yield from (line.rstrip() for line in shown.splitlines())
+    slurm.run("scancel", job_id)
+
+
+def _of_kubernetes(folder: Path, service: ServiceProcess) -> list[str]:
+    review = objects.review(objects.train_job())
+    policy = f'url = "{service.url}"\n[chips]\nlarge = "b300"\n'
+    with policy_process(folder, policy) as url:
+        request = urllib.request.Request(
+            f"{url}/kubernetes",
+            json.dumps(review).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as response:
+            answer = json.load(response)
+    return [
+        "$ cat review.json",
+        *yaml.safe_dump(review, sort_keys=False, width=110).splitlines(),
+        "$ curl -s https://shardwright-hooks.shardwright.svc/kubernetes -d @review.json",
+        *json.dumps(answer, indent=2).splitlines(),
+    ]
+
+
+def _of_launchers(folder: Path, service: ServiceProcess) -> Mapping[str, list[str]]:
+    """What goes on behind the policies of SkyPilot and dstack, as their own clients apply them."""
+    policy = f'url = "{service.url}"\npatch = true\nenforce = ["illegal"]\n'
+    resources = {"resources": {"accelerators": "B300:8"}}
+    with policy_process(folder, policy) as url:
+
+        def sky(script: str) -> Any:
+            task = {**resources, "num_nodes": 1, "run": script.partition("srun ")[2]}
+            return ask("skypilot", f"{url}/skypilot", given=yaml.safe_dump(task))
+
+        def dstack(script: str) -> Any:
+            run = {
+                "type": "task",
+                "commands": [script.partition("srun ")[2]],
+                "resources": {"gpu": "B300:8"},
+            }
+            given = yaml.safe_dump(run)
+            return ask("dstack", given=given, DSTACK_PLUGIN_SERVICE_URI=f"{url}/dstack")
+
+        task = sky(MEGATRON)["after"]
+        run = dstack(MEGATRON)["after"]["configuration"]
+        return {
+            "skypilot": [
+                "# the task that goes on: its variables, and the first lines that it runs",
+                *_variables(task["envs"]),
+                *task["run"].splitlines()[:2],
+                "",
+                '# an illegal one, with enforce = ["illegal"]',
+                _plain(sky(ILLEGAL)["refusal"]).replace(url, "http://127.0.0.1:8010"),
+            ],
+            "dstack": [
+                "# the run that goes on: its variables, and its first command",
+                *_variables(run["env"]),
+                run["commands"][0],
+                "",
+                '# an illegal one, with enforce = ["illegal"]',
+                dstack(ILLEGAL)["refusal"],
+            ],
+        }
+
+
+def _variables(variables: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name}={value}"
+        for name, value in sorted(variables.items())
+        if name in ("SHARDWRIGHT_CHECK", "SHARDWRIGHT_ID")
+    ]
+
+
+def _plain(text: str) -> str:
+    """A text without the colours of a terminal."""
+    return text.replace("\x1b[31m", "").replace("\x1b[39m", "")
+
+
+if __name__ == "__main__":
+    main()
