@@ -99,7 +99,7 @@ def program_at(words: Sequence[str]) -> int | None:
 
 
 def _wraps(words: Sequence[str], at: int) -> bool:
-    """Whether a word is a script that starts the words behind it, as `./affinity.sh python train.py`
+    """Whether a word is a script that starts the words behind it, as `./bind.sh python train.py`
     does."""
     if not words[at].endswith(".sh") or at + 1 == len(words):
         return False
