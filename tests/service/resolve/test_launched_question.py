@@ -397,3 +397,10 @@ def test_a_config_that_was_sent_is_the_model_unless_the_request_has_one(asked) -
     reading = replace(READING, model=config)
     assert asked(reading).resolved.problem.architecture.num_layers == 16
     assert asked(reading, model="llama-3-8b").resolved.problem.architecture.num_layers == 32
+
+
+def test_a_contradiction_says_how_a_value_is_counted(asked) -> None:
+    counted = {"workload.global_batch": "a pair is two sequences"}
+    with refused("launch.arguments") as rules:
+        asked(replace(READING, counted=counted), workload={"global_batch": 64})
+    assert "(a pair is two sequences)" in rules[0]

@@ -74,10 +74,7 @@ def workload_of(
     it is the trained model without its adapters."""
     found: dict[str, Any] = {}
     if objective.sequences > 1:
-        assumed.append(
-            f"a chosen and a rejected answer are {objective.sequences} sequences, and batches are"
-            " counted in sequences"
-        )
+        assumed.append(f"{_pairs(objective)}, and batches are counted in sequences")
     if objective.head != "vocabulary":
         found["head"] = objective.head
     reference = objective.reference
@@ -93,9 +90,17 @@ def workload_of(
     return found
 
 
-def in_sequences(objective: Objective, layout: dict[str, Any], workload: dict[str, Any]) -> None:
-    """Count the batches of a layout and of a workload in sequences, where they are in samples."""
+def in_sequences(
+    objective: Objective, layout: dict[str, Any], workload: dict[str, Any]
+) -> dict[str, str]:
+    """Count the batches of a layout and of a workload in sequences, where they are in samples.
+    Returns how by the field of each."""
     if "micro_batch" in layout:
         layout["micro_batch"] *= objective.sequences
     if "global_batch" in workload:
         workload["global_batch"] *= objective.sequences
+    return {"workload.global_batch": _pairs(objective)} if objective.sequences > 1 else {}
+
+
+def _pairs(objective: Objective) -> str:
+    return f"a chosen and a rejected answer are {objective.sequences} sequences"

@@ -80,6 +80,7 @@ class _Reader:
     reservations: list[Reservation] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     unwritten: dict[str, str] = field(default_factory=dict)
+    counted: dict[str, str] = field(default_factory=dict)
     stops: Stops = field(default_factory=Stops)
 
     @property
@@ -171,7 +172,7 @@ class _Reader:
             workload = {**trained, **workload}
             layout["recompute"] = "full" if checkpoints(arguments) else "none"
             layout["offload_activations"] = offloads_activations(arguments)
-            in_sequences(read_objective(arguments), layout, workload)
+            self.counted |= in_sequences(read_objective(arguments), layout, workload)
         if is_open:
             layout.pop("zero_stage", None)  # of a document that was not sent
         self._size(layout, num_ranks)
@@ -234,7 +235,7 @@ class _Reader:
         elif steps is None and micro is not None:
             steps = 1
             self.unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
-        in_sequences(read_objective(settings), layout, workload)
+        self.counted |= in_sequences(read_objective(settings), layout, workload)
         switches: dict[str, Any] = {}
         if stack == "fsdp":
             switches = self._switches(settings, settings, stack, layout)
@@ -314,6 +315,7 @@ class _Reader:
             asks={"model": model.ask} if model.ask else {},
             workload=workload,
             unwritten=self.unwritten,
+            counted=self.counted,
             stops=(*self.stops.found, *(stop for each in sorted_out for stop in each.stops)),
             reservations=tuple(one for each in sorted_out for one in each.reservations),
             warnings=tuple(one for each in sorted_out for one in each.warnings),
