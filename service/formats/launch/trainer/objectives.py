@@ -15,6 +15,10 @@ from service.formats.settings.settings import Settings
 _PRECOMPUTED = "precompute_ref_log_probs"
 _GENERATING = "answers are generated in every step, and the time of that is not described"
 _SUPERVISED = "ask about supervised training, which this job takes at least"
+_SIGNS = ("num_generations", "use_vllm", "reward_funcs", "generation_batch_size",
+    "teacher_model_name_or_path", "use_teacher_server")  # fmt: skip
+"""Settings that only training has that generates answers, or that has a teacher."""
+_OFF = (None, False, "false", "False")
 _IN_NAMES = re.compile(
     r"(?:^|[_\-./])(dpo|ipo|kto|orpo|simpo|cpo|reward|grpo|ppo|rloo|gkd)(?=[_\-./]|$)", re.ASCII
 )
@@ -60,6 +64,9 @@ def read_objective(settings: Settings) -> Objective:
     """The objective of a training. One that is not described is reserved."""
     name = settings.word(OBJECTIVE)
     if name is None:
+        sign = next((sign for sign in _SIGNS if settings.given.get(sign) not in _OFF), None)
+        if sign is not None:
+            settings.reserve(sign, _GENERATING, _SUPERVISED)
         return SUPERVISED
     if name not in _OBJECTIVES:
         settings.reserve(OBJECTIVE, _GENERATING, _SUPERVISED)
