@@ -216,6 +216,8 @@ class _KnownFacts:
         less."""
         problem = self.resolved.problem
         total = min(self._totals())
+        if problem.workload.trained is not None:
+            return value <= total
         if problem.workload.lora is not None:
             return value < total / 2
         ranks = problem.cluster.num_devices
@@ -230,12 +232,15 @@ def _number(value: float) -> int | float:
 
 
 def _require_flops(resolved: ResolvedQuestion, reading: logs.Reading) -> None:
-    """Refuse steps whose printed FLOPs are those of another model. FLOPs of adapters and encoders
-    are counted in too many ways to tell."""
+    """Refuse steps whose printed FLOPs are those of another model. FLOPs of adapters, of frozen
+    layers, of references and of encoders are counted in too many ways to tell."""
     problem = resolved.problem
+    workload = problem.workload
     if (
         reading.flops_per_token is None
-        or problem.workload.lora
+        or workload.lora
+        or workload.trained
+        or workload.reference
         or problem.architecture.encoder
         or resolved.used.architecture.text_tower
     ):

@@ -554,6 +554,8 @@ class _Joining:
 
     def _contradiction(self, name: str, ran: object, asked: object) -> Invalid:
         rule = f"contradicts {name} = {asked} of {self.other}"
+        if name in self.reading.counted:
+            rule += f" ({self.reading.counted[name]})"
         unwritten = self.reading.unwritten
         origin = unwritten.get(name) or unwritten.get(
             "num_micro_batches" if self._counts_batch(name) else name

@@ -577,7 +577,7 @@ class LogLevel(TypedDict):
 class LoraFields(TypedDict):
     rank: NotRequired[int]
     targets: NotRequired[list[Literal["attention", "mlp", "experts"]]]
-    base_bits: NotRequired[Literal[4, 8, 16]]
+    base_bits: NotRequired[Literal[2, 3, 4, 8, 16]]
 
 
 class Mamba2Fields(TypedDict):
@@ -881,6 +881,11 @@ class RecommendationSummary(TypedDict):
     profile: ProfileUsed
     request: dict[str, Any]
     result: RecommendationResult | None
+
+
+class ReferenceFields(TypedDict):
+    forwards: NotRequired[float]
+    own_weights: NotRequired[bool]
 
 
 class RemedyAnswer(TypedDict):
@@ -1309,6 +1314,15 @@ class TraceEvent(TypedDict):
     dur: NotRequired[float | None]
 
 
+Layer1: TypeAlias = int
+
+
+class TrainedFields(TypedDict):
+    layers: NotRequired[list[Layer1] | None]
+    embedding: NotRequired[bool]
+    head: NotRequired[bool]
+
+
 class Unidentified(TypedDict):
     coefficient: str
     scope: str
@@ -1381,6 +1395,10 @@ class WorkloadFields(TypedDict):
     packing: NotRequired[PackingFields | None]
     master_weights: NotRequired[bool]
     lora: NotRequired[LoraFields | None]
+    trained: NotRequired[TrainedFields | None]
+    reference: NotRequired[ReferenceFields | None]
+    head: NotRequired[Literal["vocabulary", "score"]]
+    moment_rank: NotRequired[int | None]
 
 
 ServiceSchemasCheckChangeAnswer = TypedDict(

@@ -189,6 +189,8 @@ class LaunchReading:
     unwritten: Mapping[str, str] = field(default_factory=dict)
     """Of values that are here and that nobody wrote, by their field, such as workload.seq_len or
     num_micro_batches: where they come from, in words."""
+    counted: Mapping[str, str] = field(default_factory=dict)
+    """Of values that are counted otherwise than they are written, by their field: how."""
     assumed: tuple[str, ...] = ()
     """What is counted as something else than it is, in words."""
     asks: Mapping[str, str] = field(default_factory=dict)

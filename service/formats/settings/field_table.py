@@ -9,13 +9,15 @@ A table is a file of JSON:
      "choices": {"zero_optimization.stage": [0, 1, 2, 3]},
      "as_predicted": {"fp16.loss_scale": [1]},
      "no_account": ["tensorboard.*", "wandb.*"],
-     "not_described": {"lora.*": ["why it matters", "how to say it", "workload.lora"]}}
+     "not_described": {"lora.*": ["why it matters", "how to say it", "workload.lora"]},
+     "otherwise": ["why it matters", "how to say it"]}
 
 A row has the type, with a question mark where there may be no value, the default, and the use. The
 names of `no_account` and `not_described` may be patterns; a row goes before a pattern, and the
 longest pattern before the others. The words of `not_described` hold for rows too; the third, which
-may be missing, is the member of the request that says the same. Names of a
-pattern in `open` may be known to a program of the caller's own.
+may be missing, is the member of the request that says the same. Rows that are not described and
+have no words there take those of `otherwise`. Names of a pattern in `open` may be known to a
+program of the caller's own.
 """
 
 from __future__ import annotations
@@ -81,8 +83,9 @@ def field_table(file: str) -> FieldTable:
         sorted(document.pop("not_described", {}).items(), key=lambda item: -len(item[0]))
     )
     predicted = document.pop("as_predicted", {})
+    otherwise = document.pop("otherwise", ())
     fields = {
-        name: _field(name, row, choices, reasons, predicted)
+        name: _field(name, row, choices, reasons, predicted, otherwise)
         for name, row in document.pop("fields", {}).items()
     }
     patterns = {name: _pattern(name, "no_account") for name in document.pop("no_account", ())}
@@ -109,12 +112,13 @@ def _field(
     choices: Mapping[str, Any],
     reasons: Mapping[str, Any],
     as_predicted: Mapping[str, Any],
+    otherwise: Sequence[str],
 ) -> Field:
     kind, default, use = row
     if use not in USES:
         raise ValueError(f"{name} has the use {use}, which is none of {', '.join(USES)}")
     pattern = _first_match(name, reasons)
-    reason, cure, answered_by = _words(() if pattern is None else reasons[pattern])
+    reason, cure, answered_by = _words(otherwise if pattern is None else reasons[pattern])
     return Field(
         name=name,
         kind=kind.rstrip("?"),

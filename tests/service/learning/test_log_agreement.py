@@ -99,6 +99,9 @@ def test_adapters_in_a_log_and_none_in_the_request_are_refused(shared_client) ->
     assert refusal(shared_client, trainer.format(8_030_261_248)) == ""
     assert refusal(shared_client, trainer.format(8_030_261_248 // 64)) == ""  # a shard of FSDP1
     assert refusal(shared_client, trainer.format(7_615_616_512)) != ""
+    in_part = {**ASKED["workload"], "trained": {"layers": [-1, -2]}}
+    assert refusal(shared_client, trainer.format(436_224_000), workload=in_part) == ""
+    assert refusal(shared_client, trainer.format(436_224_000)) != ""
 
 
 def primus(tokens_per_s: float, memory: str) -> str:

@@ -359,3 +359,48 @@ def test_the_environment_of_a_list_is_read() -> None:
         launch = LaunchForm.model_validate({**form, "environment": environment})
         devices = megatron_reader.read(launch.text, None, files=launch.beside).num_devices
         assert devices == (16 if environment else None)
+
+
+UNSENT = Reservation.of_file("my.yaml", "my.yaml")
+
+
+def test_defaults_give_way_where_a_file_was_not_sent(asked) -> None:
+    """Its text may say what the request says; what is written contradicts it all the same."""
+    unwritten = {
+        "workload.seq_len": "the default of sequence_len",
+        "num_micro_batches": "the default of gradient_accumulation_steps",
+    }
+    workload = {"seq_len": 512, "precision": "bf16"}
+    reading = replace(READING, workload=workload, unwritten=unwritten, num_micro_batches=1)
+    said = {"seq_len": 4096, "global_batch": 256}
+    with refused("launch.arguments", "launch.arguments"):
+        asked(reading, workload=said)
+    opened = replace(reading, reservations=(UNSENT,))
+    found = asked(opened, workload=said).question.workload
+    assert (found.seq_len, found.global_batch) == (4096, 256)
+    assert asked(opened, workload={"global_batch": 256}).question.workload.seq_len == 512
+    with refused("launch.arguments"):
+        asked(opened, workload={**said, "precision": "fp16"})
+
+
+def test_a_config_that_was_sent_is_the_model_unless_the_request_has_one(asked) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 8192,
+        "vocab_size": 128256,
+        "tie_word_embeddings": True,
+    }
+    reading = replace(READING, model=config)
+    assert asked(reading).resolved.problem.architecture.num_layers == 16
+    assert asked(reading, model="llama-3-8b").resolved.problem.architecture.num_layers == 32
+
+
+def test_a_contradiction_says_how_a_value_is_counted(asked) -> None:
+    counted = {"workload.global_batch": "a pair is two sequences"}
+    with refused("launch.arguments") as rules:
+        asked(replace(READING, counted=counted), workload={"global_batch": 64})
+    assert "(a pair is two sequences)" in rules[0]

@@ -73,3 +73,18 @@ def read_switches(
     if experts is not None:
         found["experts_at_once"] = str(experts).lower() != "eager"
     return found
+
+
+def lifted_rules(
+    arguments: Settings, layout: Mapping[str, Any], *, is_tool: bool
+) -> dict[str, Any]:
+    """Rules of a stack that do not hold for what the Trainer or a tool does itself. The Trainer
+    sends whatever backward needs to the host, with checkpoints or without, however the model is
+    sharded (trl 1.16.0 models/activation_offloading.py). Tools with a Ulysses of their own have it
+    beside replicas too."""
+    lifted: dict[str, Any] = {}
+    if arguments.truth("activation_offloading"):
+        lifted["offloads_checkpoints"] = False
+    if is_tool and layout.get("cp", 1) > 1 and layout.get("zero_stage") == 0:
+        lifted["shards_over_context_and_experts"] = False
+    return lifted

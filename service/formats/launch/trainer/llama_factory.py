@@ -17,6 +17,7 @@ from service.formats.settings.settings import Settings
 
 _WITHOUT_REFERENCE = ("orpo", "simpo")
 _OBJECTIVES = {"rm": "reward_beside_logits"}  # AutoModelForCausalLMWithValueHead has both heads
+_USUAL_BATCH = 8  # of TrainingArguments
 _RANKS_A_BLOCK = 4
 """An orthogonal block of b x b has b (b - 1) / 2 parameters for b inputs, about as many for a
 square matrix as adapters of rank b / 4."""
@@ -25,6 +26,7 @@ square matrix as adapters of rank b / 4."""
 def translate(settings: Settings, asked: Asked) -> Told:
     told = renamed(settings)
     told.put("max_length", settings.value("cutoff_len"), "cutoff_len")
+    told.settings.setdefault("per_device_train_batch_size", _USUAL_BATCH)
     stage = settings.word("stage")
     _objective(told, settings, stage)
     told.put("packing", bool(settings.truth("neat_packing") or _packs(settings, stage)))

@@ -47,12 +47,13 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     workload = {**reading.workload, **adapters}
     layout = dict(reading.layout)
     preferences = Settings(field_table("transformers"))
+    counted: dict[str, str] = {}
     if launched.objective == "rlhf":
         preferences.put(OBJECTIVE, objective_of(settings))
         preferences.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
         objective = read_objective(preferences)
         workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))
-        in_sequences(objective, layout, workload)
+        counted = in_sequences(objective, layout, workload)
     sorted_out = settings.sorted_out()
     name = next((each for each in _MODEL_NAMES if each in own), None)
     model = None if name is None else named_model(name, str(own[name]))
@@ -62,6 +63,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
         asks={"model": model.ask} if model is not None and model.ask else {},
         workload=workload,
         layout=layout,
+        counted=counted,
         num_devices=launched.num_devices,
         stops=(*reading.stops, *sorted_out.stops),
         reservations=(

@@ -15,6 +15,10 @@ from service.formats.settings.settings import Settings
 _PRECOMPUTED = "precompute_ref_log_probs"
 _GENERATING = "answers are generated in every step, and the time of that is not described"
 _SUPERVISED = "ask about supervised training, which this job takes at least"
+_SIGNS = ("num_generations", "use_vllm", "reward_funcs", "generation_batch_size",
+    "teacher_model_name_or_path", "use_teacher_server")  # fmt: skip
+"""Settings that only training has that generates answers, or that has a teacher."""
+_OFF = (None, False, "false", "False")
 _IN_NAMES = re.compile(
     r"(?:^|[_\-./])(dpo|ipo|kto|orpo|simpo|cpo|reward|grpo|ppo|rloo|gkd)(?=[_\-./]|$)", re.ASCII
 )
@@ -60,6 +64,9 @@ def read_objective(settings: Settings) -> Objective:
     """The objective of a training. One that is not described is reserved."""
     name = settings.word(OBJECTIVE)
     if name is None:
+        sign = next((sign for sign in _SIGNS if settings.given.get(sign) not in _OFF), None)
+        if sign is not None:
+            settings.reserve(sign, _GENERATING, _SUPERVISED)
         return SUPERVISED
     if name not in _OBJECTIVES:
         settings.reserve(OBJECTIVE, _GENERATING, _SUPERVISED)
@@ -74,10 +81,7 @@ def workload_of(
     it is the trained model without its adapters."""
     found: dict[str, Any] = {}
     if objective.sequences > 1:
-        assumed.append(
-            f"a chosen and a rejected answer are {objective.sequences} sequences, and batches are"
-            " counted in sequences"
-        )
+        assumed.append(f"{_pairs(objective)}, and batches are counted in sequences")
     if objective.head != "vocabulary":
         found["head"] = objective.head
     reference = objective.reference
@@ -93,9 +97,17 @@ def workload_of(
     return found
 
 
-def in_sequences(objective: Objective, layout: dict[str, Any], workload: dict[str, Any]) -> None:
-    """Count the batches of a layout and of a workload in sequences, where they are in samples."""
+def in_sequences(
+    objective: Objective, layout: dict[str, Any], workload: dict[str, Any]
+) -> dict[str, str]:
+    """Count the batches of a layout and of a workload in sequences, where they are in samples.
+    Returns how by the field of each."""
     if "micro_batch" in layout:
         layout["micro_batch"] *= objective.sequences
     if "global_batch" in workload:
         workload["global_batch"] *= objective.sequences
+    return {"workload.global_batch": _pairs(objective)} if objective.sequences > 1 else {}
+
+
+def _pairs(objective: Objective) -> str:
+    return f"a chosen and a rejected answer are {objective.sequences} sequences"

@@ -19,12 +19,11 @@ from service.formats.launch.deepspeed.document import (
     num_devices,
     read_document_settings,
 )
-from service.formats.launch.documents import flat, read_document
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
 from service.formats.launch.trainer.deepspeed_arguments import document_of, filled
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
 from service.formats.launch.trainer.fsdp_arguments import with_fsdp
-from service.formats.launch.trainer.kernels import read_switches
+from service.formats.launch.trainer.kernels import lifted_rules, read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
 from service.formats.launch.trainer.models import NamedModel, named_model
@@ -37,7 +36,7 @@ from service.formats.launch.trainer.training import (
     offloads_activations,
     read_workload,
 )
-from service.formats.launch.trainer.trl import fill_in_defaults
+from service.formats.launch.trainer.trl import fill_in_defaults, preset_of
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
@@ -81,7 +80,12 @@ class _Reader:
     reservations: list[Reservation] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     unwritten: dict[str, str] = field(default_factory=dict)
+    counted: dict[str, str] = field(default_factory=dict)
     stops: Stops = field(default_factory=Stops)
+
+    @property
+    def _is_tool(self) -> bool:
+        return self.launched.dialect in DIALECTS
 
     def reading(self) -> LaunchReading:
         self.reservations += self.launched.reservations
@@ -110,9 +114,9 @@ class _Reader:
         given = {**with_prefixes(self.launched.launcher), **with_prefixes(told.settings)}
         preset = given.pop("accelerate_config", None)
         if preset is not None:
-            given = {**self._preset(str(preset)), **given}
+            given = {**preset_of(str(preset), self.launched.files, self.reservations), **given}
         given = with_fsdp(given, self.launched.files, self.reservations)
-        if self.launched.objective and self.launched.dialect not in DIALECTS:
+        if self.launched.objective and not self._is_tool:
             given.setdefault(OBJECTIVE, self.launched.objective)
         if self.launched.dialect == "trl":
             fill_in_defaults(given, self.unwritten, self.assumed)
@@ -124,21 +128,9 @@ class _Reader:
     def _arguments(self, given: Mapping[str, Any]) -> Settings:
         """Settings of accelerate and the Trainer."""
         settings = Settings(trainer_table(self.launched.dialect), given)
-        if self.launched.dialect not in DIALECTS:
+        if not self._is_tool:
             settings.written[OBJECTIVE] = self.launched.program
         return settings
-
-    def _preset(self, name: str) -> dict[str, Any]:
-        """The document of accelerate that `trl --accelerate_config` names, one of its own or a
-        file."""
-        known: Mapping[str, Any] = field_table("transformers").facts["accelerate_presets"]
-        if name in known:
-            return dict(known[name])
-        text = self.launched.files.find(name)
-        if text is None:
-            self.reservations.append(Reservation.of_file(f"accelerate_config {name}", name))
-            return {}
-        return with_prefixes(dict(flat(read_document(text))))
 
     # -- DeepSpeed
 
@@ -180,14 +172,17 @@ class _Reader:
             workload = {**trained, **workload}
             layout["recompute"] = "full" if checkpoints(arguments) else "none"
             layout["offload_activations"] = offloads_activations(arguments)
-            in_sequences(read_objective(arguments), layout, workload)
+            self.counted |= in_sequences(read_objective(arguments), layout, workload)
         if is_open:
             layout.pop("zero_stage", None)  # of a document that was not sent
         self._size(layout, num_ranks)
         stack = self._switches(settings, arguments, _DEEPSPEED, layout)
+        stack |= lifted_rules(arguments, layout, is_tool=self._is_tool)
         check_reduction(settings, stack)
-        says_ranks = "data_parallel_size" in full
-        devices = num_ranks or num_devices(layout)
+        devices_setting = None  # where a launcher says how many it starts
+        if num_ranks is None:
+            says_ranks = "data_parallel_size" in full
+            devices_setting = "data_parallel_size" if says_ranks else "train_batch_size"
         return self._finished(
             LaunchReading(
                 format=_DEEPSPEED,
@@ -197,8 +192,8 @@ class _Reader:
                 workload=workload,
                 stack={"name": _DEEPSPEED, **stack},
                 layout=layout,
-                num_devices=devices,
-                devices_setting="data_parallel_size" if says_ranks else "train_batch_size",
+                num_devices=num_ranks or num_devices(layout),
+                devices_setting=devices_setting,
                 num_micro_batches=said.steps,
                 micro_batches_setting="gradient_accumulation_steps",
                 settings=full,
@@ -240,8 +235,11 @@ class _Reader:
         elif steps is None and micro is not None:
             steps = 1
             self.unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
-        in_sequences(read_objective(settings), layout, workload)
-        switches = self._switches(settings, settings, stack, layout) if stack == "fsdp" else {}
+        self.counted |= in_sequences(read_objective(settings), layout, workload)
+        switches: dict[str, Any] = {}
+        if stack == "fsdp":
+            switches = self._switches(settings, settings, stack, layout)
+            switches |= lifted_rules(settings, layout, is_tool=self._is_tool)
         return self._finished(
             LaunchReading(
                 format=_ACCELERATE,
@@ -283,8 +281,7 @@ class _Reader:
     def _release(self, stack: str, newest: str) -> str:
         """The release whose defaults are taken: the one that is asked for where it is known. That
         of a tool is none of the stack."""
-        is_own = self.launched.dialect in DIALECTS
-        if self.version is None or is_own or self.version not in releases(stack):
+        if self.version is None or self._is_tool or self.version not in releases(stack):
             return newest
         return self.version
 
@@ -318,6 +315,7 @@ class _Reader:
             asks={"model": model.ask} if model.ask else {},
             workload=workload,
             unwritten=self.unwritten,
+            counted=self.counted,
             stops=(*self.stops.found, *(stop for each in sorted_out for stop in each.stops)),
             reservations=tuple(one for each in sorted_out for one in each.reservations),
             warnings=tuple(one for each in sorted_out for one in each.warnings),

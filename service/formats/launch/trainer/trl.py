@@ -6,8 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from service.formats.launch.accelerate.launcher import with_prefixes
+from service.formats.launch.documents import flat, read_document
 from service.formats.launch.trainer.told import OBJECTIVE
 from service.formats.settings.field_table import field_table
+from service.formats.settings.reservation import Reservation
+from service.formats.shell.files import LaunchFiles
 
 _LOSS = "loss_type"
 _CHUNKED = "chunked_nll"
@@ -42,3 +46,15 @@ def fill_in_defaults(given: dict[str, Any], unwritten: dict[str, str], assumed: 
             f"the loss makes logits of some tokens at a time, as that of TRL does from {first} on:"
             ' give stack {"loss": "pytorch"} for an earlier one, which makes all'
         )
+
+
+def preset_of(name: str, files: LaunchFiles, reservations: list[Reservation]) -> dict[str, Any]:
+    """The document of accelerate that `trl --accelerate_config` names, one of its own or a file."""
+    known: Mapping[str, Any] = field_table("transformers").facts["accelerate_presets"]
+    if name in known:
+        return dict(known[name])
+    text = files.find(name)
+    if text is None:
+        reservations.append(Reservation.of_file(f"accelerate_config {name}", name))
+        return {}
+    return with_prefixes(dict(flat(read_document(text))))

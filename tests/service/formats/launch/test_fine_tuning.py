@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from models.spec.adapters import Lora
+from models.spec.workload import Reference, Trained
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import Inexpressible, LaunchConfiguration, LaunchReading
 from tests.models.cost.encoders import ENCODER, FROZEN, PROJECTOR_ALONE, with_encoder
@@ -143,3 +144,22 @@ def test_adapters_of_a_recipe_are_read_again(model: str, targets) -> None:
     )
     assert reading.workload["lora"] == {"rank": 8, "targets": list(targets)}
     assert (reading.reservations, reading.stops) == ((), ())
+
+
+_IN_PART = [
+    ("workload.trained", {"trained": Trained(layers=(-1,), head=True)}, "layers -1, the head"),
+    ("workload.reference", {"reference": Reference(forwards=3)}, "3 forward passes"),
+    ("workload.head", {"head": "score"}, "num_labels=1"),
+    ("workload.moment_rank", {"moment_rank": 64}, "rank=64"),
+]
+
+
+@pytest.mark.parametrize(("field", "workload", "words"), _IN_PART)
+def test_a_script_is_told_what_else_it_trains(field: str, workload, words: str) -> None:
+    for name in ("deepspeed", "accelerate"):
+        written = FORMATS[name].write(tuned(FORMATS[name].stacks[0], **workload))
+        assert any(words in note for note in written.notes)
+    for name in ("megatron", "megatron-bridge", "torchtitan", "maxtext"):
+        with pytest.raises(Inexpressible) as refused:
+            FORMATS[name].write(tuned(FORMATS[name].stacks[0], **workload))
+        assert refused.value.field == field

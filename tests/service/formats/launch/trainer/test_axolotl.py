@@ -183,3 +183,67 @@ def test_what_changes_nothing_is_passed_over() -> None:
 def test_an_unknown_key_is_a_warning_with_its_nearest() -> None:
     (warning,) = reading_of({**FULL, "context_paralel_size": 2}).warnings
     assert warning.endswith("did you mean context_parallel_size?")
+
+
+FSDP2 = {"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": True}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "layout"),
+    [
+        ({"expert_parallel_size": 4}, {"ep": 4}),
+        ({"expert_parallel_size": 2, "dp_shard_size": 2}, {"ep": 2, "dp_shard": 4}),
+        (
+            {"expert_parallel_size": 8, "dp_shard_size": 1, "dp_replicate_size": 2},
+            {"ep": 8, "dp_shard": 8, "dp_replicate": 2},
+        ),
+    ],
+)
+def test_ranks_of_experts_shard_the_rest_of_the_model(
+    settings: dict[str, Any], layout: dict[str, int]
+) -> None:
+    """With those of dp_shard (monkeypatch/accelerate/parallelism_config.py, dp_shard_cp)."""
+    found = reading_of({**FULL, **FSDP2, **settings})
+    assert found.layout | layout == found.layout
+    assert [*found.reservations, *found.stops] == []
+
+
+def test_expert_parallelism_stops_without_fsdp() -> None:
+    (stop,) = reading_of({**FULL, "expert_parallel_size": 4}).stops
+    assert (stop.setting, "fsdp_config" in stop.rule) == ("expert_parallel_size", True)
+
+
+@pytest.mark.parametrize(("cap", "reserved"), [(100, 1), (10**6, 0)])
+def test_a_capacity_of_experts_matters_where_it_can_be_reached(cap: int, reserved: int) -> None:
+    capped = {"expert_parallel_size": 2, "expert_parallel_token_capacity": cap}
+    assert len(reading_of({**FULL, **FSDP2, **capped}).reservations) == reserved
+
+
+@pytest.mark.parametrize(
+    ("settings", "version", "context"),
+    [
+        ({}, None, "ulysses"),
+        ({"context_parallel": {"size": 2, "backend": "ring"}}, None, "ring"),
+        ({}, "0.19.0", "ring"),
+    ],
+)
+def test_sequences_are_shared_by_heads_unless_a_ring_is_asked_for(
+    settings: dict[str, Any], version: str | None, context: str
+) -> None:
+    found = reading_of({**FULL, **FSDP2, "context_parallel_size": 2, **settings}, version)
+    assert found.layout["cp"] == 2
+    assert found.stack.get("context") == context
+
+
+def test_activations_go_to_the_host_however_the_model_is_sharded() -> None:
+    offloading = {"gradient_checkpointing": True, "activation_offloading": True}
+    for sharded in ({}, FSDP2):
+        found = reading_of({**FULL, **offloading, **sharded})
+        assert found.layout["offload_activations"]
+        assert found.stack["offloads_checkpoints"] is False
+
+
+def test_the_default_of_a_setting_is_said_to_be_one() -> None:
+    found = reading_of({"base_model": "Qwen/Qwen3-4B", "micro_batch_size": 1})
+    assert found.unwritten["workload.seq_len"] == "the default of sequence_len in axolotl"
+    assert "layout.micro_batch" not in found.unwritten

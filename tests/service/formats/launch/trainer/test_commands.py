@@ -217,3 +217,26 @@ torchrun --nproc_per_node 4 sft.py --config recipe.yaml
 def test_what_starts_nothing_is_refused() -> None:
     with pytest.raises(Invalid, match="neither a document nor a command that trains"):
         reading_of("python -c 'print(1)'")
+
+
+CONFIG = json.dumps({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2})
+
+
+@pytest.mark.parametrize("name", ["./models/tiny", "someone/unheard-of", "/data/tiny/"])
+def test_a_config_beside_a_command_is_the_model(name: str) -> None:
+    command = f"trl sft --model_name_or_path {name}"
+    files = {"models/tiny/config.json": CONFIG}
+    found = read(command, None, files=LaunchFiles(files))
+    assert found.model == json.loads(CONFIG)
+    assert found.asks == {}
+
+
+def test_a_document_of_deepspeed_is_no_model() -> None:
+    command = f"deepspeed --num_gpus 8 {TRAINER} --deepspeed config.json"
+    found = read(command, None, files=LaunchFiles({"config.json": AUTO}))
+    assert found.model == {"name": "qwen3-8b"}
+
+
+def test_a_launcher_says_how_many_ranks_there_are_whatever_the_document_says() -> None:
+    found = reading_of(f"deepspeed --num_gpus 4 {TRAINER} --deepspeed ds.json", ds_json=AUTO)
+    assert (found.num_devices, found.devices_setting) == (4, None)

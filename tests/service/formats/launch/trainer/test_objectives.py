@@ -92,6 +92,7 @@ def test_the_head_of_a_reward_model_gives_one_number(
     [
         (f"trl grpo {TRL}", "trl grpo"),
         (f"accelerate launch my_ppo.py {TRL}", "my_ppo.py"),
+        (f"accelerate launch train.py {TRL} --use_vllm true", "use_vllm = true"),
         ({**AXOLOTL, "rl": "grpo"}, "rl = grpo"),
         ({**FACTORY, "stage": "ppo"}, "stage = ppo"),
         ("swift rlhf --rlhf_type gkd --model Qwen/Qwen3-8B", "rlhf_type = gkd"),
@@ -154,3 +155,10 @@ def test_an_argument_of_ones_own_is_not_what_a_tool_decides(name: str) -> None:
     assert "reference" not in found.workload
     with pytest.raises(Invalid):
         reading_of(f"trl sft {TRL} --told:{name} dpo".replace("trl sft", ""))
+
+
+def test_trl_has_settings_of_preferences_that_change_nothing() -> None:
+    found = reading_of(f"trl dpo {TRL} --beta 0.1 --label_smoothing 0.1 --sync_ref_model true")
+    assert [*found.reservations, *found.stops] == []
+    (reserved,) = reading_of(f"trl grpo {TRL} --num_generations 8 --use_vllm true").reservations
+    assert reserved.setting == "trl grpo"
