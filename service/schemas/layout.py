@@ -124,9 +124,9 @@ class LayoutFields(Wire):
     recompute_modules: Modules = []
     """With recompute "selective": the modules of every layer, by Megatron-Core's names; `mlp_act`
     is the activation function of a dense MLP, `alternate_mm` every second matrix product and
-    `grouped_mm` the products of experts, as torchtitan has them; `out_proj` is the output projection
-    of attention and `mlp_gate` one up-projection of a gated MLP, as MaxText names them. None named:
-    those that the stack takes unless told otherwise."""
+    `grouped_mm` the products of experts, as torchtitan has them; `out_proj` is the output
+    projection of attention and `mlp_gate` one up-projection of a gated MLP, as MaxText names them.
+    None named: those that the stack takes unless told otherwise."""
     recompute_layers: Annotated[int, Field(ge=0, le=10**4)] = 0
     """With recompute "full": how many layers, the first of each chunk of a stage, where all have as
     many; 0: all."""

@@ -192,12 +192,12 @@ def _is_list(words: Sequence[str]) -> bool:
 
 
 def _only(statements: list[Statement]) -> Statement:
-    """Returns the statement that looks most as if it trained. Raises Invalid where several that
-    differ do so alike."""
+    """Returns the statement that looks most as if it trained; the last one of a text of which none
+    does. Raises Invalid where several that differ do so alike."""
     most = max(likelihood(each.words) for each in statements)
     likely = [each for each in statements if likelihood(each.words) == most]
     distinct = {tuple(each.words): each for each in likely}
-    if len(distinct) > 1:
+    if len(distinct) > 1 and most >= 0:
         programs = {each.words[program_at(each.words) or 0] for each in distinct.values()}
         rule = (
             f"starts {len(distinct)} commands ({', '.join(sorted(programs)[:_MOST_NAMED])}): send"

@@ -317,8 +317,10 @@ class Expansion:
         return str(match[1])
 
 
-_UNKNOWN_OUTPUT = re.compile(r"(\$\((?:[^()]|\([^()]*\))*+\)|`[^`]*+`)")
-"""A command in $( ), or in backquotes, with at most one pair of brackets in it."""
+_IN_BRACKETS = r"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\))*+"
+"""What stands between brackets, with brackets three deep in it."""
+_UNKNOWN_OUTPUT = re.compile(rf"(\$\({_IN_BRACKETS}\)|`[^`]*+`)")
+"""A command, or a sum, of which nobody knows what it gives."""
 _LONGEST_SUM = 200
 """Characters of a sum that is put into another; sums of sums would double at every line."""
 _NAMES = ("variable_name", "special_variable_name", "subscript")

@@ -55,6 +55,11 @@ _DOES_NOT_TRAIN = {
     "checker", "benchmark", "microbenchmark", "microbenchmarks", "server", "decode",
 }  # fmt: skip
 """Words in the name of a program that say what it does."""
+_DOES_FIRST = {
+    "convert", "download", "eval", "evaluate", "export", "install", "merge", "prepare",
+    "preprocess", "tokenize", "upload",
+}  # fmt: skip
+"""Verbs that say so at the head of a name, whatever stands behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ def program_at(words: Sequence[str]) -> int | None:
 
 
 def _wraps(words: Sequence[str], at: int) -> bool:
-    """Whether a word is a script that starts the words behind it, as `./affinity.sh python train.py`
+    """Whether a word is a script that starts the words behind it, as `./wrap.sh python train.py`
     does."""
     if not words[at].endswith(".sh") or at + 1 == len(words):
         return False
@@ -167,10 +172,13 @@ def likelihood(words: Sequence[str]) -> int:
     program = words[at]
     if at and program in _TRAINERS.get(base_name(words[at - 1]), ()):
         return 6
-    named = {*re.split(r"[^a-z]+", re.sub(r"\.(?:py|sh)$", "", program).lower())}
-    is_train = bool(named & _TRAINS)
-    last = {*re.split(r"[^a-z]+", re.sub(r"\.(?:py|sh)$", "", base_name(program)).lower())}
+    name = re.sub(r"\.(?:py|sh)$", "", program).lower()
+    is_train = bool({*re.split(r"[^a-z]+", name)} & _TRAINS)
+    last = {*re.split(r"[^a-z]+", base_name(name))}
+    # eval_sft evaluates, and prepare_and_train does both.
+    first = re.split(r"[^a-z]+", re.split(r"[./]", name)[-1])[0]
     is_other = bool(last & _DOES_NOT_TRAIN) and not last & _TRAINS
+    is_other |= first in _DOES_FIRST and "and" not in last
     if is_other or "compile" in last:
         return -4
     return 2 * is_train + bool(launchers(words))
