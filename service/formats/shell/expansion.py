@@ -101,7 +101,7 @@ class Expansion:
         if node is None:
             return ("",), False
         if node.type == "array":
-            elements = [child for child in node.children if child.is_named]
+            elements = [c for c in node.children if c.is_named and c.type != "comment"]
             return tuple(word for child in elements for word in self.words(child)), True
         return (self.text(node),), False
 

@@ -17,6 +17,7 @@ _STARTS_ANYTHING = {
     "mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux", "qsub", "aprun", "jsrun",
 }  # fmt: skip
 """Launchers that start any program; the others start Python."""
+_NODE_RANKS = ("node_rank", "machine_rank")
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 SHELLS = {"sh", "bash", "zsh", "dash", "ksh"}
 _TRAINERS = {
@@ -34,6 +35,8 @@ _REMOTE = {"ssh", "pdsh", "clush", "dsh"}
 """Programs whose last word is a command of a shell elsewhere."""
 _TEXT_OPTIONS = ("--command", "--wrap")
 """Options of xpk, gcloud and sbatch whose value is a command of a shell."""
+_STARTS_TEXTS = {"xpk.py"}
+"""Programs in Python that take one."""
 _FILE_TOOLS = {
     "cat", "chmod", "chown", "cp", "dirname", "du", "file", "grep", "head", "install", "ls", "ln",
     "md5sum", "mv", "realpath", "rm", "rsync", "scp", "sed", "tail", "touch", "wc",
@@ -96,7 +99,7 @@ def program_at(words: Sequence[str]) -> int | None:
             return None
         elif words[at + 1 : at + 2] and words[at + 1] in _TRAINERS.get(name, ()):
             return at + 1
-        elif _wraps(words, at):
+        elif _wraps(words, at) or name in _STARTS_TEXTS:
             is_started = True
         elif _PROGRAM.fullmatch(word) or (is_started and _NAMED_PROGRAM.fullmatch(word)):
             return at
@@ -155,6 +158,19 @@ def shell_file_at(words: Sequence[str]) -> int | None:
         if before in (*SHELLS, "sbatch", "qsub") and not word.startswith("-") and "$" not in word:
             return place
     return None
+
+
+def of_any_node(words: Sequence[str]) -> tuple[str, ...]:
+    """Returns a command without what differs from node to node: the host that it is sent to, and
+    the rank of the node."""
+    started = [at for at, word in enumerate(words) if base_name(word) in LAUNCHERS]
+    kept: list[str] = []
+    for at, word in enumerate(words[started[0] if started else 0 :], started[0] if started else 0):
+        name = word.partition("=")[0].lstrip("-").replace("-", "_")
+        before = words[at - 1].lstrip("-").replace("-", "_") if at else ""
+        if name not in _NODE_RANKS and before not in _NODE_RANKS:
+            kept.append(word)
+    return tuple(kept)
 
 
 def launchers(words: Sequence[str]) -> list[str]:

@@ -349,3 +349,22 @@ def test_of_programs_that_do_not_train_the_last_is_named(text: str) -> None:
     program = split_command(text).program
     assert program is not None
     assert program in text.splitlines()[1]
+
+
+def test_a_loop_over_hosts_starts_one_job() -> None:
+    line = 'ssh $H "cd /w && torchrun --nnodes=2 --node_rank=$R --nproc_per_node=8 train.py --tp 2"'
+    text = f"R=0\nfor H in a b; do\n  {line} &\n  R=$((R+1))\ndone\nwait\n"
+    command = split_command(text)
+    assert (command.program, command.words) == ("train.py", ("--tp", "2"))
+    assert command.num_ranks == 16
+
+
+def test_comments_in_an_array_are_none_of_its_words() -> None:
+    text = 'A=(\n  --tp 2  # ranks\n  # all of them\n  --pp 4\n)\npython3 train.py "${A[@]}"\n'
+    assert split_command(text).words == ("--tp", "2", "--pp", "4")
+
+
+def test_the_command_that_xpk_takes_is_the_one_that_trains() -> None:
+    text = 'python3 xpk.py workload create --num-slices=2 --command "python3 -m a.train tp=2"\n'
+    command = split_command(text)
+    assert (command.program, command.words) == ("a.train", ("tp=2",))
