@@ -207,8 +207,7 @@ def _explain(
             asked.place, asked.given, asked.completed, asked.resolved.problem
         )
     broken = _refusals(asked, check)
-    reservations = (*asked.reservations, *_limits(check))
-    is_understood = not reservations
+    is_understood = not asked.reservations
     if shown is not None:
         basis["assumptions"] += empty_chunk_assumptions(asked.place, shown)
     return CheckAnswer(
@@ -216,10 +215,10 @@ def _explain(
         verdict=verdict_of(
             check,
             is_refused=bool(broken),
-            reservations=reservations,
+            reservations=asked.reservations,
             has_warnings=bool(warnings),
         ),
-        summary=summary_of(check, broken, reservations),
+        summary=summary_of(check, broken, asked.reservations),
         legal=not broken,
         broken_rules=broken[:_MOST_RULES],
         broken_rule_count=len(broken),
@@ -235,33 +234,19 @@ def _explain(
         first_change=_first_change(asked, check),
         warnings=[WarningAnswer.of(warning) for warning in warnings],
         launch_read=asked.read,
-        reservations=ReservationAnswer.first_of(reservations),
+        reservations=ReservationAnswer.first_of(asked.reservations),
     )
 
 
 def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAnswer]:
     """Returns the settings at which the framework stops. Where any number of settings is not known,
     such as those of a file that was not sent, only a name that it does not have is sure to be
-    refused."""
+    refused. No limit of the search is among the broken rules: `for_layouts` lifts those that a
+    layout is beyond."""
     is_open = any(one.is_open for one in asked.reservations)
-    rules = [one for one in check.broken_rules if one.rule.kind == "framework"]
-    broken = [] if is_open else [_broken_rule(asked, one) for one in rules]
+    broken = [] if is_open else [_broken_rule(asked, one) for one in check.broken_rules]
     stops = [stop for stop in asked.stops if stop.is_of_name or not is_open]
     return [*broken, *(_stop(asked, stop) for stop in stops)]
-
-
-def _limits(check: LayoutCheck) -> list[Reservation]:
-    """Returns the limits of what is described here that a layout is beyond. The framework runs it,
-    and so no verdict rests on them."""
-    return [
-        Reservation(
-            setting=one.knob or one.rule.field,
-            reason=f"the framework runs it, and it is not predicted here: {one.message}",
-            cure=f"raise the limit that this names, or change {one.knob or 'the layout'}",
-        )
-        for one in check.broken_rules
-        if one.rule.kind == "search"
-    ]
 
 
 def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer | None:

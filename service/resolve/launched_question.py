@@ -389,7 +389,7 @@ class _Joining:
     def _assumed_of_cluster(self, form: ClusterPreset | ClusterFields) -> Iterator[str]:
         given = self.parts.cluster
         if given is None and isinstance(form, ClusterPreset):
-            yield f"cluster.preset is {form.preset}: the GPUs that the script asks Slurm for"
+            yield f"cluster.preset is {form.preset}: the GPUs that the launch asks for"
         elif isinstance(form, ClusterPreset) and form.preset != getattr(given, "preset", None):
             domain = self.resolver.cluster(form).cluster.fabric.domain
             yield (

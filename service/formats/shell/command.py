@@ -13,7 +13,12 @@ from models.errors import Invalid
 from service.formats.shell.faults import PATH, Undefined
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.headers import Header, header_of
-from service.formats.shell.programs import base_name, likelihood, program_at
+from service.formats.shell.programs import (
+    base_name,
+    likelihood,
+    of_any_node,
+    program_at,
+)
 from service.formats.shell.ranks import ranks_of, scheduler_variables
 from service.formats.shell.reading import ARGUMENTS, read_script
 from service.formats.shell.script import Script, Statement
@@ -192,12 +197,12 @@ def _is_list(words: Sequence[str]) -> bool:
 
 
 def _only(statements: list[Statement]) -> Statement:
-    """Returns the statement that looks most as if it trained. Raises Invalid where several that
-    differ do so alike."""
+    """Returns the statement that looks most as if it trained; the last one of a text of which none
+    does. Raises Invalid where several that differ do so alike."""
     most = max(likelihood(each.words) for each in statements)
     likely = [each for each in statements if likelihood(each.words) == most]
-    distinct = {tuple(each.words): each for each in likely}
-    if len(distinct) > 1:
+    distinct = {of_any_node(each.words): each for each in likely}
+    if len(distinct) > 1 and most >= 0:
         programs = {each.words[program_at(each.words) or 0] for each in distinct.values()}
         rule = (
             f"starts {len(distinct)} commands ({', '.join(sorted(programs)[:_MOST_NAMED])}): send"

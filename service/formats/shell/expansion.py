@@ -101,7 +101,7 @@ class Expansion:
         if node is None:
             return ("",), False
         if node.type == "array":
-            elements = [child for child in node.children if child.is_named]
+            elements = [c for c in node.children if c.is_named and c.type != "comment"]
             return tuple(word for child in elements for word in self.words(child)), True
         return (self.text(node),), False
 
@@ -317,8 +317,10 @@ class Expansion:
         return str(match[1])
 
 
-_UNKNOWN_OUTPUT = re.compile(r"(\$\((?:[^()]|\([^()]*\))*+\)|`[^`]*+`)")
-"""A command in $( ), or in backquotes, with at most one pair of brackets in it."""
+_IN_BRACKETS = r"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\))*+"
+"""What stands between brackets, with brackets three deep in it."""
+_UNKNOWN_OUTPUT = re.compile(rf"(\$\({_IN_BRACKETS}\)|`[^`]*+`)")
+"""A command, or a sum, of which nobody knows what it gives."""
 _LONGEST_SUM = 200
 """Characters of a sum that is put into another; sums of sums would double at every line."""
 _NAMES = ("variable_name", "special_variable_name", "subscript")

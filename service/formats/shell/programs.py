@@ -17,6 +17,7 @@ _STARTS_ANYTHING = {
     "mpirun", "mpiexec", "srun", "sbatch", "salloc", "flux", "qsub", "aprun", "jsrun",
 }  # fmt: skip
 """Launchers that start any program; the others start Python."""
+_NODE_RANKS = ("node_rank", "machine_rank")
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 SHELLS = {"sh", "bash", "zsh", "dash", "ksh"}
 _TRAINERS = {
@@ -34,6 +35,8 @@ _REMOTE = {"ssh", "pdsh", "clush", "dsh"}
 """Programs whose last word is a command of a shell elsewhere."""
 _TEXT_OPTIONS = ("--command", "--wrap")
 """Options of xpk, gcloud and sbatch whose value is a command of a shell."""
+_STARTS_TEXTS = {"xpk.py"}
+"""Programs in Python that take one."""
 _FILE_TOOLS = {
     "cat", "chmod", "chown", "cp", "dirname", "du", "file", "grep", "head", "install", "ls", "ln",
     "md5sum", "mv", "realpath", "rm", "rsync", "scp", "sed", "tail", "touch", "wc",
@@ -55,6 +58,11 @@ _DOES_NOT_TRAIN = {
     "checker", "benchmark", "microbenchmark", "microbenchmarks", "server", "decode",
 }  # fmt: skip
 """Words in the name of a program that say what it does."""
+_DOES_FIRST = {
+    "convert", "download", "eval", "evaluate", "export", "install", "merge", "prepare",
+    "preprocess", "tokenize", "upload",
+}  # fmt: skip
+"""Verbs that say so at the head of a name, whatever stands behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ def program_at(words: Sequence[str]) -> int | None:
             return None
         elif words[at + 1 : at + 2] and words[at + 1] in _TRAINERS.get(name, ()):
             return at + 1
-        elif _wraps(words, at):
+        elif _wraps(words, at) or name in _STARTS_TEXTS:
             is_started = True
         elif _PROGRAM.fullmatch(word) or (is_started and _NAMED_PROGRAM.fullmatch(word)):
             return at
@@ -99,7 +107,7 @@ def program_at(words: Sequence[str]) -> int | None:
 
 
 def _wraps(words: Sequence[str], at: int) -> bool:
-    """Whether a word is a script that starts the words behind it, as `./bind.sh python train.py`
+    """Whether a word is a script that starts the words behind it, as `./wrap.sh python train.py`
     does."""
     if not words[at].endswith(".sh") or at + 1 == len(words):
         return False
@@ -152,6 +160,19 @@ def shell_file_at(words: Sequence[str]) -> int | None:
     return None
 
 
+def of_any_node(words: Sequence[str]) -> tuple[str, ...]:
+    """Returns a command without what differs from node to node: the host that it is sent to, and
+    the rank of the node."""
+    started = [at for at, word in enumerate(words) if base_name(word) in LAUNCHERS]
+    kept: list[str] = []
+    for at, word in enumerate(words[started[0] if started else 0 :], started[0] if started else 0):
+        name = word.partition("=")[0].lstrip("-").replace("-", "_")
+        before = words[at - 1].lstrip("-").replace("-", "_") if at else ""
+        if name not in _NODE_RANKS and before not in _NODE_RANKS:
+            kept.append(word)
+    return tuple(kept)
+
+
 def launchers(words: Sequence[str]) -> list[str]:
     """Returns the launchers in front of the program, outermost first."""
     names = [base_name(word) for word in words[: program_at(words)]]
@@ -167,10 +188,13 @@ def likelihood(words: Sequence[str]) -> int:
     program = words[at]
     if at and program in _TRAINERS.get(base_name(words[at - 1]), ()):
         return 6
-    named = {*re.split(r"[^a-z]+", re.sub(r"\.(?:py|sh)$", "", program).lower())}
-    is_train = bool(named & _TRAINS)
-    last = {*re.split(r"[^a-z]+", re.sub(r"\.(?:py|sh)$", "", base_name(program)).lower())}
+    name = re.sub(r"\.(?:py|sh)$", "", program).lower()
+    is_train = bool({*re.split(r"[^a-z]+", name)} & _TRAINS)
+    last = {*re.split(r"[^a-z]+", base_name(name))}
+    # eval_sft evaluates, and prepare_and_train does both.
+    first = re.split(r"[^a-z]+", re.split(r"[./]", name)[-1])[0]
     is_other = bool(last & _DOES_NOT_TRAIN) and not last & _TRAINS
+    is_other |= first in _DOES_FIRST and "and" not in last
     if is_other or "compile" in last:
         return -4
     return 2 * is_train + bool(launchers(words))

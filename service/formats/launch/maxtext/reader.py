@@ -111,8 +111,9 @@ class _Reader:
 
     def _reading(self, values: Mapping[str, Any], given: Given) -> LaunchReading:
         release = known_release(NAME, self.version)
+        unknown: tuple[dict[str, Any] | None, Architecture | None] = (None, None)
         model, architecture = self.stops.attempt(
-            lambda: read_model(values, self.settings, given.of_model), (None, None)
+            lambda: read_model(values, self.settings, given.of_model), unknown
         )
         ones = dict.fromkeys(_AXES, 1)
         of_all = {**ones, "fsdp": 0}  # what is read where there is no mesh

@@ -41,6 +41,8 @@ _TOML_SECTION = re.compile(r"^[ \t]*\[[\w.]+\][ \t\r]*(#.*)?$", re.ASCII | re.MU
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\\\]?[A-Za-z_]")
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_STEP = "local_batch_size * data-parallel ranks"
+_COMPONENTS = ("model", "loss")
+"""What torch.compile takes, in the order of its default (config/configs.py, CompileConfig)."""
 _SHARDS = "parallelism.data_parallel_shard_degree"
 _DEGREES = {
     "pp": "parallelism.pipeline_parallel_degree",
@@ -475,6 +477,8 @@ class _Reader:
         components = values["compile.components"]
         compiles = values["compile.enable"]
         said["compile.enable"] = compiles and "model" in components
+        if "compile.components" in said:  # in any order
+            said["compile.components"] = [each for each in _COMPONENTS if each in components]
         may_capture = older is None and layout["pp"] == 1 and layout["ep"] == 1
         captures = may_capture and not values["training.disable_cuda_graphs"]
         said["training.disable_cuda_graphs"] = not captures

@@ -549,6 +549,11 @@ def test_a_setting_with_a_colon_is_a_word_that_stops_maxtext() -> None:
     assert bare.meant == "scan_layers"
 
 
+def test_words_without_any_setting_are_of_another_program() -> None:
+    with pytest.raises(Invalid, match="no key=value"):
+        read("a b c.yml")
+
+
 def test_fp32_logits_cost_nothing_on_tpus_alone() -> None:
     text = "model_name=llama3.1-8b logits_dot_in_fp32=true"
     assert read(text).unread == ()
@@ -597,7 +602,6 @@ def test_models_that_the_catalogue_lacks_are_to_be_described() -> None:
             "ici_fsdp_parallelism=6 dcn_data_parallelism=1 attention=fast",
             "attention",
         ),
-        ("a b c.yml", "no key=value"),
     ],
 )
 def test_values_that_maxtext_would_refuse(text: str, named: str) -> None:

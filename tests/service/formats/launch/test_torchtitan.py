@@ -13,6 +13,7 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.layout import Layout
 from models.spec.problem import Problem
+from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import Inexpressible, Job, LaunchReading
 from service.formats.launch.rendering import as_shell
 from service.formats.launch.torchtitan import reader as torchtitan_reader
@@ -654,3 +655,18 @@ def test_what_an_unknown_function_may_set_is_left_open() -> None:
     assert "--config" in reading.reservations[0].text
     whole = read("--training.mixed_precision_param float32 --optimizer.implementation fused")
     assert (whole.workload["precision"], whole.workload["optimizer"]) == ("fp32", "adamw")
+
+
+def test_a_release_has_its_own_names_of_settings() -> None:
+    name_in = FORMATS["torchtitan"].name_in
+    moved = "compile.enable_async_tensor_parallel"
+    assert name_in(moved, None) == name_in(moved, "0.3.0") == moved
+    assert name_in(moved, "0.2.2") == "parallelism.enable_async_tensor_parallel"
+    assert name_in("activation_checkpoint", "v0.2.2") == "activation_checkpoint.mode"
+    assert name_in("training.seq_len", "0.2.2") == "training.seq_len"
+
+
+@pytest.mark.parametrize("written", ["model,loss", "loss,model"])
+def test_what_is_compiled_stands_in_any_order(written: str) -> None:
+    reading = read(f"--compile.enable --compile.components {written}")
+    assert reading.stack["loss"] == "compiled"

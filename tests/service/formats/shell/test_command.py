@@ -12,6 +12,7 @@ from models.errors import Invalid
 from service.formats.launch.formats import FORMATS
 from service.formats.shell.command import split_command
 from service.formats.shell.faults import require_defined
+from service.formats.shell.files import LaunchFiles
 
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=32 --ntasks-per-node=1   # of an H100 cluster
@@ -292,3 +293,79 @@ def test_a_program_may_be_a_variable() -> None:
 
 def test_a_statement_of_variables_alone_is_no_list_of_arguments() -> None:
     assert split_command('"$@" \\\n--tp 4').words == ("--tp", "4")
+
+
+def test_a_script_in_front_of_python_wraps_it() -> None:
+    command = split_command("mpiexec -n 8 --ppn 4 ./affinity.sh python3 pretrain.py --tp 2")
+    assert (command.program, command.words) == ("pretrain.py", ("--tp", "2"))
+    assert command.num_ranks == 8
+
+
+def test_a_variable_that_holds_a_program_and_its_flags_is_no_argument() -> None:
+    text = 'CMD="pretrain_gpt.py --tp 2"\nsrun python $CMD 2>&1 | tee log.txt\n'
+    assert split_command(text).words == ("--tp", "2")
+    assert split_command('NAME="a b" --tp 2').words == ("--tp", "2")
+
+
+def test_a_script_that_is_made_executable_is_started_once() -> None:
+    files = LaunchFiles({"base.sh": 'python3 train.py --tp "${1:-8}"\n'})
+    command = split_command("chmod +x ./base.sh\n./base.sh 4\n", files)
+    assert command.words == ("--tp", "4")
+
+
+def test_a_program_may_be_named_by_a_default() -> None:
+    command = split_command('python3 -m maxtext.trainers."${1:-train}" --tp 2\n')
+    assert command.program == "maxtext.trainers.train"
+
+
+def test_a_sum_that_is_not_known_names_what_is_not_known_in_it() -> None:
+    text = "N=$(python3 -c 'import jax')\nSLOTS=$(( N * 2 ))\npython3 train.py --b $(( 8 / SLOTS ))"
+    (word,) = [word for word in split_command(text).words if "$" in word]
+    assert "N * 2" in word
+
+
+def test_a_sum_behind_a_default_is_a_sum() -> None:
+    text = 'A=64\n: "${B:=$(( A / 16 ))}"\npython3 train.py --b $B --c ${C:-$((A/8))}\n'
+    assert split_command(text).words == ("--b", "4", "--c", "8")
+
+
+def test_the_field_of_a_text_is_cut_out() -> None:
+    text = "D=v5p-128\nN=$(echo \"$D\" | cut -d'-' -f2)\npython3 train.py --n $N\n"
+    assert split_command(text).words == ("--n", "128")
+
+
+def test_what_a_command_prints_is_one_word() -> None:
+    text = "NAME=run-$(date +%Y-%m %d)\npython3 train.py --name $NAME --tp 2\n"
+    assert split_command(text).words == ("--name", "run-$(date +%Y-%m %d)", "--tp", "2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python3 -m convert.to_huggingface x\npython3 -m tools.logit_checker y\n",
+        "python3 eval_sft_omni.py\npython3 -m pkg.install_pre_train_deps\n",
+    ],
+)
+def test_of_programs_that_do_not_train_the_last_is_named(text: str) -> None:
+    program = split_command(text).program
+    assert program is not None
+    assert program in text.splitlines()[1]
+
+
+def test_a_loop_over_hosts_starts_one_job() -> None:
+    line = 'ssh $H "cd /w && torchrun --nnodes=2 --node_rank=$R --nproc_per_node=8 train.py --tp 2"'
+    text = f"R=0\nfor H in a b; do\n  {line} &\n  R=$((R+1))\ndone\nwait\n"
+    command = split_command(text)
+    assert (command.program, command.words) == ("train.py", ("--tp", "2"))
+    assert command.num_ranks == 16
+
+
+def test_comments_in_an_array_are_none_of_its_words() -> None:
+    text = 'A=(\n  --tp 2  # ranks\n  # all of them\n  --pp 4\n)\npython3 train.py "${A[@]}"\n'
+    assert split_command(text).words == ("--tp", "2", "--pp", "4")
+
+
+def test_the_command_that_xpk_takes_is_the_one_that_trains() -> None:
+    text = 'python3 xpk.py workload create --num-slices=2 --command "python3 -m a.train tp=2"\n'
+    command = split_command(text)
+    assert (command.program, command.words) == ("a.train", ("tp=2",))
