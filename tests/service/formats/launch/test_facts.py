@@ -199,3 +199,17 @@ def test_settings_of_deepspeed_are_fields_of_its_classes() -> None:
             assert name.partition(".")[0] in {*top, *BESIDE}, name
         else:
             _require_type(name, section[name.rpartition(".")[2]]["type"], value)
+
+
+def test_what_megatron_refuses_is_said_of_its_own_arguments() -> None:
+    rows = ours("megatron_refusals")
+    named = {name for row in (*rows["refusals"], *rows["of_parser"]) for name in _conditions(row)}
+    known = {*megatron_flags.flag_of_argument(), "virtual_pipeline_model_parallel_size"}
+    assert named <= known
+
+
+def _conditions(row: list[Any]) -> Iterator[str]:
+    argument, condition, _ = row
+    yield argument
+    for each in (condition, *condition.get("any", ())):
+        yield from each.keys() - {"any"}
