@@ -1,13 +1,15 @@
-"""What an unknown name of a chip, a machine, a model, a stack or a family may have meant.
+"""What an unknown name may have meant: of a chip, a machine, a model, a stack or a family, or of a
+setting of a framework.
 
-The number in such a name tells one thing from another: B300 is no misspelt B200, and A10G no A100.
-So a name of which only letters are misspelt is told from names that are merely the nearest.
+The number in the name of a chip or a model tells one thing from another: B300 is no misspelt B200,
+and A10G no A100. So a name of which only letters are misspelt is told from names that are merely
+the nearest.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import SequenceMatcher
 from heapq import nlargest
 from itertools import pairwise
@@ -28,6 +30,15 @@ _SAME_PART = 0.1
 nearer to H100 than to A10."""
 _TUNED = re.compile(r"[-_.](?:instruct|chat|base|it|hf|sft|dpo|fp8|awq|gptq|int4|bf16)(?=[-_.]|$)")
 """What repositories put behind the name of a model for a variant that has its shape."""
+_LIKE_A_SETTING = 0.65
+"""Of 1: a word may be missing, as in dispatcher for dispatcher_type. Below it suggestions are other
+settings and no slips of the pen."""
+_LIKE_A_SUBJECT = 0.5  # of 1, of the words that say what two settings are about: "tokn", "token"
+_MOST_TRIED = 10  # settings that share letters, of which the first is taken that is about the same
+_BESIDE_SUBJECTS = frozenset(
+    {"use", "no", "not", "enable", "disable", "num", "is", "with", "max", "min"}
+)
+"""Words in front of the name of a setting that do not say what it is about."""
 
 
 def unknown_name(
@@ -53,10 +64,38 @@ def unknown_name(
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """The three known names that take the fewest changes of a letter, one of each spelling, the
     nearest first. There is always one, however far."""
-    asked = _plain(name)
-    spellings: dict[str, str] = {}
+    return _alike(_plain(name), _spelt(known, _plain), _MOST_COMPARED)[:_MOST_OFFERED]
+
+
+def nearest_setting(name: str, known: Iterable[str]) -> str | None:
+    """The known setting that is spelt most like `name`, and is about the same: --lora-rank is no
+    slip of the pen for --q-lora-rank. None where none is. Dashes count as underscores."""
+    asked = _setting(name)
+    for candidate in _alike(asked, _spelt(known, _setting), _MOST_TRIED):
+        spelling = _setting(candidate)
+        if _likeness(asked, spelling) < _LIKE_A_SETTING:
+            return None
+        if _is_about_the_same(asked, spelling):
+            return candidate
+    return None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The setting that may be meant, as the end of a sentence; empty where there is none."""
+    near = nearest_setting(name, known)
+    return f": did you mean {near}?" if near else ""
+
+
+def _spelt(known: Iterable[str], spelling: Callable[[str], str]) -> dict[str, str]:
+    """The first known name of each spelling."""
+    found: dict[str, str] = {}
     for candidate in known:
-        spellings.setdefault(_plain(candidate), candidate)
+        found.setdefault(spelling(candidate), candidate)
+    return found
+
+
+def _alike(asked: str, spellings: Mapping[str, str], most: int) -> list[str]:
+    """At most so many known names, by their spelling, the nearest first."""
     matcher = SequenceMatcher(autojunk=False)
     matcher.set_seq2(asked)
 
@@ -64,9 +103,29 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
         matcher.set_seq1(spelling)
         return matcher.quick_ratio()
 
-    compared = nlargest(_MOST_COMPARED, spellings, key=shared_letters)
+    compared = nlargest(most, spellings, key=shared_letters)
     best = sorted(compared, key=lambda spelling: (-_likeness(asked, spelling), spelling))
-    return [spellings[each] for each in best[:_MOST_OFFERED]]
+    return [spellings[each] for each in best]
+
+
+def _setting(name: str) -> str:
+    return name[:_MOST_CHARACTERS].lstrip("-").lower().replace("-", "_")
+
+
+def _is_about_the_same(name: str, other: str) -> bool:
+    """Whether the words that say what two settings are about are spelt alike, at each step of a
+    dotted name."""
+    steps, others = name.split("."), other.split(".")
+    if len(steps) != len(others):
+        return False
+    subjects = zip(map(_subject, steps), map(_subject, others), strict=True)
+    return all(one == two or _likeness(one, two) >= _LIKE_A_SUBJECT for one, two in subjects)
+
+
+def _subject(step: str) -> str:
+    """The first word of a name that says what it is about."""
+    words = _LETTERS_AND_NUMBERS.findall(step.replace("_", " "))
+    return next((word for word in words if word not in _BESIDE_SUBJECTS), words[0] if words else "")
 
 
 def _likeness(asked: str, spelling: str) -> float:

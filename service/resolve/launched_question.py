@@ -116,13 +116,14 @@ def launched_question(
         resolved = resolver.resolve(question)
     if not any(stop.hides_layout for stop in stops):
         resolved = resolved.for_layouts([layout.with_stack_defaults(resolved.problem).build()])
+    unread = [each.text for each in reading.reservations]
     read = LaunchRead(
         format=reading.format,
         format_from=known.by or None,
         framework=reading.framework,
         version=reading.version,
-        unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in reading.unread[:_MOST_UNREAD]],
-        unread_count=len(reading.reservations),
+        unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in unread[:_MOST_UNREAD]],
+        unread_count=len(unread),
         warnings=[
             *joining.overruled,
             *(truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]),
@@ -564,8 +565,9 @@ class _Joining:
     def _hint(self) -> str:
         """What of the launch is not understood and may have been meant: the misspelt first."""
         reading = self.reading
-        found = [*reading.unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
-        near = [one for one in found if "did you mean" in one] or list(reading.unread)
+        unread = [each.text for each in reading.reservations]
+        found = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
+        near = [one for one in found if "did you mean" in one] or unread
         listed = "; ".join(truncate(one, MAX_VALUE_CHARACTERS) for one in near[:_MOST_HINTS])
         return f". Not understood in the launch: {listed}" if listed else ""
 

@@ -8,7 +8,8 @@ import pytest
 
 from models.spec import catalogue
 from service.formats import huggingface
-from service.nearest_names import misspelt, nearest, unknown_name
+from service.formats.megatron.flags import table as megatron_table
+from service.nearest_names import misspelt, nearest, nearest_setting, unknown_name
 
 KNOWN = [*catalogue.chips(), *catalogue.fabrics()]
 
@@ -79,3 +80,23 @@ def test_an_error_offers_a_misspelling_alone_or_else_the_nearest() -> None:
     other = unknown_name("stack", "x", ["megatron", "nemo"], "ask", what="a stack")
     assert other.rule.startswith("unknown name of a stack; the nearest known are megatron, nemo; a")
     assert unknown_name("stack", "x", [], "ask").rule == "unknown name; ask"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("--tensor-model-paralel-size", "--tensor-model-parallel-size"),
+        ("--tensor_model_parallel_size", "--tensor-model-parallel-size"),
+        ("--moe-token-dispatcher", "--moe-token-dispatcher-type"),
+        ("--seq", None),
+        ("--puzzle", None),
+    ],
+)
+def test_a_misspelt_setting_has_the_nearest_and_another_setting_has_none(
+    written: str, meant: str | None
+) -> None:
+    assert nearest_setting(written, megatron_table().fields) == meant
+
+
+def test_a_setting_about_something_else_is_not_meant() -> None:
+    assert nearest_setting("--lora-rank", ["--q-lora-rank"]) is None

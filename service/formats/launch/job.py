@@ -202,8 +202,3 @@ class LaunchReading:
     """What is set, by the names that writers have for it."""
     ignored: tuple[str, ...] = ()
     """Settings that are known and change neither (data paths, logging, learning rate)."""
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """The reservations as texts."""
-        return tuple(one.text for one in self.reservations)

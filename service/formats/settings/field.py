@@ -10,16 +10,18 @@ from typing import Any, Literal, get_args
 
 from models.errors import Invalid
 from service.formats.settings.reservation import COULD_MATTER, GIVE_FIELDS
-from service.formats.shell.faults import require_defined, undefined_variables
+from service.formats.shell.faults import (
+    PATH,
+    require_defined,
+    shortened,
+    undefined_variables,
+)
 
-ARGUMENTS = "launch.arguments"
-"""The field that errors of a launch configuration name."""
 Use = Literal["read", "no_account", "not_described"]
 USES: tuple[Use, ...] = get_args(Use)
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 _NONE = ("none", "null", "~", "")
-_MOST_SHOWN = 80  # characters of a name or a value that an answer repeats: one line of a terminal
 _LARGEST = 10**15  # no count or size of a job is larger, and floats are exact up to here
 _KINDS = {
     "int": "a whole number",
@@ -95,7 +97,7 @@ class Field:
 
     def invalid(self, value: Any, rule: str) -> Invalid:
         """An error about a value of this field."""
-        return Invalid(ARGUMENTS, shown(self.name, value), rule)
+        return Invalid(PATH, shown(self.name, value), rule)
 
     def _may_be_undefined(self, value: Any) -> bool:
         """Whether a value is a variable of unknown value, and that does not matter."""
@@ -125,11 +127,4 @@ class Field:
 def shown(name: str, value: object) -> str:
     """A setting as an answer repeats it, `bf16.enabled = true`, cut where it is long."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return f"{_cut(name)} = {_cut(text)}"
-
-
-def _cut(text: str) -> str:
-    """A text that is short and that every database stores: without halves of characters, and with
-    NUL, which PostgreSQL does not take, written out."""
-    short = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
-    return short.encode("utf-8", "backslashreplace").decode().replace("\0", "\\u0000")
+    return f"{shortened(name)} = {shortened(text)}"

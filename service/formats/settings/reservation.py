@@ -48,11 +48,3 @@ class Reservation:
             cure="decide the branch: send the script without it, or the variable in"
             " launch.environment",
         )
-
-    @classmethod
-    def of_text(cls, written: str) -> Reservation:
-        """A setting as a text, with its reason in brackets behind it."""
-        setting, _, reason = written.removesuffix(")").partition(" (")
-        if not written.endswith(")") or not reason:
-            return cls(setting=written)
-        return cls(setting=setting, reason=reason)

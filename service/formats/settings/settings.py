@@ -9,8 +9,8 @@ from typing import Any
 from service.formats.settings.field import Field, shown
 from service.formats.settings.field_table import FieldTable, Unknown
 from service.formats.settings.reservation import GIVE_FIELDS, Reservation
-from service.formats.settings.spelling import nearest
 from service.formats.settings.stop import Stop
+from service.nearest_names import nearest_setting
 
 _AUTO = "auto"
 _MOST_HINTS = 20  # unknown names for which a known one is looked up, which takes milliseconds each
@@ -155,7 +155,9 @@ class Settings:
             field = self.table.field(name)
             if field is None:
                 num_unknown += 1
-                near = nearest(name, self.table.fields) if num_unknown <= _MOST_HINTS else None
+                near = (
+                    nearest_setting(name, self.table.fields) if num_unknown <= _MOST_HINTS else None
+                )
                 kind = self._unknown_as(name, near)
                 if kind == "stops":
                     stops.append(self._stop(name, value, near))

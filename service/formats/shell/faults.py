@@ -9,7 +9,7 @@ from models.errors import Invalid
 PATH = "launch.arguments"
 """The field that errors of a launch configuration name."""
 MOST_SHOWN = 80
-"""Characters of a text that an error repeats."""
+"""Characters of a text that an error or an answer repeats: one line of a terminal."""
 _UNDEFINED = re.compile(
     r"\$\(\([^A-Za-z_)]{0,200}(?P<summed>[A-Za-z_]\w*)|\$(?:\{[#!]?)?(?P<named>\w+|[@*#?])|\$\(|`",
     re.ASCII,
@@ -30,7 +30,10 @@ class Undefined(Invalid):
 
 
 def shortened(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"
+    """A text that is short and that every database stores: without halves of characters, and with
+    NUL, which PostgreSQL does not take, written out."""
+    short = text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"
+    return short.encode("utf-8", "backslashreplace").decode().replace("\0", "\\u0000")
 
 
 def undefined_variables(word: str) -> list[str]:

@@ -13,8 +13,8 @@ from service.formats.launch.named_model import named_model
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import FieldTable
 from service.formats.settings.settings import Settings
-from service.formats.settings.spelling import suggestion
 from service.formats.shell.faults import PATH
+from service.nearest_names import suggestion
 
 _DENSE_BLOCKS = ("default", "llama2", "mistral", "qwen2", "qwen3")
 _SPARSE_BLOCKS = ("mixtral", "qwen3_moe", "deepseek")

@@ -34,10 +34,10 @@ from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import SortedSettings
-from service.formats.settings.spelling import suggestion
 from service.formats.settings.stop import Stops
 from service.formats.shell.faults import PATH
 from service.formats.shell.files import NO_FILES, LaunchFiles
+from service.nearest_names import suggestion
 
 _FLAG_IN_RULE = re.compile(r"--[a-z][a-z0-9-]+", re.ASCII)
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")

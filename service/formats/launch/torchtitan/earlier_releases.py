@@ -14,8 +14,8 @@ from service.formats.settings.field import Field, shown
 from service.formats.settings.field_table import FieldTable, field_table
 from service.formats.settings.reservation import GIVE_FIELDS, Reservation
 from service.formats.settings.settings import Settings as SettingsOfToday
-from service.formats.settings.spelling import suggestion
 from service.formats.shell.faults import PATH
+from service.nearest_names import suggestion
 
 RELEASE = "0.2.2"
 _MODES = {

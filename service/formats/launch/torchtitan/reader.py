@@ -29,11 +29,11 @@ from service.formats.settings.field_table import field_table
 from service.formats.settings.release import known_release
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
-from service.formats.settings.spelling import suggestion
 from service.formats.settings.stop import Stop, Stopped, Stops
 from service.formats.shell.command import Command, split_command
 from service.formats.shell.faults import PATH, require_arguments_defined
 from service.formats.shell.files import NO_FILES, LaunchFiles
+from service.nearest_names import suggestion
 
 _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
 _FILE = "job.config_file"

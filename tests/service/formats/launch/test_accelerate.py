@@ -51,7 +51,7 @@ def test_a_layout_that_is_written_is_read_again(made: Any) -> None:
     assert reading.num_micro_batches == job.num_micro_batches
     assert reading.workload == {"precision": "bf16", "optimizer": "adamw"}
     assert reading.stack["name"] == "fsdp"
-    assert not reading.unread
+    assert not reading.reservations
 
 
 def test_zero_3_is_fsdp2() -> None:
@@ -244,7 +244,7 @@ def test_a_command_line_is_read(text: str) -> None:
 def test_what_could_matter_and_is_not_understood_is_listed(
     document: dict[str, Any], unread: str
 ) -> None:
-    assert any(unread in line for line in read(document).unread)
+    assert any(unread in each.text for each in read(document).reservations)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_layout_that_is_written_is_read_again(problem) -> None:
         assert reading.num_micro_batches == job.num_micro_batches
         assert reading.workload["global_batch"] == problem.workload.global_batch
         assert reading.workload["precision"] == "bf16"
-        assert not reading.unread
+        assert not reading.reservations
 
     check()
 
@@ -185,7 +185,7 @@ def test_defaults_and_switches_are_those_of_the_release() -> None:
     assert read({**BATCH, **two}).stack["overlap_data"] is False
     wide = {**two, "data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
     assert read({**BATCH, **wide}).stack["gradient_bytes"] == 4
-    assert not read({**BATCH, **wide}).unread
+    assert not read({**BATCH, **wide}).reservations
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_defaults_and_switches_are_those_of_the_release() -> None:
 def test_what_could_matter_and_is_not_understood_is_listed(
     document: dict[str, Any], unread: str
 ) -> None:
-    assert any(unread in line for line in read({**BATCH, **document}).unread)
+    assert any(unread in each.text for each in read({**BATCH, **document}).reservations)
 
 
 def test_what_does_not_matter_is_passed_over() -> None:
@@ -220,7 +220,7 @@ def test_what_does_not_matter_is_passed_over() -> None:
             "fp16": {"enabled": False, "loss_scale": 0},
         }
     )
-    assert not found.unread
+    assert not found.reservations
     assert len(found.ignored) == 8
 
 
@@ -373,7 +373,8 @@ def test_misspelt_keys_name_the_key_that_may_be_meant() -> None:
 
 def test_a_key_that_deepspeed_has_is_not_taken_for_another() -> None:
     reading = read({"zero_optimization": {"offload_param": {"device": "cpu"}}})
-    assert not any("did you mean" in line for line in (*reading.unread, *reading.warnings))
+    lines = (*(each.text for each in reading.reservations), *reading.warnings)
+    assert not any("did you mean" in line for line in lines)
 
 
 def test_parameters_may_be_on_the_host_beside_the_optimizer() -> None:
@@ -382,7 +383,7 @@ def test_parameters_may_be_on_the_host_beside_the_optimizer() -> None:
     found = read({**BATCH, "zero_optimization": zero})
     assert found.stack["parameters_on_host"]
     assert found.layout["offload_optimizer"]
-    assert not found.unread
+    assert not found.reservations
 
 
 def test_a_batch_alone_is_one_micro_batch_of_each_rank() -> None:

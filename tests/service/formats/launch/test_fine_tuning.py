@@ -129,7 +129,7 @@ def test_the_capacity_of_experts_is_written_and_read(name: str) -> None:
         FORMATS[name].write(job_of(problem, dp_shard=16, ep=8, zero_stage=zero_stage))
     )
     assert reading.workload["capacity_factor"] == 1.25
-    assert (reading.unread, reading.stops) == ((), ())
+    assert (reading.reservations, reading.stops) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -142,4 +142,4 @@ def test_adapters_of_a_recipe_are_read_again(model: str, targets) -> None:
         FORMATS["megatron-bridge"].write(tuned("megatron-bridge", lora=lora, model=model))
     )
     assert reading.workload["lora"] == {"rank": 8, "targets": list(targets)}
-    assert (reading.unread, reading.stops) == ((), ())
+    assert (reading.reservations, reading.stops) == ((), ())

@@ -89,7 +89,7 @@ def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) 
         assert reading.num_micro_batches == job.num_micro_batches
         assert reading.workload["global_batch"] == problem.workload.global_batch
         assert reading.model == {"name": problem.architecture.name}
-        assert reading.unread == ()
+        assert reading.reservations == ()
         assert reading.stops == ()
         if found.zero_stage == job.layout.zero_stage:
             again = maxtext_writer.write(replace(job, layout=found))
@@ -365,7 +365,7 @@ def test_a_file_in_yaml_is_read_too() -> None:
     assert (reading.layout["dp_shard"], reading.layout["dp_replicate"]) == (64, 2)
     assert reading.layout["ep"] == 8
     assert reading.layout["recompute_modules"] == ["layernorm", "moe"]
-    assert reading.unread == ()
+    assert reading.reservations == ()
 
 
 def test_layers_without_a_policy_are_recomputed_as_a_whole() -> None:
@@ -389,7 +389,7 @@ def test_policies_that_are_read(policy: str, modules: list[str] | None, is_same:
     reading = read(f"model_name=llama3.1-8b remat_policy={policy}")
     assert reading.layout.get("recompute_modules") == modules
     assert reading.layout["recompute"] == ("selective" if modules else "full")
-    assert is_same == (reading.unread == ())
+    assert is_same == (reading.reservations == ())
 
 
 def test_offloaded_layer_inputs_with_all_else_recomputed() -> None:
@@ -403,9 +403,9 @@ def test_offloaded_layer_inputs_with_all_else_recomputed() -> None:
 
 def test_a_circular_pipeline_is_not_hidden() -> None:
     text = "model_name=llama3.1-8b ici_pipeline_parallelism=4 ici_fsdp_parallelism=2"
-    assert "num_pipeline_repeats = 8" in read(text).unread[0]
+    assert "num_pipeline_repeats = 8" in read(text).reservations[0].text
     plain = read(f"{text} num_layers_per_pipeline_stage=8 per_device_batch_size=1")
-    assert plain.unread == ()
+    assert plain.reservations == ()
     assert (plain.num_micro_batches, plain.layout["micro_batch"]) == (4, 1)
 
 
@@ -427,7 +427,7 @@ def test_settings_that_could_matter_are_listed() -> None:
         "model_name=llama3.1-8b ici_tensor_paralelism=4 float32_logits=true sa_block_kv=512 steps=5"
         " weight_dtype=bfloat16 base.foo=1 mu_dtype=float32"
     )
-    listed = "; ".join(reading.unread)
+    listed = "; ".join(each.text for each in reading.reservations)
     assert "float32_logits = true" in listed
     assert "mu_dtype = float32" in listed
     assert reading.workload["master_weights"] is False
@@ -454,7 +454,7 @@ def test_a_file_of_settings_must_be_sent() -> None:
     reading = read(f"cat > mine.yml <<EOF\n{file}EOF\n{command} max_target_length=8192")
     assert reading.layout["micro_batch"] == 2
     assert reading.workload["seq_len"] == 8192
-    assert (reading.unread, reading.unwritten) == ((), {})
+    assert (reading.reservations, reading.unwritten) == ((), {})
 
 
 def test_what_nobody_wrote_names_where_it_comes_from() -> None:
@@ -505,7 +505,7 @@ def test_a_script_that_is_written_is_read_again() -> None:
     job = job_of(SPARSE, dp_shard=16, ep=4, zero_stage=3, micro_batch=2, recompute="full")
     reading = read(as_shell(maxtext_writer.write(job)))
     assert layout_read(reading, SPARSE) == job.layout
-    assert reading.unread == ()
+    assert reading.reservations == ()
     assert len(reading.ignored) == 6
 
 
@@ -603,11 +603,11 @@ def test_whatever_is_written_is_read_or_refused(pairs: list[tuple[str, str]]) ->
 def test_experts_of_a_capacity_are_dense_products() -> None:
     dense = "model_name=mixtral-8x7b sparse_matmul=false capacity_factor=1.5"
     assert read(dense).workload["capacity_factor"] == 1.5
-    assert read(dense).unread == ()
+    assert read(dense).reservations == ()
     sparse = read("model_name=mixtral-8x7b capacity_factor=1.5")
     assert "capacity_factor" not in sparse.workload
     whole = read("model_name=mixtral-8x7b sparse_matmul=false")
-    assert "every expert" in whole.unread[0]
+    assert "every expert" in whole.reservations[0].text
     with pytest.raises(Invalid, match="capacity_factor = 1000"):
         read("model_name=mixtral-8x7b sparse_matmul=false capacity_factor=1000")
     (stop,) = read("model_name=gpt-oss-20b sparse_matmul=false capacity_factor=1").stops

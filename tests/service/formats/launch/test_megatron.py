@@ -110,7 +110,7 @@ def require_same(job: Job, reading: LaunchReading) -> None:
     assert layout_read(reading, problem) == as_megatron_runs(job)
     assert reading.num_devices == job.layout.num_devices
     assert reading.stops == ()
-    assert reading.unread == ()
+    assert reading.reservations == ()
     stated = WorkloadFields.model_validate(reading.workload).build()
     asked = problem.workload
     if not problem.architecture.is_moe:
@@ -188,7 +188,7 @@ def test_recurrences_and_sparse_attention_are_read_again(format_: str) -> None:
         for axis in ("pp", "dp_shard", "dp_replicate", "cp", "tp", "ep", "virtual_stages"):
             assert getattr(layout, axis) == getattr(job.layout, axis)
         assert reading.stops == ()
-        assert reading.unread == ()
+        assert reading.reservations == ()
     assert written_models >= {"qwen3_next", "nemotron_h", "deepseek_v32"}
 
 
@@ -687,7 +687,7 @@ def test_multi_token_prediction_may_stand_in_front_of_the_loss(
     )
     reading = megatron_reader.read(LLAMA + arguments)
     assert reading.layout["layers_per_chunk"] == chunks
-    assert bool(reading.unread) == ("m|" in layout)
+    assert bool(reading.reservations) == ("m|" in layout)
 
 
 @given(st.integers(2, 8), st.data())
@@ -746,7 +746,7 @@ _EXPERTS = "--micro-batch-size 1 --num-experts 8 --moe-expert-capacity-factor"
 def test_the_capacity_of_experts(text: str, factor: float | None, unread: int, stops: int) -> None:
     reading = megatron_reader.read(text)
     assert reading.workload.get("capacity_factor") == factor
-    assert (len(reading.unread), len(reading.stops)) == (unread, stops)
+    assert (len(reading.reservations), len(reading.stops)) == (unread, stops)
 
 
 def test_a_capacity_is_a_factor() -> None:

@@ -33,7 +33,7 @@ def test_overrides_have_many_forms(text: str) -> None:
     assert reading.workload["global_batch"] == 512
     assert reading.workload["seq_len"] == 8192
     assert reading.model is None
-    assert reading.unread in ((), ("run.py",))
+    assert [each.setting for each in reading.reservations] in ([], ["run.py"])
 
 
 def test_a_trainer_says_how_many_devices_there_are() -> None:
@@ -44,7 +44,8 @@ def test_a_trainer_says_how_many_devices_there_are() -> None:
 
 def test_a_recipe_that_is_named_has_values_of_its_own() -> None:
     reading = megatron_bridge_reader.read("python run.py --recipe llama3_70b -tp 2 -mb 1")
-    assert reading.unread == ("recipe llama3_70b (what the recipe sets itself is not known)",)
+    (recipe,) = reading.reservations
+    assert recipe.text == "recipe llama3_70b (what the recipe sets itself is not known)"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_stops_are_told_in_fields() -> None:
 def test_adapters_have_many_forms(text: str, rank: int, targets: list[str], unread) -> None:
     reading = megatron_bridge_reader.read(text)
     assert reading.workload["lora"] == {"rank": rank, "targets": targets}
-    listed = [each for each in reading.unread if each != "run.py"]
+    listed = [each.text for each in reading.reservations if each.setting != "run.py"]
     assert len(listed) == len(unread)
     assert all(word in each for word, each in zip(unread, listed, strict=True))
 

@@ -313,7 +313,7 @@ def test_a_program_that_has_no_settled_name_is_a_variable() -> None:
     script = as_shell(made)
     assert '"${SCRIPT:?the program of your checkout}"' in script
     reading = FORMATS["megatron"].read(script, None)
-    assert (reading.unread, reading.num_devices) == ((), 16)
+    assert (reading.reservations, reading.num_devices) == ((), 16)
     assert "SCRIPT" not in as_shell(configuration("megatron"))
 
 

@@ -75,7 +75,7 @@ def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) 
         assert reading.workload["precision"] == "bf16"
         assert reading.model == {"name": problem.architecture.name}
         assert reading.stack["launch"] == "compiled"
-        assert reading.unread == ()
+        assert reading.reservations == ()
         assert reading.ignored == ("checkpoint.enable = true",)
         assert reading.stops == ()
 
@@ -307,7 +307,7 @@ def test_torchtitan_stops_at_flags_that_it_does_not_have() -> None:
     assert (misspelt.setting, misspelt.value) == ("--parallelism.tensor_paralel_degree", "4")
     assert "did you mean --parallelism.tensor_parallel_degree?" in misspelt.rule
     assert unknown.setting == "--foo.bar"
-    assert reading.unread == (
+    assert tuple(each.text for each in reading.reservations) == (
         "compile.backend = aot_eager (kernels of another compiler are not described)",
     )
     assert reading.ignored == ("optimizer.param_groups.0.optimizer_kwargs.lr = 1e-4",)
@@ -324,7 +324,7 @@ def test_torchtitan_stops_at_flags_that_it_does_not_have() -> None:
 def test_flags_that_a_config_function_may_bring_are_listed(text: str) -> None:
     reading = read(text)
     assert reading.stops == ()
-    assert any("has no such setting" in one for one in reading.unread)
+    assert any("has no such setting" in each.reason for each in reading.reservations)
 
 
 def test_flags_of_another_release_are_listed() -> None:
@@ -393,7 +393,7 @@ def test_a_pipeline_that_drains_several_times_a_step_is_not_hidden() -> None:
         " --parallelism.data_parallel_shard_degree 1 --training.local_batch_size 4"
         " --training.global_batch_size 16 --training.disable_cuda_graphs"
     )
-    assert "fills and drains 4 times" in reading.unread[0]
+    assert "fills and drains 4 times" in reading.reservations[0].text
 
 
 def test_sequence_parallelism_may_be_off() -> None:
@@ -422,7 +422,7 @@ def test_schedules(schedule: str, read_as: str, chunks: int, is_same: bool) -> N
     )
     assert reading.layout["schedule"] == read_as
     assert reading.layout["virtual_stages"] == chunks
-    assert is_same == (not reading.unread)
+    assert is_same == (not reading.reservations)
     assert "schedules" not in reading.stack or read_as in reading.stack["schedules"]
 
 
@@ -526,7 +526,7 @@ def test_a_script_that_is_written_is_read_again() -> None:
     job = job_of(SPARSE, dp_shard=16, ep=4, zero_stage=3, micro_batch=2, recompute="full")
     reading = read(as_shell(torchtitan_writer.write(job)))
     assert layout_read(reading, SPARSE) == job.layout
-    assert reading.unread == ()
+    assert reading.reservations == ()
     assert len(reading.ignored) == 9
 
 
@@ -609,15 +609,15 @@ def test_a_toml_file_is_read_as_of_its_release() -> None:
     assert reading.stack["launch"] == "compiled"
     assert reading.stack["overlap_tensor"] is True
     assert reading.stack["loss_chunks"] == 1
-    assert reading.unread == ()
+    assert reading.reservations == ()
 
 
 def test_every_second_layer_is_no_selective_policy_of_operations() -> None:
     text = TOML.replace('"full"', '"selective"')
-    assert "selective_ac_option = 2" in read(text).unread[0]
+    assert "selective_ac_option = 2" in read(text).reservations[0].text
     by_operation = text.replace("[metrics]", "selective_ac_option = 'op'\n[metrics]")
     assert read(by_operation).layout["recompute"] == "selective"
-    assert read(by_operation).unread == ()
+    assert read(by_operation).reservations == ()
 
 
 def test_flags_of_earlier_releases() -> None:
@@ -651,6 +651,6 @@ def test_whatever_is_written_is_read_or_refused(flags: list[tuple[str, str]]) ->
 def test_what_an_unknown_function_may_set_is_left_open() -> None:
     reading = read("--training.seq_len 4096")
     assert not reading.workload.keys() & {"precision", "optimizer"}
-    assert "--config" in reading.unread[0]
+    assert "--config" in reading.reservations[0].text
     whole = read("--training.mixed_precision_param float32 --optimizer.implementation fused")
     assert (whole.workload["precision"], whole.workload["optimizer"]) == ("fp32", "adamw")

@@ -280,7 +280,8 @@ def test_arguments_that_the_text_does_not_define_are_refused_by_name(
     ],
 )
 def test_what_a_branch_may_change_is_unread(format_: str, text: str, listed: str) -> None:
-    assert listed in FORMATS[format_].read(text, None).unread
+    found = FORMATS[format_].read(text, None)
+    assert listed in [each.text for each in found.reservations]
 
 
 def test_a_program_may_be_a_variable() -> None:
