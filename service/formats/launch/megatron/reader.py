@@ -50,7 +50,8 @@ def read(
     stops = Stops()
     given = without_refused(Arguments(in_todays_names(filled_in(typed)), flag_of_argument()), stops)
     set_flags = {
-        name: None if value is False else value for name, value in source.settings.known.items()
+        name: None if source.settings.given[name] is False else source.settings.given[name]
+        for name in source.flags
     }
     found = reading(
         given,

@@ -53,7 +53,7 @@ class Source:
 
     @property
     def flags(self) -> list[str]:
-        return list(self.settings.known)
+        return [name for name in self.settings.given if name in self.settings.table.fields]
 
     def change(self, changes: Changes) -> None:
         """Takes other values for some flags."""

@@ -761,3 +761,10 @@ def test_tokens_of_experts_with_a_capacity_are_dispatched_by_what_pads_them() ->
     written_ = megatron_writer.write(job_of(problem, dp_shard=16, ep=8, zero_stage=1))
     assert written_.settings["--moe-flex-dispatcher-backend"] == "hybridep"
     assert any("HybridEP" in note for note in written_.notes)
+
+
+def test_flags_of_forks_that_are_known_to_matter_are_reserved() -> None:
+    reading = megatron_reader.read(f"{LLAMA} --lora-rank 16 --wandb-of-mine x")
+    (adapters,) = reading.reservations
+    assert (adapters.setting, adapters.answered_by) == ("--lora-rank 16", "workload.lora")
+    assert "--wandb-of-mine x" in reading.ignored
