@@ -11,7 +11,7 @@ import pytest
 
 from models.spec.layout import Layout
 from models.spec.profile import shipped_profile
-from service.formats import published_runs
+from service.formats import published
 from tests.benchmarks import scores
 from tests.benchmarks.scores import Scored
 
@@ -33,7 +33,7 @@ ROW: dict[str, Any] = {
 def scored(measured: float, predicted: float, micro_batch: int = 1, **fields: Any) -> Scored:
     row = json.loads(json.dumps({**ROW, **fields}))
     row["measured"]["step_time_s"] = measured
-    run = published_runs.read(row, shipped_profile().software_year)
+    run = published.read(row, shipped_profile().software_year)
     return Scored(
         row=row,
         run=run,

@@ -32,9 +32,9 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile, priors
 from models.spec.workload import Precision
-from service.formats import nccl_tests
 from service.formats.logs.devices import printed_devices
-from service.formats.nccl_tests_output import Output, read_output
+from service.formats.tables import nccl_tests
+from service.formats.tables.nccl_tests_output import Output, read_output
 from service.identifiers import new_id
 from service.json_pointers import relocate_errors
 from service.resolve.profiles import active_profile

@@ -17,7 +17,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.ask.predictions import require_all_legal
 from service.errors import ServiceError
-from service.formats.published_runs import age_years
+from service.formats.published import age_years
 from service.identifiers import run_hash
 from service.learning.residual_attribution import ResidualAttribution
 from service.resolve import measurements

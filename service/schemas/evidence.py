@@ -10,7 +10,7 @@ from models.errors import Invalid
 from models.prediction.nearest_runs import RunTraits
 from models.spec import catalogue
 from models.spec.workload import Precision
-from service.formats.published_runs import age_years
+from service.formats.published import age_years
 from service.schemas.architecture import DescribedModel
 from service.schemas.cluster import ClusterForm, ClusterPreset
 from service.schemas.layout import LayoutFields

@@ -26,7 +26,7 @@ from models.spec.layout import Layout
 from models.spec.profile import Profile, shipped_profile
 from models.spec.stack import Stack
 from models.spec.workload import Workload
-from service.formats import published_runs
+from service.formats import published
 from service.resolve.explicit_models import explicit_fields
 from service.schemas.architecture import ShapeFields
 from service.schemas.cluster import ClusterSize
@@ -45,7 +45,7 @@ def published_run_documents(
         if row["outcome"] != "ok" and row["failure"] != "out_of_memory":
             continue
         try:
-            run = published_runs.read(row, profile.software_year)
+            run = published.read(row, profile.software_year)
             layout = choose_layout(run, profile)
         except DomainError:
             continue
@@ -60,14 +60,14 @@ def _unique_id(id_: str, nth: int) -> str:
     return id_ if nth == 1 else f"{id_}~{nth}"
 
 
-def _document(row: dict[str, Any], run: published_runs.Run, layout: Layout) -> dict[str, Any]:
+def _document(row: dict[str, Any], run: published.Run, layout: Layout) -> dict[str, Any]:
     problem = run.problem
     document = {
         "id": row["id"],
         "source": row["source"],
         "family": row["family"],
         "trust": row["trust"],
-        "date": row.get("date") and published_runs.software_date(row),
+        "date": row.get("date") and published.software_date(row),
         "outcome": "ok" if row["outcome"] == "ok" else "out_of_memory",
         "model": _model(row["model"], problem.architecture),
         "cluster": _cluster(problem.cluster),
@@ -101,7 +101,7 @@ def _model(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
     """The model in explicit fields; layer by layer where the row has a config.json of it."""
     if "config" in model:
         return {"name": model["name"], **explicit_fields(architecture)}
-    shape = _without_nulls(published_runs.shape(model))
+    shape = _without_nulls(published.shape(model))
     defaults = {name: field.default for name, field in ShapeFields.model_fields.items()}
     changed = {name: value for name, value in shape.items() if value != defaults[name]}
     return {"name": model["name"], **changed}
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    rows = published_runs.read_rows(arguments.runs)
+    rows = published.read_rows(arguments.runs)
     documents = [
         json.dumps(document, separators=(",", ":"))
         for document in published_run_documents(rows, shipped_profile())

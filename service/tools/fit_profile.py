@@ -30,7 +30,7 @@ from models.layouts.rules import RULES, first_broken
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import NewestSoftware, Profile, priors
-from service.formats import published_runs
+from service.formats import published
 
 # No family counts for more runs than this.
 FAMILY_WEIGHT = 60.0
@@ -53,12 +53,12 @@ class _ReadRun:
     weight."""
 
     row: dict[str, Any]
-    run: published_runs.Run
+    run: published.Run
     layouts: Layouts
     weight: float
 
 
-def choose_layout(run: published_runs.Run, profile: Profile) -> Layout:
+def choose_layout(run: published.Run, profile: Profile) -> Layout:
     """The layout that a run probably had, of those that its source leaves open. Raises Invalid
     where none is legal.
 
@@ -108,7 +108,7 @@ def _read(rows: Iterable[dict[str, Any]], software_year: float) -> list[_ReadRun
     result = []
     for row, weight in zip(kept, weights, strict=True):
         try:
-            run = published_runs.read(row, software_year)
+            run = published.read(row, software_year)
         except DomainError:
             continue
         if {"seq_len", "global_batch"} & {*run.assumed}:
@@ -123,7 +123,7 @@ def _read(rows: Iterable[dict[str, Any]], software_year: float) -> list[_ReadRun
     ]
 
 
-def _legal_layouts(runs: Sequence[published_runs.Run]) -> list[Layouts]:
+def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
     """The alternatives of each run that are legal, judged together where problems are the same."""
     same: defaultdict[int, list[int]] = defaultdict(list)
     for i, number in enumerate(number_by_problem(run.problem for run in runs)):
@@ -255,7 +255,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     with threadpool_limits(1, user_api="blas"):
-        fitted = fit(published_runs.read_rows(arguments.runs))
+        fitted = fit(published.read_rows(arguments.runs))
     profile, posterior = data_files(fitted)
     (arguments.out / "profile.json").write_text(profile)
     (arguments.out / "posterior.json").write_text(posterior)

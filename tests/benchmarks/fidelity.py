@@ -25,7 +25,7 @@ from typing import Any
 from models.errors import DomainError, Invalid
 from models.layouts.rules import RULES, require_legal
 from models.spec.profile import Profile, shipped_profile
-from service.formats import published_runs
+from service.formats import published
 from service.tools.fit_profile import choose_layout, group_key, organisation
 from tests.benchmarks import pages, scores
 from tests.benchmarks.scores import Scored
@@ -44,12 +44,12 @@ UNSTATED = {
 
 def every(path: Path) -> list[dict[str, Any]]:
     """The runs of a file, one JSON object a line."""
-    rows = published_runs.read_rows(path)
+    rows = published.read_rows(path)
     for number, row in enumerate(rows, 1):
         if missing := sorted(COLLECTED - row.keys()):
             raise SystemExit(
                 f"{path}: run {number} has no {' or '.join(missing)}: it is no published run as it"
-                " was collected (service/formats/published_runs.py); those of"
+                " was collected (service/formats/published/runs.py); those of"
                 " models/data/runs.jsonl are in the project's own form, which GET /v1/evidence"
                 " shows beside their predictions"
             )
@@ -74,7 +74,7 @@ def score(rows: Iterable[dict[str, Any]], profile: Profile) -> tuple[list[Scored
 
 
 def _scored(row: dict[str, Any], profile: Profile) -> Scored:
-    run = published_runs.read(row, profile.software_year)
+    run = published.read(row, profile.software_year)
     if run.step_time_s is None and row["outcome"] == "ok":
         raise Invalid("measured", None, "neither a time nor a rate")
     layout = choose_layout(run, profile)

@@ -21,7 +21,7 @@ from models.errors import DomainError
 from models.spec.constraints import EVEN_CHANCE, Constraints
 from models.spec.layout import Layout
 from models.spec.profile import Profile, shipped_profile
-from service.formats import published_runs
+from service.formats import published
 from service.tools.fit_profile import choose_layout
 from tests.benchmarks import fidelity
 
@@ -45,10 +45,10 @@ class Line:
 
 
 def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> Iterator[Line]:
-    fastest: dict[tuple[Any, ...], tuple[float, published_runs.Run, Layout, str]] = {}
+    fastest: dict[tuple[Any, ...], tuple[float, published.Run, Layout, str]] = {}
     for row in rows:
         try:
-            run = published_runs.read(row, profile.software_year)
+            run = published.read(row, profile.software_year)
             layout = choose_layout(run, profile)
         except DomainError:
             continue

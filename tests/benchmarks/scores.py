@@ -18,7 +18,7 @@ from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.hardware import GIB
 from models.spec.layout import Layout, Layouts
 from models.spec.profile import Z80, Profile
-from service.formats import published_runs
+from service.formats import published
 from service.tools.fit_profile import model_shape
 
 SMALL_FAMILY = 5
@@ -36,7 +36,7 @@ class Scored:
     """
 
     row: dict[str, Any]
-    run: published_runs.Run
+    run: published.Run
     layout: Layout
     step_time_s: float
     spread: float
@@ -47,7 +47,7 @@ class Scored:
 
     @classmethod
     def of(
-        cls, row: dict[str, Any], run: published_runs.Run, layout: Layout, profile: Profile
+        cls, row: dict[str, Any], run: published.Run, layout: Layout, profile: Profile
     ) -> Scored:
         """A run as predicted by a profile."""
         problem = run.problem

@@ -18,19 +18,20 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from models.errors import DomainError
-from service.formats import huggingface, logs, nccl_tests, published_runs
+from service.formats import huggingface, logs, published
 from service.formats.jobs.opening import opened
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.recognition import other_format
 from service.formats.logs.failure import last_error, tells_out_of_memory
 from service.formats.shell.command import split_command
 from service.formats.shell.files import NO_FILES
+from service.formats.tables import nccl_tests
 from service.schemas.launch_form import MAX_CHARACTERS
 from tests.service.formats.jobs.test_opening import OBJECTS
 from tests.service.formats.launch.jobs import job_of, problem_of
 from tests.service.formats.logs import dialects
 from tests.service.formats.shell.test_scripts import SCRIPTS
-from tests.service.formats.test_nccl_tests import LINE
+from tests.service.formats.tables.test_nccl_tests import LINE
 from tests.test_scores import ROW
 
 pytestmark = pytest.mark.long
@@ -85,7 +86,7 @@ def read_config(text: str) -> None:
 def read_run(text: str) -> None:
     row = parsed(text)
     if isinstance(row, dict):
-        published_runs.read({**ROW, **row}, 2026.5)
+        published.read({**ROW, **row}, 2026.5)
 
 
 def parsed(text: str) -> Any:

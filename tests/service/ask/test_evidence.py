@@ -12,7 +12,7 @@ import pytest
 from models.cost.predictions import predict
 from models.spec.layout import Layouts
 from models.spec.profile import shipped_profile
-from service.formats import published_runs
+from service.formats import published
 from service.resolve.resolution import Resolver
 from service.schemas.evidence import EvidenceList, PublishedRun
 from service.tools.carry_runs import published_run_documents
@@ -94,7 +94,7 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
     (document,) = published_run_documents([row], profile)
     run, direct = (
         PublishedRun.model_validate_json(json.dumps(document)),
-        published_runs.read(row, profile.software_year),
+        published.read(row, profile.software_year),
     )
     with shared_client.app.state.services.store.reading() as rows:
         problem = Resolver(rows).resolve(run.question(profile.software_year)).problem

@@ -19,7 +19,7 @@ _READERS = """
 import sys
 import service.runtime.processes, service.runtime.text_process
 from service.formats.logs.contents import contents
-from service.formats.nccl_tests_output import read_output
+from service.formats.tables.nccl_tests_output import read_output
 from service.learning.report_texts import parse_batch
 from service.web.json_text import parse_body
 parse_body(b'{"reports": [{}]}', parse_batch), contents("nothing", None, None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.calibration.microbenchmarks import Operation
 from models.errors import Invalid
-from service.formats.nccl_tests import read
+from service.formats.tables.nccl_tests import read
 from tests.paths import SHARED
 
 SAMPLE = SHARED / "training_logs" / "nccl-tests-all-reduce-8xh100.txt"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
 from models.spec.hardware import Cluster, Fabric, Level, Torus
-from service.formats._published_software import Row
+from service.formats.published.software import Row
 
 
 def read_cluster(row: Row) -> Cluster:

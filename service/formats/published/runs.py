@@ -6,8 +6,7 @@ micro-batch, recompute or schedule gives several alternatives. Of these the call
 under the first recompute policy, or where none of those fits the best of all; and of a stack that
 takes all sequences at once, the one with the most sequences that fits.
 
-The software of a row is read in `_published_software`, its cluster in `_published_cluster` and its
-layouts in `_published_layouts`.
+The software of a row is read in `software`, its cluster in `cluster` and its layouts in `layouts`.
 """
 
 from __future__ import annotations
@@ -29,11 +28,9 @@ from models.spec.problem import Problem
 from models.spec.stack import Stack
 from models.spec.workload import Workload
 from service.formats import huggingface
-from service.formats._published_cluster import read_cluster
-from service.formats._published_layouts import read_degrees, read_layouts
-from service.formats._published_software import Row, age_years, read_stack, software_date
-
-__all__ = ["Row", "Run", "age_years", "read", "read_rows", "shape", "software_date"]
+from service.formats.published.cluster import read_cluster
+from service.formats.published.layouts import read_degrees, read_layouts
+from service.formats.published.software import Row, read_stack
 
 _OPTIMIZERS = {"adafactor": "adafactor", "muon": "muon", "bf16 moments": "adamw_bf16_moments"}
 """By words in the description of an optimizer; all others keep what AdamW keeps."""

@@ -19,7 +19,7 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.recompute import MODULES, RECOMPUTE
 from models.spec.stack import Stack
-from service.formats._published_software import (
+from service.formats.published.software import (
     Row,
     data_parallel_kind,
     is_older_than,

@@ -12,8 +12,8 @@ from typing import get_args
 
 from models.calibration.microbenchmarks import Operation
 from models.errors import Invalid
-from service.formats._nccl_tests_rows import Placement, Row
-from service.formats.nccl_tests_output import Output, read_output
+from service.formats.tables.nccl_tests_output import Output, read_output
+from service.formats.tables.nccl_tests_rows import Placement, Row
 
 _OPERATIONS: dict[str, Operation] = {
     "all_reduce": "all_reduce",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from service.formats._nccl_tests_rows import (
+from service.formats.tables.nccl_tests_rows import (
     Output,
     Placement,
     Row,

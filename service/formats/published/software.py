@@ -13,7 +13,7 @@ from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.stack import Stack
 from models.spec.switches import as_of, as_usually_run
-from service.formats._published_switches import stated_switches
+from service.formats.published.switches import stated_switches
 
 Row = Mapping[str, Any]
 

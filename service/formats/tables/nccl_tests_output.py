@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from service.formats._nccl_tests_json import read_json
-from service.formats._nccl_tests_rows import Output
-from service.formats._nccl_tests_text import read_text
+from service.formats.tables.nccl_tests_json import read_json
+from service.formats.tables.nccl_tests_rows import Output
+from service.formats.tables.nccl_tests_text import read_text
 
 __all__ = ["Output", "read_output"]
 

@@ -17,7 +17,7 @@ from models.spec import catalogue
 from models.spec.hardware import GIB
 from models.spec.layout import Layouts
 from models.spec.profile import shipped_profile
-from service.formats import published_runs
+from service.formats import published
 from service.tools.fit_profile import choose_layout
 from tests.test_scores import ROW
 
@@ -33,7 +33,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def test_what_a_row_states_is_taken() -> None:
-    run = published_runs.read(
+    run = published.read(
         row(training={"tp": 2, "sequence_parallel": True}, measured={"memory_gb": 50}), YEAR
     )
     (layout,) = run.alternatives
@@ -46,8 +46,8 @@ def test_what_a_row_states_is_taken() -> None:
 
 def test_identifiers_and_measurements_are_no_inputs() -> None:
     """Only the answer differs."""
-    one = published_runs.read(row(), YEAR)
-    other = published_runs.read(row(id="x", notes="y", measured={"step_time_s": 9.0}), YEAR)
+    one = published.read(row(), YEAR)
+    other = published.read(row(id="x", notes="y", measured={"step_time_s": 9.0}), YEAR)
     assert (one.problem, one.alternatives) == (other.problem, other.alternatives)
     assert (one.step_time_s, other.step_time_s) == (1.0, 9.0)
 
@@ -69,7 +69,7 @@ def test_checkpointing_may_be_of_a_share_of_layers(
 ) -> None:
     """Where a stack has no recompute of modules."""
     training = {"recompute": recompute, "data_parallel_kind": "fsdp"}
-    run = published_runs.read(row(stack="fsdp", framework=framework, training=training), YEAR)
+    run = published.read(row(stack="fsdp", framework=framework, training=training), YEAR)
     assert {x.recompute for x in run.alternatives} == {"full"}
     assert [x.recompute_layers for x in run.alternatives] == layers
     assert ("recompute" not in run.assumed) == stated
@@ -84,7 +84,7 @@ def test_the_fewest_layers_that_fit_are_checkpointed_where_a_run_does_not_say() 
         "dp": 8,
         "fsdp_size": 8,
     }
-    run = published_runs.read(row(stack="fsdp", framework="fms-fsdp", training=training), YEAR)
+    run = published.read(row(stack="fsdp", framework="fms-fsdp", training=training), YEAR)
     profile = shipped_profile()
     fits = predict(
         run.problem, Layouts.of(run.alternatives), profile.coefficients(run.problem.scopes)
@@ -94,12 +94,12 @@ def test_the_fewest_layers_that_fit_are_checkpointed_where_a_run_does_not_say() 
 
 
 def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> None:
-    run = published_runs.read(row(training={"pp": 4}), YEAR)
+    run = published.read(row(training={"pp": 4}), YEAR)
     assert {(x.schedule, x.virtual_stages) for x in run.alternatives} == {
         ("1f1b", 1),
         ("interleaved", 8),
     }
-    stated = published_runs.read(row(training={"pp": 4, "pp_schedule": "1f1b"}), YEAR)
+    stated = published.read(row(training={"pp": 4, "pp_schedule": "1f1b"}), YEAR)
     assert {x.schedule for x in stated.alternatives} == {"1f1b"}
 
 
@@ -116,7 +116,7 @@ def test_a_custom_policy_of_maxtext_keeps_attention_if_that_fits(
     recompute: str, offload: str | None, policies: list[tuple[str, tuple[str, ...]]]
 ) -> None:
     training = {"recompute": recompute, "offload": offload, "data_parallel_kind": "fsdp"}
-    run = published_runs.read(row(stack="maxtext", training=training), YEAR)
+    run = published.read(row(stack="maxtext", training=training), YEAR)
     assert (
         list(dict.fromkeys((x.recompute, x.recompute_modules) for x in run.alternatives))
         == policies
@@ -125,7 +125,7 @@ def test_a_custom_policy_of_maxtext_keeps_attention_if_that_fits(
 
 
 def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
-    run = published_runs.read(row(training={"recompute": None, "micro_batch_size": None}), YEAR)
+    run = published.read(row(training={"recompute": None, "micro_batch_size": None}), YEAR)
     policies = list(
         dict.fromkeys(
             (x.recompute, x.recompute_layers, x.recompute_modules) for x in run.alternatives
@@ -142,9 +142,7 @@ def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
 )
 def test_every_policy_for_open_recompute_is_legal(stack: str, moe: dict[str, int] | None) -> None:
     """Modules that a stack recomputes and a model does not have are left out."""
-    run = published_runs.read(
-        row(stack=stack, model={"moe": moe}, training={"recompute": None}), YEAR
-    )
+    run = published.read(row(stack=stack, model={"moe": moe}, training={"recompute": None}), YEAR)
     assert (first_broken(run.problem, Layouts.of(run.alternatives)) < 0).all()
     assert (
         "selective" in {x.recompute for x in run.alternatives}
@@ -154,7 +152,7 @@ def test_every_policy_for_open_recompute_is_legal(stack: str, moe: dict[str, int
 
 def test_dense_runs_have_tuned_an_open_micro_batch_and_sparse_ones_take_the_default() -> None:
     def open_micro_batches(**model: Any) -> set[int]:
-        run = published_runs.read(
+        run = published.read(
             row(model=model, training={"recompute": None, "micro_batch_size": None}), YEAR
         )
         return {layout.micro_batch for layout in run.alternatives}
@@ -176,7 +174,7 @@ def test_dense_runs_have_tuned_an_open_micro_batch_and_sparse_ones_take_the_defa
     ],
 )
 def test_software_is_as_old_as_its_release(framework: str, date: str) -> None:
-    assert published_runs.software_date(row(framework=framework, date="2026-08")) == date
+    assert published.software_date(row(framework=framework, date="2026-08")) == date
 
 
 @pytest.mark.parametrize(
@@ -185,7 +183,7 @@ def test_software_is_as_old_as_its_release(framework: str, date: str) -> None:
 def test_a_token_goes_once_to_each_expert_before_it_went_once_to_each_domain(
     date: str, dispatcher: str
 ) -> None:
-    assert published_runs.read(row(date=date), YEAR).problem.stack.dispatcher == dispatcher
+    assert published.read(row(date=date), YEAR).problem.stack.dispatcher == dispatcher
 
 
 @pytest.mark.parametrize(("date", "overlaps"), [("2025-04", False), ("2025-10", True)])
@@ -193,7 +191,7 @@ def test_all_to_alls_run_beside_another_micro_batch_since_the_stack_can(
     date: str, overlaps: bool
 ) -> None:
     makers = {"organisation": "nvidia"}
-    read = published_runs.read(row(date=date, source=makers), YEAR)
+    read = published.read(row(date=date, source=makers), YEAR)
     assert read.problem.stack.overlap_expert == overlaps
 
 
@@ -207,29 +205,25 @@ def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
             "recompute": "selective",
         },
     )
-    run = published_runs.read(said, YEAR)
+    run = published.read(said, YEAR)
     assert run.problem.workload.seq_len == 2048
     assert run.problem.workload.global_batch == 12 * run.problem.cluster.num_devices
     assert {"seq_len", "global_batch"} <= set(run.assumed)
     assert max(layout.micro_batch for layout in run.alternatives) == 12
     assert 1 < choose_layout(run, shipped_profile()).micro_batch < 12  # as many as fit
-    small = published_runs.read({**said, "model": {**said["model"], "num_layers": 4}}, YEAR)
+    small = published.read({**said, "model": {**said["model"], "num_layers": 4}}, YEAR)
     assert choose_layout(small, shipped_profile()).micro_batch == 12  # no gradients are accumulated
     with pytest.raises(Invalid, match="not stated"):
-        published_runs.read({**said, "stack": "megatron"}, YEAR)
+        published.read({**said, "stack": "megatron"}, YEAR)
 
 
 def test_expert_tensor_parallelism_is_that_of_the_dense_layers_unless_stated() -> None:
     moe = {"moe": {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}}
     training = {"tp": 2, "ep": 4, "sequence_parallel": True}
-    (legacy,) = published_runs.read(row(model=moe, training=training), YEAR).alternatives
-    (folded,) = published_runs.read(
-        row(model=moe, training={**training, "etp": 1}), YEAR
-    ).alternatives
+    (legacy,) = published.read(row(model=moe, training=training), YEAR).alternatives
+    (folded,) = published.read(row(model=moe, training={**training, "etp": 1}), YEAR).alternatives
     assert (legacy.etp, folded.etp) == (2, 1)
-    (one_way,) = published_runs.read(
-        row(model=moe, training={**training, "ep": 8}), YEAR
-    ).alternatives
+    (one_way,) = published.read(row(model=moe, training={**training, "ep": 8}), YEAR).alternatives
     assert one_way.etp == 1  # eight ranks hold no eight groups of two
 
 
@@ -237,12 +231,12 @@ def test_expert_tensor_parallelism_is_that_of_the_dense_layers_unless_stated() -
     ("date", "kernel"), [("2022-06", "fused_softmax"), ("2024-06", "auto"), (None, "auto")]
 )
 def test_attention_before_flash_kernels_was_a_fused_softmax(date: str | None, kernel: str) -> None:
-    assert published_runs.read(row(date=date), YEAR).problem.stack.attention_kernel == kernel
+    assert published.read(row(date=date), YEAR).problem.stack.attention_kernel == kernel
 
 
 @pytest.mark.parametrize(("date", "loss"), [("2024-10", "pytorch"), ("2026-01", "compiled")])
 def test_a_loss_of_before_it_was_compiled_is_in_several_kernels(date: str, loss: str) -> None:
-    stack = published_runs.read(
+    stack = published.read(
         row(stack="torchtitan", date=date, training={"data_parallel_kind": "fsdp"}), YEAR
     ).problem.stack
     assert stack.loss == loss
@@ -250,12 +244,12 @@ def test_a_loss_of_before_it_was_compiled_is_in_several_kernels(date: str, loss:
 
 def test_a_loss_that_nothing_compiles_is_in_several_kernels() -> None:
     training = {"data_parallel_kind": "fsdp", "compile": False}
-    stack = published_runs.read(
+    stack = published.read(
         row(stack="torchtitan", date="2026-01", training=training), YEAR
     ).problem.stack
     assert (stack.loss, stack.launch) == ("pytorch", "eager")
     assert (
-        published_runs.read(row(stack="nanotron", training={"compile": False}), YEAR)
+        published.read(row(stack="nanotron", training={"compile": False}), YEAR)
     ).problem.stack.loss == "fused"  # needs no compiler
 
 
@@ -270,7 +264,7 @@ def test_micro_batches_of_old_pipelines_are_as_many_as_stages(date: str, sizes: 
         "recompute": "full",
         "global_batch_sequences": 32,
     }
-    run = published_runs.read(row(stack="torchtitan", date=date, training=training), YEAR)
+    run = published.read(row(stack="torchtitan", date=date, training=training), YEAR)
     assert {x.micro_batch for x in run.alternatives} == sizes
 
 
@@ -299,7 +293,7 @@ def test_a_run_shows_what_its_build_of_the_stack_can(
     stack: str, training: dict[str, Any], layout: dict[str, Any]
 ) -> None:
     """None of these is offered by the stack of the catalogue."""
-    run = published_runs.read(row(stack=stack, training={"tp": 1, **training}), YEAR)
+    run = published.read(row(stack=stack, training={"tp": 1, **training}), YEAR)
     chosen = run.alternatives[0]
     with pytest.raises(Invalid, match="offered|searched"):
         require_legal(replace(run.problem, stack=catalogue.stack(stack)), chosen)
@@ -312,7 +306,7 @@ def test_a_run_shows_what_its_build_of_the_stack_can(
 )
 def test_a_run_shows_that_its_build_runs_on_its_chips(stack: str, chip: str) -> None:
     """Forks do, on chips that the stack of the catalogue does not know."""
-    run = published_runs.read(row(stack=stack, cluster={"chip": chip}), YEAR)
+    run = published.read(row(stack=stack, cluster={"chip": chip}), YEAR)
     require_legal(run.problem, choose_layout(run, shipped_profile()))
     with pytest.raises(Invalid, match="runs on chips of"):
         replace(run.problem, stack=catalogue.stack(stack))
@@ -323,7 +317,7 @@ def test_a_run_shows_that_its_build_runs_on_its_chips(stack: str, chip: str) -> 
     [("zb-zbv", "zero_bubble_v", 2), ("zbv", "zero_bubble_v", 2), ("zb-1p", "zero_bubble", 1)],
 )
 def test_a_zero_bubble_schedule_may_go_in_a_v(stated: str, schedule: str, chunks: int) -> None:
-    run = published_runs.read(row(training={"pp": 4, "pp_schedule": stated, "vpp": chunks}), YEAR)
+    run = published.read(row(training={"pp": 4, "pp_schedule": stated, "vpp": chunks}), YEAR)
     assert {(x.schedule, x.virtual_stages) for x in run.alternatives} == {(schedule, chunks)}
     require_legal(run.problem, run.alternatives[0])
 
@@ -339,7 +333,7 @@ def test_one_layer_a_chunk_may_leave_both_ends_without(layers: int, pp: int, chu
         "micro_batch_size": 1,
     }
     training |= {"global_batch_sequences": 2 * pp, "dp": 1, "tp": 1}
-    run = published_runs.read(
+    run = published.read(
         row(model={"num_layers": layers}, cluster={"num_chips": pp}, training=training), YEAR
     )
     assert {x.virtual_stages for x in run.alternatives} == {chunks}
@@ -350,7 +344,7 @@ def test_one_layer_a_chunk_may_leave_both_ends_without(layers: int, pp: int, chu
 def test_where_only_interleaving_is_stated_ends_may_count_as_layers(
     layers: int, chunks: int
 ) -> None:
-    run = published_runs.read(
+    run = published.read(
         row(model={"num_layers": layers}, training={"pp": 4, "pp_schedule": "interleaved"}), YEAR
     )
     assert {x.virtual_stages for x in run.alternatives} == {chunks}
@@ -360,9 +354,9 @@ def test_torchtitan_interleaves_two_chunks_unless_told_otherwise() -> None:
     """Though 126 layers would go into 128 places in chunks of one."""
     changes: dict[str, Any] = {"model": {"num_layers": 126}, "stack": "torchtitan"}
     stated = {"pp": 4, "pp_schedule": "interleaved"}
-    run = published_runs.read(row(training=stated, **changes), YEAR)
+    run = published.read(row(training=stated, **changes), YEAR)
     assert {x.virtual_stages for x in run.alternatives} == {2}
-    run = published_runs.read(row(training={**stated, "vpp": 4}, **changes), YEAR)
+    run = published.read(row(training={**stated, "vpp": 4}, **changes), YEAR)
     assert {x.virtual_stages for x in run.alternatives} == {4}
 
 
@@ -380,7 +374,7 @@ def test_an_optimizer_is_known_by_what_its_description_names(
     stated: str | None, optimizer: str
 ) -> None:
     assert (
-        published_runs.read(row(training={"optimizer": stated}), YEAR).problem.workload.optimizer
+        published.read(row(training={"optimizer": stated}), YEAR).problem.workload.optimizer
         == optimizer
     )
 
@@ -388,7 +382,7 @@ def test_an_optimizer_is_known_by_what_its_description_names(
 def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
     """And with its coefficients."""
     plain, nemo = (
-        published_runs.read(row(framework=name), YEAR).problem
+        published.read(row(framework=name), YEAR).problem
         for name in ("Megatron-LM 2025", "NeMo 25.04")
     )
     assert (plain.stack.id, nemo.stack.id) == ("megatron", "megatron-bridge")
@@ -400,9 +394,7 @@ def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
 def test_memory_of_a_schedule_that_is_not_described_is_not_compared() -> None:
     def memory(schedule: str) -> float | None:
         training = {"pp": 2, "pp_schedule": schedule}
-        return published_runs.read(
-            row(training=training, measured={"memory_gb": 50}), YEAR
-        ).memory_bytes
+        return published.read(row(training=training, measured={"memory_gb": 50}), YEAR).memory_bytes
 
     assert (memory("zb-1p"), memory("zb-2p")) == (50 * GIB, None)
 
@@ -410,7 +402,7 @@ def test_memory_of_a_schedule_that_is_not_described_is_not_compared() -> None:
 def test_flops_are_converted_in_their_own_convention() -> None:
     def seconds(counted: dict[str, Any]) -> float:
         measured = {"step_time_s": None, "tflops_per_chip": 400, "flops_counted": counted}
-        run = published_runs.read(row(measured=measured), YEAR)
+        run = published.read(row(measured=measured), YEAR)
         assert run.converted
         assert run.step_time_s is not None
         return run.step_time_s
@@ -421,7 +413,7 @@ def test_flops_are_converted_in_their_own_convention() -> None:
 
 
 def test_a_stack_nobody_knows_is_a_generic_one() -> None:
-    run = published_runs.read(row(stack="something-new"), YEAR)
+    run = published.read(row(stack="something-new"), YEAR)
     assert run.problem.stack.id == "generic"
     assert "stack" in run.assumed
 
@@ -439,12 +431,12 @@ def test_a_stack_nobody_knows_is_a_generic_one() -> None:
 )  # fmt: skip
 def test_a_row_that_cannot_be_read_says_so(changes: dict[str, Any]) -> None:
     with pytest.raises(DomainError):
-        published_runs.read(row(**changes), YEAR)
+        published.read(row(**changes), YEAR)
 
 
 def test_a_row_without_its_parts_does_not_follow_the_schema() -> None:
     with pytest.raises(Invalid, match="schema of published runs"):
-        published_runs.read({"model": {}}, YEAR)
+        published.read({"model": {}}, YEAR)
 
 
 def test_a_cluster_is_known_by_how_its_runs_describe_it_and_not_by_that_name() -> None:
@@ -454,7 +446,7 @@ def test_a_cluster_is_known_by_how_its_runs_describe_it_and_not_by_that_name() -
         "fabric": "DGX A100, InfiniBand",
         "scaleout_gbps_per_chip": None,
     }
-    found = published_runs.read(row(cluster=described), YEAR).problem.cluster.fabric
+    found = published.read(row(cluster=described), YEAR).problem.cluster.fabric
     assert (found.id, found.levels[1].gb_s_per_chip) == ("aleph-alpha-a100", 25 / 8)
     with pytest.raises(UnknownName):
         catalogue.fabric("DGX A100, InfiniBand")
@@ -462,10 +454,10 @@ def test_a_cluster_is_known_by_how_its_runs_describe_it_and_not_by_that_name() -
 
 def test_a_cluster_that_is_named_is_that_of_the_catalogue() -> None:
     known = {"fabric": "HF science cluster, 8xH100 nodes", "scaleout_gbps_per_chip": None}
-    assert published_runs.read(row(cluster=known), YEAR).problem.cluster.fabric.id == "hf-science"
-    with_figures = published_runs.read(row(cluster={**known, "scaleout_gbps_per_chip": 200}), YEAR)
+    assert published.read(row(cluster=known), YEAR).problem.cluster.fabric.id == "hf-science"
+    with_figures = published.read(row(cluster={**known, "scaleout_gbps_per_chip": 200}), YEAR)
     assert with_figures.problem.cluster.fabric.levels[1].gb_s_per_chip == 25
-    other_chip = published_runs.read(row(cluster={**known, "chip": "h200-sxm-141gb"}), YEAR)
+    other_chip = published.read(row(cluster={**known, "chip": "h200-sxm-141gb"}), YEAR)
     assert other_chip.problem.cluster.fabric.id != "hf-science"
 
 
@@ -486,7 +478,7 @@ def test_sharding_that_is_not_stated_ends_at_a_slice(
     """Slices of a torus are replicas unless told otherwise."""
     cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None, "scaleup_domain": 256}
     training = {"data_parallel_kind": None, "dp": None, "pp": 1, **changes}
-    layout = published_runs.read(
+    layout = published.read(
         row(stack="maxtext", cluster=cluster, training=training), YEAR
     ).alternatives[0]
     assert (layout.dp_replicate, layout.dp_shard) == degrees
@@ -496,7 +488,7 @@ def test_experts_on_more_than_a_slice_are_sharded_over_all() -> None:
     moe = {"num_experts": 128, "experts_per_token": 2, "moe_intermediate_size": 2048}
     training = {"data_parallel_kind": None, "dp": None, "pp": 1, "tp": 4, "ep": 128}
     cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None, "scaleup_domain": 256}
-    run = published_runs.read(
+    run = published.read(
         row(stack="maxtext", cluster=cluster, model={"moe": moe}, training=training), YEAR
     )
     assert (run.alternatives[0].dp_replicate, run.alternatives[0].dp_shard) == (1, 256)
@@ -516,7 +508,7 @@ def test_slices_of_a_torus_are_those_that_a_row_prints(
     fabric: str, domain: int | None, slices: int
 ) -> None:
     cluster = {"chip": "tpu-v5p", "num_chips": 1024, "fabric": fabric, "scaleup_domain": domain}
-    run = published_runs.read(row(stack="maxtext", cluster=cluster, training={"dp": None}), YEAR)
+    run = published.read(row(stack="maxtext", cluster=cluster, training={"dp": None}), YEAR)
     assert run.problem.cluster.num_devices // run.problem.cluster.scale_up_domain == slices
 
 
@@ -543,7 +535,7 @@ def test_slices_of_a_torus_are_those_that_a_row_prints(
 def test_switches_are_fields_of_the_stack(
     switches: dict[str, Any], field: str, expected: Any
 ) -> None:
-    run = published_runs.read(row(training={"switches": switches}), YEAR)
+    run = published.read(row(training={"switches": switches}), YEAR)
     assert getattr(run.problem.stack, field) == expected
 
 
@@ -552,31 +544,29 @@ def test_what_few_set_is_on_in_recipes_of_the_makers_alone(
     organisation: str, overlaps: bool
 ) -> None:
     own = {**row()["source"], "organisation": organisation}
-    stack = published_runs.read(row(source=own), YEAR).problem.stack
+    stack = published.read(row(source=own), YEAR).problem.stack
     assert (stack.overlap_tensor, stack.overlap_data) == (overlaps, overlaps)
     stated = {"switches": {"tp_comm_overlap": True}}
-    assert published_runs.read(row(source=own, training=stated), YEAR).problem.stack.overlap_tensor
+    assert published.read(row(source=own, training=stated), YEAR).problem.stack.overlap_tensor
 
 
 def test_words_of_a_switch_that_say_nothing_more_change_nothing() -> None:
-    plain = published_runs.read(row(), YEAR).problem.stack
+    plain = published.read(row(), YEAR).problem.stack
     for switches in ({"attention": "flash"}, {"loss_kind": "fused"}, {"fp8_recipe": "mxfp8"}):
-        assert (
-            published_runs.read(row(training={"switches": switches}), YEAR).problem.stack == plain
-        )
+        assert published.read(row(training={"switches": switches}), YEAR).problem.stack == plain
 
 
 def test_an_extent_of_graphs_that_nobody_knows_is_refused() -> None:
     with pytest.raises(Invalid, match="cuda_graphs"):
-        published_runs.read(row(training={"switches": {"cuda_graphs": "mostly"}}), YEAR)
+        published.read(row(training={"switches": {"cuda_graphs": "mostly"}}), YEAR)
 
 
 def test_routing_and_capacity_are_taken_where_they_are_stated() -> None:
     padded = {"switches": {"routing": "capacity", "capacity_factor": 1.25}}
-    workload = published_runs.read(row(training=padded), YEAR).problem.workload
+    workload = published.read(row(training=padded), YEAR).problem.workload
     assert (workload.routing, workload.capacity_factor) == ("balanced", 1.25)
     natural = {"switches": {"routing": "natural"}}
-    assert published_runs.read(row(training=natural), YEAR).problem.workload.routing == "natural"
+    assert published.read(row(training=natural), YEAR).problem.workload.routing == "natural"
 
 
 @pytest.mark.parametrize(
@@ -584,14 +574,14 @@ def test_routing_and_capacity_are_taken_where_they_are_stated() -> None:
     [(None, "reserved"), ("allocated", "allocated"), ("nvidia_smi", "needed")],
 )
 def test_a_peak_counts_what_its_source_says(stated: str | None, kind: str) -> None:
-    run = published_runs.read(row(measured={"memory_gb": 50, "memory_kind": stated}), YEAR)
+    run = published.read(row(measured={"memory_gb": 50, "memory_kind": stated}), YEAR)
     assert run.memory_kind == kind
 
 
 def test_a_framework_that_drives_fsdp_itself_is_fsdp() -> None:
     software = {"framework": "a loop of our own", "backend": "fsdp2"}
     assert (
-        published_runs.read(
+        published.read(
             {**row(), "stack": "torchtitan", "software": software}, YEAR
         ).problem.stack.id
         == "fsdp"
@@ -609,7 +599,7 @@ def test_a_framework_that_drives_fsdp_itself_is_fsdp() -> None:
 def test_a_technique_that_the_models_lack_is_refused_by_name(training: dict[str, Any]) -> None:
     stated = training.get("schedule_variant") or training.get("pp_schedule") or "packed_experts"
     with pytest.raises(Invalid, match=stated):
-        published_runs.read(row(training=training), YEAR)
+        published.read(row(training=training), YEAR)
 
 
 @pytest.mark.parametrize(
@@ -623,5 +613,5 @@ def test_a_technique_that_the_models_lack_is_refused_by_name(training: dict[str,
 def test_a_peak_that_says_nothing_of_what_a_step_needs_is_left_out(
     changes: dict[str, Any], known: bool
 ) -> None:
-    run = published_runs.read(row(measured={"memory_gb": 50}, **changes), YEAR)
+    run = published.read(row(measured={"memory_gb": 50}, **changes), YEAR)
     assert (run.memory_bytes is not None) is known

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.errors import Invalid
-from service.formats._nccl_tests_rows import (
+from service.formats.tables.nccl_tests_rows import (
     Output,
     Placement,
     Row,

@@ -1,0 +1,6 @@
+"""Published training runs."""
+
+from service.formats.published.runs import Run, read, read_rows, shape
+from service.formats.published.software import Row, age_years, software_date
+
+__all__ = ["Row", "Run", "age_years", "read", "read_rows", "shape", "software_date"]
