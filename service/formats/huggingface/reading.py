@@ -32,6 +32,7 @@ from service.formats.huggingface.classes import (
 from service.formats.huggingface.config import Config, shown
 from service.formats.huggingface.data import data
 from service.formats.huggingface.families import FAMILIES
+from service.formats.huggingface.towers import Tower
 from service.nearest_names import unknown_name
 
 _UNSUPPORTED = data("unsupported")
@@ -92,7 +93,7 @@ def reads_tower(config: Mapping[str, object]) -> bool:
     return vision.is_known(config)
 
 
-def read_tower(config: Mapping[str, object], text: Architecture) -> vision.Tower:
+def read_tower(config: Mapping[str, object], text: Architecture) -> Tower:
     """The encoder of images beside a language model that `read` has read. Raises Unsupported where
     it is of a family that is not known."""
     return vision.read(config, text.hidden_size)

@@ -7,48 +7,19 @@ of its class in transformers, which `vision_classes.json` has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from models.errors import Invalid, Unsupported
-from models.spec.attention import Attention
-from models.spec.encoder import Encoder, Projector
-from models.spec.feed_forward import Mlp
-from models.spec.layer import Layer
-from service.formats.huggingface.config import MAX_LAYERS, Config, shown
+from models.spec.encoder import Projector
+from service.formats.huggingface.config import Config, shown
 from service.formats.huggingface.data import data
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tower:
-    """An encoder and its projector, without what a workload decides. Fields are as in Encoder."""
-
-    hidden_size: int
-    layers: tuple[Layer, ...]
-    patches_per_token: int
-    patch_elements: int
-    other_parameters: int
-    projector: Projector
-    tokens_per_image: int | None = None
-    """None where images may have any size."""
-
-    def encoder(
-        self, tokens_per_sequence: int, tokens_per_image: int | None, **trained: bool
-    ) -> Encoder:
-        """The encoder of a workload. Unless said otherwise an image is as large as the model's
-        images always are, or has all of a sequence's tokens of images."""
-        return Encoder(
-            hidden_size=self.hidden_size,
-            layers=self.layers,
-            tokens_per_sequence=tokens_per_sequence,
-            tokens_per_image=tokens_per_image or self.tokens_per_image or tokens_per_sequence,
-            patches_per_token=self.patches_per_token,
-            patch_elements=self.patch_elements,
-            other_parameters=self.other_parameters,
-            projector=self.projector,
-            **trained,
-        )
-
+from service.formats.huggingface.towers import (
+    Tower,
+    equal_layers,
+    patches_of,
+    projector_of,
+    side_of,
+)
 
 Read = Callable[[Config, Config, int], Tower]
 """Of the whole config, of its vision_config, and of the hidden size of the language model."""
@@ -89,74 +60,8 @@ def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
     return reader(outer, vision, text_hidden_size)
 
 
-# -- what encoders are made of
-
-
-def _side(cfg: Config, key: str) -> int:
-    """A length that may be written once, or for height and width."""
-    value = cfg.get(key)
-    if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
-        return cfg.with_value(key, value[0]).size(key)
-    return cfg.size(key)
-
-
-def _grid(vision: Config) -> int:
-    """Patches of an image of the size that the position embeddings are for."""
-    return (_side(vision, "image_size") // _side(vision, "patch_size")) ** 2
-
-
-def _layers(
-    vision: Config,
-    *,
-    hidden: int | None = None,
-    width: int | None = None,
-    heads: str = "num_attention_heads",
-    depth: str = "num_hidden_layers",
-    bias: bool = True,
-    qkv_bias: bool | None = None,
-    gated: bool = False,
-    rms: bool = False,
-    num_norms: int = 2,
-    **attention: Any,
-) -> tuple[Layer, ...]:
-    """Layers that are alike. With `bias` all matrices have one, unless `qkv_bias` says otherwise of
-    queries, keys and values; `rms` norms have none."""
-    hidden = hidden or vision.size("hidden_size")
-    num_heads = vision.size(heads)
-    shape = {
-        "num_heads": num_heads,
-        "num_kv_heads": num_heads,
-        "head_dim": hidden // num_heads,
-        "v_head_dim": hidden // num_heads,
-        **attention,
-    }
-    layer = Layer(
-        attention=Attention(
-            causal=False,
-            qkv_bias=bias if qkv_bias is None else qkv_bias,
-            output_bias=bias,
-            **shape,
-        ),
-        feed_forward=Mlp(
-            intermediate_size=width or vision.size("intermediate_size"), gated=gated, bias=bias
-        ),
-        num_norms=num_norms,
-        norm_bias=not rms,
-    )
-    return (layer,) * vision.size(depth, most=MAX_LAYERS)
-
-
-def _chain(*sizes: int, bias: bool = True, norm: int = 0) -> Projector:
-    """Products one after the other, and a norm of so many parameters."""
-    matrices = tuple(zip(sizes, sizes[1:], strict=False))
-    return Projector(matrices=matrices, vectors=norm + (sum(sizes[1:]) if bias else 0))
-
-
-# -- families
-
-
 def _qwen_patch(vision: Config) -> int:
-    side = _side(vision, "patch_size")
+    side = side_of(vision, "patch_size")
     return vision.size("in_channels") * vision.size("temporal_patch_size") * side * side
 
 
@@ -165,11 +70,11 @@ def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
     width = int(hidden * vision.number("mlp_ratio"))
     return Tower(
         hidden_size=hidden,
-        layers=_layers(vision, hidden=hidden, width=width, heads="num_heads", depth="depth"),
+        layers=equal_layers(vision, hidden=hidden, width=width, heads="num_heads", depth="depth"),
         patches_per_token=merged,
         patch_elements=_qwen_patch(vision),
         other_parameters=0,
-        projector=_chain(
+        projector=projector_of(
             merged * hidden, merged * hidden, vision.size("hidden_size"), norm=2 * hidden
         ),
     )
@@ -178,9 +83,9 @@ def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
 def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
     """Attention is within windows of `window_size` pixels, but in a few layers."""
     hidden, merged = vision.size("hidden_size"), vision.size("spatial_merge_size") ** 2
-    full = _layers(vision, heads="num_heads", depth="depth", gated=True, rms=True)
-    window = (vision.size("window_size") // _side(vision, "patch_size")) ** 2
-    local = _layers(
+    full = equal_layers(vision, heads="num_heads", depth="depth", gated=True, rms=True)
+    window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2
+    local = equal_layers(
         vision, heads="num_heads", depth="depth", gated=True, rms=True, window=window, chunked=True
     )
     whole = vision.indices("fullatt_block_indexes", len(full))
@@ -190,7 +95,7 @@ def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
         patches_per_token=merged,
         patch_elements=_qwen_patch(vision),
         other_parameters=0,
-        projector=_chain(
+        projector=projector_of(
             merged * hidden, merged * hidden, vision.size("out_hidden_size"), norm=hidden
         ),
     )
@@ -201,11 +106,11 @@ def _qwen3_5(outer: Config, vision: Config, text: int) -> Tower:
     positions = vision.size("num_position_embeddings") * hidden
     return Tower(
         hidden_size=hidden,
-        layers=_layers(vision, heads="num_heads", depth="depth"),
+        layers=equal_layers(vision, heads="num_heads", depth="depth"),
         patches_per_token=merged,
         patch_elements=_qwen_patch(vision),
         other_parameters=hidden + positions,
-        projector=_chain(
+        projector=projector_of(
             merged * hidden, merged * hidden, vision.size("out_hidden_size"), norm=2 * hidden
         ),
     )
@@ -227,22 +132,25 @@ def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
     """A SigLIP whose patches are averaged to so many tokens an image."""
     hidden, tokens = vision.size("hidden_size"), outer.size("mm_tokens_per_image", 256)
     return _siglip(
-        vision, _grid(vision) // tokens, _chain(hidden, text, bias=False, norm=hidden), tokens
+        vision,
+        patches_of(vision) // tokens,
+        projector_of(hidden, text, bias=False, norm=hidden),
+        tokens,
     )
 
 
 def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | None) -> Tower:
     hidden, width = vision.size("hidden_size"), vision.size("intermediate_size")
     channels = vision.size("num_channels")
-    other = hidden + _grid(vision) * hidden + 2 * hidden  # biases, positions, norm
+    other = hidden + patches_of(vision) * hidden + 2 * hidden  # biases, positions, norm
     if vision.flag("vision_use_head"):  # attention of one query, a norm and a network
         other += hidden + 4 * hidden * (hidden + 1) + 2 * hidden
         other += 2 * hidden * width + width + hidden
     return Tower(
         hidden_size=hidden,
-        layers=_layers(vision),
+        layers=equal_layers(vision),
         patches_per_token=merged,
-        patch_elements=channels * _side(vision, "patch_size") ** 2,
+        patch_elements=channels * side_of(vision, "patch_size") ** 2,
         other_parameters=other,
         projector=projector,
         tokens_per_image=tokens,
@@ -253,7 +161,7 @@ def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
     hidden, head_dim = vision.size("hidden_size"), vision.size("head_dim")
     return Tower(
         hidden_size=hidden,
-        layers=_layers(
+        layers=equal_layers(
             vision,
             bias=False,
             gated=True,
@@ -265,9 +173,9 @@ def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
             v_head_dim=head_dim,
         ),
         patches_per_token=vision.size("pooling_kernel_size") ** 2,
-        patch_elements=3 * _side(vision, "patch_size") ** 2,
+        patch_elements=3 * side_of(vision, "patch_size") ** 2,
         other_parameters=2 * vision.size("position_embedding_size") * hidden,
-        projector=_chain(hidden, text, bias=False),
+        projector=projector_of(hidden, text, bias=False),
         tokens_per_image=outer.size_or_none("vision_soft_tokens_per_image")
         if outer.is_written("vision_soft_tokens_per_image")
         else None,
@@ -279,15 +187,15 @@ def _llama4(outer: Config, vision: Config, text: int) -> Tower:
     hidden, merged = vision.size("hidden_size"), round(vision.number("pixel_shuffle_ratio") ** -2)
     adapted, output = vision.size("projector_input_dim"), vision.size("projector_output_dim")
     adapter = ((vision.size("intermediate_size"), adapted), (output, output))
-    positions = (_grid(vision) + 1) * hidden  # and one for the token of the class
+    positions = (patches_of(vision) + 1) * hidden  # and one for the token of the class
     return Tower(
         hidden_size=hidden,
-        layers=_layers(vision),
+        layers=equal_layers(vision),
         patches_per_token=merged,
-        patch_elements=vision.size("num_channels") * _side(vision, "patch_size") ** 2,
+        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
         other_parameters=hidden + positions + 4 * hidden,
         projector=Projector(matrices=(*adapter, (vision.size("vision_output_dim"), text))),
-        tokens_per_image=_grid(vision) // merged,
+        tokens_per_image=patches_of(vision) // merged,
     )
 
 
@@ -299,11 +207,11 @@ def _kimi(outer: Config, vision: Config, text: int) -> Tower:
     normed = outer.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
     return Tower(
         hidden_size=hidden,
-        layers=_layers(vision),
+        layers=equal_layers(vision),
         patches_per_token=tall * wide,
-        patch_elements=3 * _side(vision, "patch_size") ** 2,
+        patch_elements=3 * side_of(vision, "patch_size") ** 2,
         other_parameters=hidden + positions + 2 * hidden,
-        projector=_chain(tall * wide * hidden, tall * wide * hidden, text, norm=2 * normed),
+        projector=projector_of(tall * wide * hidden, tall * wide * hidden, text, norm=2 * normed),
     )
 
 
@@ -329,7 +237,7 @@ def _internvl(outer: Config, vision: Config, text: int) -> Tower:
     outer = outer.assuming(downsample_ratio=0.5)
     hidden, merged = vision.size("hidden_size"), round(outer.number("downsample_ratio") ** -2)
     rms = vision.word("norm_type") == "rms_norm"
-    layers = _layers(
+    layers = equal_layers(
         vision,
         qkv_bias=vision.flag("attention_bias"),
         rms=rms,
@@ -338,7 +246,7 @@ def _internvl(outer: Config, vision: Config, text: int) -> Tower:
     )
     other = 2 * hidden + 2 * hidden * len(layers)  # bias, class; scales of layers
     if vision.flag("use_absolute_position_embeddings"):
-        other += (_grid(vision) + 1) * hidden
+        other += (patches_of(vision) + 1) * hidden
     if vision.flag("use_mask_token"):
         other += hidden
     if not vision.flag("use_mean_pooling"):
@@ -347,16 +255,16 @@ def _internvl(outer: Config, vision: Config, text: int) -> Tower:
         hidden_size=hidden,
         layers=layers,
         patches_per_token=merged,
-        patch_elements=vision.size("num_channels") * _side(vision, "patch_size") ** 2,
+        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
         other_parameters=other,
-        projector=_chain(merged * hidden, text, text, norm=2 * merged * hidden),
-        tokens_per_image=_grid(vision) // merged,
+        projector=projector_of(merged * hidden, text, text, norm=2 * merged * hidden),
+        tokens_per_image=patches_of(vision) // merged,
     )
 
 
 def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
     hidden, merged = vision.size("hidden_size"), outer.size("spatial_merge_size", 2) ** 2
-    after = _chain(
+    after = projector_of(
         _features(outer) * hidden,
         text,
         text,
@@ -372,9 +280,9 @@ def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
     hidden = vision.size("hidden_size")
     return Tower(
         hidden_size=hidden,
-        layers=_layers(vision, bias=False, gated=True, rms=True),
+        layers=equal_layers(vision, bias=False, gated=True, rms=True),
         patches_per_token=merged,
-        patch_elements=vision.size("num_channels") * _side(vision, "patch_size") ** 2,
+        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
         other_parameters=hidden,
         projector=projector,
     )
@@ -382,27 +290,27 @@ def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
 
 def _llava(outer: Config, vision: Config, text: int) -> Tower:
     hidden = vision.size("hidden_size")
-    projector = _chain(
+    projector = projector_of(
         _features(outer) * hidden, text, text, bias=outer.flag("multimodal_projector_bias", True)
     )
     if vision.model_type == "pixtral":
         return _pixtral(vision, 1, projector)
     if vision.model_type == "siglip_vision_model":
-        return _siglip(vision, 1, projector, _grid(vision))
+        return _siglip(vision, 1, projector, patches_of(vision))
     return _clip(vision, projector)
 
 
 def _clip(vision: Config, projector: Projector) -> Tower:
     hidden = vision.size("hidden_size")
-    positions = (_grid(vision) + 1) * hidden  # and one for the token of the class
+    positions = (patches_of(vision) + 1) * hidden  # and one for the token of the class
     return Tower(
         hidden_size=hidden,
-        layers=_layers(vision),
+        layers=equal_layers(vision),
         patches_per_token=1,
-        patch_elements=vision.size("num_channels") * _side(vision, "patch_size") ** 2,
+        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
         other_parameters=hidden + positions + 4 * hidden,
         projector=projector,
-        tokens_per_image=_grid(vision),
+        tokens_per_image=patches_of(vision),
     )
 
 

@@ -1,0 +1,103 @@
+"""An encoder of images with its projector, and the parts that encoders are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from models.spec.attention import Attention
+from models.spec.encoder import Encoder, Projector
+from models.spec.feed_forward import Mlp
+from models.spec.layer import Layer
+from service.formats.huggingface.config import MAX_LAYERS, Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tower:
+    """An encoder and its projector, without what a workload decides. Fields are as in Encoder."""
+
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    patches_per_token: int
+    patch_elements: int
+    other_parameters: int
+    projector: Projector
+    tokens_per_image: int | None = None
+    """None where images may have any size."""
+
+    def encoder(
+        self, tokens_per_sequence: int, tokens_per_image: int | None, **trained: bool
+    ) -> Encoder:
+        """The encoder of a workload. Unless said otherwise an image is as large as the model's
+        images always are, or has all of a sequence's tokens of images."""
+        return Encoder(
+            hidden_size=self.hidden_size,
+            layers=self.layers,
+            tokens_per_sequence=tokens_per_sequence,
+            tokens_per_image=tokens_per_image or self.tokens_per_image or tokens_per_sequence,
+            patches_per_token=self.patches_per_token,
+            patch_elements=self.patch_elements,
+            other_parameters=self.other_parameters,
+            projector=self.projector,
+            **trained,
+        )
+
+
+def side_of(cfg: Config, key: str) -> int:
+    """A length that may be written once, or for height and width."""
+    value = cfg.get(key)
+    if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
+        return cfg.with_value(key, value[0]).size(key)
+    return cfg.size(key)
+
+
+def patches_of(vision: Config) -> int:
+    """Patches of an image of the size that the position embeddings are for."""
+    return (side_of(vision, "image_size") // side_of(vision, "patch_size")) ** 2
+
+
+def equal_layers(
+    vision: Config,
+    *,
+    hidden: int | None = None,
+    width: int | None = None,
+    heads: str = "num_attention_heads",
+    depth: str = "num_hidden_layers",
+    bias: bool = True,
+    qkv_bias: bool | None = None,
+    gated: bool = False,
+    rms: bool = False,
+    num_norms: int = 2,
+    **attention: Any,
+) -> tuple[Layer, ...]:
+    """Layers that are alike. With `bias` all matrices have one, unless `qkv_bias` says otherwise of
+    queries, keys and values; `rms` norms have none."""
+    hidden = hidden or vision.size("hidden_size")
+    num_heads = vision.size(heads)
+    shape = {
+        "num_heads": num_heads,
+        "num_kv_heads": num_heads,
+        "head_dim": hidden // num_heads,
+        "v_head_dim": hidden // num_heads,
+        **attention,
+    }
+    layer = Layer(
+        attention=Attention(
+            causal=False,
+            qkv_bias=bias if qkv_bias is None else qkv_bias,
+            output_bias=bias,
+            **shape,
+        ),
+        feed_forward=Mlp(
+            intermediate_size=width or vision.size("intermediate_size"), gated=gated, bias=bias
+        ),
+        num_norms=num_norms,
+        norm_bias=not rms,
+    )
+    return (layer,) * vision.size(depth, most=MAX_LAYERS)
+
+
+def projector_of(*sizes: int, bias: bool = True, norm: int = 0) -> Projector:
+    """Products one after the other, and a norm of so many parameters."""
+    matrices = tuple(zip(sizes, sizes[1:], strict=False))
+    return Projector(matrices=matrices, vectors=norm + (sum(sizes[1:]) if bias else 0))
