@@ -14,9 +14,10 @@ from service.formats.megatron.layers import (
     pattern_of,
     variant_of,
 )
-from service.formats.megatron.values import WHOLE, Arguments
+from service.formats.megatron.values import Arguments
 
 _MAX_LAYERS = 1024
+_PERIOD = re.compile(r"\+?0{0,9}[1-9]\d{0,11}", re.ASCII)
 _WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)
 _EXPERT_ARGUMENTS = (
     "moe_router_topk", "moe_layer_freq", "moe_ffn_hidden_size", "expert_model_parallel_size",
@@ -281,7 +282,7 @@ def _layer_pattern(
     """A switch for each layer, from an expression of lists, or from a period by `of_period`, which
     gets the period and the index of a layer."""
     text = (given.word(name) or "1").replace(" ", "")
-    if WHOLE.fullmatch(text) and int(text) > 0:
+    if _PERIOD.fullmatch(text):
         return [of_period(int(text), index) for index in range(layers)]
     switches = layer_switches(text, layers)
     if len(switches) != layers:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from models.errors import Invalid, Unsupported
+from service.formats.settings.field import Field
 from service.formats.settings.stop import Stopped
+from service.formats.shell.faults import PATH, shortened
 
 DUMP_PATH = "log.arguments"
-_TYPED_PATH = "launch.arguments"
-WHOLE = re.compile(r"[-+]?\d{1,12}", re.ASCII)
-NUMBER = re.compile(r"[-+]?(\d{1,12}\.?\d{0,20}|\.\d{1,20})([eE][-+]?\d{1,2})?", re.ASCII)
+_WHOLE = Field(name="", kind="int")
+_NUMBER = Field(name="", kind="float")
+_TRUTH = Field(name="", kind="bool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,7 @@ class Arguments:
         return value if value not in ("", "None") else None
 
     def flag(self, name: str) -> bool:
-        value = self.word(name)
-        if value not in (None, "True", "False"):
-            raise self.invalid(name, "must be True or False")
-        return value == "True"
+        return bool(self._value(name, _TRUTH, "must be True or False"))
 
     def count(self, name: str, default: int | None = None, least: int = 1) -> int:
         value = self.optional(name, least)
@@ -42,23 +41,26 @@ class Arguments:
         return default
 
     def optional(self, name: str, least: int = 1) -> int | None:
-        value = self.word(name)
+        rule = f"must be a whole number of at least {least}"
+        value = self._value(name, _WHOLE, rule)
         if value is None:
             return None
-        rule = f"must be a whole number of at least {least}"
-        if not WHOLE.fullmatch(value):
-            raise self.invalid(name, rule)
-        if int(value) < least:
+        if value < least:
             raise self.stopped(name, rule, f"{self.called(name)} {least}")
         return int(value)
 
     def number(self, name: str) -> float | None:
-        value = self.word(name)
-        if value is None:
-            return None
-        if not NUMBER.fullmatch(value):
-            raise self.invalid(name, "must be a number")
-        return float(value)
+        value = self._value(name, _NUMBER, "must be a number")
+        return None if value is None else float(value)
+
+    def _value(self, name: str, kind: Field, rule: str) -> Any:
+        """The value of an argument, by the kind that it has; None where it has none. Raises Invalid
+        for what is of another kind."""
+        word = self.word(name)
+        try:
+            return None if word is None else kind.parse(word)
+        except Invalid:
+            raise self.invalid(name, rule) from None
 
     def replaced(self, **values: str) -> Arguments:
         """The arguments with other values of some."""
@@ -80,7 +82,7 @@ class Arguments:
     def invalid(self, name: str, rule: str) -> Invalid:
         if self.flags is None:
             return Invalid(f"{DUMP_PATH}.{name}", self.shown(name), rule)
-        return Invalid(_TYPED_PATH, self._as_typed(name), rule)
+        return Invalid(PATH, self._as_typed(name), rule)
 
     def stopped(self, name: str, rule: str, cure: str = "") -> Invalid:
         """An error of a value that the parser takes and Megatron stops at. No run that printed a
@@ -92,7 +94,7 @@ class Arguments:
     def unsupported(self, name: str, missing: str) -> Unsupported:
         if self.flags is None:
             return Unsupported(f"{DUMP_PATH}.{name}", self.shown(name), missing)
-        return Unsupported(_TYPED_PATH, self._as_typed(name), missing)
+        return Unsupported(PATH, self._as_typed(name), missing)
 
     def _as_typed(self, name: str) -> str:
         """The flag and its value; the flag alone where it has none."""
@@ -100,4 +102,4 @@ class Arguments:
 
     def shown(self, name: str) -> str | None:
         value = self.word(name)
-        return value if value is None or len(value) <= 80 else value[:80] + "…"
+        return None if value is None else shortened(value)

@@ -27,7 +27,7 @@ from service.formats.megatron.arguments import (
     require_known_version,
 )
 from service.formats.megatron.layer_pattern import layer_switches
-from service.formats.megatron.models import read_model, require_layer_pattern
+from service.formats.megatron.models import num_layers, read_model, require_layer_pattern
 from service.formats.megatron.values import Arguments
 from service.formats.settings.settings import SortedSettings
 from service.formats.settings.stop import Stops
@@ -63,9 +63,9 @@ def without_refused(given: Arguments, stops: Stops) -> Arguments:
         count = stops.attempt(partial(given.optional, name), None)
         if count is None and given.word(name) is not None:
             given = given.replaced(**{name: "1"})
-    layers = given.optional("num_layers")
-    if layers is None:
+    if given.optional("num_layers") is None:
         return given
+    layers = num_layers(given)
     for name in _LAYER_PATTERNS:
         is_full = stops.attempt(partial(require_layer_pattern, given, name, layers), False)
         if not is_full:

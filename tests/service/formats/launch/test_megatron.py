@@ -768,3 +768,8 @@ def test_flags_of_forks_that_are_known_to_matter_are_reserved() -> None:
     (adapters,) = reading.reservations
     assert (adapters.setting, adapters.answered_by) == ("--lora-rank 16", "workload.lora")
     assert "--wandb-of-mine x" in reading.ignored
+
+
+def test_more_layers_than_any_model_has_are_refused_at_once() -> None:
+    with pytest.raises(Invalid, match="at most 1024"):
+        megatron_reader.read(f"{LLAMA} --num-layers 999999999 --moe-layer-freq 2")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,9 +11,11 @@ from hypothesis import strategies as st
 from models.errors import Invalid
 from service.formats import logs
 from service.formats.megatron.arguments import question
+from service.formats.megatron.flags import flag_of_argument, table
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields
+from tests.paths import ROOT
 from tests.service.formats.logs.dialects import DEEPSEEK, LLAMA, asked, dump, megatron, text
 
 
@@ -210,7 +214,7 @@ def test_sparse_layers_are_where_the_frequency_puts_them(
         ("num_query_groups", None),
         ("vocab_size", None), ("seq_length", None), ("global_batch_size", -1),
         ("micro_batch_size", None),
-        ("tensor_model_parallel_size", 3), ("world_size", 63), ("swiglu", "yes"),
+        ("tensor_model_parallel_size", 3), ("world_size", 63), ("swiglu", "maybe"),
         ("optimizer", "lion"),
         ("recompute_granularity", "some"), ("window_size", "wide"),
         ("num_distributed_optimizer_instances", 5),
@@ -267,3 +271,19 @@ def test_no_arguments_raise_anything_else(changes: dict[str, str]) -> None:
     else:
         assert set(found) == {"model", "workload", "layout", "num_chips"}
     assert refused.startswith("log.arguments.")
+
+
+def test_arguments_are_asked_for_by_the_kind_that_their_flag_has() -> None:
+    kinds = {"count": "int", "optional": "int", "flag": "bool", "number": "float"}
+    folders = (ROOT / "service/formats/megatron", ROOT / "service/formats/launch/megatron")
+    found = [
+        match.groups()
+        for folder in folders
+        for path in folder.glob("*.py")
+        for match in re.finditer(r'given\.(count|optional|flag|number)\("(\w+)"', path.read_text())
+    ]
+    assert len(found) > 50
+    for method, argument in found:
+        if argument in flag_of_argument():
+            field = table().fields[flag_of_argument()[argument]]
+            assert field.kind == kinds[method], argument
