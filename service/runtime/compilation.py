@@ -23,8 +23,8 @@ from models.search.warm_up import WarmUp
 _MOST_PROCESSES = 2  # into which the work divides evenly; each takes some 800 MiB
 _PART_WEIGHT, _LINKED_WEIGHT = 1.0, 0.6
 """What a function costs, and every function within the machine code of one that Python calls, in
-relation to each other: 0.13 and 0.08 s where the whole takes 100."""
-WORK = 1000.0
+relation to each other: 0.13 and 0.08 s of a core, of 140 in all with what both processes do."""
+WORK = 1440.0
 """What all of them come to. A long test compiles everything and compares."""
 _SHOWN_EVERY_S = 1.0
 _SURE_FROM = 0.05  # before so much is done, how long the rest takes is not known

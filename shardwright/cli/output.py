@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-_BAR = 24  # columns of a bar, which leaves room for its numbers in 80
+_BAR = 16  # columns of a bar, which leaves room for its numbers in 80
+_INDENT = " " * 5  # as wide as the column of marks
+_NARROWEST = 20  # of a text: a terminal may be narrower than its indent
 _MARKS = {
     "good": ("OK", "green"),
     "warning": ("!", "yellow"),
     "bad": ("X", "red"),
     "open": ("?", "cyan"),
+    "plain": ("-", "dim"),
 }
 """Words that say what a colour says, where there are no colours."""
 
@@ -43,13 +46,20 @@ class Output:
     def point(self, kind: str, text: str) -> None:
         """Prints one thing to know, behind its mark."""
         mark, colour = _MARKS[kind]
-        table = Table.grid(padding=(0, 1))
-        table.add_row(Text(f"  {mark}", style=colour), Text(text))
-        self.console.print(table)
+        first, *others = self._wrapped(text) or [""]
+        self.console.print(Text.assemble((f"  {mark:<3}", colour), first))
+        for line in others:
+            self.console.print(Text(f"{_INDENT}{line}"))
 
     def more(self, text: str) -> None:
         """Prints what belongs to the point above."""
-        self.console.print(Padding(Text(text, style="dim"), (0, 0, 0, 5)))
+        for line in self._wrapped(text):
+            self.console.print(Text(f"{_INDENT}{line}", style="dim"))
+
+    def _wrapped(self, text: str) -> list[str]:
+        """The lines of a text behind the column of marks."""
+        width = max(self.console.width - len(_INDENT), _NARROWEST)
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
     def bar(self, name: str, share: float, text: str) -> None:
         """Prints a share of 1 as a bar, with its numbers behind it."""
@@ -59,7 +69,9 @@ class Output:
         self.console.print(Text.assemble(f"  {name:<8}", cells, f"  {text}"))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in columns:
+            table.add_column(name, overflow="fold")  # a name that is cut off says little
         for row in rows:
             table.add_row(*row)
         self.console.print(table)
