@@ -29,7 +29,7 @@ WORK = 1440.0
 _SHOWN_EVERY_S = 1.0
 _SURE_FROM = 0.05  # before so much is done, how long the rest takes is not known
 
-Step = Callable[[], None]
+Step = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
     whoever calls finds what is missing."""
     shares: Sequence[Sequence[Step]] = [[warm_up]]
     if isinstance(warm_up, WarmUp):
-        shares = warm_up.shares(min(_MOST_PROCESSES, len(os.sched_getaffinity(0))))
+        shares = warm_up.shares(min(_MOST_PROCESSES, _cores()))
     spawning = multiprocessing.get_context("spawn")
     began, done = time.monotonic(), dict[str, float]()
     receivers: list[Connection] = []
@@ -65,13 +65,21 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
         spawning.Process(target=_compile_share, args=(share, sender), daemon=True).start()
         sender.close()
     while receivers:
-        for receiver in wait(receivers, timeout=_SHOWN_EVERY_S):
+        ready: list[Any] = wait(receivers, timeout=_SHOWN_EVERY_S)
+        for receiver in ready:
             try:
-                name, weight = receiver.recv()  # type: ignore[union-attr]
+                name, weight = receiver.recv()
                 done[name] = weight
             except EOFError:
-                receivers.remove(receiver)  # type: ignore[arg-type]
+                receivers.remove(receiver)
         show(Progress(min(sum(done.values()) / WORK, 1.0), time.monotonic() - began))
+
+
+def _cores() -> int:
+    """The cores that this process may use; all of the machine where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _compile_share(steps: Sequence[Step], sender: Connection) -> None:
