@@ -75,7 +75,7 @@ def _submitted(slurm: SlurmCluster) -> Iterator[str]:
     yield from submitted.stderr.replace(f"{slurm.folder}/", "").splitlines()
     yield from submitted.stdout.splitlines()
     yield f"real {took_s:.2f}s"
-    yield f"$ squeue -h -j {job_id} -o '%T' -O 'State,Comment:70'"
+    yield f"$ squeue -h -j {job_id} -O State,Comment:70"
     shown = slurm.run("squeue", "-h", "-j", job_id, "-O", "State,Comment:70").stdout
     yield from (line.rstrip() for line in shown.splitlines())
     slurm.run("scancel", job_id)

@@ -125,6 +125,7 @@ def test_a_job_goes_on_unchanged_where_the_service_hangs(
     with service.frozen():
         submitted = slurm.submit(ILLEGAL, program=program)
     assert "no answer within 2 s, submitted unchanged" in submitted.stderr
+    assert len(submitted.stderr.splitlines()) == 1
     assert "Comment=" not in slurm.job(_job_id(submitted.stdout))
 
 
@@ -185,7 +186,7 @@ def test_a_check_delays_a_job_by_less_than_its_budget(
     slurm.configure(service.url)
     up_s = p95_s(lambda: slurm.run(*hook), 20)
     with service.frozen():
-        hanging_s = p95_s(lambda: slurm.run("timeout", "-s", "KILL", "2", *hook), 5)
+        hanging_s = p95_s(lambda: slurm.run("timeout", "-k", "0.1", "2", *hook), 5)
     print(f"Slurm: p95 {up_s * 1e3:.0f} ms with the service up, {hanging_s:.2f} s with it hanging")
     assert hanging_s < BUDGET_S
 
