@@ -21,11 +21,12 @@ def ask(
     gpus_per_node: question.GpusPerNode = None,
     chips: question.Chips = None,
     script: Annotated[bool, typer.Option(help="Print the script that launches it.")] = False,
+    local: question.Local = False,
     json: question.AsJson = None,
 ) -> None:
     """Ask for the configuration to launch."""
     output = Output(as_json=json)
-    with asking(output, "searching all layouts") as client:
+    with asking(output, "searching all layouts", local=local) as client:
         request: Any = question.without_empty(
             model=question.model_part(model),
             cluster=question.cluster_part(on, nodes, gpus_per_node, chips),

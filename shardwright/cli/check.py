@@ -12,6 +12,7 @@ from shardwright.cli.exit_codes import of_verdict
 from shardwright.cli.job_files import files_beside, script_of
 from shardwright.cli.output import Output, interval
 from shardwright.cli.session import asking
+from shardwright.run_id import run_id
 
 _VERDICTS = {
     "go": ("good", "GO"),
@@ -34,24 +35,32 @@ def check(
     format_: Annotated[
         str | None, typer.Option("--format", help="Whose words these are; else it is found out.")
     ] = None,
+    store: Annotated[
+        bool, typer.Option("--store", help="Keep the answer, for a report of the run.")
+    ] = False,
     strict: Annotated[bool, typer.Option(help="End with 7 where there are warnings.")] = False,
+    local: question.Local = False,
     json: question.AsJson = None,
 ) -> None:
     """Check a job before it is submitted."""
     output = Output(as_json=json)
-    with asking(output, "checking the job"):
+    with asking(output, "checking the job", local=local) as client:
         request: Any = launch_request(script, format_)
         request |= question.without_empty(
             model=question.model_part(model),
             cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
             workload=question.workload_part(seq_len, batch),
+            store=store or None,
         )
-    with asking(output, "checking the job") as client:
         answer: Any = client.check(request)
     if output.as_json:
         output.document(answer)
     else:
         show_check(output, answer)
+        if answer.get("id"):
+            output.more(
+                f"check {answer['id']}: export SHARDWRIGHT_ID={run_id('check', answer['id'])}"
+            )
     raise typer.Exit(of_verdict(answer["verdict"], strict=strict))
 
 

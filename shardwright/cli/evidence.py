@@ -14,11 +14,12 @@ def evidence(
     on: question.On = None,
     chips: question.Chips = None,
     stack: question.Stack = None,
+    local: question.Local = False,
     json: question.AsJson = None,
 ) -> None:
     """List the published runs that are most like a question, beside what is predicted of them."""
     output = Output(as_json=json)
-    with asking(output, "looking for runs") as client:
+    with asking(output, "looking for runs", local=local) as client:
         answer: Any = client.list_evidence(model=model, cluster=on, num_chips=chips, stack=stack)
     if output.as_json:
         output.document(answer)

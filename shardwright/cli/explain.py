@@ -20,11 +20,12 @@ def explain(
     on: question.On = None,
     chips: question.Chips = None,
     model: question.Model = None,
+    local: question.Local = False,
     json: question.AsJson = None,
 ) -> None:
     """Explain a run: where its time went, or what it died of, and what to try."""
     output = Output(as_json=json)
-    with asking(output, "reading the log") as client:
+    with asking(output, "reading the log", local=local) as client:
         request: Any = question.without_empty(
             log=script_of(log),
             launch=None if job is None else {"arguments": script_of(job)},

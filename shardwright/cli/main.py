@@ -8,14 +8,17 @@ import typer
 
 from shardwright.cli.ask import ask
 from shardwright.cli.check import check
+from shardwright.cli.compare import compare
 from shardwright.cli.evidence import evidence
 from shardwright.cli.explain import explain
+from shardwright.cli.frontier import frontier
 from shardwright.cli.mcp import mcp
 from shardwright.cli.predict import predict
 from shardwright.cli.profiles import profiles
 from shardwright.cli.report import report
 from shardwright.cli.serve import serve
 from shardwright.cli.serve_hooks import serve_hooks
+from shardwright.cli.sweep import sweep
 from shardwright.version import VERSION
 
 app = typer.Typer(
@@ -28,7 +31,21 @@ app = typer.Typer(
     " which key it takes. Exit codes of a check: 0 go, 1 no answer, 2 wrong question, 3 will not"
     " fit, 4 illegal, 5 cannot tell, 6 no training job, 7 warnings under --strict.",
 )
-for command in (check, ask, predict, explain, report, evidence, profiles, serve, mcp):
+_COMMANDS = (
+    check,
+    ask,
+    predict,
+    compare,
+    explain,
+    report,
+    frontier,
+    sweep,
+    evidence,
+    profiles,
+    serve,
+    mcp,
+)
+for command in _COMMANDS:
     app.command()(command)
 app.command("serve-hooks")(serve_hooks)
 

@@ -21,11 +21,12 @@ def predict(
     model: question.Model = None,
     seq_len: question.SeqLen = None,
     batch: question.Batch = None,
+    local: question.Local = False,
     json: question.AsJson = None,
 ) -> None:
     """Predict a job as it is written, and keep the prediction for a report."""
     output = Output(as_json=json)
-    with asking(output, "predicting the job") as client:
+    with asking(output, "predicting the job", local=local) as client:
         request: Any = launch_request(script, None) | question.without_empty(
             model=question.model_part(model),
             cluster=question.cluster_part(on, nodes, gpus_per_node, chips),

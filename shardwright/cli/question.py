@@ -22,6 +22,12 @@ Chips = Annotated[int | None, typer.Option(min=1, help="How many chips the job h
 SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")]
 Batch = Annotated[int | None, typer.Option(min=1, help="Sequences of a step, over all chips.")]
 Stack = Annotated[str | None, typer.Option(help="The training framework, such as torchtitan.")]
+Local = Annotated[
+    bool,
+    typer.Option(
+        "--local", help="Answer in this process, without a service; it needs shardwright[server]."
+    ),
+]
 AsJson = Annotated[
     bool | None,
     typer.Option("--json/--no-json", help="JSON; in a pipe that is so anyway.", show_default=False),

@@ -8,15 +8,25 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.cli import question
+from shardwright.cli.check import launch_request
 from shardwright.cli.job_files import script_of
 from shardwright.cli.output import Output
 from shardwright.cli.session import asking
 from shardwright.run_id import report_members
 
+
 def report(
     log: Annotated[str, typer.Argument(help="The log of the run, or - for standard input.")],
     recommendation: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
     prediction: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
+    check: Annotated[str | None, typer.Option(help="The id that it was checked under.")] = None,
+    job: Annotated[str | None, typer.Option(help="The script that launched it.")] = None,
+    on: question.On = None,
+    chips: question.Chips = None,
+    model: question.Model = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="A name and a value, such as user=ada; again too.")
+    ] = None,
     framework: Annotated[str | None, typer.Option(help="Who wrote the log.")] = None,
     source: Annotated[str | None, typer.Option(help="A name for where it ran.")] = None,
     json: question.AsJson = None,
@@ -25,11 +35,22 @@ def report(
     needed: the job's environment has it."""
     output = Output(as_json=json)
     with asking(output, "reading the log") as client:
-        ids: dict[str, Any] = {"recommendation_id": recommendation, "prediction_id": prediction}
-        if recommendation is None and prediction is None:
-            ids = {**report_members(os.environ)}
+        named = {
+            "recommendation_id": recommendation,
+            "prediction_id": prediction,
+            "check_id": check,
+        }
+        launch = None if job is None else launch_request(job, None)["launch"]
+        ids: dict[str, Any] = named if launch or any(named.values()) else report_members(os.environ)
         request: Any = question.without_empty(
-            log=script_of(log), framework=framework, source=source, **ids
+            log=script_of(log),
+            framework=framework,
+            source=source,
+            launch=launch,
+            model=question.model_part(model),
+            cluster=question.cluster_part(on, None, None, chips),
+            labels=dict(map(_label, label or [])),
+            **ids,
         )
         answer: Any = client.create_report_from_log(request)
     if output.as_json:
@@ -43,3 +64,11 @@ def report(
         is_within = "within" if stored["within_interval"] else "outside of"
         sentence += f", {residual:+.1%} of what was predicted, {is_within} the interval"
     output.headline("good", f"stored as {stored['id']}", sentence)
+
+
+def _label(text: str) -> tuple[str, str]:
+    """A label of the report. Raises ValueError where it has no name."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"--label {text}: say a name and a value, as user=ada")
+    return name, value

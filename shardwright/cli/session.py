@@ -3,37 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from shardwright.cli.exit_codes import ExitCode
 from shardwright.cli.job_files import UnreadableFile
+from shardwright.cli.local import NoServer, local_service
 from shardwright.cli.output import Output
-from shardwright.client.client import Client
 from shardwright.client.errors import Invalid, NotFound, Problem, ShardwrightError
 from shardwright.client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from shardwright.client.client import Client
 
 NOT_A_TRAINING_JOB = "not-a-training-job"
 
 
 @contextmanager
-def asking(output: Output, doing: str) -> Iterator[Client]:
-    """A client for the block, with a line of progress on a terminal. What goes wrong in it ends the
-    command with a sentence and an exit code."""
+def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterator[Client]:
+    """A client for the block, with a line of progress on a terminal where it is said what is done.
+    What goes wrong in it ends the command with a sentence and an exit code."""
+    status: AbstractContextManager[Any] = nullcontext()
+    if doing is not None:
+        status = output.errors.status(doing)
     try:
-        settings = ClientSettings.from_environment()
-        with Client(settings) as client, output.errors.status(doing):
+        with status, _settings(local=local) as settings, connected(settings) as client:
             yield client
     except Problem as problem:
         output.failure(problem.detail, [str(each) for each in problem.errors[1:]])
         raise typer.Exit(_code_of(problem)) from None
-    except ShardwrightError as error:
+    except (ShardwrightError, NoServer) as error:
         output.failure(str(error))
         raise typer.Exit(ExitCode.NO_ANSWER) from None
     except (UnreadableFile, OSError, ValueError) as error:
         output.failure(str(error))
         raise typer.Exit(ExitCode.WRONG_QUESTION) from None
+
+
+def connected(settings: ClientSettings) -> Client:
+    """A client. httpx takes longer to import than all else, and help and completion need none."""
+    from shardwright.client.client import Client
+
+    return Client(settings)
+
+
+@contextmanager
+def _settings(*, local: bool) -> Iterator[ClientSettings]:
+    if local:
+        with local_service() as settings:
+            yield settings
+    else:
+        yield ClientSettings.from_environment()
 
 
 def _code_of(problem: Problem) -> ExitCode:

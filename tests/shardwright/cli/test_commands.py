@@ -41,7 +41,7 @@ def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Any:
     def connected(_: ClientSettings) -> Client:
         return Client(settings, transport=client._transport)
 
-    monkeypatch.setattr(session, "Client", connected)
+    monkeypatch.setattr(session, "connected", connected)
 
     def run(*arguments: str, **options: Any) -> Result:
         return CliRunner().invoke(app, [*arguments], **options)
@@ -104,3 +104,76 @@ def test_only_files_below_the_folder_of_a_job_are_sent(tmp_path: Path) -> None:
     found = files_beside("python a.py ../secret.yaml own.yaml /etc/hosts.conf", folder)
     assert list(found) == ["own.yaml"]
     assert "abc123def" not in found["own.yaml"]
+
+
+SLURM = """#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=8
+srun torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --training.seq_len 8192 \\
+  --training.global_batch_size 64 --parallelism.data_parallel_shard_degree {shard} \\
+  --parallelism.tensor_parallel_degree {tensor} --activation_checkpoint.mode selective
+"""
+ON_H100 = ("--on", "h100", "--nodes", "2", "--model", "llama-3.1-8b")
+
+
+@pytest.fixture
+def two_jobs(tmp_path: Path) -> tuple[str, str]:
+    sharded, tensor = tmp_path / "sharded.sh", tmp_path / "tensor.sh"
+    sharded.write_text(SLURM.format(shard=16, tensor=1))
+    tensor.write_text(SLURM.format(shard=2, tensor=8))
+    return str(sharded), str(tensor)
+
+
+def test_two_jobs_are_compared_and_one_with_the_best(run: Any, two_jobs: tuple[str, str]) -> None:
+    found = run("compare", *two_jobs, *ON_H100, "--json")
+    assert found.exit_code == 0, found.output
+    answer = json.loads(found.stdout)
+    times = [answer[side]["prediction"]["step_time_s"] for side in ("first", "second")]
+    assert times[0] - times[1] == pytest.approx(sum(answer["time"].values()))
+    shown = run("compare", two_jobs[1], *ON_H100, "--no-json")
+    assert "the best layout" in shown.stdout
+
+
+def test_a_frontier_is_a_table_of_its_points(run: Any) -> None:
+    asked = ("frontier", "llama-3.1-8b", "--on", "h100", "--chips", "16", "--seq-len", "8192",
+             "--batch", "64", "--stack", "megatron")  # fmt: skip
+    found = run(*asked, "--vary", "scale_out=0.5,2", "--no-json")
+    assert found.exit_code == 0, found.output
+    assert found.stdout.splitlines()[0].split() == "scale_out without with worth needed".split()
+    wrong = run(*asked, "--vary", "scale_out=fast")
+    assert wrong.exit_code == 2
+    assert "scale_out=0.5,1,2" in wrong.stderr
+
+
+def test_a_sweep_lists_every_combination(run: Any) -> None:
+    found = run("sweep", "--model", "llama-3.1-8b", "--on", "h100:8", "--on", "h100:16",
+                "--seq-len", "8192", "--batch", "64", "--stack", "torchtitan")  # fmt: skip
+    assert found.exit_code == 0, found.output
+    items = json.loads(found.stdout)
+    assert [(item["num_chips"], item["outcome"]) for item in items] == [(8, "ok"), (16, "ok")]
+
+
+def test_the_loop_from_a_check_to_its_report_needs_no_id(
+    run: Any, two_jobs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = json.loads(run("check", two_jobs[0], *ON_H100, "--store", "--json").stdout)
+    monkeypatch.setenv("SHARDWRIGHT_ID", f"check-{checked['id']}")
+    seconds = checked["prediction"]["step_time_s"]
+    rate = round(64 * 8192 / 16 / seconds)
+    log = tmp_path / "train.log"
+    log.write_text(
+        "".join(
+            f"[titan] step: {step}  loss:  9.1  memory: 40.00GiB(50.00%)  tps: {rate:,}  mfu: 40.0%\n"
+            for step in range(1, 12)
+        )
+    )
+    found = run("report", str(log), "--label", "user=ada", "--json")
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.stdout)["report"]
+    assert (report["check_id"], report["labels"]) == (checked["id"], {"user": "ada"})
+    assert abs(report["residual"]) < 0.01
+
+
+def test_a_command_answers_without_a_service(two_jobs: tuple[str, str]) -> None:
+    found = CliRunner().invoke(app, ["check", two_jobs[0], *ON_H100, "--local", "--json"])
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["prediction"]["step_time_s"] > 0

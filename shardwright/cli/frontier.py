@@ -1,0 +1,76 @@
+"""`shardwright frontier`: where a pipeline is needed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.cli import question
+from shardwright.cli.output import Output, rounded
+from shardwright.cli.session import asking
+
+_WHOLE = ("domain", "num_chips")
+"""The axes whose values are numbers of chips; the others are factors."""
+
+
+def frontier(
+    model: Annotated[str, typer.Argument(help="A model, or the path of a config.json.")],
+    on: Annotated[str, typer.Option("--on", help="A cluster of the catalogue, such as h100.")],
+    seq_len: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")],
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of a step, over all chips.")],
+    stack: Annotated[str, typer.Option(help="The training framework, such as torchtitan.")],
+    vary: Annotated[
+        list[str],
+        typer.Option(help="An axis and its values, such as scale_out=0.5,1,2 or domain=8,72."),
+    ],
+    nodes: question.Nodes = None,
+    gpus_per_node: question.GpusPerNode = None,
+    chips: question.Chips = None,
+    local: question.Local = False,
+    json: question.AsJson = None,
+) -> None:
+    """Say over a grid of clusters and models where a pipeline is worth its trouble."""
+    output = Output(as_json=json)
+    with asking(output, "searching every point", local=local) as client:
+        request: Any = question.without_empty(
+            model=question.model_part(model),
+            cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
+            workload=question.workload_part(seq_len, batch),
+            stack=stack,
+            grid=dict(map(_axis, vary)),
+        )
+        answer: Any = client.draw_frontier(request)
+    if output.as_json:
+        output.document(answer)
+        return
+    axes = [*answer["points"][0]["at"]]
+    rows = [_row(point, axes) for point in answer["points"]]
+    output.table([*axes, "without", "with", "worth", "needed"], rows)
+    for reason in answer["reasons"]:
+        output.point("good", reason)
+
+
+def _axis(text: str) -> tuple[str, list[float]]:
+    """An axis of the grid. Raises ValueError where it is none."""
+    name, _, values = text.partition("=")
+    number = int if name in _WHOLE else float
+    try:
+        return name, [number(value) for value in values.split(",")]
+    except ValueError:
+        raise ValueError(f"--vary {text}: say an axis and numbers, as scale_out=0.5,1,2") from None
+
+
+def _row(point: dict[str, Any], axes: list[str]) -> list[str]:
+    seconds = [
+        "" if point[side] is None else f"{rounded(point[side])} s"
+        for side in ("without_s", "with_s")
+    ]
+    worth = (
+        "" if point["gap"] is None else _percent(point["gap"], point["gap_low"], point["gap_high"])
+    )
+    return [*(f"{point['at'][axis]:g}" for axis in axes), *seconds, worth, point["pipeline_needed"]]
+
+
+def _percent(middle: float, low: float, high: float) -> str:
+    return f"{middle:+.1%} ({low:+.1%} to {high:+.1%})"

@@ -1,0 +1,76 @@
+"""`shardwright sweep`: the best layout for every combination of models, clusters and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.cli import question
+from shardwright.cli.output import Output, interval
+from shardwright.cli.session import asking
+
+
+def sweep(
+    model: Annotated[list[str], typer.Option(help="A model; again for another.")],
+    on: Annotated[
+        list[str], typer.Option("--on", help="A cluster and its chips, as h100:64; again too.")
+    ],
+    seq_len: Annotated[list[int], typer.Option(min=1, help="Tokens of a sequence; again too.")],
+    batch: Annotated[list[int], typer.Option(min=1, help="Sequences of a step; again too.")],
+    stack: Annotated[list[str], typer.Option(help="The training framework; again too.")],
+    local: question.Local = False,
+    json: question.AsJson = None,
+) -> None:
+    """Search every combination, and list what is recommended for each."""
+    output = Output(as_json=json)
+    with asking(output, None, local=local) as client:
+        request: Any = {
+            "models": [question.model_part(each) for each in model],
+            "clusters": [_cluster(each) for each in on],
+            "workloads": [question.workload_part(s, b) for s in seq_len for b in batch],
+            "stacks": stack,
+        }
+        made: Any = client.create_sweep(request)
+        with _bar(output, made["total"]) as advance:
+            for event in client.watch_sweep(made["id"]):
+                if event.name == "item":
+                    advance()
+        items: Any = [*client.list_sweep_items(made["id"])]
+    if output.as_json:
+        output.document(items)
+        return
+    columns = ["model", "chips", "sequence", "batch", "stack", "layout", "a step takes"]
+    output.table(columns, [_row(item) for item in items])
+    output.more(f"sweep {made['id']}")
+
+
+def _cluster(text: str) -> Any:
+    """A cluster of a sweep. Raises ValueError where its number of chips is none."""
+    name, _, chips = text.partition(":")
+    if not chips.isdigit():
+        raise ValueError(f"--on {text}: say the chips as well, as {name}:64")
+    return question.cluster_part(name, None, None, int(chips))
+
+
+@contextmanager
+def _bar(output: Output, total: int) -> Iterator[Any]:
+    """A bar of progress on a terminal; the block calls what it gets after each item."""
+    from rich.progress import Progress  # which other commands do without
+
+    with Progress(console=output.errors, disable=not output.errors.is_terminal) as progress:
+        task = progress.add_task("searching", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _row(item: dict[str, Any]) -> list[str]:
+    found = item["recommended"]
+    layout, step = item["outcome"], ""
+    if found is not None:
+        low, high = found["step_time_low_s"], found["step_time_high_s"]
+        layout, step = found["layout_summary"], interval(found["step_time_s"], low, high, "s")
+    chips = f"{item['num_chips']} {item['chip']}"
+    numbers = [str(item["seq_len"]), str(item["global_batch"])]
+    return [item["model"], chips, *numbers, item["stack"], layout, step]
