@@ -51,8 +51,8 @@ def report(
         launch = None if job is None else launch_request(job, None)["launch"]
         ids: dict[str, Any] = named if launch or any(named.values()) else report_members(os.environ)
         history = _history(log, mlflow, csv)
-        if history is not None and not launch and not any(ids.values()) and history.parameters:
-            launch = {"arguments": {**history.parameters}}
+        if history is not None and history.parameters and not launch and not any(ids.values()):
+            launch = {"arguments": history.launch_text()}
         request: Any = question.without_empty(
             log=None if log is None else script_of(log),
             framework=framework,
@@ -67,7 +67,8 @@ def report(
         if history is None:
             answer = client.create_report_from_log(request)
         else:
-            answer = client.create_report({**request, **history.report_members()})
+            request |= history.report_members()
+            answer = client.create_report(request)
     if output.as_json:
         output.document(answer)
         return

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwright.secrets import mask_secrets
+
 _STEP_TIME = re.compile(
     r"(?:.*[/._ -])?(?:step|iter|iteration)[_ -]?(?:time|duration)(?P<unit>[_ (-]*m?s)?\b.*"
     r"|(?:.*[/._ -])?time[_ -]per[_ -](?:step|iter|iteration)(?P<per_unit>[_ (-]*m?s)?\b.*",
@@ -62,6 +64,10 @@ class RunHistory:
         peaks = {"allocated_gib": self._peak(_ALLOCATED), "reserved_gib": self._peak(_RESERVED)}
         memory = {name: peak for name, peak in peaks.items() if peak is not None}
         return {**members, "memory": memory} if memory else members
+
+    def launch_text(self) -> str:
+        """Returns the parameters as YAML, which the service reads as what was launched."""
+        return mask_secrets("".join(f"{name}: {text}\n" for name, text in self.parameters.items()))
 
     def step_time_s(self) -> float:
         """Returns the median of the step times behind the warm-up, from a metric with such a name

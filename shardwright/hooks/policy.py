@@ -75,7 +75,7 @@ class HookPolicy:
     def chip_of(self, names: Iterable[str | None]) -> str | None:
         """Returns the chip of the first name that the site has a chip for; None where it has
         none."""
-        return next((self.chips[name] for name in names if name in self.chips), None)
+        return next((self.chips[name] for name in names if name and name in self.chips), None)
 
 
 def _service(document: Mapping[str, Any], environment: Mapping[str, str]) -> ClientSettings:
