@@ -17,3 +17,8 @@ srun echo hello
 """
 BETTER_FLAG = "--tp-comm-overlap"
 """What a check of MEGATRON says to change first."""
+
+
+def numbered(text: str, number: int) -> str:
+    """A job that was not asked about before: with another batch for each number."""
+    return text.replace("512", str(512 + 8 * number))
