@@ -22,13 +22,13 @@ _STEP_TIME = re.compile(
 """Names of step times in the trackers of Megatron, torchtitan, NeMo, Lightning and others."""
 _ALLOCATED = re.compile(r".*(?:max_active|max_memory_allocated|peak_allocated).*", re.IGNORECASE)
 _RESERVED = re.compile(r".*(?:max_reserved|max_memory_reserved|peak_reserved).*", re.IGNORECASE)
-"""What the framework counts. What a device has in use (system/gpu_0_memory_usage_megabytes) holds
-more, such as the context of CUDA, and is left out."""
+"""Names of peaks that the framework counts. The memory that a device has in use
+(system/gpu_0_memory_usage_megabytes) holds more, such as the context of CUDA, and is left out."""
 _GIB = 2**30
 _WARM_UP = 0.1  # of the steps: compilation, autotuning and the first batches are slower
 _FEWEST = 5  # steps behind the warm-up, below which one pause would decide the median
 _OUTCOMES = {"FINISHED": "ok", "FAILED": "crashed", "KILLED": "aborted"}
-"""How a run of MLflow ended, by its status."""
+"""Outcomes by the status of a run of MLflow."""
 _CLOCKS = ("step", "timestamp", "runtime")
 """Columns that say when, with or without an underscore before them."""
 

@@ -16,7 +16,7 @@ NO_TRAINING = """#!/bin/bash
 srun echo hello
 """
 BETTER_FLAG = "--tp-comm-overlap"
-"""What a check of MEGATRON says to change first."""
+"""The first change that a check of MEGATRON names."""
 
 
 def numbered(text: str, number: int) -> str:

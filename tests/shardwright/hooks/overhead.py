@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 BUDGET_S = 2.1
-"""What a hook may take where the service hangs: its budget, and the start and end of a process."""
+"""Limit where the service hangs: the budget, and the start and end of a process."""
 UP_S = 0.3
-"""What a hook may take where the service answers, on a machine that has a core for each of both."""
+"""Limit where the service answers, on a machine that has a core for each of both."""
 
 
 def p95_s(work: Callable[[int], object], count: int) -> float:
