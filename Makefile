@@ -56,7 +56,7 @@ has-python-of-launchers:
 
 # Clients that contradict each other have an environment each. One that cannot be installed is told, and its tests
 # are skipped by name.
-CLIENTS_OF_HOOKS := kubernetes skypilot dstack torchx nemo_run mcp
+CLIENTS_OF_HOOKS := kubernetes skypilot dstack torchx nemo_run mcp mlflow
 test-hooks: .venv/developed $(CLIENTS_OF_HOOKS:%=build/hooks/%/installed)  ## hooks, asked by real schedulers and launchers
 	$(BIN)/python -m pytest -m hooks -n 2 --dist loadfile -rPs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,12 +12,19 @@ from shardwright.cli import question
 from shardwright.cli.check import launch_request
 from shardwright.cli.job_files import script_of
 from shardwright.cli.output import Output
+from shardwright.cli.run_history import RunHistory, csv_history, mlflow_history
 from shardwright.cli.session import asking
 from shardwright.run_id import report_members
 
 
 def report(
-    log: Annotated[str, typer.Argument(help="The log of the run, or - for standard input.")],
+    log: Annotated[
+        str | None, typer.Argument(help="The log of the run, or - for standard input.")
+    ] = None,
+    mlflow: Annotated[str | None, typer.Option(help="A run of MLflow, in place of a log.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="An exported history, as W&B's, in place of a log.")
+    ] = None,
     recommendation: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
     prediction: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
     check: Annotated[str | None, typer.Option(help="The id that it was checked under.")] = None,
@@ -42,8 +50,11 @@ def report(
         }
         launch = None if job is None else launch_request(job, None)["launch"]
         ids: dict[str, Any] = named if launch or any(named.values()) else report_members(os.environ)
+        history = _history(log, mlflow, csv)
+        if history is not None and history.parameters and not launch and not any(ids.values()):
+            launch = {"arguments": history.launch_text()}
         request: Any = question.without_empty(
-            log=script_of(log),
+            log=None if log is None else script_of(log),
             framework=framework,
             source=source,
             launch=launch,
@@ -52,7 +63,12 @@ def report(
             labels=dict(map(_label, label or [])),
             **ids,
         )
-        answer: Any = client.create_report_from_log(request)
+        answer: Any
+        if history is None:
+            answer = client.create_report_from_log(request)
+        else:
+            request |= history.report_members()
+            answer = client.create_report(request)
     if output.as_json:
         output.document(answer)
         return
@@ -64,6 +80,15 @@ def report(
         is_within = "within" if stored["within_interval"] else "outside of"
         sentence += f", {residual:+.1%} of what was predicted, {is_within} the interval"
     output.headline("good", f"stored as {stored['id']}", sentence)
+
+
+def _history(log: str | None, mlflow: str | None, csv: Path | None) -> RunHistory | None:
+    """The history that stands in place of a log. Raises ValueError unless there is one of these."""
+    if sum(each is not None for each in (log, mlflow, csv)) != 1:
+        raise ValueError("say what to report: a LOG, --mlflow RUN or --csv FILE")
+    if mlflow is not None:
+        return mlflow_history(mlflow)
+    return None if csv is None else csv_history(csv)
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ _MOST_SETTINGS = 3  # in one line; a whole layout has ten, which the check itsel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a hook found of a job."""
+    """A verdict, and the sentences in which a hook tells it."""
 
     verdict: str | None = None
     """One of a check; None where there is none."""
@@ -75,7 +75,7 @@ def _reason(answer: Mapping[str, Any]) -> str:
 
 
 def _change(change: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """What to change first, in the words of the framework where they are known."""
+    """Returns the first change in a sentence, in the words of the framework where known."""
     if change is None:
         return ()
     settings = change.get("settings") or ()

@@ -29,7 +29,7 @@ class Refused(Exception):
 
 
 @dataclass(kw_only=True)
-class ShardwrightPlugin(ExperimentPlugin):
+class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is not here to be typed
     """Says in a line what a check of a task finds."""
 
     chip: str | None = None

@@ -20,7 +20,7 @@ from typing import Any, Self
 from shardwright.client.settings import ClientSettings
 
 POLICY_FILE = "/etc/shardwright/hooks.toml"
-"""Where the settings are unless SHARDWRIGHT_HOOKS names another file."""
+"""The file of the settings, unless SHARDWRIGHT_HOOKS names another."""
 BUDGET_S = 2.0  # people wait for sbatch and kubectl; dstack gives up after 8 s, SkyPilot after 30
 _ENFORCEABLE = frozenset({"illegal", "will_not_fit"})
 """The verdicts that speak against a job. A warning is none, nor is what cannot be told."""
@@ -29,7 +29,7 @@ _NAMES = frozenset({"url", "key_file", "budget_s", "enforce", "patch", "chips"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookPolicy:
-    """Where hooks ask, how long they wait, and what they may do."""
+    """The service that hooks ask, their patience, and their rights over jobs."""
 
     service: ClientSettings
     budget_s: float = BUDGET_S
@@ -75,12 +75,11 @@ class HookPolicy:
     def chip_of(self, names: Iterable[str | None]) -> str | None:
         """Returns the chip of the first name that the site has a chip for; None where it has
         none."""
-        return next((self.chips[name] for name in names if name in self.chips), None)
+        return next((self.chips[name] for name in names if name and name in self.chips), None)
 
 
 def _service(document: Mapping[str, Any], environment: Mapping[str, str]) -> ClientSettings:
-    """Where the file says that the service is, and with which key; else where the environment
-    does."""
+    """Returns the address and the key that the file gives, else those of the environment."""
     given = dict(environment)
     if "url" in document:
         given["SHARDWRIGHT_URL"] = str(document["url"])

@@ -93,7 +93,7 @@ def _policy() -> HookPolicy | None:
 def _found(
     policy: HookPolicy, words: Sequence[str], j: str, h: str | None, env: Mapping[str, str]
 ) -> Finding:
-    """What is found of torchrun with these words on so many nodes."""
+    """Returns what a check finds of torchrun with these words on so many nodes."""
     nodes, _, per_node = j.rpartition(":")[2].rpartition("x")
     sizes = [f"--nnodes={nodes or 1}", f"--nproc-per-node={per_node}"]
     words = [str(word) for word in mask_items(words)]

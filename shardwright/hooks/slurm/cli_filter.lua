@@ -16,7 +16,7 @@ function slurm_cli_pre_submit(options, offset)
     return slurm.SUCCESS
   end
   local hook = HOOK .. " filter " .. quoted(slurm.json_cli_options(options))
-  local pipe = io.popen("timeout -s KILL " .. BUDGET_S .. " " .. hook .. " </dev/null")
+  local pipe = io.popen("timeout -k 0.1 " .. BUDGET_S .. " " .. hook .. " </dev/null")
   if pipe == nil then
     return slurm.SUCCESS
   end

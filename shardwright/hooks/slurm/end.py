@@ -78,7 +78,7 @@ def _send(policy: HookPolicy, body: Mapping[str, Any], key: str) -> Any:
 
 
 def _shown(job_id: str) -> str:
-    """What slurmctld says of a job, in a line."""
+    """Returns the line that slurmctld has for a job."""
     return subprocess.run(
         ["scontrol", "show", "job", "-o", job_id],
         capture_output=True,

@@ -84,7 +84,7 @@ class BatchJob:
         return policy.chip_of([*types, *places]) or next(iter(types), None)
 
     def _num_chips(self) -> int | None:
-        """How many chips the options ask for; None where these do not say it."""
+        """Returns the number of chips that the options ask for; None where they do not say it."""
         in_all = self._gpus("gpus")
         if in_all:
             return int(in_all["count"])

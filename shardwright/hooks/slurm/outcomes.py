@@ -1,4 +1,4 @@
-"""How a job of Slurm ended, as a report says it."""
+"""The states of Slurm's jobs as outcomes of reports."""
 
 from __future__ import annotations
 

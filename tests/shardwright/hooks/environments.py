@@ -30,7 +30,7 @@ def needs(client: str) -> pytest.MarkDecorator:
 def ask(
     client: str, *arguments: str, given: str = "", folder: Path | None = None, **environment: str
 ) -> Any:
-    """What the program of a client prints, from JSON."""
+    """Returns what the program of a client prints, from JSON."""
     ended = subprocess.run(
         [python_of(client), _CLIENTS / f"{client}_client.py", *arguments],
         input=given,

@@ -16,4 +16,9 @@ NO_TRAINING = """#!/bin/bash
 srun echo hello
 """
 BETTER_FLAG = "--tp-comm-overlap"
-"""What a check of MEGATRON says to change first."""
+"""The first change that a check of MEGATRON names."""
+
+
+def numbered(text: str, number: int) -> str:
+    """A job that was not asked about before: with another batch for each number."""
+    return text.replace("512", str(512 + 8 * number))

@@ -43,7 +43,7 @@ def policy_process(folder: Path, policy: str, *options: str) -> Iterator[str]:
 
 
 def _await(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Whose certificate it has is asked by the tests."""
+    """Waits until the server answers. Tests look at its certificate, and this does not."""
     context = ssl._create_unverified_context()
     ends = time.monotonic() + _START_S
     while True:

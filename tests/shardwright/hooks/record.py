@@ -75,7 +75,7 @@ def _submitted(slurm: SlurmCluster) -> Iterator[str]:
     yield from submitted.stderr.replace(f"{slurm.folder}/", "").splitlines()
     yield from submitted.stdout.splitlines()
     yield f"real {took_s:.2f}s"
-    yield f"$ squeue -h -j {job_id} -o '%T' -O 'State,Comment:70'"
+    yield f"$ squeue -h -j {job_id} -O State,Comment:70"
     shown = slurm.run("squeue", "-h", "-j", job_id, "-O", "State,Comment:70").stdout
     yield from (line.rstrip() for line in shown.splitlines())
     slurm.run("scancel", job_id)
@@ -101,7 +101,7 @@ def _of_kubernetes(folder: Path, service: ServiceProcess) -> list[str]:
 
 
 def _of_launchers(folder: Path, service: ServiceProcess) -> Mapping[str, list[str]]:
-    """What goes on behind the policies of SkyPilot and dstack, as their own clients apply them."""
+    """Returns what the clients of SkyPilot and dstack go on with after their policies."""
     policy = f'url = "{service.url}"\npatch = true\nenforce = ["illegal"]\n'
     resources = {"resources": {"accelerators": "B300:8"}}
     with policy_process(folder, policy) as url:

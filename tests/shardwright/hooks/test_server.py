@@ -28,7 +28,7 @@ NOBODY = HookPolicy(
 
 
 def _sky_body(script: str) -> str:
-    """What SkyPilot sends: a JSON string that is JSON."""
+    """Returns what SkyPilot sends: a JSON string that is JSON."""
     command = json.dumps(script.partition("srun ")[2])
     task = f"resources:\n  accelerators: B300:8\nnum_nodes: 1\nrun: {command}\n"
     return json.dumps({"task": task, "skypilot_config": "{}\n", "request_name": "cluster.launch"})

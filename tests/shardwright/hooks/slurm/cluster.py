@@ -53,7 +53,7 @@ EpilogSlurmctld={folder}/epilog_slurmctld
 
 
 def missing() -> str | None:
-    """What this machine lacks to run a Slurm; None where it has all."""
+    """Returns what this machine lacks to run a Slurm; None where it has all."""
     absent = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
     if absent:
         return f"needs {', '.join(absent)}: Debian's slurmctld, slurmd, slurm-client, munge"
@@ -72,7 +72,7 @@ class SlurmCluster:
     def submit(
         self, script: str, *options: str, program: str = "sbatch"
     ) -> subprocess.CompletedProcess[str]:
-        """What comes of submitting a script that lies in the folder."""
+        """Submits a script that lies in the folder, and returns how that ended."""
         path = self.folder / "job.sh"
         path.write_text(script)
         output = f"--output={self.folder}/job-%j.log"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from shardwright.hooks.policy import HookPolicy
 from shardwright.hooks.slurm.job import BatchJob
 from shardwright.hooks.slurm.outcomes import outcome_of
 from shardwright.hooks.slurm.submission import answer_lines, filtered_job
+from tests.paths import ROOT
 
 
 @pytest.fixture
@@ -111,3 +114,13 @@ def test_the_state_of_a_job_is_an_outcome_once_it_has_ended(
     state: str, outcome: str | None
 ) -> None:
     assert outcome_of(state) == outcome
+
+
+def test_a_check_imports_nothing_that_takes_long() -> None:
+    """A hook is a new process for each job, and has 300 ms."""
+    code = (
+        "import sys, shardwright.hooks.slurm.__main__, shardwright.hooks.slurm.submission;"
+        "print([*{'httpx', 'typer', 'rich', 'pydantic', 'asyncio', 'yaml'} & sys.modules.keys()])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert ended.stdout == "[]\n", ended.stderr

@@ -1,0 +1,161 @@
+"""The history of a run that a tracker kept, and the report that it makes: MLflow's, or a table of
+comma-separated values, as Weights & Biases exports them."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwright.secrets import mask_secrets
+
+_STEP_TIME = re.compile(
+    r"(?:.*[/._ -])?(?:step|iter|iteration)[_ -]?(?:time|duration)(?P<unit>[_ (-]*m?s)?\b.*"
+    r"|(?:.*[/._ -])?time[_ -]per[_ -](?:step|iter|iteration)(?P<per_unit>[_ (-]*m?s)?\b.*",
+    re.IGNORECASE,
+)
+"""Names of step times in the trackers of Megatron, torchtitan, NeMo, Lightning and others."""
+_ALLOCATED = re.compile(r".*(?:max_active|max_memory_allocated|peak_allocated).*", re.IGNORECASE)
+_RESERVED = re.compile(r".*(?:max_reserved|max_memory_reserved|peak_reserved).*", re.IGNORECASE)
+"""Names of peaks that the framework counts. The memory that a device has in use
+(system/gpu_0_memory_usage_megabytes) holds more, such as the context of CUDA, and is left out."""
+_GIB = 2**30
+_WARM_UP = 0.1  # of the steps: compilation, autotuning and the first batches are slower
+_FEWEST = 5  # steps behind the warm-up, below which one pause would decide the median
+_OUTCOMES = {"FINISHED": "ok", "FAILED": "crashed", "KILLED": "aborted"}
+"""Outcomes by the status of a run of MLflow."""
+_CLOCKS = ("step", "timestamp", "runtime")
+"""Columns that say when, with or without an underscore before them."""
+
+
+class NoHistory(ValueError):
+    """A history has nothing that a report could say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A value of a metric at a step, and when it was written, in seconds."""
+
+    step: int
+    at_s: float | None
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHistory:
+    """The metrics of a run by name, its parameters, and how it ended."""
+
+    metrics: Mapping[str, Sequence[Point]]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    outcome: str = "ok"
+
+    def report_members(self) -> dict[str, Any]:
+        """Returns the members of a report that say what was measured. Raises NoHistory where
+        neither a metric nor the times of steps tell how long one took."""
+        members: dict[str, Any] = {
+            "outcome": self.outcome,
+            "measured": {"step_time_s": self.step_time_s()},
+        }
+        peaks = {"allocated_gib": self._peak(_ALLOCATED), "reserved_gib": self._peak(_RESERVED)}
+        memory = {name: peak for name, peak in peaks.items() if peak is not None}
+        return {**members, "memory": memory} if memory else members
+
+    def launch_text(self) -> str:
+        """Returns the parameters as YAML, which the service reads as what was launched."""
+        return mask_secrets("".join(f"{name}: {text}\n" for name, text in self.parameters.items()))
+
+    def step_time_s(self) -> float:
+        """Returns the median of the step times behind the warm-up, from a metric with such a name
+        or else from when steps were written."""
+        for name, points in self.metrics.items():
+            found = _STEP_TIME.fullmatch(name)
+            if found:
+                unit = (found["unit"] or found["per_unit"] or "").lower()
+                scale = 1e-3 if unit.endswith("ms") else 1.0
+                return _median([point.value * scale for point in points])
+        longest = max(self.metrics.values(), key=len, default=())
+        return _median([*_durations(longest)])
+
+    def _peak(self, name: re.Pattern[str]) -> float | None:
+        """The highest value in GiB of a metric with such a name; None where there is none."""
+        values = {
+            metric: max(point.value for point in points)
+            for metric, points in self.metrics.items()
+            if name.fullmatch(metric) and points
+        }
+        if not values:
+            return None
+        metric, peak = max(values.items(), key=lambda item: item[1])
+        return peak if "gib" in metric.lower() else peak / _GIB
+
+
+def csv_history(path: Path) -> RunHistory:
+    """Returns the history of a table with a column `_step` or `step`, and for times `_timestamp` or
+    `timestamp` in seconds. Raises NoHistory where it has no steps."""
+    metrics: dict[str, list[Point]] = {}
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        for row in csv.DictReader(file):
+            step = _number(row.get("_step") or row.get("step"))
+            at_s = _number(row.get("_timestamp") or row.get("timestamp"))
+            for name, text in row.items():
+                value = _number(text) if name and name.strip("_") not in _CLOCKS else None
+                if step is not None and value is not None:
+                    metrics.setdefault(name, []).append(Point(int(step), at_s, value))
+    if not metrics:
+        raise NoHistory(f"{path} has no metrics by step: it needs a column _step or step")
+    return RunHistory(metrics=metrics)
+
+
+def mlflow_history(run_id: str) -> RunHistory:
+    """Returns the history of a run in the store that MLFLOW_TRACKING_URI names. Raises NoHistory
+    where MLflow is not installed or has no such run."""
+    try:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError:
+        raise NoHistory("MLflow is not installed: pip install mlflow-skinny") from None
+    client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI"))
+    try:
+        run = client.get_run(run_id)
+        metrics = {
+            name: [Point(m.step, m.timestamp / 1e3, m.value) for m in found]
+            for name in run.data.metrics
+            if (found := client.get_metric_history(run_id, name))
+        }
+    except MlflowException as error:
+        raise NoHistory(f"MLflow: {error.message}") from None
+    outcome = _OUTCOMES.get(run.info.status)
+    if outcome is None:
+        raise NoHistory(f"the run is {run.info.status.lower()}: report it when it has ended")
+    return RunHistory(metrics=metrics, parameters=run.data.params, outcome=outcome)
+
+
+def _durations(points: Sequence[Point]) -> Iterator[float]:
+    """The seconds of a step, on average between two points."""
+    timed = sorted((p for p in points if p.at_s is not None), key=lambda point: point.step)
+    for first, second in zip(timed, timed[1:], strict=False):
+        steps = second.step - first.step
+        if steps > 0 and first.at_s is not None and second.at_s is not None:
+            yield (second.at_s - first.at_s) / steps
+
+
+def _median(seconds: Sequence[float]) -> float:
+    used = [each for each in seconds[int(len(seconds) * _WARM_UP) :] if each > 0]
+    if len(used) < _FEWEST:
+        raise NoHistory(
+            f"the history has {len(used)} steps with a time, and needs {_FEWEST}: log a metric"
+            " step_time in seconds, or the time of each step"
+        )
+    return statistics.median(used)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
