@@ -117,8 +117,7 @@ def _add_other_allocations(
     candidates: CandidateClusters, resolver: Resolver, request: RecommendationRequest
 ) -> None:
     for i, allocation in enumerate(request.alternatives.allocations):
-        most = request.cluster.num_chips or allocation.chips
-        cluster = request.cluster.model_copy(update={"num_chips": min(most, allocation.chips)})
+        cluster = request.cluster.model_copy(update={"num_chips": allocation.chips})
         question = request.model_copy(update={"allocation": allocation, "cluster": cluster})
         name = f"alternatives.allocations[{i}]"
         with relocate_errors("cluster.num_chips", name), relocate_errors("cluster", name):

@@ -70,8 +70,8 @@ class AlternativeFields(Wire):
     and then one of the alternatives. More may be faster or cheaper: `num_chips` names those to
     compare."""
     allocations: Annotated[list[AllocationFields], Field(max_length=20)] = []
-    """Other nodes of the question's own cluster that a scheduler could give, beside those of
-    `allocation`."""
+    """Other nodes of the question's own cluster that a scheduler could give, instead of those of
+    `allocation`. As many of their chips are used as are fastest."""
 
 
 class ChoiceAnswer(Document):

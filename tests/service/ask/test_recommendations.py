@@ -1072,6 +1072,76 @@ def test_bad_nodes_are_named(shared_client, nodes: list[dict[str, object]], poin
     assert_problem(shared_client.post("/v1/recommendations", json=body), "invalid", pointer)
 
 
+def test_of_several_allocations_the_best_is_chosen_and_ranks_placed_on_it(shared_client) -> None:
+    def nodes(*chips: int, name: str) -> dict[str, Any]:
+        return {"nodes": [{"name": f"{name}{i}", "chips": held} for i, held in enumerate(chips)]}
+
+    body = {
+        **SMALL,
+        "cluster": {"preset": "h100"},
+        "allocation": nodes(8, 8, name="a"),
+        "alternatives": {
+            "allocations": [nodes(8, 8, 8, 8, name="b"), nodes(8, name="c")],
+            "clusters": [{"preset": "a100", "num_chips": 16}],
+        },
+    }
+    found = shared_client.post("/v1/recommendations", json=body).json()
+    assert found["choices"][0]["name"] == "alternatives.allocations[0]"
+    assert {choice["name"]: choice["num_chips"] for choice in found["choices"]} == {
+        "cluster": 16,
+        "alternatives.allocations[0]": 32,
+        "alternatives.allocations[1]": 8,
+        "alternatives.clusters[0]": 16,
+    }
+    assert {host["node"][0] for host in found["allocation"]["hosts"]} == {"b"}
+    used = sum(host["chips"] for host in found["allocation"]["hosts"])
+    assert used == found["chips_used"] == found["choices"][0]["chips_used"]
+    again = shared_client.post("/v1/recommendations", json=found["request"]).json()
+    assert again["allocation"] == found["allocation"]
+    assert again["choices"] == found["choices"]
+
+
+def test_an_allocation_that_no_layout_fits_on_is_refused_by_itself(shared_client) -> None:
+    body = {
+        **SMALL,
+        "model": "llama-3.1-70b",
+        "cluster": {"preset": "h100"},
+        "allocation": {"nodes": [{"name": "a", "chips": 1}]},
+        "alternatives": {
+            "allocations": [{"nodes": [{"name": f"b{i}", "chips": 8} for i in range(8)]}]
+        },
+    }
+    found = shared_client.post("/v1/recommendations", json=body).json()
+    refused = {choice["name"]: choice["refused"] for choice in found["choices"]}
+    assert refused["alternatives.allocations[0]"] is None
+    assert refused["cluster"]
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"alternatives": {"num_chips": [8]}}, "/alternatives/num_chips"),
+        (
+            {
+                "alternatives": {"up_to_chips": 8},
+                "objective": {"deadline_hours": 100, "tokens": 1e9},
+            },
+            "/alternatives/up_to_chips",
+        ),
+        (
+            {"alternatives": {"allocations": [{"nodes": [{"name": "c", "chips": 9}]}]}},
+            "/alternatives/allocations/0/nodes",
+        ),
+    ],
+)
+def test_numbers_of_chips_beside_an_allocation_are_told_the_way(
+    shared_client, change: dict[str, Any], pointer: str
+) -> None:
+    nodes = [{"name": name, "chips": 8} for name in "ab"]
+    body = {**SMALL, "cluster": {"preset": "h100"}, "allocation": {"nodes": nodes}, **change}
+    assert_problem(shared_client.post("/v1/recommendations", json=body), "invalid", pointer)
+
+
 def test_nodes_are_no_slice_of_another_size(shared_client) -> None:
     """Of the field that was sent, not of the number of chips that follows from it."""
     nodes = [{"name": f"n{i}", "chips": 4} for i in range(16)]
