@@ -26,15 +26,12 @@ from service.formats.launch.megatron import reader as megatron_reader
 from service.formats.launch.megatron import writer as megatron_writer
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
 from service.formats.launch.megatron.model import has_biases
-from service.formats.launch.megatron.stages import (
-    layers_per_chunk,
-    stage_arguments,
-    virtual_stages,
-)
+from service.formats.launch.megatron.stages import stage_arguments
 from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
 from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
 from service.formats.launch.megatron_bridge.fields import table as bridge_table
 from service.formats.megatron.flags import table as megatron_table
+from service.formats.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.megatron.values import Arguments
 from service.schemas.architecture import ShapeFields
 from service.schemas.layer_list import LayerListFields
