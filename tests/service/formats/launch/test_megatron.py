@@ -770,3 +770,11 @@ def test_flags_of_forks_that_are_known_to_matter_are_reserved() -> None:
 def test_more_layers_than_any_model_has_are_refused_at_once() -> None:
     with pytest.raises(Invalid, match="at most 1024"):
         megatron_reader.read(f"{LLAMA} --num-layers 999999999 --moe-layer-freq 2")
+
+
+def test_a_choice_of_numbers_takes_its_numbers_alone() -> None:
+    flash = f"{LLAMA} --attention-backend flash"
+    reading = megatron_reader.read(f"{flash} --flash-attention-version 3")
+    assert reading.settings["--flash-attention-version"] == 3
+    with pytest.raises(Invalid, match="must be one of 2, 3, 4"):
+        megatron_reader.read(f"{flash} --flash-attention-version 7")
