@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from service.formats.launch.megatron.stages import has_early_prediction, has_empty_chunks
 from service.formats.megatron.arguments import HALF_DTYPES
 from service.formats.megatron.layers import has_layers_of_kinds
+from service.formats.megatron.stages import has_early_prediction, has_empty_chunks
 from service.formats.megatron.values import Arguments
 
 _ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")

@@ -15,7 +15,6 @@ from models.spec.switches import Condition, read_switches, releases
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
 from service.formats.launch.megatron.refusals import refusals
-from service.formats.launch.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.launch.megatron.writer import NAME
 from service.formats.megatron.arguments import (
     data_parallel,
@@ -28,6 +27,7 @@ from service.formats.megatron.arguments import (
 )
 from service.formats.megatron.layer_pattern import layer_switches
 from service.formats.megatron.models import num_layers, read_model, require_layer_pattern
+from service.formats.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.megatron.values import Arguments
 from service.formats.settings.settings import SortedSettings
 from service.formats.settings.stop import Stops

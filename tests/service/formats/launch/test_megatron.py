@@ -26,15 +26,12 @@ from service.formats.launch.megatron import reader as megatron_reader
 from service.formats.launch.megatron import writer as megatron_writer
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
 from service.formats.launch.megatron.model import has_biases
-from service.formats.launch.megatron.stages import (
-    layers_per_chunk,
-    stage_arguments,
-    virtual_stages,
-)
+from service.formats.launch.megatron.stages import stage_arguments
 from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
 from service.formats.launch.megatron_bridge import writer as megatron_bridge_writer
 from service.formats.launch.megatron_bridge.fields import table as bridge_table
 from service.formats.megatron.flags import table as megatron_table
+from service.formats.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.megatron.values import Arguments
 from service.schemas.architecture import ShapeFields
 from service.schemas.layer_list import LayerListFields
@@ -773,3 +770,11 @@ def test_flags_of_forks_that_are_known_to_matter_are_reserved() -> None:
 def test_more_layers_than_any_model_has_are_refused_at_once() -> None:
     with pytest.raises(Invalid, match="at most 1024"):
         megatron_reader.read(f"{LLAMA} --num-layers 999999999 --moe-layer-freq 2")
+
+
+def test_a_choice_of_numbers_takes_its_numbers_alone() -> None:
+    flash = f"{LLAMA} --attention-backend flash"
+    reading = megatron_reader.read(f"{flash} --flash-attention-version 3")
+    assert reading.settings["--flash-attention-version"] == 3
+    with pytest.raises(Invalid, match="must be one of 2, 3, 4"):
+        megatron_reader.read(f"{flash} --flash-attention-version 7")
