@@ -12,9 +12,10 @@ RUN pip install --no-cache-dir --require-hashes -r ${LOCK}
 # that it is done again only when the models or the packages change.
 COPY models models
 RUN python -c "from models.search.warm_up import warm_up; warm_up()" && python -m compileall -q models
+COPY shardwright shardwright
 COPY service service
 COPY migrations migrations
-RUN python -m compileall -q service migrations
+RUN python -m compileall -q shardwright service migrations
 
 # A number, so that Kubernetes can tell that it is not root.
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin shardwright && mkdir data && chown shardwright data

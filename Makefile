@@ -91,8 +91,10 @@ profiles: .venv/installed  ## fit the shipped profile to published runs (RUNS=fi
 evidence: .venv/installed  ## carry published runs over (RUNS=file)
 	$(BIN)/python -m service.tools.carry_runs --runs $(RUNS) --out models/data/runs.jsonl
 
+PROJECTS = pyproject.toml server/pyproject.toml
+OWN = --no-emit-package shardwright --no-emit-package shardwright-server
 lock: .venv/developed  ## resolve the lock files anew
-	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --upgrade -q --all-extras pyproject.toml -o requirements-dev.lock
-	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -q pyproject.toml -c requirements-dev.lock -o requirements.lock
-	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -q --extra otel --extra dask pyproject.toml -c requirements-dev.lock -o requirements-extras.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --upgrade -q $(OWN) --extra otel --extra dask --group pyproject.toml:dev $(PROJECTS) -o requirements-dev.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -q $(OWN) $(PROJECTS) -c requirements-dev.lock -o requirements.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -q $(OWN) --extra otel --extra dask $(PROJECTS) -c requirements-dev.lock -o requirements-extras.lock
 	$(BIN)/uv pip compile --python-version 3.12 --no-header --no-annotate -q tests/launchers/requirements.in -o tests/launchers/requirements.txt

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -148,7 +149,20 @@ def _prepare_database(settings: Settings) -> None:
 def _announcement(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    return f"Shardwright listens on {address}, docs at {address}/docs\n"
+    return (
+        f"Shardwright listens on {address}, docs at {address}/docs\n"
+        f"Open {address}/docs, or type in another shell:\n"
+        f"  curl {address}/readyz\n"
+        f"  SHARDWRIGHT_URL={address} {_command()} check job.sh --on h100 --nodes 8\n"
+    )
+
+
+def _command() -> str:
+    """How the command line is called by this interpreter, from here."""
+    python = Path(sys.executable)
+    here = Path.cwd()
+    shown = python.relative_to(here) if python.is_relative_to(here) else python
+    return f"{shown} -m shardwright"
 
 
 if __name__ == "__main__":

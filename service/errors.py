@@ -255,8 +255,12 @@ class WorkerKilled(Overloaded):
 
 
 class StillCompiling(Overloaded):
-    def __init__(self) -> None:
-        super().__init__("The cost model is still being compiled; try again later.")
+    def __init__(self, left_s: float | None = None) -> None:
+        left = "some minutes at most" if left_s is None else f"about {math.ceil(left_s)} s more"
+        super().__init__(
+            f"The cost model is still being compiled, which takes {left}: nothing is predicted"
+            " until then. It is kept, so that the next start takes seconds; try again later."
+        )
 
 
 class ClientGone(ServiceError):

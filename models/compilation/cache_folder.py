@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import stat
@@ -17,6 +18,8 @@ import numba
 from numba.misc.appdirs import user_cache_dir
 
 _PACKAGE = Path(__file__).parents[1]
+_CLAIMS = "claims"
+"""The file of the locks, which holds nothing."""
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
@@ -53,6 +56,14 @@ class CacheFolders:
                     return kept
         return None
 
+    def claim(self, name: str) -> Claim | None:
+        """Waits until no other process has claimed a name, and claims it; None where no folder can
+        be written, or has no locks."""
+        for folder in self.usable():
+            with suppress(OSError):
+                return Claim(folder / _CLAIMS, name)
+        return None
+
     def save(self, name: str, content: bytes) -> None:
         """Keeps it, unless no folder can be written. Several processes may do this at once: a file
         has its name only when it is whole."""
@@ -66,6 +77,23 @@ class CacheFolders:
             else:
                 _remove_other_versions(folder / name)
                 return
+
+
+class Claim:
+    """A name that one process has at a time, as a lock on a byte of a file: it ends with the
+    process, however that ends."""
+
+    def __init__(self, file: Path, name: str) -> None:
+        byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
+        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, byte)
+        except OSError:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        os.close(self._descriptor)
 
 
 def _remove_other_versions(file: Path) -> None:

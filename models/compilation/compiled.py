@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
-
 from models.compilation.cache_folder import machine_code
 from models.compilation.machine_code import MachineCode
+from models.compilation.parts import Dispatcher
 from models.compilation.processor import target_any_like_this_one
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,16 +35,21 @@ def inlined(function: F) -> F:
 
 
 def _compiled(function: F, *, forceinline: bool) -> F:
-    # Arrays are borrowed from whoever calls from Python, so that nobody counts references, and
-    # nobody calls from C.
-    decorate = numba.njit(
-        nogil=True,
-        error_model="numpy",
-        _nrt=False,
-        no_cfunc_wrapper=True,
-        forceinline=forceinline,
-    )
-    dispatcher = decorate(function)
+    dispatcher = Dispatcher(function, options(forceinline=forceinline))
     if function.__module__.startswith(f"{_PACKAGE.name}."):  # not that of a test
         dispatcher._cache = MachineCode(function, _PACKAGE, machine_code())
     return cast(F, dispatcher)
+
+
+def options(*, forceinline: bool) -> dict[str, Any]:
+    """The options of numba. Arrays are borrowed from whoever calls from Python, so that nobody
+    counts references, and nobody calls from C."""
+    return {
+        "nopython": True,
+        "nogil": True,
+        "error_model": "numpy",
+        "_nrt": False,
+        "no_cfunc_wrapper": True,
+        "forceinline": forceinline,
+        "boundscheck": None,  # as NUMBA_BOUNDSCHECK says
+    }

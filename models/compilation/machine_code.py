@@ -18,10 +18,12 @@ from typing import Any
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from models.compilation.cache_folder import CacheFolders
+from models.compilation.cache_folder import CacheFolders, Claim
+from models.compilation.parts import Part, is_part
 from models.compilation.source_digest import source_digest
 
 _may_compile = ContextVar("may_compile", default=True)
+_takes_turns = ContextVar("takes_turns", default=False)
 
 
 class NotKept(Exception):
@@ -39,6 +41,17 @@ def only_kept() -> Iterator[None]:
         _may_compile.reset(token)
 
 
+@contextmanager
+def taking_turns() -> Iterator[None]:
+    """Within the block, a function that another process is compiling is waited for, and not
+    compiled twice."""
+    token = _takes_turns.set(True)
+    try:
+        yield
+    finally:
+        _takes_turns.reset(token)
+
+
 class MachineCode:
     """What numba asks of a cache (numba.core.caching): a file for each types of arguments and each
     kind of processor. `package` is the folder of the package that the function is from."""
@@ -47,6 +60,7 @@ class MachineCode:
         digest = source_digest(Path(function.__code__.co_filename), package)
         self._function = f"{function.__module__}.{function.__qualname__}-{digest}"
         self._folders = folders
+        self._claim: Claim | None = None
 
     @property
     def cache_path(self) -> str:
@@ -56,17 +70,33 @@ class MachineCode:
         """What was compiled for these types of arguments; None where nothing was, whereupon numba
         compiles. Raises NotKept where it may not."""
         target.refresh()
-        kept = self._folders.load(self._file_name(signature, target.codegen()))
-        if kept is not None:
-            return CompileResult._rebuild(target, *pickle.loads(kept))
-        if not _may_compile.get():
+        if is_part():
+            return None
+        name = self._file_name(signature, target.codegen())
+        kept = self._folders.load(name)
+        if kept is None and not _may_compile.get():
             raise NotKept(self._function)
-        return None
+        if kept is None and _takes_turns.get():
+            self._claim = self._folders.claim(name)
+            kept = self._folders.load(name)
+        if kept is None:
+            return None
+        self._end_claim()
+        return CompileResult._rebuild(target, *pickle.loads(kept))
 
     def save_overload(self, signature: Any, result: Any) -> None:
+        """Keeps what was compiled for Python. Parts of that are quickly made anew."""
+        if isinstance(result.library, Part):
+            return
         if not result.library.has_dynamic_globals:  # such as an address, which the next one lacks
             name = self._file_name(signature, result.library.codegen)
             self._folders.save(name, dumps(result._reduce()))
+        self._end_claim()
+
+    def _end_claim(self) -> None:
+        if self._claim is not None:
+            self._claim.end()
+            self._claim = None
 
     def _file_name(self, signature: Any, codegen: Any) -> str:
         key = repr((str(signature), codegen.magic_tuple()))

@@ -2,32 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 
 from models.cost.layout_parts import LayoutParts
+from models.cost.pipeline import micro_batch_group
+from models.cost.predictions import predict
 from models.errors import Infeasible
 from models.layouts.space import Space
 from models.search.enumeration import search
 from models.search.result import Goal
 from models.spec import catalogue
 from models.spec.constraints import Constraints
+from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
 
 
-@cache
-def warm_up() -> None:
+class WarmUp:
     """Compiles whatever an answer may need, or loads what an earlier process compiled: that is all
-    that the answers to two small questions need, since all questions are of the same types. One is
-    of a sparse model, and of the other none fits."""
+    that the answers to some small questions need, since all questions are of the same types."""
+
+    def __init__(self, *steps: Callable[[], None]) -> None:
+        self.steps = steps
+
+    def __call__(self) -> None:
+        for step in self.steps:
+            step()
+
+    def shares(self, count: int) -> Sequence[Sequence[Callable[[], None]]]:
+        """The steps as shares of so many processes that compile at once."""
+        return [self.steps[start::count] for start in range(count)]
+
+
+@cache
+def _search_dense_model() -> None:
+    """The search compiles the largest functions. That of a dense model comes to them soonest."""
+    search(Space(_problem("llama-3.1-8b", 16), Constraints()), shipped_profile(), Goal())
+
+
+@cache
+def _predict_layout() -> None:
+    problem, profile = _problem("qwen3-30b-a3b", 16), shipped_profile()
+    layout = Layout(dp_shard=16, zero_stage=3)
+    coefficients = profile.coefficients(problem.scopes)
+    predict(problem, Layouts.of([layout]), coefficients)
+    LayoutParts.of(problem, layout, coefficients)
+    micro_batch_group(2, 4)
+
+
+@cache
+def _find_that_nothing_fits() -> None:
+    with suppress(Infeasible):
+        search(Space(_problem("llama-3.1-405b", 8), Constraints()), shipped_profile(), Goal())
+
+
+@cache
+def _search_sparse_model() -> None:
     profile, problem = shipped_profile(), _problem("qwen3-30b-a3b", 16)
     answer = search(Space(problem, Constraints()), profile, Goal())
     answer.tables.predict(answer.layouts).fits()
-    LayoutParts.of(problem, answer.layouts[0], profile.coefficients(problem.scopes))
-    with suppress(Infeasible):
-        search(Space(_problem("llama-3.1-405b", 8), Constraints()), profile, Goal())
 
 
 def _problem(model: str, num_chips: int) -> Problem:
@@ -37,3 +73,12 @@ def _problem(model: str, num_chips: int) -> Problem:
         workload=Workload(seq_len=4096, global_batch=16),
         stack=catalogue.stack("megatron"),
     )
+
+
+warm_up = WarmUp(
+    # In this order, every second step takes about half of the time, for two processes.
+    _search_dense_model,
+    _predict_layout,
+    _find_that_nothing_fits,
+    _search_sparse_model,
+)

@@ -54,7 +54,9 @@ answer."""
 
 def question_key(kind: AnswerKind, request: Request) -> str:
     """Equal for two questions that mean the same and are answered in the same words."""
-    filled = request.model_dump(mode="json", exclude=_AS_GIVEN)
+    # A prediction is the same however long its caller waits; a search may end earlier.
+    unheard = {"wait_s"} if kind == "predictions" else set[str]()
+    filled = request.model_dump(mode="json", exclude=_AS_GIVEN | unheard)
     given = request.model_dump(mode="json", include=_AS_GIVEN, exclude_unset=True)
     if isinstance(request, RecommendationRequest) and request.include:
         # Thresholds have a time limit of their own, unless the request names one.

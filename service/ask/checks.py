@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from models.advice.layout_check import BrokenRule, LayoutCheck, check_layout, nearest_cures
 from models.advice.layout_warnings import LayoutWarning
@@ -53,8 +53,6 @@ from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
 from service.store import Rows, Store
-
-Checked = TypeVar("Checked", CheckRequest, LaunchedCheckRequest)
 
 _MOST_RULES = 8
 _MOST_CHARACTERS = 100  # of a setting or its value
@@ -182,7 +180,9 @@ def resolved_question(rows: Rows, request: CheckRequest | LaunchedCheckRequest) 
     return launched_question(resolver, request.launch, request, allow_stops=True).resolved
 
 
-def _on_held_nodes(resolver: Resolver, request: Checked) -> Checked:
+def _on_held_nodes(
+    resolver: Resolver, request: CheckRequest | LaunchedCheckRequest
+) -> CheckRequest | LaunchedCheckRequest:
     if request.cluster is None:
         return request
     held = on_held_nodes(resolver, request.cluster, request.allocation)

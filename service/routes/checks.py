@@ -56,12 +56,14 @@ async def check(
     form = requested_form(request, query.view, check_brief)
     if not body.store:
         return await computation.respond(
-            lambda turn: services.checks.check(body, turn.checkpoint), form
+            lambda turn: services.checks.check(body, turn.until(body.wait_s)), form
         )
     return await creation.respond_once(
         question_key("checks", body),
         lambda: services.stored_checks.look_up(body),
-        lambda looked_up, turn: services.stored_checks.check(body, looked_up, turn.checkpoint),
+        lambda looked_up, turn: services.stored_checks.check(
+            body, looked_up, turn.until(body.wait_s)
+        ),
         form,
     )
 

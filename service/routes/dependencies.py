@@ -189,7 +189,14 @@ def require_caller_scope(request: Request, scope: str) -> None:
 
 async def _require_cost_model(request: Request) -> None:
     services: Services = request.app.state.services
-    await services.cost_model.require()
+    await services.cost_model.require(_wait_s(request))
+
+
+def _wait_s(request: Request) -> float | None:
+    """How long the caller waits, as the body says; None where it does not, or is not valid."""
+    body = request.parsed if isinstance(request, JsonRequest) else None
+    wait_s = body.get("wait_s") if isinstance(body, dict) else None
+    return float(wait_s) if isinstance(wait_s, (int, float)) and wait_s > 0 else None
 
 
 ServicesDep = Annotated[Services, Depends(_services)]
@@ -230,7 +237,9 @@ class CreationResponder:
             looked_up = await run_in_threadpool(look_up)
             if (known := looked_up.known) is not None:
                 return await run_in_threadpool(self._creation.create, self._key, lambda: known)
-            async with self._search_admission.admit(is_abandoned, tenant) as turn:
+            async with self._search_admission.admit(
+                is_abandoned, tenant, _wait_s(self._request)
+            ) as turn:
                 return await run_in_threadpool(
                     self._creation.create, self._key, lambda: compute(looked_up, turn)
                 )
@@ -271,7 +280,9 @@ class CreationResponder:
             return self._response(earlier, form)
         admission = admission or self._search_admission
         tenant = _caller(self._request).tenant
-        async with admission.admit(self._request.is_disconnected, tenant) as turn:
+        async with admission.admit(
+            self._request.is_disconnected, tenant, _wait_s(self._request)
+        ) as turn:
             return await run_in_threadpool(self.respond, lambda: prepare(turn), form)
 
     def _response(self, created: CreatedResource, form: Form) -> Response:
@@ -313,7 +324,9 @@ class ComputationResponder:
         self, compute: Callable[[Turn], dict[str, Any]], form: Form = WHOLE
     ) -> Response:
         tenant = _caller(self._request).tenant
-        async with self._admission.admit(self._request.is_disconnected, tenant) as turn:
+        async with self._admission.admit(
+            self._request.is_disconnected, tenant, _wait_s(self._request)
+        ) as turn:
             document = await run_in_threadpool(compute, turn)
         return JSONResponse(form.of(document), headers=dict(form.headers))
 
@@ -324,7 +337,9 @@ class ComputationResponder:
         text = await run_in_threadpool(kept)
         if text is None:
             tenant = _caller(self._request).tenant
-            async with self._admission.admit(self._request.is_disconnected, tenant):
+            async with self._admission.admit(
+                self._request.is_disconnected, tenant, _wait_s(self._request)
+            ):
                 text = await run_in_threadpool(make)
         return immutable_text_response(self._request, text, etag=etag)
 

@@ -15,6 +15,7 @@ from itertools import count
 from service.errors import ClientGone, QueueFull, TurnNeverCame
 from service.metrics import QueueMetrics
 from service.runtime import malloc_trim
+from service.runtime.deadline import Until
 
 _CLIENT_POLL_S = 0.25  # how often to look whether the client of a request is still connected
 _SLICE_S = 0.25
@@ -42,6 +43,7 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self._disconnected = threading.Event()
         self.came = Future[None]()
+        self._arrived = time.monotonic()
         self._slice_ends = 0.0
 
     def give(self) -> None:
@@ -74,6 +76,12 @@ class Turn:
         finally:
             watch.cancel()
             self._disconnected.set()  # for a thread that computes on after its request was ended
+
+    def until(self, wait_s: float | None) -> Callable[[], None]:
+        """The checkpoint of a request whose caller waits no longer than this since it arrived."""
+        if wait_s is None:
+            return self.checkpoint
+        return Until.within(self.checkpoint, self._arrived, wait_s)
 
     def checkpoint(self) -> None:
         """Raises ClientGone once the client has disconnected. Waits here while the slot belongs to
@@ -131,9 +139,13 @@ class AdmissionControl:
 
     @asynccontextmanager
     async def admit(
-        self, is_disconnected: IsDisconnected, tenant: str | None = None
+        self,
+        is_disconnected: IsDisconnected,
+        tenant: str | None = None,
+        wait_s: float | None = None,
     ) -> AsyncIterator[Turn]:
-        """Holds a slot while the block runs, and gives it the turn that its thread shall ask.
+        """Holds a slot while the block runs, and gives it the turn that its thread shall ask. The
+        request waits no longer than `wait_s`, where that is less than any may.
 
         Raises QueueFull, TurnNeverCame, or ClientGone where the client disconnects before its
         turn.
@@ -141,7 +153,7 @@ class AdmissionControl:
         turn = Turn(self, tenant, is_disconnected)
         self._enter(turn)
         try:
-            await self._come(turn)
+            await self._come(turn, self._wait_s if wait_s is None else min(wait_s, self._wait_s))
             began = time.monotonic()
             try:
                 with self._metrics.running():
@@ -153,10 +165,10 @@ class AdmissionControl:
         finally:
             self._leave(turn)
 
-    async def _come(self, turn: Turn) -> None:
+    async def _come(self, turn: Turn, within_s: float) -> None:
         try:
             with self._metrics.waiting():
-                await turn.come(self._wait_s)
+                await turn.come(within_s)
         except (QueueFull, TurnNeverCame):
             self._metrics.count_refusal()
             raise

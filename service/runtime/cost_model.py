@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
-import multiprocessing
 import os
 import threading
 import time
@@ -16,22 +15,31 @@ from pathlib import Path
 from models.compilation.cache_folder import machine_code
 from models.compilation.machine_code import NotKept, only_kept
 from service.errors import StillCompiling
+from service.runtime.compilation import Progress, Show, compile_in_processes
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 _SOON_S = 3.0
 """Loading takes less than a second of a core of its own."""
+_LOGGED_EVERY_S = 10.0  # so that it takes some ten lines
 _LONGEST_TURN_S = 120.0
 """How long to wait while another process compiles, which takes a quarter to half of this."""
 
 
-def compile_cost_model(warm_up: Callable[[], object]) -> None:
+def _ignore(_: Progress) -> None:
+    pass
+
+
+def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> None:
     """Compiles what `warm_up` calls, or loads what an earlier process has compiled. Of processes
-    that start at the same time one compiles, and the others wait for it."""
+    that start at the same time one sees to it, and the others wait. Where the machine code can be
+    kept, processes of their own compile."""
     began = time.monotonic()
     folder = next(machine_code().usable(), None)
     with _turn(folder):
+        if folder is not None and not _is_kept(warm_up):
+            compile_in_processes(warm_up, show)
         warm_up()
     outcome = {
         "seconds": round(time.monotonic() - began, 1),
@@ -41,31 +49,6 @@ def compile_cost_model(warm_up: Callable[[], object]) -> None:
         log.info("cost model is compiled", extra=outcome)
     else:
         log.warning("cost model is compiled, and nothing keeps it", extra=outcome)
-
-
-def load_cost_model(warm_up: Callable[[], object]) -> None:
-    """The same for a process that goes on for long. Where something has to be compiled and can be
-    kept, a process of its own does it: the compiler leaves some 800 MiB behind."""
-    if not _is_kept(warm_up) and next(machine_code().usable(), None) is not None:
-        log.info("cost model is compiled by a process of its own")
-        spawning = multiprocessing.get_context("spawn")
-        compiler = spawning.Process(target=_compile_for_parent, args=(warm_up,), daemon=True)
-        compiler.start()
-        compiler.join()
-    compile_cost_model(warm_up)
-
-
-def _compile_for_parent(warm_up: Callable[[], object]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    compile_cost_model(warm_up)
-
-
-def _end_with_parent() -> None:
-    """Even if that was killed: whoever started it waits for all that hold its output open."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _is_kept(warm_up: Callable[[], object]) -> bool:
@@ -115,6 +98,8 @@ class CostModel:
         self._ended = threading.Event()
         self.state = "being compiled"
         """Or `ok`, or `cannot be compiled`."""
+        self._progress: Progress | None = None
+        self._logged_s = 0.0
 
     async def start(self) -> None:
         """Returns once it is compiled, but soon, so that a service which only loads it is ready
@@ -123,10 +108,13 @@ class CostModel:
         threading.Thread(target=self._run, name="compile the cost model", daemon=True).start()
         await self._has_ended(_SOON_S)
 
-    async def require(self) -> None:
-        """Returns once it is compiled. Raises StillCompiling where that takes too long."""
-        if not await self._has_ended(self._wait_s):
-            raise StillCompiling
+    async def require(self, wait_s: float | None = None) -> None:
+        """Returns once it is compiled. Raises StillCompiling where that takes too long, or longer
+        than a caller waits."""
+        longest_s = self._wait_s if wait_s is None else min(wait_s, self._wait_s)
+        if not await self._has_ended(longest_s):
+            progress = self._progress
+            raise StillCompiling(None if progress is None else progress.left_s)
 
     async def _has_ended(self, within_s: float) -> bool:
         ends = time.monotonic() + within_s
@@ -134,9 +122,18 @@ class CostModel:
             await asyncio.sleep(_POLL_S)
         return self._ended.is_set()
 
+    def _show(self, progress: Progress) -> None:
+        is_first = self._progress is None
+        self._progress = progress
+        if is_first or progress.elapsed_s > self._logged_s + _LOGGED_EVERY_S:
+            self._logged_s = progress.elapsed_s
+            left_s = progress.left_s
+            told = {"percent": round(100 * progress.share), "left_s": left_s and round(left_s)}
+            log.info("cost model is being compiled", extra=told)
+
     def _run(self) -> None:
         try:
-            load_cost_model(self._warm_up)
+            compile_cost_model(self._warm_up, self._show)
             self.state = "ok"
         except Exception:  # noqa: BLE001  readiness tells it, and every request that needs it
             log.exception("cost model cannot be compiled")

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from dataclasses import dataclass
+from math import inf
 from time import monotonic
 
 
 def no_client() -> None:
     """Stands for a client that never disconnects, where nobody waits for the answer."""
+
+
+_SEARCHED = 0.75  # of the time that a caller waits: the rest is for what is said of the result
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A checkpoint of a caller who does not wait any longer than until a moment, whoever else
+    computes meanwhile."""
+
+    checkpoint: Callable[[], None]
+    ends: float
+    """By the monotonic clock."""
+
+    @classmethod
+    def within(cls, checkpoint: Callable[[], None], began: float, wait_s: float) -> Until:
+        return cls(checkpoint, began + _SEARCHED * wait_s)
+
+    def __call__(self) -> None:
+        self.checkpoint()
 
 
 class _Clock:
@@ -37,12 +59,17 @@ class Deadline:
     def __init__(self, seconds: float, require_client: Callable[[], None] = no_client) -> None:
         self._clock = _Clock(require_client)
         self._ends = self._clock.now() + seconds
+        self._last = require_client.ends if isinstance(require_client, Until) else inf
 
     def __call__(self) -> bool:
         self._clock.come_by()
-        has_time = self._clock.now() < self._ends
+        has_time = self._left_s > 0
         self._clock.ran_out |= not has_time
         return has_time
+
+    @property
+    def _left_s(self) -> float:
+        return min(self._ends - self._clock.now(), self._last - monotonic())
 
     @property
     def ran_out(self) -> bool:
@@ -53,7 +80,7 @@ class Deadline:
     def three_quarters(self) -> Deadline:
         """The deadline of a step that may take three quarters of the time that is left, so that
         the last quarter remains for answering with its result."""
-        return self.at_most(0.75 * max(self._ends - self._clock.now(), 0.0))
+        return self.at_most(0.75 * max(self._left_s, 0.0))
 
     def at_most(self, seconds: float) -> Deadline:
         """This deadline or so many seconds from now, whichever comes first."""

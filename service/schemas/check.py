@@ -22,6 +22,7 @@ from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts, request_tag
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.micro_batch import ConstraintForm, LayoutForm
+from service.schemas.patience import Patience
 from service.schemas.prediction import (
     ByConvention,
     Grounds,
@@ -32,7 +33,7 @@ from service.schemas.prediction import (
 )
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
-from service.schemas.wire import Document, Wire
+from service.schemas.wire import Document
 from service.schemas.workload import WorkloadFields
 
 CHECK_TIME_S = 0.5
@@ -45,7 +46,7 @@ framework will refuse to start it. "cannot_tell": something that could change th
 understood, or is not modelled; `reservations` say what, why it matters and how to say it."""
 
 
-class CheckTerms(Wire):
+class CheckTerms(Patience):
     """What a job is held against, whichever way it is told."""
 
     allocation: AllocationFields | None = None

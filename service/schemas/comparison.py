@@ -12,6 +12,7 @@ from models.spec.hardware import Cluster
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.micro_batch import in_sequences
+from service.schemas.patience import Patience
 from service.schemas.prediction import Grounds, MemoryTerms, TimeTerms
 from service.schemas.question import PinnedQuestion
 from service.schemas.recommendation import CandidateAnswer
@@ -50,7 +51,7 @@ SideForm = Annotated[AnySide, AfterValidator(_in_sequences)]
 SearchTime = Annotated[float, Field(gt=0, le=60)]
 
 
-class ComparisonRequest(PinnedQuestion):
+class ComparisonRequest(PinnedQuestion, Patience):
     first: SideForm[Side]
     second: SideForm[Side] = Side()
     """What to hold the first against."""

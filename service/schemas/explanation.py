@@ -14,6 +14,7 @@ from service.schemas.check import BrokenRuleAnswer, WarningAnswer
 from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts, request_tag
 from service.schemas.layout import LayoutFields
+from service.schemas.patience import Patience
 from service.schemas.prediction import ByConvention, Grounds
 from service.schemas.question import ProfileWanted
 from service.schemas.report import (
@@ -26,12 +27,12 @@ from service.schemas.report import (
 )
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.run_subject import RunSubject
-from service.schemas.wire import Document, Instant, Wire
+from service.schemas.wire import Document, Instant
 
 SearchTime = Annotated[float, Field(gt=0, le=60)]
 
 
-class ToldRun(Wire):
+class ToldRun(Patience):
     """What is known of a run: its log, or what was measured of it."""
 
     log: Annotated[str, Field(min_length=1)] | None = None

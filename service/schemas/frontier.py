@@ -14,6 +14,7 @@ from models.advice.pipelining import Need, gap_interval
 from models.advice.sweep import Point
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.micro_batch import ConstraintForm
+from service.schemas.patience import Patience
 from service.schemas.prediction import Grounds
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document, Wire
@@ -61,7 +62,7 @@ class GridFields(Wire):
         }
 
 
-class FrontierRequest(PinnedQuestion):
+class FrontierRequest(PinnedQuestion, Patience):
     grid: GridFields
     constraints: ConstraintForm = ConstraintFields()
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03

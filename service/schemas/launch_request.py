@@ -20,6 +20,7 @@ from service.schemas.cluster import ClusterForm
 from service.schemas.comparison import ComparisonRequest, SearchTime, Side, SideForm
 from service.schemas.launch_form import LaunchForm
 from service.schemas.layer_list import LayerListFields, is_layer_list
+from service.schemas.patience import Patience
 from service.schemas.prediction import PredictionRequest
 from service.schemas.question import ProfileWanted, Question
 from service.schemas.stack import StackFields, StackForm
@@ -83,7 +84,7 @@ class QuestionParts(Wire):
         )
 
 
-class LaunchedPredictionRequest(QuestionParts):
+class LaunchedPredictionRequest(QuestionParts, Patience):
     """A layout in the words of a framework."""
 
     launch: LaunchForm
@@ -101,7 +102,7 @@ class LaunchedSide(Side):
         return self
 
 
-class LaunchedComparisonRequest(QuestionParts):
+class LaunchedComparisonRequest(QuestionParts, Patience):
     """Give `launch` on one side or on both."""
 
     first: SideForm[LaunchedSide]

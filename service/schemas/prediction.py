@@ -16,6 +16,7 @@ from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
 from service.schemas.micro_batch import LayoutForm, layouts_in_sequences
+from service.schemas.patience import Patience
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.switches import SwitchAnswer
@@ -24,7 +25,7 @@ from service.schemas.wire import Document
 MAX_LAYOUTS = 1000
 
 
-class PredictionRequest(PinnedQuestion):
+class PredictionRequest(PinnedQuestion, Patience):
     """Give `layout` or `layouts`."""
 
     layout: LayoutForm | None = None

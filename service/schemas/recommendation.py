@@ -23,12 +23,13 @@ from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.layout import ConstraintFields
 from service.schemas.micro_batch import ConstraintForm
 from service.schemas.objective import AlternativeFields, ChoiceAnswer, ObjectiveFields
+from service.schemas.patience import Patience
 from service.schemas.prediction import Basis, OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document
 
 
-class RecommendationRequest(PinnedQuestion):
+class RecommendationRequest(PinnedQuestion, Patience):
     constraints: ConstraintForm = ConstraintFields()
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
     """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""

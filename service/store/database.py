@@ -24,7 +24,9 @@ from service.store.encoded_document import serialized
 from service.store.sqlite_space import keep_track_of_free_pages
 from service.store.tables import Table
 
-MIGRATIONS = Path(__file__).parents[2] / "migrations"
+_PLACES = [parent / "migrations" for parent in Path(__file__).parents[1:3]]
+MIGRATIONS = next((folder for folder in _PLACES if folder.is_dir()), _PLACES[-1])
+"""Within the package where it is installed, and beside it in a checkout."""
 WAIT_S = 30.0
 """How long a statement may take, and how long one waits for a lock or a free connection."""
 _LIBPQ_TIMEOUTS = {

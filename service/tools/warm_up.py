@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+import sys
+import time
+
 from models.search.warm_up import warm_up
 from service.runtime.cost_model import compile_cost_model
+from service.tools.progress_line import ProgressLine
 from service.web.logs import configure_logs
 
 
 def main() -> None:
-    configure_logs("INFO")
-    compile_cost_model(warm_up)
+    configure_logs("WARNING")
+    began, line = time.monotonic(), ProgressLine(sys.stdout)
+    compile_cost_model(warm_up, line.show)
+    line.end(f"the cost model is compiled, after {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

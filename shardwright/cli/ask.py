@@ -70,5 +70,5 @@ def _show(output: Output, answer: dict[str, Any]) -> None:
     chance = f"{recommended['fit_probability']:.0%}"
     output.bar("memory", share, f"{text} of {recommended['usable_gib']:.1f}: fits with {chance}")
     for reason in answer["reasons"]:
-        output.point("good", reason)
+        output.point("plain", reason)
     output.more(f"recommendation {answer['id']}: give this id with a report of the run")

@@ -51,7 +51,7 @@ def compare(
     rows = [[term.removesuffix("_s"), f"{more:+.3g} s"] for term, more in _terms(answer)]
     output.table(["term", "the first takes"], rows)
     for reason in answer["reasons"]:
-        output.point("good", reason)
+        output.point("plain", reason)
 
 
 def _terms(answer: dict[str, Any]) -> list[tuple[str, float]]:

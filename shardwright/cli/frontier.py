@@ -48,7 +48,7 @@ def frontier(
     rows = [_row(point, axes) for point in answer["points"]]
     output.table([*axes, "without", "with", "worth", "needed"], rows)
     for reason in answer["reasons"]:
-        output.point("good", reason)
+        output.point("plain", reason)
 
 
 def _axis(text: str) -> tuple[str, list[float]]:

@@ -15,7 +15,7 @@ from time import sleep
 
 from shardwright.client.settings import ClientSettings
 
-_PATIENCE_S = 600.0  # the cost model may have to be compiled first, once
+_PATIENCE_S = 300.0  # the most that a service waits: the cost model may have to be compiled first
 _POLL_S = 0.02
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:  # what is printed in a pipe needs none of it, and it takes a while to import
+    from rich.console import Console
 
-_BAR = 24  # columns of a bar, which leaves room for its numbers in 80
+
+_BAR = 16  # columns of a bar, which leaves room for its numbers in 80
+_INDENT = " " * 5  # as wide as the column of marks
+_NARROWEST = 20  # of a text: a terminal may be narrower than its indent
 _MARKS = {
     "good": ("OK", "green"),
     "warning": ("!", "yellow"),
     "bad": ("X", "red"),
     "open": ("?", "cyan"),
+    "plain": ("-", "dim"),
 }
 """Words that say what a colour says, where there are no colours."""
 
@@ -26,9 +31,23 @@ class Output:
     """Prints to a terminal, or JSON where that is asked for or where output goes to a pipe."""
 
     def __init__(self, *, as_json: bool | None = None) -> None:
-        self.console = Console(highlight=False)
-        self.errors = Console(stderr=True, highlight=False)
         self.as_json = not sys.stdout.isatty() if as_json is None else as_json
+
+    @cached_property
+    def console(self) -> Console:
+        from rich.console import Console
+
+        return Console(highlight=False)
+
+    @cached_property
+    def errors(self) -> Console:
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False)
+
+    def status(self, doing: str) -> AbstractContextManager[Any]:
+        """A line that says what is done while the block runs, on a terminal alone."""
+        return self.errors.status(doing) if sys.stderr.isatty() else nullcontext()
 
     def document(self, answer: Any) -> None:
         """Prints an answer as JSON."""
@@ -36,36 +55,57 @@ class Output:
 
     def headline(self, kind: str, title: str, sentence: str) -> None:
         """Prints what the answer comes to, in a line of its own."""
+        from rich.text import Text
+
         mark, colour = _MARKS[kind]
         line = Text.assemble((f"{mark} {title}", f"bold {colour}"), "  ", sentence)
         self.console.print(line, soft_wrap=False)
 
     def point(self, kind: str, text: str) -> None:
         """Prints one thing to know, behind its mark."""
+        from rich.text import Text
+
         mark, colour = _MARKS[kind]
-        table = Table.grid(padding=(0, 1))
-        table.add_row(Text(f"  {mark}", style=colour), Text(text))
-        self.console.print(table)
+        first, *others = self._wrapped(text) or [""]
+        self.console.print(Text.assemble((f"  {mark:<3}", colour), first))
+        for line in others:
+            self.console.print(Text(f"{_INDENT}{line}"))
 
     def more(self, text: str) -> None:
         """Prints what belongs to the point above."""
-        self.console.print(Padding(Text(text, style="dim"), (0, 0, 0, 5)))
+        from rich.text import Text
+
+        for line in self._wrapped(text):
+            self.console.print(Text(f"{_INDENT}{line}", style="dim"))
+
+    def _wrapped(self, text: str) -> list[str]:
+        """The lines of a text behind the column of marks."""
+        width = max(self.console.width - len(_INDENT), _NARROWEST)
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
     def bar(self, name: str, share: float, text: str) -> None:
         """Prints a share of 1 as a bar, with its numbers behind it."""
+        from rich.text import Text
+
         filled = round(min(max(share, 0.0), 1.0) * _BAR)
         colour = "red" if share > 1 else "green"
         cells = Text.assemble(("█" * filled, colour), ("░" * (_BAR - filled), "dim"))
         self.console.print(Text.assemble(f"  {name:<8}", cells, f"  {text}"))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in columns:
+            table.add_column(name, overflow="fold")  # a name that is cut off says little
         for row in rows:
             table.add_row(*row)
         self.console.print(table)
 
     def failure(self, sentence: str, details: Sequence[str] = ()) -> None:
         """Prints what went wrong to standard error."""
+        from rich.text import Text
+
         self.errors.print(Text.assemble(("error: ", "bold red"), sentence))
         for each in details:
             self.errors.print(Text(f"  {each}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterato
     What goes wrong in it ends the command with a sentence and an exit code."""
     status: AbstractContextManager[Any] = nullcontext()
     if doing is not None:
-        status = output.errors.status(doing)
+        status = output.status(doing)
     try:
         with status, _settings(local=local) as settings, connected(settings) as client:
             yield client
@@ -43,7 +44,9 @@ def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterato
 
 
 def connected(settings: ClientSettings) -> Client:
-    """A client. httpx takes longer to import than all else, and help and completion need none."""
+    """A client. httpx takes longer to import than all else, and help and completion need none. Its
+    own command line, which brings in rich, it does without where that cannot be imported."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from shardwright.client.client import Client
 
     return Client(settings)

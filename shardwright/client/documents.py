@@ -2272,6 +2272,7 @@ class CandidateAnswer(TypedDict):
 
 
 class CheckRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     allocation: NotRequired[AllocationFields | None]
     constraints: NotRequired[ConstraintFields]
     time_limit_s: NotRequired[float]
@@ -2312,6 +2313,7 @@ class ComparisonAnswer(TypedDict):
 
 
 class ComparisonRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields
@@ -2323,6 +2325,7 @@ class ComparisonRequest(TypedDict):
 
 
 class ExplanationRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     log: NotRequired[str | None]
     framework: NotRequired[
         Literal[
@@ -2360,6 +2363,7 @@ class ExplanationRequest(TypedDict):
 
 
 class FrontierRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields
@@ -2372,6 +2376,7 @@ class FrontierRequest(TypedDict):
 
 
 class LaunchedCheckRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     allocation: NotRequired[AllocationFields | None]
     constraints: NotRequired[ConstraintFields]
     time_limit_s: NotRequired[float]
@@ -2387,6 +2392,7 @@ class LaunchedCheckRequest(TypedDict):
 
 
 class LaunchedComparisonRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: NotRequired[
         str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
     ]
@@ -2400,6 +2406,7 @@ class LaunchedComparisonRequest(TypedDict):
 
 
 class LaunchedExplanationRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     log: NotRequired[str | None]
     framework: NotRequired[
         Literal[
@@ -2459,6 +2466,7 @@ class LaunchedLog(TypedDict):
 
 
 class LaunchedPredictionRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: NotRequired[
         str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
     ]
@@ -2529,6 +2537,7 @@ class LogSubmission(TypedDict):
 
 
 class PredictionRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields
@@ -2568,6 +2577,7 @@ class RecommendationAnswer(TypedDict):
 
 
 class RecommendationRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields

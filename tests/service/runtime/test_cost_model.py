@@ -165,14 +165,14 @@ class CompiledOnce:
 
 def test_a_process_of_its_own_compiles_for_a_service(tmp_path: Path) -> None:
     file = tmp_path / "compiled-by"
-    cost_model.load_cost_model(CompiledOnce(file))
+    cost_model.compile_cost_model(CompiledOnce(file))
     assert int(file.read_text()) != os.getpid()
 
 
 def test_what_cannot_be_kept_is_compiled_by_the_service(tmp_path: Path, folder: Path) -> None:
     folder.write_text("is no folder")
     file = tmp_path / "compiled-by"
-    cost_model.load_cost_model(CompiledOnce(file))
+    cost_model.compile_cost_model(CompiledOnce(file))
     assert int(file.read_text()) == os.getpid()
 
 

@@ -1,0 +1,122 @@
+"""Functions that only compiled functions call, as parts of the machine code of those.
+
+numba makes machine code of every function, with that of all that it calls, and again of each that
+calls it: for a chain of ten functions the last one is optimised ten times. Here a function that is
+called from Python is compiled whole, once; what it calls is translated only to the intermediate
+code of LLVM, which goes into the whole. That takes a third of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from numba.core import sigutils
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.registry import CPUDispatcher
+
+_is_part = ContextVar("is_part", default=False)
+"""Whether what is compiled is called from what is being compiled."""
+
+
+def is_part() -> bool:
+    """Whether a function is compiled for a caller that is being compiled."""
+    return _is_part.get()
+
+
+@contextmanager
+def _as_part() -> Iterator[None]:
+    token = _is_part.set(True)
+    try:
+        yield
+    finally:
+        _is_part.reset(token)
+
+
+class Part(JITCodeLibrary):
+    """Intermediate code of a function that is called from others, without that of its callees."""
+
+    def add_linking_library(self, library: Any) -> None:
+        self._linking_libraries.append(library)
+
+    def finalize(self) -> None:
+        self._finalized = True
+
+    def with_callees(self) -> list[Any]:
+        """This library and those of all that it calls, directly or not."""
+        found = [self]
+        for library in found:
+            if isinstance(library, Part):
+                found += [each for each in library._linking_libraries if each not in found]
+        return found
+
+
+class _Whole(JITCodeLibrary):
+    """Machine code of a function that Python calls, with that of all that it calls."""
+
+    def add_linking_library(self, library: Any) -> None:
+        if isinstance(library, Part):
+            for each in library.with_callees():
+                super().add_linking_library(each)
+        else:
+            super().add_linking_library(library)
+
+
+class _Pipeline(Compiler):
+    """numba's own steps, for one or the other."""
+
+    def __init__(
+        self,
+        typing_context: Any,
+        target_context: Any,
+        _: Any,
+        args: Any,
+        return_type: Any,
+        flags: Any,
+        locals_: Any,
+    ) -> None:
+        kind = Part if flags.no_compile else _Whole
+        library = kind(target_context.codegen(), kind.__name__)
+        library.enable_object_caching()
+        super().__init__(typing_context, target_context, library, args, return_type, flags, locals_)
+
+
+class Dispatcher(CPUDispatcher):
+    """A function that is compiled when it is first called, whole or as a part, for the types of its
+    arguments."""
+
+    def __init__(self, function: Any, options: dict[str, Any]) -> None:
+        super().__init__(function, targetoptions=options, pipeline_class=_Pipeline)
+        self._compiler._customize_flags = _customized
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Compiles for a caller that is being compiled."""
+        with _as_part():
+            return super().get_call_template(args, kws)
+
+    def compile(self, sig: Any) -> Any:
+        """Compiles for Python, unless for a caller that is being compiled."""
+        args, _ = sigutils.normalize_signature(sig)
+        found = self.overloads.get(tuple(args))
+        if found is not None and isinstance(found.library, Part) and not is_part():
+            del self.overloads[tuple(args)]
+        return super().compile(sig)
+
+    def add_overload(self, result: Any) -> None:
+        """Offers what was compiled: a whole to Python, and a part to those that are compiled."""
+        if not isinstance(result.library, Part):
+            super().add_overload(result)
+            return
+        key = object()
+        self.targetctx.insert_user_function(key, result.fndesc, [result.library])
+        self.overloads[tuple(result.signature.args)] = result._replace(entry_point=key)
+
+
+def _customized(flags: Any) -> Any:
+    if is_part():
+        flags.no_compile = True
+        flags.no_cpython_wrapper = True
+    return flags

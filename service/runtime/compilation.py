@@ -1,0 +1,125 @@
+"""The compilation of the cost model by several processes at once, and how far it is.
+
+The compiler leaves some 800 MiB behind in a process, so that none compiles which goes on for long.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from numba.core import event
+
+from models.compilation.machine_code import taking_turns
+from models.compilation.parts import Part
+from models.search.warm_up import WarmUp
+
+_MOST_PROCESSES = 2  # into which the work divides evenly; each takes some 800 MiB
+_PART_WEIGHT, _LINKED_WEIGHT = 1.0, 0.6
+"""What a function costs, and every function within the machine code of one that Python calls, in
+relation to each other: 0.13 and 0.08 s of a core, of 140 in all with what both processes do."""
+WORK = 1440.0
+"""What all of them come to. A long test compiles everything and compares."""
+_SHOWN_EVERY_S = 1.0
+_SURE_FROM = 0.05  # before so much is done, how long the rest takes is not known
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a compilation is."""
+
+    share: float
+    elapsed_s: float
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the rest takes; None where too little is done to tell."""
+        if self.share < _SURE_FROM:
+            return None
+        return self.elapsed_s * (1 - self.share) / self.share
+
+
+Show = Callable[[Progress], None]
+
+
+def compile_in_processes(warm_up: Step, show: Show) -> None:
+    """Compiles what `warm_up` calls, and keeps it. Where a process cannot, it ends early, and
+    whoever calls finds what is missing."""
+    shares: Sequence[Sequence[Step]] = [[warm_up]]
+    if isinstance(warm_up, WarmUp):
+        shares = warm_up.shares(min(_MOST_PROCESSES, _cores()))
+    spawning = multiprocessing.get_context("spawn")
+    began, done = time.monotonic(), dict[str, float]()
+    receivers: list[Connection] = []
+    for share in shares:
+        receiver, sender = spawning.Pipe(duplex=False)
+        receivers.append(receiver)
+        spawning.Process(target=_compile_share, args=(share, sender), daemon=True).start()
+        sender.close()
+    while receivers:
+        ready: list[Any] = wait(receivers, timeout=_SHOWN_EVERY_S)
+        for receiver in ready:
+            try:
+                name, weight = receiver.recv()
+                done[name] = weight
+            except EOFError:
+                receivers.remove(receiver)
+        show(Progress(min(sum(done.values()) / WORK, 1.0), time.monotonic() - began))
+
+
+def _cores() -> int:
+    """The cores that this process may use; all of the machine where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _compile_share(steps: Sequence[Step], sender: Connection) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    event.register("numba:compile", _Reporter(sender))
+    with taking_turns():
+        for step in steps:
+            step()
+
+
+def _end_with_parent() -> None:
+    """Even if that was killed: whoever started it waits for all that hold its output open."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+class _Reporter(event.Listener):
+    """Tells of each function that has been compiled, and what it weighs."""
+
+    def __init__(self, sender: Connection) -> None:
+        self._sender = sender
+
+    def on_start(self, event: Any) -> None:
+        pass
+
+    def on_end(self, event: Any) -> None:
+        dispatcher, types = event.data["dispatcher"], tuple(event.data["args"])
+        result = dispatcher.overloads.get(types)
+        if result is None:
+            return
+        function = dispatcher.py_func
+        self._sender.send(
+            (f"{function.__module__}.{function.__qualname__}{types}", _weight(result))
+        )
+
+
+def _weight(result: Any) -> float:
+    if isinstance(result.library, Part):
+        return _PART_WEIGHT
+    linked = {id(library) for library in result.library._linking_libraries}
+    return _PART_WEIGHT + _LINKED_WEIGHT * len(linked)

@@ -1,0 +1,38 @@
+"""How far a compilation is, on a terminal or in a pipe."""
+
+from __future__ import annotations
+
+import math
+from typing import TextIO
+
+from service.runtime.compilation import Progress
+
+_LINE_EVERY_S = 5.0
+"""In a pipe, such as the log of a CI job: often enough to tell that something goes on."""
+
+
+class ProgressLine:
+    """A line that is written anew on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._next_s = 0.0
+
+    def show(self, progress: Progress) -> None:
+        if self._out.isatty():
+            self._out.write(f"\r\x1b[K{_words(progress)}")
+        elif progress.elapsed_s >= self._next_s:
+            self._next_s = progress.elapsed_s + _LINE_EVERY_S
+            self._out.write(f"{_words(progress)}\n")
+        self._out.flush()
+
+    def end(self, sentence: str) -> None:
+        start = "\r\x1b[K" if self._out.isatty() else ""
+        self._out.write(f"{start}{sentence}\n")
+        self._out.flush()
+
+
+def _words(progress: Progress) -> str:
+    left_s = progress.left_s
+    left = "" if left_s is None else f", about {math.ceil(left_s)} s left"
+    return f"compiling the cost model, once: {progress.share:.0%}{left}"
