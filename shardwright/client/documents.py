@@ -2298,6 +2298,7 @@ class CandidateAnswer(TypedDict):
 
 
 class CheckRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     allocation: NotRequired[AllocationFields | None]
     constraints: NotRequired[ConstraintFields]
     time_limit_s: NotRequired[float]
@@ -2338,6 +2339,7 @@ class ComparisonAnswer(TypedDict):
 
 
 class ComparisonRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields
@@ -2349,6 +2351,7 @@ class ComparisonRequest(TypedDict):
 
 
 class ExplanationRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     log: NotRequired[str | None]
     framework: NotRequired[
         Literal[
@@ -2386,6 +2389,7 @@ class ExplanationRequest(TypedDict):
 
 
 class FrontierRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields
@@ -2398,6 +2402,7 @@ class FrontierRequest(TypedDict):
 
 
 class LaunchedCheckRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     allocation: NotRequired[AllocationFields | None]
     constraints: NotRequired[ConstraintFields]
     time_limit_s: NotRequired[float]
@@ -2413,6 +2418,7 @@ class LaunchedCheckRequest(TypedDict):
 
 
 class LaunchedComparisonRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: NotRequired[
         str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
     ]
@@ -2426,6 +2432,7 @@ class LaunchedComparisonRequest(TypedDict):
 
 
 class LaunchedExplanationRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     log: NotRequired[str | None]
     framework: NotRequired[
         Literal[
@@ -2485,6 +2492,7 @@ class LaunchedLog(TypedDict):
 
 
 class LaunchedPredictionRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: NotRequired[
         str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
     ]
@@ -2555,6 +2563,7 @@ class LogSubmission(TypedDict):
 
 
 class PredictionRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields
@@ -2594,6 +2603,7 @@ class RecommendationAnswer(TypedDict):
 
 
 class RecommendationRequest(TypedDict):
+    wait_s: NotRequired[float | None]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields

@@ -75,7 +75,7 @@ def _reason(answer: Mapping[str, Any]) -> str:
 
 
 def _change(change: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Returns the first change in a sentence, in the words of the framework where known."""
+    """Returns the first change as a sentence, in the framework's words where they are known."""
     if change is None:
         return ()
     settings = change.get("settings") or ()

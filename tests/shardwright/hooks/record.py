@@ -101,7 +101,7 @@ def _of_kubernetes(folder: Path, service: ServiceProcess) -> list[str]:
 
 
 def _of_launchers(folder: Path, service: ServiceProcess) -> Mapping[str, list[str]]:
-    """Returns what the clients of SkyPilot and dstack go on with after their policies."""
+    """Returns what the clients of SkyPilot and dstack go on with, after their policies."""
     policy = f'url = "{service.url}"\npatch = true\nenforce = ["illegal"]\n'
     resources = {"resources": {"accelerators": "B300:8"}}
     with policy_process(folder, policy) as url:
