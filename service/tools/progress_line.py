@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TextIO
 
 from service.runtime.compilation import Progress
@@ -34,5 +33,5 @@ class ProgressLine:
 
 def _words(progress: Progress) -> str:
     left_s = progress.left_s
-    left = "" if left_s is None else f", about {math.ceil(left_s)} s left"
+    left = "" if left_s is None else f", about {left_s:.0f} s left"
     return f"compiling the cost model, once: {progress.share:.0%}{left}"

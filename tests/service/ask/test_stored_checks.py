@@ -9,7 +9,7 @@ import pytest
 from service.schemas.brief import CheckBrief
 from service.schemas.check import CheckAnswer, CheckPage
 from tests.service.ask.test_checks import DEEPSPEED, LAUNCHED, SLOW
-from tests.service.asking import QUESTION, assert_problem, changed
+from tests.service.asking import ON_BOTH, QUESTION, assert_problem, changed
 
 PLAIN: dict[str, Any] = {**QUESTION, "layout": SLOW}
 STORED = {"store": True}
@@ -42,6 +42,7 @@ def test_a_stored_check_is_read_again_as_it_was_answered(client, body: dict[str,
     assert {**made, **dict.fromkeys(named)} == unstored
 
 
+@ON_BOTH
 def test_the_same_check_has_the_same_id(client) -> None:
     first, again = stored(client, LAUNCHED), stored(client, LAUNCHED)
     assert again == first

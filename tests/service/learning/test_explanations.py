@@ -447,11 +447,11 @@ def test_a_launch_configuration_and_a_log_go_together(shared_client) -> None:
         ({**PREDICTION, "outcome": "ok"}, "measured", "is required without a log"),
         ({**SLOW, "log": TITAN}, "measured", "is read from the log: leave it out"),
         ({**SLOW, "framework": "megatron"}, "framework", "goes with log"),
-        (without(SLOW, "layout"), "layout", "prediction_id, recommendation_id or launch"),
+        (without(SLOW, "layout"), "layout", "prediction_id, recommendation_id, check_id or launch"),
         (
             {"log": TITAN, "cluster": {"preset": "h100", "num_chips": 8}, "stack": "torchtitan"},
             "model",
-            "is required without prediction_id, recommendation_id or launch",
+            "is required without prediction_id, recommendation_id, check_id or launch",
         ),
         ({**PREDICTION, "log": "nothing to see"}, "log", "has no step of"),
         ({**SLOW, "measured": {"step_time_s": 1e-5}}, "measured.step_time_s", "check the unit"),

@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.run_id import report_members, run_id
 from tests.service.ask.test_checks import DEEPSPEED, FLAGS, LAUNCHED, SLOW
-from tests.service.asking import QUESTION, REPORT, assert_problem, changed, without
+from tests.service.asking import ON_BOTH, QUESTION, REPORT, assert_problem, changed, without
 from tests.service.learning.test_explanations import MEGATRON, TITAN
 
 MEASURED: dict[str, Any] = {"outcome": "ok", "measured": {"step_time_s": 3.0}}
@@ -121,6 +121,7 @@ def test_a_report_names_one_answer(client, names: tuple[str, str]) -> None:
     assert answer.json()["errors"][0]["rule"] == f"give it or {names[0]}, not both"
 
 
+@ON_BOTH
 def test_reports_are_listed_by_their_labels(client) -> None:
     mine = report(client, {**REPORT, "labels": LABELS})
     other = report(client, {**REPORT, "labels": {**LABELS, "job_id": "1208", "user": "bob"}})

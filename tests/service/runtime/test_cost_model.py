@@ -17,7 +17,10 @@ from starlette.testclient import TestClient
 from models.compilation import machine_code
 from models.compilation.cache_folder import CacheFolders
 from models.compilation.machine_code import NotKept
+from models.search.warm_up import WarmUp
+from service.runtime import compilation as compilation_in_processes
 from service.runtime import cost_model
+from service.runtime.compilation import Progress
 from tests.service.asking import PREDICTION, QUESTION, assert_problem
 
 Wait = Callable[[], None]
@@ -213,3 +216,25 @@ def test_a_process_that_hangs_holds_up_no_other_for_good(
     cost_model.compile_cost_model(lambda: None)
     may_end.set()
     other.join()
+
+
+def test_who_asks_meanwhile_is_told_how_long_it_takes(
+    make_client, compilation: SlowCompilation
+) -> None:
+    client = make_client(heavy_wait_s=0.1)
+    client.app.state.services.cost_model._show(Progress(share=0.25, elapsed_s=10.0))
+    answer = client.post("/v1/predictions", json=PREDICTION)
+    assert_problem(answer, "overloaded")
+    assert "about 30 s more" in answer.json()["detail"]
+
+
+def test_two_processes_share_the_steps_of_a_warm_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation_in_processes, "_cores", lambda: 2)
+    files = [tmp_path / f"step-{number}" for number in range(4)]
+    cost_model.compile_cost_model(WarmUp(*map(CompiledOnce, files)))
+    compiled_by = [int(file.read_text()) for file in files]
+    assert compiled_by[0::2] == [compiled_by[0]] * 2
+    assert compiled_by[1::2] == [compiled_by[1]] * 2
+    assert len({*compiled_by, os.getpid()}) == 3
