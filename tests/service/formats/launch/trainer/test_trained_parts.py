@@ -51,7 +51,9 @@ def test_patterns_of_the_whole_language_model_freeze_none_of_it(patterns: list[s
     assert of_patterns(patterns).fields is None
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", "score", "model.layers.[9-0].mlp", "x" * 10_000])
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "score", "model.layers.[9-0].mlp", "*" * 60_000 + "x"]
+)
 def test_patterns_that_say_no_part_are_unknown_and_take_no_time(pattern: str) -> None:
     begun = time.monotonic()
     assert of_patterns([pattern] * 100).unknown
