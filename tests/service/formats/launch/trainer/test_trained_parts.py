@@ -98,8 +98,10 @@ def test_llama_factory_says_which_layers_it_trains(
 
 def test_layers_at_equal_distances_need_a_model_that_is_known() -> None:
     unknown = {**FACTORY, "model_name_or_path": "models/pro", "finetuning_type": "freeze"}
-    (reserved,) = reading_of({**unknown, "use_llama_pro": True}).reservations
+    found = reading_of({**unknown, "use_llama_pro": True})
+    (reserved,) = found.reservations
     assert reserved.setting == "use_llama_pro = true"
+    assert "trained" not in found.workload  # so that the request may say it
 
 
 def test_the_second_interface_freezes_alike() -> None:
