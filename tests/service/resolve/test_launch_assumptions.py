@@ -106,8 +106,11 @@ def test_defaults_of_a_release_are_told_and_contradicted_as_such(asked: Any) -> 
     lines = "; ".join(asked("torchtitan", flags).read.assumed)
     assert "workload.seq_len is 2048: the default of training.seq_len in torchtitan" in lines
     assert "layout.micro_batch is 8: the default of training.local_batch_size" in lines
-    rules = faults(asked, "torchtitan", flags, workload={"seq_len": 4096})
-    rule = rules["workload.seq_len = 2048"]
+    # They are those of a configuration that is not here, and give way to the request.
+    assert asked("torchtitan", flags, workload={"seq_len": 4096}).question.workload.seq_len == 4096
+    command = "trl sft --model_name_or_path Qwen/Qwen3-8B"
+    rules = faults(asked, "accelerate", command, model=None, workload={"seq_len": 4096})
+    rule = rules["workload.seq_len = 1024"]
     assert "seq_len = 4096 of the request, and nobody wrote it (the default of" in rule
     same = asked("torchtitan", flags, workload={"seq_len": 2048}).read.assumed
     assert not any("seq_len" in line for line in same)

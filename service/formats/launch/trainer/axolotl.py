@@ -115,6 +115,7 @@ def _parameters(told: Told, settings: Settings) -> None:
         reason = f"which parameters {', '.join(parts.unknown[:3])[:80]} names is not known"
         cure = "give workload.trained"
         settings.reserve("unfrozen_parameters", reason, cure, answered_by="workload.trained")
+        return
     if parts.is_in_part:
         told.assumed.append("unfrozen_parameters: layers that are trained in part are counted as"
             " trained whole")  # fmt: skip

@@ -24,24 +24,25 @@ def trained_layers(told: Told, settings: Settings, prefix: str = "") -> None:
         reason = "these modules, which are trained too, are neither the embedding nor the head"
         settings.reserve(extra, reason, "leave them out to judge the rest")
     parts = TrainedParts(set(of_last_layers(count)), beside.embedding, beside.head)
-    if settings.given.get("use_llama_pro"):
-        _spread(settings, parts, count)
+    if settings.given.get("use_llama_pro") and not _spread(settings, parts, count):
+        return
     if _names(settings.value(modules)) not in ([], ["all"]):
         told.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
     told.put(TRAINED, parts.fields, number)
 
 
-def _spread(settings: Settings, parts: TrainedParts, count: int) -> None:
-    """Trained layers at equal distances through the model."""
+def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
+    """Takes layers at equal distances through the model; returns whether that is known."""
     model = named_model("model_name_or_path", str(settings.given.get("model_name_or_path")))
     layers = 0 if model.id is None else catalogue.architecture(model.id).num_layers
     if layers and count > 0 and layers % count == 0:
         stride = layers // count
         parts.layers = set(range(stride - 1, layers, stride))
-    else:
-        reason = "which layers are trained follows from how many the model has"
-        cure = "give workload.trained.layers"
-        settings.reserve("use_llama_pro", reason, cure, answered_by="workload.trained")
+        return True
+    reason = "which layers are trained follows from how many the model has"
+    cure = "give workload.trained.layers"
+    settings.reserve("use_llama_pro", reason, cure, answered_by="workload.trained")
+    return False
 
 
 def one_block(told: Told, settings: Settings) -> None:

@@ -19,6 +19,7 @@ _LAYER = re.compile(
 _MOST_LAYERS = 128
 """No model here has more layers, and patterns are tried for each."""
 _MOST_PATTERNS = 64
+_LONGEST = 200  # characters of a pattern: names of parameters have fewer than 100
 _WHOLE_MODEL = frozenset({"", "model", "model.language_model", "language_model", "model.layers",
     "model.language_model.layers", "transformer", "transformer.h"})  # fmt: skip
 _ENCODERS = ("visual", "vision", "multi_modal_projector", "audio", "embed_vision")
@@ -64,8 +65,11 @@ def of_patterns(patterns: list[str]) -> TrainedParts:
     """Parameters whose names match patterns from their beginning, in which periods are periods
     (axolotl 0.21.0 utils/freeze.py, LayerNamePattern)."""
     parts = TrainedParts()
-    for pattern in patterns[:_MOST_PATTERNS]:
-        _add(parts, str(pattern))
+    for pattern in map(str, patterns[:_MOST_PATTERNS]):
+        if len(pattern) > _LONGEST:
+            parts.unknown.append(pattern)
+        else:
+            _add(parts, pattern)
     parts.unknown += map(str, patterns[_MOST_PATTERNS:])
     return parts
 

@@ -162,3 +162,10 @@ def test_trl_has_settings_of_preferences_that_change_nothing() -> None:
     assert [*found.reservations, *found.stops] == []
     (reserved,) = reading_of(f"trl grpo {TRL} --num_generations 8 --use_vllm true").reservations
     assert reserved.setting == "trl grpo"
+
+
+def test_ms_swift_has_settings_of_generation() -> None:
+    command = "swift rlhf --rlhf_type grpo --model Qwen/Qwen3-8B --use_vllm true --epsilon_high 0.3"
+    found = reading_of(f"{command} --num_generations 8 --vllm_mode colocate")
+    assert [one.setting for one in found.reservations] == ["rlhf_type = grpo"]
+    assert found.stops == ()
