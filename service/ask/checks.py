@@ -344,7 +344,11 @@ def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]
-    return ChangeAnswer.of(change, settings, asked.min_fit_probability)
+    answer = ChangeAnswer.of(change, settings, asked.min_fit_probability)
+    words = answer.words
+    for name in {**before, **after}:
+        words = words.replace(name, asked.named(name))
+    return answer.model_copy(update={"words": words})
 
 
 def _as_released(asked: _ResolvedRequest, switch: SwitchAnswer) -> SwitchAnswer:
