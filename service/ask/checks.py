@@ -52,6 +52,7 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
+from service.schemas.switches import SwitchAnswer
 from service.store import Rows, Store
 
 _MOST_RULES = 8
@@ -88,6 +89,12 @@ class _ResolvedRequest:
     def settings(self) -> Mapping[str, str]:
         """What the framework calls the knobs of a layout."""
         return {} if self.format is None else KNOB_SETTINGS[self.format.name]
+
+    def named(self, setting: str) -> str:
+        """What the release that was read calls a setting."""
+        if self.format is None or self.read is None:
+            return setting
+        return self.format.name_in(setting, self.read.version)
 
     @property
     def layout(self) -> Layout | None:
@@ -206,6 +213,7 @@ def _explain(
         basis["assumptions"] += layout_assumptions(
             asked.place, asked.given, asked.completed, asked.resolved.problem
         )
+    basis["switches"] = [_as_released(asked, switch) for switch in basis["switches"]]
     broken = _refusals(asked, check)
     is_understood = not asked.reservations
     if shown is not None:
@@ -347,17 +355,21 @@ def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
 def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
     """A change, with the settings of the framework that it changes."""
     before, after = _settings_of_change(asked, change)
-    release = None if asked.read is None else asked.read.version
     settings = [
-        SettingChange(
-            name=name if asked.format is None else asked.format.name_in(name, release),
-            before=before.get(name),
-            after=after.get(name),
-        )
+        SettingChange(name=asked.named(name), before=before.get(name), after=after.get(name))
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]
-    return ChangeAnswer.of(change, settings, asked.min_fit_probability)
+    answer = ChangeAnswer.of(change, settings, asked.min_fit_probability)
+    words = answer.words
+    for name in {**before, **after}:
+        words = words.replace(name, asked.named(name))
+    return answer.model_copy(update={"words": words})
+
+
+def _as_released(asked: _ResolvedRequest, switch: SwitchAnswer) -> SwitchAnswer:
+    """Returns a switch by its name in the release that was read."""
+    return switch.model_copy(update={"name": asked.named(switch.name)})
 
 
 def _settings_of_change(

@@ -458,9 +458,7 @@ class _Joining:
         base = own if form is None else self._stack_of(form, own.calibrated_as)
         given = form.changes() if isinstance(form, StackFields) else {}
         age = {name: given[name] for name in ("version", "age_years") if name in given}
-        is_said = self.launch.version is not None
-        is_older = self.reading.version != FORMATS[self.reading.format].release
-        is_dated = (is_said or is_older) and self.reading.version in releases(base.id)
+        is_dated = self.launch.version is not None and self.reading.version in releases(base.id)
         if is_dated and not age:
             age = {"version": self.reading.version}
         usual = StackFields.model_validate({"name": base.id, **age}).build(base)

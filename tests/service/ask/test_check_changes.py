@@ -113,3 +113,34 @@ def test_what_is_promised_of_a_change_is_what_a_check_says_with_its_settings(
 def body_of(name: str, said: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
     document = nested(said) if FORMATS[name].words is None else said
     return {"launch": {"format": name, "settings": document}, **beside, "time_limit_s": 0.2}
+
+
+_BEFORE_0_3 = """
+[model]
+name = "llama3"
+flavor = "70B"
+[training]
+local_batch_size = 2
+seq_len = 8192
+[compile]
+enable = true
+components = ["loss", "model"]
+[activation_checkpoint]
+mode = "full"
+[parallelism]
+tensor_parallel_degree = 8
+data_parallel_shard_degree = 8
+"""
+
+
+def test_a_change_is_named_as_the_release_that_was_read_names_it(shared_client) -> None:
+    body = {
+        "launch": {"format": "torchtitan", "arguments": _BEFORE_0_3},
+        "cluster": {"preset": "h100", "num_chips": 64},
+    }
+    answer = shared_client.post("/v1/checks", json=body).json()
+    name = "parallelism.enable_async_tensor_parallel"
+    assert answer["launch_read"]["version"] == "0.2.2"
+    assert [one["name"] for one in answer["first_change"]["settings"]] == [name]
+    assert name in answer["first_change"]["words"]
+    assert name in [one["name"] for one in answer["switches"]]

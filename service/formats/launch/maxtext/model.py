@@ -20,9 +20,11 @@ from service.nearest_names import suggestion
 
 _DENSE_BLOCKS = ("default", "llama2", "mistral", "qwen2", "qwen3")
 _SPARSE_BLOCKS = ("mixtral", "qwen3_moe", "deepseek")
-_WITHOUT_MUON = ("mixtral", "mistral", "llama4", "qwen2")
-"""Beginnings of the names of models and blocks that Muon is refused for (configs/types.py, Muon
-dimension numbers)."""
+_WITH_MUON = {
+    "deepseek", "deepseek4", "qwen3", "qwen3_moe", "qwen3_custom_moe", "qwen3_next", "gpt_oss",
+    "gemma3", "llama2",
+}  # fmt: skip
+"""The blocks that Muon is taken for (configs/types.py, Muon dimension numbers)."""
 _DESCRIBE = "describe the model beside the launch, as `model`"
 _MOST = 10**9
 _SCALE = "global_parameter_scale"
@@ -119,8 +121,8 @@ def _plain(architecture: Architecture) -> Architecture | None:
 
 def takes_muon(values: Mapping[str, Any]) -> bool:
     """Whether MaxText has Muon for a model."""
-    named = (values.get("model_name", ""), values.get("decoder_block", ""))
-    return not any(name.startswith(_WITHOUT_MUON) for name in named)
+    of_file = model_file(values.get("model_name", "")).get("decoder_block", "llama2")
+    return values.get("decoder_block", of_file) in _WITH_MUON
 
 
 # -- reading

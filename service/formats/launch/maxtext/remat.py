@@ -102,6 +102,9 @@ def _kept(format_: str, architecture: Architecture, modules: Collection[str]) ->
     if given - known:
         cure = f"no policy names {', '.join(sorted(given - known))}; leave it out"
         raise Inexpressible(format_, "layout.recompute_modules", sorted(given), cure)
+    if "mlp_gate" in given and architecture.is_moe:
+        cure = "experts that share it have the names of dense networks; leave it out"
+        raise Inexpressible(format_, "layout.recompute_modules", sorted(given), cure)
     if given & networks and given & networks != networks:
         cure = "dense and sparse networks share their names; ask with both mlp and moe"
         raise Inexpressible(format_, "layout.recompute_modules", sorted(given), cure)

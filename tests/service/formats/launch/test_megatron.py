@@ -111,7 +111,7 @@ def require_same(job: Job, reading: LaunchReading) -> None:
     stated = WorkloadFields.model_validate(reading.workload).build()
     asked = problem.workload
     if not problem.architecture.is_moe:
-        asked = replace(asked, load_balancing="none", routing="natural")
+        asked = replace(asked, load_balancing="none", routing="natural", capacity_factor=None)
     assert stated == replace(asked, token_budget=None)
     require_same_model(job, reading)
     for switch in switches_of(problem.stack):
