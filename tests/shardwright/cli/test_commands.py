@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from shardwright.cli.job_files import files_beside
 from shardwright.cli.main import app
 from shardwright.client.client import Client
 from shardwright.client.settings import ClientSettings
+from tests.paths import ROOT
 
 LORA = """base_model: Qwen/Qwen2.5-14B
 adapter: lora
@@ -177,6 +180,8 @@ def test_the_loop_from_a_check_to_its_report_needs_no_id(
 
 
 def test_a_command_answers_without_a_service(two_jobs: tuple[str, str]) -> None:
-    found = CliRunner().invoke(app, ["check", two_jobs[0], *ON_H100, "--local", "--json"])
-    assert found.exit_code == 0, found.output
+    # In a process of its own, whose logs it sets up.
+    asked = [sys.executable, "-m", "shardwright", "check", two_jobs[0], *ON_H100, "--local"]
+    found = subprocess.run([*asked, "--json"], capture_output=True, text=True, cwd=ROOT)
+    assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["prediction"]["step_time_s"] > 0
