@@ -61,11 +61,13 @@ class CheckTerms(Patience):
     day has the same id."""
 
 
-class CheckRequest(PinnedQuestion, CheckTerms):
+# The terms stand first among the bases, so that pydantic reads them after the workload, which says
+# how many sequences a micro-batch in tokens has.
+class CheckRequest(CheckTerms, PinnedQuestion):
     layout: LayoutForm
 
 
-class LaunchedCheckRequest(QuestionParts, CheckTerms):
+class LaunchedCheckRequest(CheckTerms, QuestionParts):
     launch: LaunchForm
 
     @model_validator(mode="after")

@@ -155,9 +155,8 @@ class Settings:
         return shown(name, self.given.get(name, None if field is None else field.default))
 
     def note(self, reservation: Reservation) -> None:
-        """Notes what a reader cannot take into account, once."""
-        if reservation not in self.reservations:
-            self.reservations.append(reservation)
+        """Notes what a reader cannot take into account; what is noted twice is told once."""
+        self.reservations.append(reservation)
 
     def sorted_out(self) -> SortedSettings:
         """Sorts what was given and is not read, beside what readers noted themselves."""
@@ -187,7 +186,7 @@ class Settings:
             elif field.use == "not_described":
                 reservations.append(self._not_described(field, name))
         return SortedSettings(
-            reservations=tuple(reservations),
+            reservations=tuple(dict.fromkeys(reservations)),
             warnings=tuple(warnings),
             stops=tuple(stops),
             no_account=tuple(no_account),

@@ -470,7 +470,7 @@ def test_a_file_of_the_package_need_not_be_sent() -> None:
     assert reading.model == {"name": "llama-2-7b"}
     assert reading.layout["micro_batch"] == 4
     assert reading.layout["recompute_modules"] == ["layernorm", "mlp_act"]
-    assert (reading.unread, reading.warnings) == ((), ())
+    assert (reading.reservations, reading.warnings) == ((), ())
     moved = read(f"{TRAIN} {CONFIGS}/models/gpu/llama2_7b.yml ici_fsdp_parallelism=8")
     assert moved.layout == reading.layout
     assert "gpu/models/llama2_7b.yml was read" in moved.warnings[0]
@@ -515,7 +515,7 @@ def test_sizes_that_differ_from_the_model_stop_maxtext_unless_it_is_told() -> No
     assert changed.model is not None
     assert changed.model["num_layers"] == 4
     assert changed.model["vocab_size"] == 128256
-    assert (changed.stops, changed.unread) == ((), ())
+    assert (changed.stops, changed.reservations) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -556,9 +556,9 @@ def test_words_without_any_setting_are_of_another_program() -> None:
 
 def test_fp32_logits_cost_nothing_on_tpus_alone() -> None:
     text = "model_name=llama3.1-8b logits_dot_in_fp32=true"
-    assert read(text).unread == ()
-    assert len(read(f"{text} hardware=gpu").unread) == 1
-    assert len(read(f"{text} matmul_precision=highest").unread) >= 1
+    assert read(text).reservations == ()
+    assert len(read(f"{text} hardware=gpu").reservations) == 1
+    assert len(read(f"{text} matmul_precision=highest").reservations) >= 1
 
 
 def test_the_gate_alone_is_computed_again() -> None:
@@ -566,7 +566,7 @@ def test_the_gate_alone_is_computed_again() -> None:
     tensors = " ".join(f"{name}=device" for name in kept)
     reading = read(f"model_name=llama3.1-8b remat_policy=custom {tensors}")
     assert reading.layout["recompute_modules"] == ["layernorm", "mlp_act", "mlp_gate"]
-    assert reading.unread == ()
+    assert reading.reservations == ()
 
 
 def test_what_nobody_wrote_names_where_it_comes_from() -> None:
