@@ -416,16 +416,15 @@ def _reasons(
 def _step_time_reason(best: Prediction) -> Reason:
     shares = {name: seconds / best.step_time_s for name, seconds in best.time.items()}
     largest_first = sorted(shares, key=lambda name: -shares[name])
-    named = [
+    parts = [f"{shares['compute_s']:.0%} is compute"] + [
         f"{shares[name]:.0%} {TIME_WORDS[name]}"
         for name in largest_first
         if name != "compute_s" and shares[name] >= _LEAST_NAMED_SHARE
     ]
-    rest = f", {in_words(named)}" if named else ""
     sentence = (
         f"The fastest layout is {best.layout.summary()}: a step takes {best.step_time_s:.3g} s (80%"
         f" sure: {best.step_time_low_s:.3g} to {best.step_time_high_s:.3g} s), of which"
-        f" {shares['compute_s']:.0%} is compute{rest}."
+        f" {in_words(parts)}."
     )
     figures = {
         "step_time_s": best.step_time_s,

@@ -843,6 +843,29 @@ class Promotion(TypedDict):
     reason: str
 
 
+class ReasonFacts(TypedDict):
+    kind: Literal[
+        "slip",
+        "out_of_memory",
+        "cluster",
+        "fewest_chips",
+        "fewer_chips",
+        "fastest",
+        "recommended",
+        "micro_batch_group",
+        "pipelining",
+        "data_traffic",
+        "memory",
+        "fit",
+        "bolder",
+        "unsupported",
+        "stopped",
+        "groups",
+        "spare_chips",
+    ]
+    figures: dict[str, float | str | bool | None]
+
+
 class RecommendationBrief(TypedDict):
     id: str
     created_at: str
@@ -2270,6 +2293,7 @@ class AlternativeFields(TypedDict):
     clusters: NotRequired[list[OtherPreset | OtherCluster]]
     num_chips: NotRequired[list[NumChip]]
     up_to_chips: NotRequired[int | None]
+    allocations: NotRequired[list[AllocationFields]]
 
 
 class ArchitectureEntry(TypedDict):
@@ -2298,16 +2322,16 @@ class CandidateAnswer(TypedDict):
 
 
 class CheckRequest(TypedDict):
-    wait_s: NotRequired[float | None]
-    allocation: NotRequired[AllocationFields | None]
-    constraints: NotRequired[ConstraintFields]
-    time_limit_s: NotRequired[float]
-    store: NotRequired[bool]
     model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields
     cluster: ClusterPreset | ClusterFields
     workload: WorkloadFields
     stack: str | StackFields
     profile: NotRequired[ProfileWanted | None]
+    wait_s: NotRequired[float | None]
+    allocation: NotRequired[AllocationFields | None]
+    constraints: NotRequired[ConstraintFields]
+    time_limit_s: NotRequired[float]
+    store: NotRequired[bool]
     layout: LayoutFields
 
 
@@ -2402,11 +2426,6 @@ class FrontierRequest(TypedDict):
 
 
 class LaunchedCheckRequest(TypedDict):
-    wait_s: NotRequired[float | None]
-    allocation: NotRequired[AllocationFields | None]
-    constraints: NotRequired[ConstraintFields]
-    time_limit_s: NotRequired[float]
-    store: NotRequired[bool]
     model: NotRequired[
         str | NamedModelFields | HuggingFaceConfig | LayerListFields | dict[str, Any] | None
     ]
@@ -2414,6 +2433,11 @@ class LaunchedCheckRequest(TypedDict):
     workload: NotRequired[dict[str, Any]]
     stack: NotRequired[str | StackFields | None]
     profile: NotRequired[ProfileWanted | None]
+    wait_s: NotRequired[float | None]
+    allocation: NotRequired[AllocationFields | None]
+    constraints: NotRequired[ConstraintFields]
+    time_limit_s: NotRequired[float]
+    store: NotRequired[bool]
     launch: LaunchForm
 
 
@@ -2591,6 +2615,7 @@ class RecommendationAnswer(TypedDict):
     ranked: list[int]
     front: list[int]
     reasons: list[str]
+    reason_facts: NotRequired[list[ReasonFacts]]
     chips_used: int
     fewer_chips: FewerChipsAnswer | None
     pipelining: PipeliningAnswer
