@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import SequenceMatcher
+from functools import lru_cache
 from heapq import nlargest
 from itertools import pairwise
 
@@ -128,6 +129,7 @@ def _subject(step: str) -> str:
     return next((word for word in words if word not in _BESIDE_SUBJECTS), words[0] if words else "")
 
 
+@lru_cache(4096)  # pairs of short names: a launch is read several times for one answer
 def _likeness(asked: str, spelling: str) -> float:
     longest = max(len(asked), len(spelling), 1)
     likeness = 1 - _edit_distance(asked, spelling, longest) / longest

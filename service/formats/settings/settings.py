@@ -13,7 +13,7 @@ from service.formats.settings.stop import Stop
 from service.nearest_names import nearest_setting
 
 _AUTO = "auto"
-_MOST_HINTS = 20  # unknown names for which a known one is looked up, which takes milliseconds each
+MOST_HINTS = 8  # unknown names for which a known one is looked up: an answer shows no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,7 @@ class Settings:
         self.reservations: list[Reservation] = []
         self.warnings: list[str] = []
         self.stops: list[Stop] = []
+        self._num_hints = 0
 
     def __contains__(self, name: str) -> bool:
         """Whether a setting, or one of an object, is given."""
@@ -154,6 +155,12 @@ class Settings:
         field = self.table.fields.get(name)
         return shown(name, self.given.get(name, None if field is None else field.default))
 
+    def nearest(self, name: str) -> str | None:
+        """The setting that an unknown name may have meant; None where none is near, and for names
+        beyond the first so many, since each takes milliseconds to look up."""
+        self._num_hints += 1
+        return nearest_setting(name, self.table.fields) if self._num_hints <= MOST_HINTS else None
+
     def note(self, reservation: Reservation) -> None:
         """Notes what a reader cannot take into account; what is noted twice is told once."""
         self.reservations.append(reservation)
@@ -164,14 +171,10 @@ class Settings:
         warnings = [*self.warnings]
         stops = [*self.stops]
         no_account: list[str] = []
-        num_unknown = 0
         for name, value in self.given.items():
             field = self.table.field(name)
             if field is None:
-                num_unknown += 1
-                near = (
-                    nearest_setting(name, self.table.fields) if num_unknown <= _MOST_HINTS else None
-                )
+                near = self.nearest(name)
                 kind = self._unknown_as(name, near)
                 if kind == "stops":
                     stops.append(self._stop(name, value, near))

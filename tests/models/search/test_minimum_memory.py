@@ -184,7 +184,8 @@ def test_what_no_number_of_chips_can_hold_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("usable_gib", "steps", "there_may_be_one"), [(2.0, 1000, False), (3.6, 2, True)]
+    ("usable_gib", "steps", "there_may_be_one"),
+    [pytest.param(2.0, 1000, False, marks=pytest.mark.long), (3.6, 2, True)],
 )
 def test_where_nothing_fits_a_search_ends_when_it_is_told_to(
     usable_gib: float, steps: int, there_may_be_one: bool

@@ -16,7 +16,6 @@ from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stopped, Stops
 from service.formats.shell.faults import PATH
-from service.nearest_names import nearest_setting
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
 _ON_HOST = ("cpu", "nvme")
@@ -80,7 +79,7 @@ def stop_at_unknown(settings: Settings) -> None:
     strict = settings.table.facts["strict"]
     for name in [*settings.given]:
         if name.partition(".")[0] in strict and settings.table.field(name) is None:
-            near = nearest_setting(name, settings.table.fields)
+            near = settings.nearest(name)
             rule = f"is no setting of DeepSpeed {settings.table.release}, which stops at it"
             rule += f": did you mean {near}?" if near else ": leave it out"
             settings.stops.append(

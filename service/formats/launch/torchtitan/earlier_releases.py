@@ -15,6 +15,7 @@ from service.formats.settings.field import Field, shown
 from service.formats.settings.field_table import FieldTable, field_table
 from service.formats.settings.release import known_release
 from service.formats.settings.reservation import GIVE_FIELDS, Reservation
+from service.formats.settings.settings import MOST_HINTS
 from service.formats.settings.settings import Settings as SettingsOfToday
 from service.formats.shell.faults import PATH
 from service.nearest_names import suggestion
@@ -26,7 +27,6 @@ _MODES = {
     "none": "none",
     "memory_budget": "memory-budget",
 }
-_MOST_HINTS = 20
 """Unknown settings for which a known one is looked up."""
 _CONVERTERS = {"float8": "fp8", "mx": "mxfp8"}
 
@@ -84,7 +84,7 @@ class Settings:
             elif _is_ignored(name, facts["ignored"]):
                 found.ignored.append(shown(name, value))
             else:
-                known = [*read, *table.fields] if len(found.reservations) < _MOST_HINTS else ()
+                known = [*read, *table.fields] if len(found.reservations) < MOST_HINTS else ()
                 reason = f"torchtitan {RELEASE} has no such setting{suggestion(name, known)}"
                 found.reserve(name, value, reason, "leave it out if it changes nothing")
         found.older = {name: found.older.get(name, one.default) for name, one in read.items()}
