@@ -38,8 +38,6 @@ pytestmark = pytest.mark.long
 
 LONGEST = 2**20
 """Characters. A body may have sixteen times as many."""
-LONGEST_LAUNCH = 2 * MAX_CHARACTERS
-"""Characters of a launch's script and of all its files."""
 SECONDS = 4.0
 """Of the processor for a text."""
 MOST_MIB = 512
@@ -137,7 +135,7 @@ def damaged(draw: st.DrawFn, seeds: list[str], longest: int) -> str:
 @pytest.mark.parametrize("name", SEEDS)
 def test_whatever_is_damaged_is_read_or_refused_soon(name: str) -> None:
     read, seeds = SEEDS[name]
-    longest = LONGEST_LAUNCH if name in LAUNCHES else LONGEST
+    longest = MAX_CHARACTERS if name in LAUNCHES else LONGEST
     peak = peak_mib()
 
     @given(damaged(seeds, longest))

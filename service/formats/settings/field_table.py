@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 from service.formats.launch.facts import facts
@@ -36,7 +36,7 @@ from service.formats.settings.reservation import COULD_MATTER, GIVE_FIELDS
 Unknown = Literal["stops", "passes", "open", "misspelt"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for the cached property
 class FieldTable:
     """All settings of a release."""
 
@@ -63,8 +63,16 @@ class FieldTable:
         """The field of a name; None where the release has none."""
         if name in self.fields:
             return self.fields[name]
+        if not self._matches_any(name):
+            return None
         pattern = _first_match(name, self.patterns)
         return None if pattern is None else self.patterns[pattern]
+
+    @cached_property
+    def _matches_any(self) -> Callable[[str], object]:
+        """Whether a name matches one of the patterns: a launch may have tens of thousands of names,
+        and trying hundreds of patterns one by one takes a fifth of a millisecond for each."""
+        return re.compile("|".join(map(translate, self.patterns)) or "(?!)").match
 
     def unknown_as(self, name: str) -> Unknown:
         """What becomes of a name that is in no table."""
