@@ -29,8 +29,8 @@ test: .venv/developed  ## the default test suite
 test-long: .venv/developed  ## the tests that the default suite has no time for
 	$(BIN)/python -m pytest -m "long and not faults"
 
-test-faults: .venv/developed  ## services and databases killed at random moments (FAULT_TRIALS=, FAULT_SEED=)
-	$(if $(FAULT_TRIALS),FAULT_TRIALS=$(FAULT_TRIALS)) $(if $(FAULT_SEED),FAULT_SEED=$(FAULT_SEED)) $(BIN)/python -m pytest -m faults -n 1
+test-faults: .venv/developed  ## services and databases killed at random moments, and neighbours that attack (FAULT_TRIALS=, FAULT_SEED=, FAULT_TESTS=)
+	$(if $(FAULT_TRIALS),FAULT_TRIALS=$(FAULT_TRIALS)) $(if $(FAULT_SEED),FAULT_SEED=$(FAULT_SEED)) $(BIN)/python -m pytest -m faults -n 1 $(FAULT_TESTS)
 
 test-hostile: .venv/developed  ## what schemathesis makes of the OpenAPI document (HOSTILE_EXAMPLES=, HOSTILE_SEED=)
 	$(if $(HOSTILE_EXAMPLES),HOSTILE_EXAMPLES=$(HOSTILE_EXAMPLES)) $(if $(HOSTILE_SEED),HOSTILE_SEED=$(HOSTILE_SEED)) $(BIN)/python -m pytest -m hostile -n 1 -rP
