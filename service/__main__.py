@@ -75,6 +75,9 @@ def application() -> FastAPI:
     """The application of a process that serves, which may be one of several."""
     settings = from_environment()
     configure_logs(settings.log_level)
+    # A request changes threads some twenty times, and beside one that computes in Python it waits
+    # for the interpreter each time: 5 ms unless told otherwise.
+    sys.setswitchinterval(0.001)
     app = create_app(settings)
     # What is there by now stays, some hundred thousand objects. Going through them all for garbage
     # would hold up every request for a fifth of a second, now and then.
