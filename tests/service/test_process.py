@@ -39,6 +39,8 @@ def test_a_proxy_that_is_trusted_says_who_asks(database_url: str) -> None:
     with serving(database_url, trusted_proxies="127.0.0.0/8") as service:
         forwarded = {"X-Forwarded-For": "203.0.113.9"}
         assert service.request("GET", "/livez", headers=forwarded).status_code == 200
+        service.stop()  # a line of the log follows its answer, so that it may come a moment later
+        assert service.process.wait(_SOON_S) == 0
         assert '"client": "203.0.113.9"' in service.errors()
 
 
