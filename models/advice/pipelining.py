@@ -29,12 +29,7 @@ Need = Literal["yes", "no", "undecided", "unknown"]
 or where only the divisibility of chips and batch asks for one; and "unknown" where the search was
 stopped, or a side is missing and the constraints may be why."""
 
-_OPENINGS: dict[Need, str] = {
-    "yes": "A pipeline is needed",
-    "no": "No pipeline is needed",
-    "unknown": "Whether a pipeline is needed is not known",
-}
-"""Openings of verdicts, but for "undecided", which has a probability to tell."""
+_TOSS_UP = 0.1  # on either side of even: such a probability decides nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,14 +188,16 @@ def judge_pipelining(
     if without is None or with_pp is None or gap_spread is None:
         whatever_the_constraints, why = missing or (
             False,
-            "the search had found none when it was stopped",
+            "had been found when the search was stopped",
         )
         needed: Need = "unknown"
         if whatever_the_constraints:
             needed = "yes" if without is None else "no"
             probability = float(without is None)
         side = "without" if without is None else "with"
-        verdict = f"{_OPENINGS[needed]}, since of layouts {side} one {why}."
+        verdict = f"No layout {side} a pipeline {why}."
+        if needed == "unknown":
+            verdict += " So it is not known whether one is needed."
     else:
         with_time = with_pp.prediction.time
         split = {
@@ -266,40 +263,48 @@ def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
     exposed_s = best.time["data_s"]
     if exposed_s < _WORTH_SAYING * best.step_time_s:
         return []
-    sentence = (
-        f"Without a pipeline, {exposed_s:.3g} s of a step wait for data-parallel traffic. To hide"
-        f" all of it takes the compute of {roofline.tokens_needed:,.0f} tokens a device; there are"
-        f" {roofline.tokens:,.0f}"
-    )
     figures = {
         "exposed_s": exposed_s,
         "tokens": roofline.tokens,
         "tokens_needed": roofline.tokens_needed,
     }
+    exposed = f"Without a pipeline, {exposed_s:.3g} s of a step wait for data-parallel traffic"
+    has = f"{roofline.tokens:,.0f} tokens a device and step"
     if roofline.tokens < roofline.tokens_needed:
-        return [Reason("data_traffic", f"{sentence}.", figures)]
-    zero_stage = best.layout.zero_stage
-    micro_batches = best.num_micro_batches
+        sentence = (
+            f"{exposed}. {has} are too few to hide all of it: that takes the compute of"
+            f" {roofline.tokens_needed:,.0f}, even if traffic and compute always ran together."
+        )
+        return [Reason("data_traffic", sentence, figures)]
+    sentence = f"{exposed}, {_why_exposed(best)}. A larger batch is not what it lacks: of {has},"
+    sentence += f" {roofline.tokens_needed:,.0f} would do."
+    return [Reason("data_traffic", sentence, figures)]
+
+
+def _why_exposed(prediction: Prediction) -> str:
+    """Return why data-parallel traffic waits although there is enough compute to hide it."""
+    zero_stage = prediction.layout.zero_stage
+    micro_batches = prediction.num_micro_batches
     if zero_stage < 2 and micro_batches > 1:
-        why = (
-            f"ZeRO {zero_stage} sends it once a step, beside the first forward and the last"
-            f" backward of {micro_batches} micro-batches only"
+        return (
+            f"since ZeRO {zero_stage} sends it once a step and only the first forward and the last"
+            f" backward of {micro_batches} micro-batches run meanwhile"
         )
-    else:
-        why = (
-            "traffic runs beside only a part of a layer's compute, and slows down the kernels that"
-            " it runs beside"
-        )
-    return [Reason("data_traffic", f"{sentence}, but {why}.", figures)]
+    return "since only a part of each layer's compute can run at the same time"
 
 
 def _opening(needed: Need, probability: float | None) -> str:
-    if needed != "undecided" or probability is None:
-        stopped = ", since the search was stopped" if needed == "unknown" else ""
-        return f"{_OPENINGS[needed]}{stopped}."
-    if probability < 0.5:
-        return f"A pipeline probably does not pay here ({1 - probability:.0%})."
-    return f"A pipeline probably pays here ({probability:.0%})."
+    if needed == "yes":
+        return "A pipeline pays here."
+    if needed == "no":
+        return "No pipeline is needed."
+    if probability is None:
+        return "The search was stopped, so it is not known whether a pipeline is needed."
+    if abs(probability - 0.5) <= _TOSS_UP:
+        return f"Whether a pipeline pays here is a toss-up (a probability of {probability:.0%})."
+    verb = "pays" if probability > 0.5 else "does not pay"
+    surer = max(probability, 1 - probability)
+    return f"A pipeline probably {verb} here (a probability of {surer:.0%})."
 
 
 def _worth_of_pipeline(
@@ -309,33 +314,33 @@ def _worth_of_pipeline(
     split: dict[str, float],
 ) -> str:
     low, high = interval
-    if gap <= 0:
-        interval_words = f"80% sure: {_share(-high)} to {_share(-low)}"
-        faster = f"{_share(-gap)} faster than the best with one ({interval_words})"
-        return f"The best layout without one is {faster}."
-    seconds = sum(split.values())
-    shares = f"{_share(gap)}; 80% sure: {_share(low)} to {_share(high)}"
-    sentence = f"Without one a step takes {seconds:.3g} s longer ({shares})"
-    terms = _largest_terms(split)
-    if terms:
-        sentence += f", mostly for {terms}"
-    if not is_above(gap, tolerance):
+    range_words = f"80% sure: {_pace(low)} to {_pace(high)}"
+    sentence = f"The best layout without one is {_pace(gap)} than the best with one ({range_words})"
+    if gap > 0 and (terms := _largest_terms(split)):
+        sentence += f". A step takes {sum(split.values()):.3g} s longer: {terms}"
+    if 0 < gap and not is_above(gap, tolerance):
         sentence += f". The tolerance is {100 * tolerance:g}%"
     return f"{sentence}."
 
 
-def _share(value: float) -> str:
-    """Return a share in percent, with a digit behind the point where it is small."""
-    digits = 1 if abs(value) < 0.1 else 0
-    return f"{round(value, digits + 2) + 0.0:.{digits}%}"  # adding 0.0 makes -0.0 positive
+def _pace(gap: float) -> str:
+    """Return how much slower, or faster, in percent, with a digit behind the point where it is
+    little."""
+    share = abs(gap)
+    return f"{share:.{1 if share < 0.1 else 0}%} {'slower' if gap > 0 else 'faster'}"
 
 
 def _largest_terms(split: dict[str, float]) -> str:
-    """Return, in words, the terms that grow most without a pipeline, the highest first."""
+    """Return, in words, the terms that grow most without a pipeline, the highest first, and what
+    all others make up together."""
     highest_first = sorted(split, key=lambda term: -split[term])
     named = [
-        f"{TIME_WORDS[term]} ({split[term]:+.2g} s)"
+        term
         for term in highest_first[:_MOST_TERMS]
         if split[term] > 0 and split[term] >= _WORTH_NAMING * split[highest_first[0]]
     ]
-    return in_words(named)
+    words = [f"{TIME_WORDS[term]} {split[term]:+.2g} s" for term in named]
+    others_s = sum(seconds for term, seconds in split.items() if term not in named)
+    if named and abs(others_s) >= _WORTH_NAMING * split[named[0]]:
+        words.append(f"all else {others_s:+.2g} s")
+    return in_words(words)

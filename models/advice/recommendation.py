@@ -36,7 +36,7 @@ from models.cost.predictions import Predictions
 from models.errors import Infeasible, Invalid
 from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
-from models.prediction.coverage import DECISIVE_SHARE
+from models.prediction.coverage import COMPUTE_TERMS, DECISIVE_SHARE
 from models.prediction.prediction import Prediction, host_memory_note, log_ratio_spread
 from models.prediction.term_words import TIME_WORDS, in_words
 from models.search.infeasibility import forbidden_schedules, why_none
@@ -390,7 +390,7 @@ def _reasons(
     prediction = recommended.prediction
     if solved.fewer_chips:
         yield solved.fewer_chips.reason
-    yield _step_time_reason(fastest.prediction)
+    yield _step_time_reason(solved.space, fastest.prediction)
     yield _recommended_reason(fastest, recommended, tolerance, recommended is pipelining.without)
     yield from _interleaving_reasons(prediction)
     yield from pipelining_reasons(pipelining)
@@ -413,7 +413,12 @@ def _reasons(
         )
 
 
-def _step_time_reason(best: Prediction) -> Reason:
+def _step_time_reason(space: Space, best: Prediction) -> Reason:
+    cluster = space.problem.cluster
+    devices_words = ""
+    if cluster.num_devices != cluster.num_chips:
+        devices_words = f", on {cluster.num_devices:,} devices of {cluster.num_chips:,} chips"
+    fit_words = f"fits with a probability of {space.constraints.min_fit_probability:.0%} or more"
     shares = {name: seconds / best.step_time_s for name, seconds in best.time.items()}
     largest_first = sorted(shares, key=lambda name: -shares[name])
     parts = [f"{shares['compute_s']:.0%} is compute"] + [
@@ -422,9 +427,9 @@ def _step_time_reason(best: Prediction) -> Reason:
         if name != "compute_s" and shares[name] >= _LEAST_NAMED_SHARE
     ]
     sentence = (
-        f"The fastest layout is {best.layout.summary()}: a step takes {best.step_time_s:.3g} s (80%"
-        f" sure: {best.step_time_low_s:.3g} to {best.step_time_high_s:.3g} s), of which"
-        f" {in_words(parts)}."
+        f"The fastest layout that {fit_words} is {best.layout.summary()}{devices_words}: a step"
+        f" takes {best.step_time_s:.3g} s (80% sure: {best.step_time_low_s:.3g} to"
+        f" {best.step_time_high_s:.3g} s), of which {in_words(parts)}."
     )
     figures = {
         "step_time_s": best.step_time_s,
@@ -442,10 +447,9 @@ def _interleaving_reasons(recommended: Prediction) -> Iterator[Reason]:
         return
     yield Reason(
         "micro_batch_group",
-        f"The recommended layout passes its {recommended.num_micro_batches} micro-batches through"
-        f" each chunk in groups of {group}, while frameworks assume groups of pp ="
-        f" {recommended.layout.pp}: set microbatch_group_size_per_vp_stage (Megatron-Core) to"
-        f" {group}.",
+        f"The predicted time takes micro-batches to pass each stage in groups of {group}, where"
+        f" frameworks take pp = {recommended.layout.pp} unless told: set"
+        f" microbatch_group_size_per_vp_stage (Megatron-Core) to {group}.",
         {"micro_batch_group": group, "num_micro_batches": recommended.num_micro_batches},
     )
 
@@ -457,23 +461,23 @@ def _recommended_reason(
     slower_by = _slower_by(fastest, recommended)
     figures: dict[str, Figure] = {"tolerance": tolerance, "slower_by": slower_by}
     if layout == fastest.prediction.layout:
-        sentence = f"It is recommended, since none within {tolerance:.0%} of it is simpler."
+        sentence = f"It is recommended: no simpler layout is at most {tolerance:.0%} slower."
         return Reason("recommended", sentence, figures)
     slower = f"{slower_by:.1%} slower" if slower_by >= _LEAST_SHOWN else "as fast"
     if slower_by > tolerance and avoids_pipeline:
         sentence = (
-            f"Recommended is the fastest layout without a pipeline, {layout.summary()}: it is"
-            f" {slower}. Whether a pipeline pays is undecided, so that doing without may cost twice"
-            f" the tolerance of {tolerance:.0%}."
+            f"Recommended is the fastest layout without a pipeline, {layout.summary()}, which is"
+            f" {slower}. It is not sure that a pipeline pays, so going without may cost twice the"
+            f" tolerance of {tolerance:.0%}."
         )
         return Reason("recommended", sentence, figures)
     sentence = (
-        f"Recommended is the simplest within {tolerance:.0%} of it, {layout.summary()}: it is"
-        f" {slower}"
+        f"Recommended is the simplest that is at most {tolerance:.0%} slower, {layout.summary()}:"
+        f" it is {slower}"
     )
     dropped = sorted(fastest.complexity_terms.keys() - recommended.complexity_terms.keys())
     if dropped:
-        sentence += f", and does without {in_words([TERM_WORDS[name] for name in dropped])}"
+        sentence += f" and avoids {in_words([TERM_WORDS[name] for name in dropped])}"
     return Reason("recommended", f"{sentence}.", figures)
 
 
@@ -544,10 +548,9 @@ def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
         return
     yield Reason(
         "bolder",
-        f"A bolder layout, {bolder.layout.summary()}, would take {bolder.step_time_s:.3g} s a step,"
-        f" where the fastest that fits surely takes {best.step_time_s:.3g} s ({gain:.0%} more). But"
-        f" it fits with a probability of {percent(bolder.fit_probability)} only, not"
-        f" {percent(best.fit_probability)}.",
+        f"A bolder layout, {bolder.layout.summary()}, would take {bolder.step_time_s:.3g} s a step"
+        f" instead of {best.step_time_s:.3g} s, but fits with a probability of only"
+        f" {percent(bolder.fit_probability)}: otherwise it runs out of memory.",
         {
             "gain": gain,
             "step_time_s": bolder.step_time_s,
@@ -568,9 +571,13 @@ def _unsupported_reasons(recommended: Prediction) -> Iterator[Reason]:
     if not unsupported:
         return
     words = in_words([TIME_WORDS[name] for name in unsupported])
+    is_compute_alone = not set(unsupported) - COMPUTE_TERMS
+    shown_by = "on a chip of this generation"
+    if not is_compute_alone:
+        shown_by += " or with this framework"
     sentence = (
-        f"No published run on such chips, or with this stack, had {words}: what is predicted of it"
-        " rests on data sheets alone"
+        f"The predicted time of {words} rests on data sheets alone, since no published run"
+        f" {shown_by} shows it: measure it before you rely on it"
     )
     knobs = dict.fromkeys(_KNOB_OF_TERM[name] for name in unsupported if name in _KNOB_OF_TERM)
     if knobs:

@@ -44,13 +44,13 @@ MOST_POINTS = 1 + sum(POINTS.values()) + POINTS["pipeline_depth"] * 20
 
 TERM_WORDS: dict[str, str] = {
     "pipeline": "a pipeline",
-    "pipeline_depth": "more than two stages",
-    "pipeline_schedule": "a schedule beyond 1F1B",
-    "pipeline_partition": "stages of unequal length",
-    "expert_across_domains": "expert parallelism across domains",
+    "pipeline_depth": "a pipeline of more than two stages",
+    "pipeline_schedule": "a pipeline schedule beyond 1F1B",
+    "pipeline_partition": "pipeline stages of unequal length",
+    "expert_across_domains": "expert parallelism across scale-up domains",
     "expert_tensor": "tensor parallelism of experts",
     "expert": "expert parallelism",
-    "tensor_across_domains": "tensor parallelism across domains",
+    "tensor_across_domains": "tensor parallelism across scale-up domains",
     "tensor": "tensor parallelism",
     "context": "context parallelism",
     "hybrid_sharding": "replicas beside shards",

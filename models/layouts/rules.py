@@ -440,16 +440,12 @@ def _layers_divide_into_chunks(p: Problem, x: Layouts) -> Array:
 
 
 def _layers_message(p: Problem, x: Layout) -> str:
-    if not x.balanced and x.pp * x.virtual_stages <= p.architecture.num_layers:
-        number = "the same number"
-    elif x.schedule == "interleaved":
-        number = "but the first and last at least one"
-    else:
-        number = "at least one on average"
-    return (
-        f"{p.architecture.num_layers} layers must give each of pp({x.pp}) *"
-        f" virtual_stages({x.virtual_stages}) chunks {number}"
-    )
+    layers, chunks = p.architecture.num_layers, x.pp * x.virtual_stages
+    of_degrees = f"pp({x.pp}) * virtual_stages({x.virtual_stages})"
+    if not x.balanced and chunks <= layers:
+        return f"{layers} layers must divide into {chunks} chunks of one length, {of_degrees}"
+    free = ", of which the first and the last may have none" * (x.schedule == "interleaved")
+    return f"{layers} layers must be enough for {chunks} chunks, {of_degrees}{free}"
 
 
 def _stated_layers_add_up(p: Problem, x: Layouts) -> Array:
@@ -706,7 +702,12 @@ def _reshard_message(p: Problem, x: Layout) -> str:
 # -- the other degrees
 
 
-_LIMITED_AXES = ("pp", "tp", "cp", "ep")
+_LIMITED_AXES = {
+    "pp": "pipeline parallelism",
+    "tp": "tensor parallelism",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+}
 
 
 def _degrees_offered(p: Problem, x: Layouts) -> Array:
@@ -725,18 +726,23 @@ def _has_axis(p: Problem, axis: str) -> bool:
 
 def _degrees_message(p: Problem, x: Layout) -> str:
     s = p.stack
-    lacks = [axis for axis in _LIMITED_AXES if not _has_axis(p, axis)]
-    limits = [f"{', '.join(lacks)} 1 only"] if lacks else []
-    if not s.context_in_pipeline:
-        limits.append("cp 1 beside a pipeline")
-    if s.tensor_alone:
-        limits.append("tp 1 beside a pipeline or cp")
-    if not s.expert_tensor_parallel:
-        limits.append("etp 1 only")
-    return (
-        f"stack {s.id} has {', and '.join(limits)}; got pp({x.pp}), tp({x.tp}), cp({x.cp}),"
-        f" ep({x.ep}), etp({x.etp})"
-    )
+    missing = [
+        f"no {words}: {axis}({getattr(x, axis)}) must be 1"
+        for axis, words in _LIMITED_AXES.items()
+        if getattr(x, axis) > 1 and not _has_axis(p, axis)
+    ]
+    if x.etp > 1 and not s.expert_tensor_parallel:
+        missing.append(f"no tensor parallelism within experts: etp({x.etp}) must be 1")
+    if x.pp > 1 and x.cp > 1 and not s.context_in_pipeline:
+        missing.append(
+            f"no context parallelism within a pipeline: cp({x.cp}) must be 1 beside pp({x.pp})"
+        )
+    if x.tp > 1 and (x.pp > 1 or x.cp > 1) and s.tensor_alone:
+        missing.append(
+            f"no tensor parallelism beside other axes: tp({x.tp}) must be 1 beside pp({x.pp}) and"
+            f" cp({x.cp})"
+        )
+    return f"stack {s.id} has {', and '.join(missing)}"
 
 
 def _degrees_searched(p: Problem, x: Layouts) -> Array:

@@ -30,7 +30,7 @@ EXERCISED_SHARE = 0.02
 DECISIVE_SHARE = 0.05  # of the step: the weakest of the terms above it grades the prediction
 
 # What runs of a stack on another generation of chips say nothing of.
-_COMPUTE_TERMS = ("compute_s", "recompute_s")
+COMPUTE_TERMS = frozenset({"compute_s", "recompute_s"})
 
 EvidenceLevel = Literal["measured", "inherited", "data_sheet"]
 _FROM_STRONGEST: tuple[EvidenceLevel, ...] = ("measured", "inherited", "data_sheet")
@@ -134,7 +134,7 @@ def _term_evidence(
     if seen := coverage.get((term, chip_and_stack)):
         return TermEvidence.of("measured", seen)
     relatives = [] if generation is None else [generation]
-    if term not in _COMPUTE_TERMS:
+    if term not in COMPUTE_TERMS:
         relatives.append(stack)
     related = [seen for scope in relatives if (seen := coverage.get((term, scope)))]
     if related:

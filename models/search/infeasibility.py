@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     values = ", ".join(f"{knob} in {list(allowed[knob])}" for knob in blamed)
     how = "without any one of these constraints" if single else "without these constraints"
     chips = problem.cluster.num_chips
-    _, why = _obstacle(problem, allowed)
+    why = _obstacle(problem, allowed).sentence
     rule = f"leaves no legal layout of {chips} chips" + " with the others" * (len(blamed) > 1)
     return Infeasible(
         f"constraints.{blamed[0]}",
@@ -83,12 +83,12 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
 def blame(problem: Problem) -> tuple[str, str]:
     """The rule in the way of using all chips, whatever the constraints. Where only a pipeline of
     all chips would divide, it is the batch."""
-    rule, why = _obstacle(problem, {})
-    if rule not in ("batch_divides", "layers_divide"):
-        return rule, why
+    obstacle = _obstacle(problem, {})
+    if obstacle.rule not in ("batch_divides", "layers_divide"):
+        return obstacle.rule, obstacle.sentence
     _, rejected = Space(problem, Constraints()).trunks
     if not rejected["batch_divides"]:
-        return rule, why
+        return obstacle.rule, obstacle.sentence
     batch, chips = problem.workload.global_batch, problem.cluster.num_chips
     return (
         "batch_divides",
@@ -100,18 +100,19 @@ def blame(problem: Problem) -> tuple[str, str]:
 
 
 def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
-    """Why no layout with, or without, a pipeline is in an answer; and whether the constraints have
-    no part in it."""
+    """Return why no layout with, or without, a pipeline is in an answer, to follow "No layout with
+    a pipeline"; and, before it, whether the constraints have no part in it."""
     problem, constraints = space.problem, space.constraints
     side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if piped else (1,)
     if space.has_legal(piped=piped):
-        return not (constraints.allowed or constraints.memory_reserve_gib), "none fits in memory"
+        return not (constraints.allowed or constraints.memory_reserve_gib), "fits in memory"
     if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
-        return False, "the constraints allow none"
-    rule, why = _obstacle(problem, {"pp": side})
-    if rule == "batch_divides" and not piped:
-        why += "; the chips and the batch ask for a pipeline, neither bandwidth nor memory"
-    return True, f"none is legal: {why}"
+        return False, "is left by the constraints"
+    obstacle = _obstacle(problem, {"pp": side})
+    why = f"is legal here: {obstacle.message}"
+    if obstacle.rule == "batch_divides" and not piped:
+        why += ". Only divisibility asks for a pipeline, neither bandwidth nor memory"
+    return True, why
 
 
 def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
@@ -132,16 +133,26 @@ def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
     )
 
 
-def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
-    """What refuses the layout that comes nearest to being legal: the first rule it breaks, and all
-    of them in words.
+@dataclass(frozen=True, slots=True)
+class _Obstacle:
+    """The first rule that the layout nearest to being legal breaks, what refuses the layout, and a
+    sentence that names the layout and every rule it breaks."""
+
+    rule: str
+    message: str
+    sentence: str
+
+
+def _obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
+    """Return what refuses the layout that comes nearest to being legal.
 
     Nearest is who breaks the fewest rules, with as many layers on every stage, divides tensors and
     sequences the least, and gets furthest before the first.
     """
     layouts = _near(problem, allowed)
     if not len(layouts):
-        return "mesh_fills_cluster", _unfilled(problem.cluster.num_devices, allowed)
+        unfilled = _unfilled(problem.cluster.num_devices, allowed)
+        return _Obstacle("mesh_fills_cluster", unfilled, unfilled)
     broken = np.array(
         [~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT]
     )
@@ -155,9 +166,17 @@ def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
         alike = (
             "what they ask for makes no difference to it, so that only its usual value is searched"
         )
-        return "", f"{layout.summary()} breaks no rule, but {alike}"
-    reasons = "; ".join(f"{rule.name}: {rule.message(problem, layout)}" for rule in rules)
-    return rules[0].name, f"the nearest, {layout.summary()}, breaks {reasons}"
+        odd = f"{layout.summary()} breaks no rule, but {alike}"
+        return _Obstacle("", odd, odd)
+    messages = [rule.message(problem, layout) for rule in rules]
+    broken_rules = "; ".join(
+        f"{rule.name}: {message}" for rule, message in zip(rules, messages, strict=True)
+    )
+    return _Obstacle(
+        rules[0].name,
+        "; ".join(messages),
+        f"the nearest, {layout.summary()}, breaks {broken_rules}",
+    )
 
 
 def _unfilled(devices: int, allowed: Allowed) -> str:

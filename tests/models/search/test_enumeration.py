@@ -506,7 +506,7 @@ def test_a_batch_that_divides_over_no_layout_names_the_rule_and_uses_fewer_chips
             56,
             {"pp": (7,), "balanced": (False,)},
             "layers_divide",
-            "32 layers must give each of pp(7)",
+            "32 layers must divide into 7 chunks of one length",
         ),
         ("torchtitan", 16, {"schedule": ("dualpipe",)}, "schedule_offered", "not dualpipe"),
         (

@@ -100,7 +100,7 @@ def test_what_leads_the_reasons_leads_the_brief(shared_client) -> None:
     brief = shared_client.post("/v1/recommendations?view=brief", json=tokens).json()
     assert brief["reasons"][0].startswith("check workload.global_batch")
     layout, memory = brief["reasons"][1:]
-    assert layout.startswith(("The fastest layout is", "Recommended is"))
+    assert layout.startswith(("The fastest layout that fits", "Recommended is"))
     assert memory.startswith("The recommended layout needs")
 
 
