@@ -13,6 +13,7 @@ from models.advice.divisibility import Lift
 from models.advice.reason import Reason
 from models.cost.layout_parts import LayoutParts
 from models.cost.predictions import Predictions
+from models.prediction.prediction import Prediction
 from models.prediction.term_words import TIME_WORDS, in_words
 from models.spec.flops import model_flops
 from models.spec.layout import Layout
@@ -318,7 +319,7 @@ def _worth_of_pipeline(
     sentence = f"The best layout without one is {_pace(gap)} than the best with one ({range_words})"
     if gap > 0 and (terms := _largest_terms(split)):
         sentence += f". A step takes {sum(split.values()):.3g} s longer: {terms}"
-    if 0 < gap and not is_above(gap, tolerance):
+    if gap > 0 and not is_above(gap, tolerance):
         sentence += f". The tolerance is {100 * tolerance:g}%"
     return f"{sentence}."
 
