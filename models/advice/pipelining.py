@@ -315,20 +315,35 @@ def _worth_of_pipeline(
     split: dict[str, float],
 ) -> str:
     low, high = interval
-    range_words = f"80% sure: {_pace(low)} to {_pace(high)}"
-    sentence = f"The best layout without one is {_pace(gap)} than the best with one ({range_words})"
+    sentence = (
+        f"The best layout without one is {_pace(gap)} than the best with one (80% sure:"
+        f" {_pace_range(low, high)})"
+    )
     if gap > 0 and (terms := _largest_terms(split)):
-        sentence += f". A step takes {sum(split.values()):.3g} s longer: {terms}"
+        sentence += f". Its step takes {sum(split.values()):.3g} s longer: {terms}"
     if gap > 0 and not is_above(gap, tolerance):
         sentence += f". The tolerance is {100 * tolerance:g}%"
     return f"{sentence}."
 
 
 def _pace(gap: float) -> str:
-    """Return how much slower, or faster, in percent, with a digit behind the point where it is
-    little."""
-    share = abs(gap)
-    return f"{share:.{1 if share < 0.1 else 0}%} {'slower' if gap > 0 else 'faster'}"
+    """Return how much slower, or faster, in percent."""
+    return f"{_percent(gap)} {'slower' if gap > 0 else 'faster'}"
+
+
+def _pace_range(low: float, high: float) -> str:
+    """Return "2.1% to 14% slower", or both words where the signs differ."""
+    if low > 0:
+        return f"{_percent(low)} to {_pace(high)}"
+    if high <= 0:
+        return f"{_percent(high)} to {_pace(low)}"
+    return f"{_pace(low)} to {_pace(high)}"
+
+
+def _percent(share: float) -> str:
+    """Return the size of a share in percent, with a digit behind the point where it is small."""
+    size = abs(share)
+    return f"{size:.{1 if size < 0.1 else 0}%}"
 
 
 def _largest_terms(split: dict[str, float]) -> str:

@@ -111,7 +111,7 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
     obstacle = _obstacle(problem, {"pp": side})
     why = f"is legal here: {obstacle.message}"
     if obstacle.rule == "batch_divides" and not piped:
-        why += ". Only divisibility asks for a pipeline, neither bandwidth nor memory"
+        why += ". So divisibility asks for a pipeline, neither bandwidth nor memory"
     return True, why
 
 

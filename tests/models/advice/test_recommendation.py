@@ -48,7 +48,7 @@ def test_a_stopped_search_claims_nothing_it_does_not_know() -> None:
     found = recommend(NAMED["llama-3.1-405b"](), PROFILE, should_continue=lambda: False)
     assert not found.certificate.exact
     assert found.pipelining.needed == "unknown"
-    assert found.pipelining.verdict.startswith("Whether a pipeline is needed is not known")
+    assert found.pipelining.verdict.startswith("The search was stopped, so it is not known")
 
 
 def test_a_chip_that_nobody_ran_on_has_a_wider_interval() -> None:

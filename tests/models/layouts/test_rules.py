@@ -86,10 +86,10 @@ def test_a_pipeline_that_is_a_scan_holds_all_micro_batches(stack: str) -> None:
     ("stack", "layout", "rule"),
     [
         ("deepspeed", Layout(pp=2, dp_shard=32, zero_stage=1), None),
-        ("deepspeed", Layout(pp=2, cp=2, dp_shard=16, zero_stage=1), "cp(2) must be 1"),
+        ("deepspeed", Layout(pp=2, cp=2, dp_shard=16, zero_stage=1), "cp.2. must be 1"),
         ("deepspeed", Layout(pp=2, dp_shard=32, zero_stage=3), "ZeRO up to 1 beside a pipeline"),
-        ("fsdp", Layout(pp=2, dp_shard=32, zero_stage=3), "pp(2) must be 1"),
-        ("llm-foundry", Layout(pp=2, dp_shard=32, zero_stage=3), "no pipeline parallelism: pp(2)"),
+        ("fsdp", Layout(pp=2, dp_shard=32, zero_stage=3), "pp.2. must be 1"),
+        ("llm-foundry", Layout(pp=2, dp_shard=32, zero_stage=3), "no pipeline parallelism: pp.2."),
         ("megatron", Layout(tp=16, dp_shard=4, zero_stage=1, sequence_parallel=True), None),
         ("torchtitan", Layout(tp=16, dp_shard=4, zero_stage=3, sequence_parallel=True), "heads"),
         ("nanotron", Layout(tp=16, dp_shard=4, zero_stage=1, sequence_parallel=True), "heads"),
@@ -453,7 +453,7 @@ def test_a_batch_that_does_not_divide_is_told_with_what_does(
             "deepspeed",
             {},
             Layout(pp=2, tp=2, dp_shard=16, zero_stage=1),
-            "tp 1 beside a pipeline or cp",
+            "tp.2. must be 1 beside pp.2.",
         ),
     ],
 )
