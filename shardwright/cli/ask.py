@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.cli import question
-from shardwright.cli.output import Output, interval, layout_words
+from shardwright.cli.output import Output, interval, layout_words, probability
 from shardwright.cli.session import asking
 
 
@@ -67,7 +67,7 @@ def _show(output: Output, answer: dict[str, Any]) -> None:
         recommended["needed_high_gib"],
         "GiB",
     )
-    chance = f"{recommended['fit_probability']:.0%}"
+    chance = probability(recommended["fit_probability"])
     output.bar("memory", share, f"{text} of {recommended['usable_gib']:.1f}: fits with {chance}")
     for reason in answer["reasons"]:
         output.point("plain", reason)

@@ -10,7 +10,7 @@ import typer
 from shardwright.cli import question
 from shardwright.cli.exit_codes import of_verdict
 from shardwright.cli.job_files import files_beside, script_of
-from shardwright.cli.output import Output, interval
+from shardwright.cli.output import Output, interval, probability
 from shardwright.cli.session import asking
 from shardwright.run_id import run_id
 
@@ -86,7 +86,7 @@ def show_check(output: Output, answer: dict[str, Any]) -> None:
         needed = interval(
             fits["needed_gib"], fits["needed_low_gib"], fits["needed_high_gib"], "GiB"
         )
-        text = f"{needed} of {fits['usable_gib']:.1f}: fits with {fits['probability']:.0%}"
+        text = f"{needed} of {fits['usable_gib']:.1f}: fits with {probability(fits['probability'])}"
         output.bar("memory", fits["needed_gib"] / fits["usable_gib"], text)
     for rule in answer.get("broken_rules", []):
         output.point("bad", f"{rule['setting'] or rule['field']}: {rule['rule']}")

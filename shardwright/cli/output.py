@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what is printed in a pipe needs none of it, and it takes a 
 _BAR = 16  # columns of a bar, which leaves room for its numbers in 80
 _INDENT = " " * 5  # as wide as the column of marks
 _NARROWEST = 20  # of a text: a terminal may be narrower than its indent
+_ALMOST_CERTAIN = 0.99  # above, a rounded percentage would read as a promise
 _MARKS = {
     "good": ("OK", "green"),
     "warning": ("!", "yellow"),
@@ -114,6 +115,15 @@ class Output:
 def interval(middle: float, low: float, high: float, unit: str) -> str:
     """A number with its 80% interval, such as "2.05 s (1.79 to 2.35)"."""
     return f"{rounded(middle)} {unit} ({rounded(low)} to {rounded(high)})"
+
+
+def probability(share: float) -> str:
+    """Return a probability in percent. None is shown as certain or impossible, as none is."""
+    if share > _ALMOST_CERTAIN:
+        return f"more than {_ALMOST_CERTAIN:.0%}"
+    if share < 1 - _ALMOST_CERTAIN:
+        return f"less than {1 - _ALMOST_CERTAIN:.0%}"
+    return f"{share:.0%}"
 
 
 def rounded(number: float) -> str:
