@@ -205,8 +205,8 @@ class Stack:
     offload: tuple[str, ...] = ()
     """The tensors that it can keep in host memory: "activations", "optimizer"."""
     offload_alone: bool = False
-    """Activations go to the host only without a pipeline and without recompute (Megatron-Core
-    transformer_config.py)."""
+    """Only the activations that full recompute keeps go to the host (accelerate: activation
+    checkpointing of FSDP2; DeepSpeed activation_checkpointing/config.py, cpu_checkpointing)."""
     offloads_checkpoints: bool = False
     """Of activations, only those that full recompute keeps go to the host (accelerate: activation
     checkpointing of FSDP2; DeepSpeed activation_checkpointing/config.py, cpu_checkpointing)."""
