@@ -34,8 +34,8 @@ MIN_RUNS_TO_JUDGE = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileComparison:
-    """Runs beside their predictions by two profiles. The later predictions are made by a profile, or
-    by a fit to the other runs, that did not see them.
+    """Runs beside their predictions by two profiles. The later predictions are made by a profile,
+    or by a fit to the other runs, that did not see these runs.
 
     `measured`, `before` and `after` are logs of step times or of memory, and `spread` the standard
     deviations that the later profile expects, all of shape (runs,). `kinds` names the chip and the

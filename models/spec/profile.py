@@ -33,8 +33,7 @@ FLEET = "fleet"
 Z80 = 1.2815515655446004
 """Half of the central 80% interval of a normal distribution, in standard deviations."""
 _CACHED_SCOPES = 64
-"""The number of pairs of a profile and scopes for which results are kept. A service asks about few
-of them at a time."""
+"""The number of pairs of a profile and scopes for which results are kept."""
 
 
 def is_of_fleet(scope: str) -> bool:

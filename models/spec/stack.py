@@ -205,10 +205,10 @@ class Stack:
     offload: tuple[str, ...] = ()
     """The tensors that it can keep in host memory: "activations", "optimizer"."""
     offload_alone: bool = False
-    """Only the activations that full recompute keeps go to the host (accelerate: activation
-    checkpointing of FSDP2; DeepSpeed activation_checkpointing/config.py, cpu_checkpointing)."""
+    """Activations go to the host only without a pipeline and without recompute (Megatron-Core
+    transformer_config.py)."""
     offloads_checkpoints: bool = False
-    """Of activations, only those that full recompute keeps go to the host (accelerate: activation
+    """Only the activations that full recompute keeps go to the host (accelerate: activation
     checkpointing of FSDP2; DeepSpeed activation_checkpointing/config.py, cpu_checkpointing)."""
     checkpoint_offload_stages: tuple[int, ...] = (0, 1, 2, 3)
     """The ZeRO stages in which the activations that full recompute keeps may go to the host."""
