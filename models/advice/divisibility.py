@@ -22,7 +22,7 @@ from models.spec.profile import Profile
 
 _NEAR = 1 / 8  # of the chips or the batch: a neighbour is no farther away
 _LONGEST_S = sys.float_info.max / 4  # any layout that fits takes less
-_LIKELY = 1.2  # of the time with a pipeline here, per work: a guess of 1.05 was wrong more often
+_LIKELY = 1.2  # times a pipeline's time here, by work: a guess of 1.05 was wrong more often
 _SHARES = (1, 2, 4, 8)  # of the devices: multiples of these parts are tried as batches
 
 

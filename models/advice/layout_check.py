@@ -41,9 +41,7 @@ twice as slow."""
 BATCH = "global_batch"
 _MOST_CURES = 3  # shown with an answer: more are not read
 _MOST_TRIED = 12  # changes that are tried until the framework has words for one
-_SLOW = (
-    0.25  # a single change counts as slow where the best layout makes so many more steps an hour
-)
+_SLOW = 0.25  # more steps an hour of the best layout, from which on a single change counts as slow
 _MOST_VALUES = 4  # in the cure of a broken rule: more are not read
 
 

@@ -203,8 +203,7 @@ def _switch_changes(
 ) -> Iterator[SingleChange]:
     """Yield the changes of every switch that means something for the layout and leaves what is
     computed as it is."""
-    # An illegal layout may split its stages in a way that is not possible, so nothing is known of
-    # it.
+    # An illegal layout may split its stages in an impossible way, so nothing is known of it.
     base = None if given is None else _predicted(problem, profile, [layout])
     for switch in switches_of(problem.stack):
         if switch.numerics or not applies(switch, problem, layout):

@@ -49,7 +49,7 @@ _CONVERGED_SPREADS = 0.02
 _DIFFERENCE = 1e-3
 # Each source's noise is pooled with the common noise as if that had been seen in so many runs more.
 _NOISE_POOLING_RUNS = 10
-_LEAST_NOISE = 0.01  # runs that agree to the last digit would else carry the fit
+_LEAST_NOISE = 0.01  # runs that agree to the last digit would otherwise carry the fit
 # Scopes that name no single thing. What runs of several in-house stacks have in common is what all
 # stacks have, and it is so with fabrics that nobody has named.
 _LIKE_ALL = {"stack:generic", "fabric:custom"}
@@ -350,8 +350,7 @@ class Fit:
             effect = self._model_effect(predicted, weight, noise)
             residual, irls_weight = self._irls(predicted + effect, weight, noise)
             residual = residual + effect
-            # With the random effects integrated out, one linear system of the size of the terms is
-            # left.
+            # Integrated-out random effects leave one linear system of the size of the terms.
             unexplained = residual - self.random_effects.means(residual, irls_weight)
             prior_pull = self.prior_precision @ (theta - self.prior_mean)
             prior_pull = prior_pull + damped * (theta - linear.theta)

@@ -1,15 +1,15 @@
-"""Why a run was slower or faster than predicted: first the parts of its step that were measured,
-then the term that is the likeliest to make up the rest.
+"""A diagnosis says why a run was slower or faster than predicted: first by the parts of its step
+that were measured, then by the term that is the likeliest to make up the rest.
 
 A measured part accounts for as much of the gap as it differs from its prediction. The rest has one
 of these causes, whose probabilities follow from how well each explains it:
 
 - The coefficients of the profile are off by as much as they are known to be. They are drawn from
-  what is known of them (importance sampling), each draw weighted by how close the terms that were
-  not measured come to what is left of the step; the cause is the term that differs most.
-- Something is broken: one term takes longer than any coefficient says. A fault is as likely in
-  each, and how many times longer it makes the term has a wide distribution.
-- Something that no term describes: another job than was said, an error of the measurement.
+  their distributions (importance sampling). A draw has the more weight, the closer the terms that
+  were not measured come to what is left of the step. The cause is the term that differs most.
+- Something is broken, and one term takes longer than any coefficient says. A fault is as likely in
+  each term. The factor by which it lengthens the term has a wide distribution.
+- Something happened that no term describes: the job was another, or the measurement has an error.
 
 The spreads of coefficients say which term varies most from run to run. They say nothing of faults,
 so that a gap which they hardly explain is no evidence for the term that varies most.
@@ -34,7 +34,7 @@ COMMUNICATION = ("tensor_s", "context_s", "expert_s", "data_s", "pipeline_s")
 _DRAWS = 400  # of the coefficients, for each run
 # The bandwidth, in log time, of the kernel that weights draws around the measured time.
 _BANDWIDTH = 0.05
-# The share of the runs that are diagnosed that have a fault, or are not what they were said to be.
+# The share of diagnosed runs that have a fault, or are not what they were said to be.
 _FAULT_SHARE = 0.1
 # The mean logarithm of the factor by which a fault lengthens a term (exponential), and the mean
 # absolute logarithm of that of a step that no term describes (Laplace).

@@ -170,7 +170,7 @@ def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[
 
 
 def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Iterator[str]:
-    """Yield, in words, how the question lies outside what the runs behind the profile were."""
+    """Yield, in words, how the question lies outside the runs behind the profile."""
     chip = problem.cluster.chip
     generation = chip.generation
     if chip.is_data_sheet_only:

@@ -31,7 +31,7 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Z80, Neighbourhood, Profile
 
-_DRAWS = 48  # of the unknown terms, for each layout: enough for the quantiles at 10% and 90%
+_DRAWS = 48  # of the unknown terms, for each layout; their quantiles make its interval
 _LAYOUTS_TOGETHER = 128  # each with its draws, which bounds the memory of one call
 _MEMORY_TERMS_GIB = tuple(map(in_gib, MEMORY_TERMS))
 _CACHED_LAYOUTS = 64  # layouts that were predicted alone

@@ -18,7 +18,7 @@ from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
 from models.spec.recurrence import Mamba2, Recurrence
 
-MAX_LAYERS = 1024  # the deepest model that a request may have: a request can list every layer
+MAX_LAYERS = 1024  # the deepest model that a request may have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

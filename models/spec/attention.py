@@ -103,7 +103,7 @@ class Attention:
     kv_lora_rank: int | None = None
     """Elements of the latent that keys and values are made from."""
     rope_head_dim: int = 0
-    """For MLA, how many elements of `head_dim` have a rotary position."""
+    """Elements of `head_dim` that have a rotary position, for MLA."""
     window: int | None = None
     """The most keys that a query sees: the last ones or, if `chunked`, those of its chunk."""
     chunked: bool = False

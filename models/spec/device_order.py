@@ -58,8 +58,7 @@ class DeviceOrders:
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
         """Return the distinct fillings among those with blocks of these lengths."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
-        # The filling with the smallest blocks is the simplest, so it stands for those that are
-        # alike.
+        # The filling with the smallest blocks is the simplest, and stands for all that are alike.
         rows = rows[np.argsort(self.fillings[rows, 1], kind="stable")]
         _, first = np.unique(self.kinds[rows], return_index=True)
         return np.asarray(self.fillings[rows[np.sort(first)]])

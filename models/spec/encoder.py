@@ -39,7 +39,7 @@ class Encoder:
     patches_per_token: int
     """Patches, the encoder's own tokens, that make one token of the language model."""
     patch_elements: int
-    """Numbers of a patch that its embedding reads."""
+    """Elements of a patch that its embedding reads."""
     other_parameters: int
     """Parameters of the tower beside its layers and the matrix of the patch embedding."""
     projector: Projector
