@@ -186,10 +186,10 @@ def _contradiction_on_fewer(
 def fastest_on_fewer(
     space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
 ) -> tuple[FastestAnswer | None, bool]:
-    """Return the fastest answer on fewer chips on which a step takes less than `seconds`, if one
-    was found, and whether there was time for all that are worth a try. No number is worth a try
-    where the constraints ask for all chips. At least half of the devices are used, unless whole
-    scale-up domains are fewer."""
+    """Return the fastest answer on fewer chips, and whether there was time for all numbers that are
+    worth a try. The answer is None where no step on fewer chips takes less than `seconds`. No
+    number is worth a try where the constraints ask for all chips. At least half of the devices are
+    used, unless whole scale-up domains are fewer."""
     if space.constraints.use_all_chips:
         return None, True
     devices = space.problem.cluster.num_devices

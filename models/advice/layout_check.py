@@ -277,7 +277,7 @@ def _predicted(
     rivals: Sequence[Layout],
 ) -> tuple[Prediction | None, Prediction | None]:
     """Return the prediction of the given layout, if it is legal, and that of the fastest layout
-    that fits surely, which is one of the rivals or the given layout itself."""
+    that fits surely. The fastest is one of the rivals, or the given layout itself."""
     own = [] if layout is None else [layout]
     if not (own or rivals):
         return None, None

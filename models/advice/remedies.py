@@ -191,9 +191,9 @@ def fit_probability_after(
 
     Predictions of memory of one job are off by nearly the same factor, whose logarithm is normal.
     If the peak was measured the factor is known. Otherwise it is that of the cases in which the
-    given layout fits, or in which it does not. From one layout to another it moves by no more than
-    they differ, and by no more than _CHANGE_SPREAD, the spread of differences between the residuals
-    of published runs of one job.
+    given layout fits, or in which it does not. From one layout to another the logarithm moves by no
+    more than they differ, and by no more than _CHANGE_SPREAD. That is the spread of differences
+    between the residuals of published runs of one job.
     """
     if given is None or shown.outcome == "not_known":
         return probability

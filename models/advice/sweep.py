@@ -203,8 +203,8 @@ class FrontierSweep:
         """Return whether no pipeline is needed at a place, None where there are no layouts, and
         whether that is proved.
 
-        Where only links differ from the place before, the best layouts there give the verdict, and
-        a search has only to rule out that any other layout is fast enough to change it.
+        Where only links differ from the place before, the best layouts there give the verdict. A
+        search then has only to rule out that any other layout is fast enough to change it.
         """
         previous = self._previous
         tables = previous and previous.tables.linked(problem_at(self.problem, at))

@@ -52,9 +52,9 @@ _SMALL_REST = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A term of the breakdown that probably makes a difference. `excess_s` is the number of seconds
-    of a step by which it probably differs from its prediction, `probability` that of this term
-    making the difference, and `undescribed` that of no term making it."""
+    """A term of the breakdown that may make up a gap. `excess_s` is the number of seconds of a step
+    by which it probably differs from its prediction. `probability` is the probability that this
+    term makes the difference, and `undescribed` that no term does."""
 
     term: str
     excess_s: float

@@ -1,8 +1,8 @@
 """The transformer: its layers, their shapes and their parameters.
 
-An :class:`Architecture` is one list of layers. Every way in which configs write down which layers
-are of what kind (layer_types, periods, pattern strings) is turned into that list when it is read,
-so that nothing downstream asks "which layers are dense?".
+An :class:`Architecture` is one list of layers. Configs write down in many ways which layers are of
+what kind (layer_types, periods, pattern strings). All of them are turned into that list when they
+are read, so that nothing downstream asks "which layers are dense?".
 """
 
 from __future__ import annotations
