@@ -1,2 +1,2 @@
-"""Models *of* transformers, hardware and time: numpy and the standard library only, with no HTTP,
-SQL or clock."""
+"""The models of transformers, hardware and time. They use numpy, numba and the standard library
+only, with no HTTP, SQL or clock."""

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_MOST_LISTED = 12  # names of a catalogue that a message lists where none is near
+_MOST_LISTED = 12  # names of a catalogue that a message lists where none is near: more are not read
 
 
 class DomainError(Exception):
-    """Base of all errors the models raise on purpose."""
+    """The base of all errors that the models raise on purpose."""
 
 
 class Invalid(DomainError):
@@ -35,16 +35,17 @@ class Invalid(DomainError):
         self.rule = rule
 
     def prefixed(self, prefix: str) -> Invalid:
-        """This error, its field now seen from the object that holds it under `prefix`."""
+        """Return this error, with its field as seen from the object that holds it under
+        `prefix`."""
         self.field = f"{prefix}.{self.field}" if self.field else prefix
         self.args = (f"{self.field} = {self.value!r}: {self.rule}",)
         return self
 
 
 class UnknownName(Invalid):
-    """A name that is in no catalogue; `near` lists up to three known names that are spelt alike, as
-    `difflib` measures it, from `cutoff` on. `otherwise` is said where there is none, in place of
-    the known names."""
+    """A name that is in no catalogue. `near` lists up to three known names that are spelt alike, as
+    `difflib` measures it, from `cutoff` on. Where there are none, the message has `otherwise`, or
+    else the known names."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class TooLarge(Invalid):
 
 
 class Unsupported(Invalid):
-    """Something real that the cost model does not describe; `missing` says what."""
+    """A real thing that the cost model does not describe; `missing` says what is not described."""
 
     def __init__(self, field: str, value: object, missing: str) -> None:
         super().__init__(field, value, f"not described by the cost model: {missing}")
@@ -88,9 +89,9 @@ class Unsupported(Invalid):
 class Surest:
     """The layout (models.spec.layout) that is surest to fit where none is as sure as was asked.
 
-    `on_torus` says whether its devices stand in a torus, of which a layout has knobs.
+    `on_torus` says whether its devices stand in a torus, whose filling a layout has knobs for.
     `min_fit_probability` is the constraint with which the same question has an answer, this layout
-    or another; None where not even the predicted memory of this one is there.
+    or another. It is None where not even the predicted memory of this layout is available.
     """
 
     layout: Any
@@ -102,10 +103,10 @@ class Surest:
 class Infeasible(DomainError):
     """No layout satisfies every constraint.
 
-    `constraint` is the nearest failing one; `needed` and `available` say, in `unit`, how much it
-    asks for and how much there is. `enough_chips` says how many chips would do, where that is
-    known. `blamed` are values of the question each of which alone is in the way. `surest` is given
-    where it is memory that is short, and a layout was found that comes nearest.
+    `constraint` is the one that comes nearest to holding. `needed` and `available` say, in `unit`,
+    how much it asks for and how much there is. `enough_chips` is the number of chips that would do,
+    where that is known. `blamed` are values of the question that each stand in the way alone.
+    `surest` is given where memory is short and a layout was found that comes nearest.
     """
 
     def __init__(
@@ -141,11 +142,12 @@ class Infeasible(DomainError):
         )
 
     def with_detail(self, detail: str, enough_chips: int | None = None) -> Infeasible:
-        """A copy of this error that says more at its end."""
+        """Return a copy of this error that says more at its end."""
         return self._saying(f"{self.detail}; {detail}", enough_chips, self.blamed)
 
     def with_preface(self, preface: str) -> Infeasible:
-        """A copy of this error that says something first, and so does every value it blames."""
+        """Return a copy of this error that says something first. Every value that it blames says so
+        too."""
         blamed = [Invalid(one.field, one.value, f"{preface}: {one.rule}") for one in self.blamed]
         return self._saying(f"{preface}: {self.detail}", self.enough_chips, blamed)
 
@@ -164,7 +166,8 @@ class Infeasible(DomainError):
         )
 
     def prefixed(self, prefix: str) -> Infeasible:
-        """This error, the fields that it blames now seen from the object that holds them."""
+        """Return this error, with the fields that it blames as seen from the object that holds
+        them."""
         if self.blamed:
             self.constraint = f"{prefix}.{self.constraint}"
             self.blamed = tuple(fault.prefixed(prefix) for fault in self.blamed)
@@ -173,7 +176,7 @@ class Infeasible(DomainError):
 
 
 class OutOfTime(Infeasible):
-    """No layout was found in the time given; whether there is one is not known."""
+    """No layout was found in the time given, and whether there is one is not known."""
 
     def __init__(self, more: str = "") -> None:
         super().__init__(

@@ -1,2 +1,2 @@
-"""What to tell people: recommendations, comparisons, frontiers, and where to run on how many
+"""Advice for people: recommendations, comparisons, frontiers, and where to run on how many
 chips."""

@@ -3,7 +3,7 @@ groups of equal size, and with ranks placed on nodes.
 
 Scale-up domains may be held in part and unevenly: 64 chips of one rack, 72 of another, 7 of a node
 of 8. A job wants as many chips of every domain that it uses. So groups of many sizes are tried,
-some of each octave of sizes: with groups of u chips, a domain of c chips hosts c // u of them, and
+some in each octave of sizes. With groups of u chips, a domain of c chips hosts c // u of them, and
 the rest are spares. Ranks count through the groups of one domain, then the domains of one leaf,
 then the leaves, so that neighbours in rank are neighbours on the fabric.
 """
@@ -38,9 +38,13 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_MAX_PER_OCTAVE = 12  # arrangements tried with sizes of a group within a factor of two
-_MAX_SIZES = 256  # from the largest domain down; and domains whose divisors are tried as sizes
-_MAX_NODES_NAMED = 3  # of a domain that is too large
+# Arrangements that are tried within a factor of two in the size of a group. With so many, none of
+# 228 random allocations was beaten by any other group (docs/experiments.md).
+_MAX_PER_OCTAVE = 12
+# Bounds the sizes of a group that are tried, from the largest domain down, and the kinds of domains
+# whose divisors are tried.
+_MAX_SIZES = 256
+_MAX_NODES_NAMED = 3  # in a sentence about a domain that is too large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +60,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where ranks run: `ranks` of them, from `first_rank` on, on so many `chips` of a node, one
-    rank a device. They are in one `group` of the node's domain."""
+    """A host runs `ranks` ranks, from `first_rank` on, on so many `chips` of a node, one rank a
+    device. They are in one `group` of the node's domain."""
 
     node: str
     domain: str
@@ -69,7 +73,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FasterGroups:
-    """The groups, and the layout on them, with which a step takes least of all that were tried, in
+    """The groups, with the layout on them, that have the shortest step of all that were tried:
     `step_time_s` seconds."""
 
     num_chips: int
@@ -83,9 +87,9 @@ class Allocation:
     """A cluster of equal groups out of the nodes.
 
     `hosts` say where its ranks run, and `spares` how many chips are left over, by node. `faster` is
-    the fastest layout, on other groups, where these were taken for a simpler one; it is None where
-    these are the fastest. `untried_bound_s` is a lower bound of the step time on groups that there
-    was no time to try; infinite where there was.
+    the fastest layout, on other groups, where these groups were taken for a simpler layout. It is
+    None where these groups are the fastest. `untried_bound_s` is a lower bound of the step time on
+    groups that there was no time to try; infinite where there was time for all.
     """
 
     cluster: Cluster
@@ -101,7 +105,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class _Arrangement:
-    """Groups of `chips_per_group` that have so many `devices` together, and how much that promises
+    """Groups of `chips_per_group` that have `devices` in all. `promise` ranks them
     (models.advice.fewer_chips.promise_score)."""
 
     chips_per_group: int
@@ -117,11 +121,11 @@ def allocate(
     should_continue: ShouldContinue,
     tolerance: float = 0.0,
 ) -> Allocation:
-    """Return the groups, of those tried, with the simplest layout of which a step takes at most the
-    tolerance more than the least of all.
+    """Return the groups whose simplest layout within the tolerance is the simplest of all groups
+    tried. The tolerance counts from the shortest step of all.
 
     `problem.cluster` says which chip and fabric the nodes have, how many chips to use at most, and
-    perhaps how many of each domain. Raises Invalid where the nodes contradict it or each other, and
+    perhaps how many of each domain. Raise Invalid where the nodes contradict it or each other, and
     Infeasible where no layout runs on equal groups.
     """
     _check_nodes(nodes)
@@ -152,9 +156,9 @@ def _simplest_space(
     tolerance: float,
     should_continue: ShouldContinue,
 ) -> Space:
-    """Return the space with the simplest layout that is within the tolerance of the fastest, and of
-    those the one on which a step takes least. Groups that divide a cluster well may be served by a
-    few percent more time, and by no pipeline."""
+    """Return the space with the simplest layout that is within the tolerance of the fastest; among
+    equally simple ones, the space with the shortest step. Groups that divide a cluster well may be
+    worth a few percent more time, and so may doing without a pipeline."""
     limit_s = best.step_time_s * (1 + tolerance)
     order = [best.space, *(space for space in spaces if space is not best.space)]
     simplest = best.space
@@ -268,8 +272,8 @@ def _spaces_to_try(
     nodes: Sequence[Node],
     should_continue: ShouldContinue,
 ) -> list[Space]:
-    """Return the spaces of arrangements that have a legal layout: of each octave of sizes those
-    that promise most, and of all octaves what promises most first."""
+    """Return the spaces of arrangements that have a legal layout: the most promising of each octave
+    of sizes, the most promising of all octaves first."""
     found: list[tuple[float, Space]] = []
     for promise, space in _legal_of_octaves(problem, constraints, nodes):
         found.append((promise, space))
@@ -282,8 +286,8 @@ def _spaces_to_try(
 def _legal_of_octaves(
     problem: Problem, constraints: Constraints, nodes: Sequence[Node]
 ) -> Iterator[tuple[float, Space]]:
-    """Yield the first _MAX_PER_OCTAVE arrangements of every octave that have a legal layout, with
-    what they promise."""
+    """Yield the first _MAX_PER_OCTAVE arrangements of every octave that have a legal layout, each
+    with its promise."""
     for octave in _by_octave(_arrangements(problem, constraints, nodes)):
         legal = (
             (arrangement.promise, space)
@@ -296,9 +300,9 @@ def _legal_of_octaves(
 def _arrangements(
     problem: Problem, constraints: Constraints, nodes: Sequence[Node]
 ) -> list[_Arrangement]:
-    """Return the arrangements worth a try. For each size of a group these are the numbers of
-    devices that can be divided in more ways than all larger ones; of few devices, all numbers that
-    can be divided at all."""
+    """Return the arrangements worth a try. For each size of a group, these are the numbers of
+    devices that can be divided in more ways than all larger numbers. For few devices they are all
+    numbers that can be divided at all."""
     cluster = problem.cluster
     devices_per_chip = cluster.chip.devices_per_chip
     most_chips = _most_chips_by_size(cluster, nodes)
@@ -318,8 +322,8 @@ def _arrangements(
 
 
 def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, int]:
-    """Return the sizes of a group that are tried, in chips, and how many chips groups of that size
-    have together at most."""
+    """Return the sizes of a group that are tried, in chips, and the most chips that groups of each
+    size have together."""
     domains_by_chips = Counter(
         sum(node.chips for node in members) for _, members in _domains(nodes)
     )
@@ -343,7 +347,7 @@ def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, in
 
 def _by_octave(arrangements: Sequence[_Arrangement]) -> Iterator[list[_Arrangement]]:
     """Yield the arrangements whose sizes are within a factor of two of each other, largest sizes
-    first; among them what promises most comes first."""
+    first. Within them, the most promising come first."""
     octaves = defaultdict[int, list[_Arrangement]](list)
     largest = max((one.chips_per_group for one in arrangements), default=1)
     for one in arrangements:
@@ -355,7 +359,7 @@ def _by_octave(arrangements: Sequence[_Arrangement]) -> Iterator[list[_Arrangeme
 def _legal_spaces(
     problem: Problem, constraints: Constraints, arrangement: _Arrangement
 ) -> Iterator[Space]:
-    """Yield the space of an arrangement, if it has a legal layout."""
+    """Yield the space of an arrangement where it has a legal layout."""
     chips = arrangement.devices // problem.cluster.chip.devices_per_chip
     groups = _with_groups(problem.cluster, chips, arrangement.chips_per_group)
     for cluster in clusters_with_devices(groups, np.array([arrangement.devices])):
@@ -404,8 +408,9 @@ def _hosts_in_domain(
     first_chip: int,
     cluster: Cluster,
 ) -> list[Host]:
-    """Fill so many groups of a domain, node by node, and return a host for every part of a node
-    that lies in one group. The chips of the cluster are numbered; `first_chip` is the domain's."""
+    """Fill so many groups of a domain, node by node. Return a host for every part of a node that
+    lies in one group. Chips are numbered over the cluster; `first_chip` is the first of the
+    domain."""
     devices_per_chip = cluster.chip.devices_per_chip
     hosts = []
     filled = 0  # chips of the domain

@@ -12,8 +12,8 @@ from models.spec.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A layout's prediction, and its complexity in points: in all, and by what they are for
-    (models.layouts.complexity)."""
+    """The prediction of a layout, and its complexity in points: the sum, and the points of each
+    term (models.layouts.complexity)."""
 
     prediction: Prediction
     complexity: int

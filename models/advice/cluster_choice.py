@@ -1,11 +1,11 @@
-"""A cluster choice answers "where should this run?": it ranks clusters, or numbers of chips, by
-what a job of so many tokens takes and costs on each.
+"""A cluster choice answers "where should this run?". It ranks clusters, or numbers of chips, by the
+time and the cost of a job of so many tokens on each.
 
-Goodput is the share of time that failures leave. Let one happen every M = 1/(rate · chips) seconds
-on average, at times that nothing foretells, let a checkpoint take C and a restart R. Work of τ
+Goodput is the share of time that failures leave. Failures happen every M = 1/(rate · chips) seconds
+on average, at times that nothing foretells; a checkpoint takes C, and a restart R. Work of τ
 seconds between checkpoints then takes M · e^(R/M) · (e^((τ + C)/M) - 1) (Daly 2006,
-doi:10.1016/j.future.2004.11.016, equation 20). That is least for τ/M = 1 - e^-((τ + C)/M), which is
-nearly √(2·C·M) where failures are rare (Young 1974, doi:10.1145/361147.361115).
+doi:10.1016/j.future.2004.11.016, equation 20). The loss is least for τ/M = 1 - e^-((τ + C)/M),
+which is nearly √(2·C·M) where failures are rare (Young 1974, doi:10.1145/361147.361115).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_NO_FAILURES = 1e-12  # an hour: fewer are none
-_LEAST_GOODPUT = 1e-12  # less is shown as this
-_HOPELESS_GOODPUT = 1e-6  # with no more anywhere, the question is refused
-_WORTH_SAYING_GOODPUT = 0.9  # less than that is worth a word
-_NEWTON_STEPS = 8
+_NO_FAILURES = 1e-12  # an hour: fewer count as none, which keeps the time between them finite
+_LEAST_GOODPUT = 1e-12  # less is shown as this, so that divisions by it stay finite
+_HOPELESS_GOODPUT = 1e-6  # where no cluster keeps more, the question is refused
+_WORTH_SAYING_GOODPUT = 0.9  # a reason names goodput below this
+_NEWTON_STEPS = 8  # it converges quadratically from Young's estimate
 _LEAST_PLAIN = 1e-4  # numbers from here up are written without an exponent
-_MOST_PLAIN = 1e13  # and below this
+_MOST_PLAIN = 1e13  # and numbers below this
 SUPERLATIVES = {
     "step_time": "the shortest step",
     "time": "the shortest time",
@@ -47,13 +47,13 @@ _Rank = tuple[float, float, float, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What a cluster is chosen by.
+    """The aim by which a cluster is chosen.
 
     `minimize` is seconds of a step ("step_time"), hours until `tokens` are trained ("time"), US
-    dollars for them ("cost"), or chips; among the clusters that keep `deadline_hours` and
-    `budget_usd`. Without tokens, time and cost are per million of them. Failures are per chip and
-    hour; `checkpoint_s` and `restart_s` are seconds that a checkpoint, which stops training, and a
-    restart take.
+    dollars for them ("cost"), or "chips". It is minimised among the clusters that keep
+    `deadline_hours` and `budget_usd`. Without tokens, time and cost are counted for a million
+    tokens. Failures are counted per chip and hour. `checkpoint_s` and `restart_s` are the seconds
+    of a checkpoint, which stops training, and of a restart.
     """
 
     minimize: Minimized = "step_time"
@@ -72,14 +72,14 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One cluster, with what the job takes and costs there.
+    """One cluster, with the time and the cost of the job there.
 
     Figures are None where no layout is legal and fits; `refused` says why. `layout` is the fastest.
     `chips_used` are fewer than `num_chips` where no layout uses all, or where fewer are faster; in
     the second case a step takes `all_chips_s` with all of them. `goodput` is the share of time that
-    is not lost to failures, and `checkpoint_every_s` None without failures. `meets` says that every
-    limit is kept, and `exact` that there was time for all layouts, and for all numbers of chips
-    that are worth a try.
+    is not lost to failures, and `checkpoint_every_s` is None without failures. `meets` says that
+    every limit is kept. `exact` says that there was time for all layouts, and for all numbers of
+    chips that are worth a try.
     """
 
     name: str
@@ -114,8 +114,8 @@ def rank_clusters(
     find_more: Callable[[], Mapping[str, Problem]] = dict,
     whole: Collection[str] = (),
 ) -> list[Choice]:
-    """Return every cluster, by name in `problems`, as a choice: first those that meet the limits,
-    the best of them foremost, then the others, those that miss the limits by less first.
+    """Return every cluster, by name in `problems`, as a choice. Those that meet the limits come
+    first, the best of them foremost; then come the others, by how much they miss the limits.
 
     Each is searched exactly once, the most promising first, until time runs out. `oom_gib` returns
     the memory with which a run like these ran out on a cluster. `find_more` returns clusters to
@@ -174,8 +174,7 @@ def _require_time_between_failures(choices: Sequence[Choice], objective: Objecti
 def with_recommendation(
     choice: Choice, problem: Problem, objective: Objective, found: Recommendation
 ) -> Choice:
-    """Return the choice with the figures of the recommendation for it, for which there was more
-    time."""
+    """Return the choice with the figures of its recommendation, for which there was more time."""
     fastest = found.fastest.prediction
     figures = _choice_with_figures(
         choice.name, problem, objective, fastest.step_time_s, found.chips_used
@@ -190,8 +189,8 @@ def with_recommendation(
 
 
 def max_step_time_s(problem: Problem, objective: Objective) -> float:
-    """Return the longest step with which the tokens are trained within the limits of the objective,
-    of which there must be one at least."""
+    """Return the longest step, in seconds, with which the tokens are trained within the limits of
+    the objective. The objective must have a limit."""
     chips = problem.cluster.num_chips
     limits_hours = [math.inf]
     if objective.deadline_hours is not None:
@@ -205,8 +204,8 @@ def max_step_time_s(problem: Problem, objective: Objective) -> float:
 
 
 def no_cluster_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
-    """Return the error that says why there is no answer on any cluster; `error` says why on the
-    first."""
+    """Return the error that says why no cluster has an answer. `error` says why the first has
+    none."""
     each = "; ".join(f"{_place_words(choice)}: {choice.refused}" for choice in choices)
     if not all(choice.exact for choice in choices):
         return OutOfTime(f"; {each}")
@@ -227,8 +226,8 @@ def no_cluster_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
 
 
 def _rank(choice: Choice, objective: Objective) -> _Rank:
-    """Return by what choices are ordered, the best least: by how much the limits are missed, by
-    what is minimised, by time, and by the number of chips."""
+    """Return the key by which choices are ordered, the best least: the excess over the limits, the
+    figure that is minimised, the time, and the number of chips."""
     return (
         _limit_excess(choice, objective),
         _minimized(choice, objective),
@@ -250,15 +249,15 @@ def _minimized(choice: Choice, objective: Objective) -> float:
 
 
 def _limit_excess(choice: Choice, objective: Objective) -> float:
-    """Return how many times the limits a choice takes; 1 where it keeps them."""
+    """Return the largest ratio of a figure to its limit; 1 where the choice keeps all limits."""
     if choice.refused is not None:
         return math.inf
     return max([1.0, *_limit_shares(choice, objective).values()])
 
 
 def _limit_shares(choice: Choice, objective: Objective) -> dict[str, float]:
-    """Return, by the name of each limit that is set, what share of it a choice that is not refused
-    takes."""
+    """Return the share of each limit that a choice takes, by the name of the limit. The choice must
+    not be refused."""
     figures = {"deadline_hours": choice.hours, "budget_usd": choice.usd}
     return {name: (figures[name] or 0.0) / limit for name, limit in _limits(objective).items()}
 
@@ -281,7 +280,7 @@ def _choice_on_cluster(
     should_continue: ShouldContinue,
     oom_gib: float,
 ) -> Choice:
-    """Search one cluster, and return it with its figures, or with why it is refused."""
+    """Search one cluster, and return it with its figures, or with the reason why it is refused."""
     try:
         space, answer, all_chips_s = solve_avoiding_oom(
             oom_gib,
@@ -297,7 +296,7 @@ def _choice_on_cluster(
     except TooLarge as error:
         return _refused_choice(name, problem, str(error))
     except Invalid as error:
-        # A constraint that this cluster's stack does not know refuses the cluster alone.
+        # A constraint that this cluster's stack does not know refuses this cluster alone.
         if not error.field.startswith("constraints"):
             raise
         return _refused_choice(name, problem, f"{error.field}: {error.rule}")
@@ -314,7 +313,8 @@ def _search_all_and_fewer(
     space: Space, profile: Profile, should_continue: ShouldContinue
 ) -> tuple[Space, Answer, float | None]:
     """Return the space and the answer on all chips, or on fewer where no layout uses all or fewer
-    are faster; and, where fewer are faster, what a step takes with all."""
+    are faster. The third value is the step time with all chips where fewer are faster, and None
+    elsewhere."""
     space, answer, fewer_chips = search_all_or_fewer(space, profile, Goal(), should_continue)
     if fewer_chips:
         return space, answer, None
@@ -336,8 +336,8 @@ def _refused_choice(name: str, problem: Problem, why: str, *, exact: bool = True
 def _choice_with_figures(
     name: str, problem: Problem, objective: Objective, step_time_s: float, chips_used: int
 ) -> Choice:
-    """Return a cluster with what the job takes and costs where a step takes so long on so many of
-    its chips."""
+    """Return a cluster with the time and the cost of the job, for a step that takes so long on so
+    many of its chips."""
     price = _usd_per_chip_hour(name, problem, objective)
     checkpoint_every_s, goodput = _checkpointing(chips_used, objective)
     tokens_per_s = problem.workload.tokens / step_time_s
@@ -374,7 +374,7 @@ def _choice_with_prediction(
     *,
     exact: bool,
 ) -> Choice:
-    """Return the choice with what the prediction of its fastest layout says, and whether it meets
+    """Return the choice with the figures of its fastest layout's prediction, and whether it meets
     the limits."""
     return replace(
         choice,
@@ -389,8 +389,8 @@ def _choice_with_prediction(
 
 
 def _usd_per_chip_hour(name: str, problem: Problem, objective: Objective) -> float | None:
-    """Return the price of a chip, if it is known. Raises Invalid where it is not and the objective
-    asks for it."""
+    """Return the price of a chip; None where it is not known. Raise Invalid where it is not known
+    and the objective asks for it."""
     chip = problem.cluster.chip
     asks_for_price = objective.minimize == "cost" or objective.budget_usd is not None
     if chip.usd_per_chip_hour is None and asks_for_price:
@@ -401,7 +401,7 @@ def _usd_per_chip_hour(name: str, problem: Problem, objective: Objective) -> flo
 
 def _checkpointing(chips: int, objective: Objective) -> tuple[float | None, float]:
     """Return (seconds of work between checkpoints, goodput) where goodput is highest. Times are
-    counted in mean times between failures; the formulas are those at the top of this module."""
+    counted in mean times between failures. The module's docstring has the formulas."""
     if objective.failures_per_chip_hour * chips < _NO_FAILURES:
         return None, 1.0
     between_failures_s = 3600 / (objective.failures_per_chip_hour * chips)
@@ -409,8 +409,8 @@ def _checkpointing(chips: int, objective: Objective) -> tuple[float | None, floa
     restart = objective.restart_s / between_failures_s
     work = _best_work_between_checkpoints(checkpoint)
     if work:
-        # work / (e^restart · (e^(work + checkpoint) - 1)), in a form that keeps its digits for
-        # short times and does not overflow for long ones
+        # This is work / (e^restart · (e^(work + checkpoint) - 1)), in a form that keeps its digits
+        # for short times and does not overflow for long ones.
         time = math.expm1(work) - math.expm1(-checkpoint)
         goodput = work * math.exp(-checkpoint - restart) / time
     else:
@@ -419,8 +419,8 @@ def _checkpointing(chips: int, objective: Objective) -> tuple[float | None, floa
 
 
 def _best_work_between_checkpoints(checkpoint: float) -> float:
-    """Return the work between checkpoints that loses least, where one checkpoint takes so long;
-    both in mean times between failures. Newton's method, from Young's estimate."""
+    """Return the work between checkpoints that loses least, for a checkpoint that takes so long;
+    both in mean times between failures. It is found by Newton's method from Young's estimate."""
     work = min(math.sqrt(2 * checkpoint), 1.0)
     if not work:
         return work
@@ -434,8 +434,9 @@ def _best_work_between_checkpoints(checkpoint: float) -> float:
 
 
 def choice_reason(choices: Sequence[Choice], objective: Objective) -> str:
-    """Return why the first of the choices is the best: its figures beside those of the next that
-    keeps the limits as it does, and which clusters are refused or were not reached."""
+    """Return the reason why the first of the choices is the best. It puts the figures of the best
+    beside those of the next that keeps the limits as it does, and names the clusters that are
+    refused or were not reached."""
     best = choices[0]
     answered = [choice for choice in choices if choice.refused is None]
     keeping = [choice for choice in answered if choice.meets]

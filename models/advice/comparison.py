@@ -27,10 +27,10 @@ from models.spec.profile import Profile
 from models.spec.stack import Stack
 from models.spec.switches import NOTHING, switches_of
 
-_WORTH_NAMING = 0.005  # of a step
-_WORTH_NAMING_GIB = 0.05
-_LEAST_SHOWN_RATIO = 0.0005  # less would be shown as 0.0%
-_MEMORY_TERMS_NAMED = 3
+_WORTH_NAMING = 0.005  # of a step: a sentence does not name smaller differences
+_WORTH_NAMING_GIB = 0.05  # smaller differences would be shown as 0.0 GiB
+_LEAST_SHOWN_RATIO = 0.0005  # smaller ratios would be shown as 0.0%
+_MEMORY_TERMS_NAMED = 3  # more are not read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Comparison:
 
 
 Side = Layout | Constraints
-"""A layout, or the fastest of those that constraints allow."""
+"""A layout, or constraints that stand for the fastest layout that they allow."""
 
 
 def compare(
@@ -59,11 +59,11 @@ def compare(
     oom_gib: float = math.inf,
     second_stack: Stack | None = None,
 ) -> Comparison:
-    """Return the comparison of two sides. `second_stack` is the software of the second, where that
-    is another than the problem's.
+    """Return the comparison of two sides. `second_stack` is the software of the second side, where
+    that is another than the problem's.
 
-    Layouts must be legal (models.layouts.rules). Of constraints the fastest layout is taken that
-    needs less memory than `oom_gib`, with which a run like these has run out. Raises Infeasible
+    Layouts must be legal (models.layouts.rules). Constraints stand for the fastest layout that
+    needs less memory than `oom_gib`, with which a run like these has run out. Raise Infeasible
     where constraints allow no layout that fits.
     """
     problems = {"first": problem, "second": replace(problem, stack=second_stack or problem.stack)}
@@ -133,7 +133,8 @@ def _reasons(
     memory_gib: dict[str, float],
     software: list[str],
 ) -> list[str]:
-    """Where two candidates differ, in words; `software` says where what runs them does."""
+    """Return the differences of two candidates in words. `software` has those of the stacks that
+    run them."""
     first = one.prediction
     second = other.prediction
     layout = _differences(first.layout, second.layout)
@@ -214,7 +215,7 @@ def _complexity_reasons(name: str, one: Candidate, other: Candidate) -> list[str
 
 
 def _differences(one: Layout, other: Layout) -> list[str]:
-    """The knobs in which two layouts differ, with both values."""
+    """Return the knobs in which two layouts differ, with both values."""
     return [
         f"{name} {_format_value(mine)}, not {_format_value(theirs)}"
         for name, mine, theirs in _different_fields(one, other)
@@ -222,8 +223,8 @@ def _differences(one: Layout, other: Layout) -> list[str]:
 
 
 def _software_differences(one: Stack, other: Stack) -> list[str]:
-    """The fields in which two stacks differ, with both values, and how the framework is told those
-    that it has words for."""
+    """Return the fields in which two stacks differ, with both values, and with the framework's
+    words for them where it has any."""
     differences = []
     for name, mine, theirs in _different_fields(one, other):
         told = [_with_words(one, name, mine), _with_words(other, name, theirs)]
@@ -242,7 +243,7 @@ def _different_fields(
 
 
 def _with_words(stack: Stack, field: str, value: object) -> str:
-    """A value of a stack, with the framework's own words for it where there are any."""
+    """Return a value of a stack, with the framework's own words for it where there are any."""
     shown = _format_value(value)
     for switch in switches_of(stack):
         if switch.field == field:

@@ -1,5 +1,5 @@
-"""Divisibility is why a pipeline may be needed that neither bandwidth nor memory asks for: 96 chips
-divide a batch of 128 by 32 only. A number of chips or a batch nearby shows it."""
+"""Divisibility may be the only reason for a pipeline, where neither bandwidth nor memory asks for
+one: 96 chips divide a batch of 128 by 32 only. A number of chips or a batch nearby shows it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 _NEAR = 1 / 8  # of the chips or the batch: a neighbour is no farther away
-_LONGEST_S = sys.float_info.max / 4  # whatever fits takes less
-_LIKELY = 1.2  # times the work: what the best with a pipeline takes beside a neighbour's
+_LONGEST_S = sys.float_info.max / 4  # any layout that fits takes less
+_LIKELY = 1.2  # times a pipeline's time here, by work: a guess of 1.05 was wrong more often
 _SHARES = (1, 2, 4, 8)  # of the devices: multiples of these parts are tried as batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lift:
-    """A value of a `field` of the question with which a pipeline is no longer needed."""
+    """A value of a `field` of the question with which no pipeline is needed any more."""
 
     field: str
     value: int
@@ -41,10 +41,11 @@ def lifts(
     piped_s: float,
     should_continue: ShouldContinue,
 ) -> tuple[Lift, ...]:
-    """Return the nearest number of chips and the nearest global batch, within an eighth of what
-    they are, that divide in more ways without a pipeline and need none; where there are such, and
-    there was time to find them. The best layout with a pipeline takes `piped_s` seconds a step;
-    infinite where that says little of the neighbours, since no layout without one fits."""
+    """Return the nearest number of chips and the nearest global batch that divide in more ways
+    without a pipeline and need none. They are within an eighth of the question's own. Either is
+    left out where there is none, or was no time to find it. The best layout with a pipeline takes
+    `piped_s` seconds a step. It is infinite where no layout without a pipeline fits, because it
+    then says little of the neighbours."""
     if 1 not in space.constraints.allowed.get("pp", (1,)):
         return ()
     ways = _ways_without_pipeline(space.problem, space.constraints)
@@ -94,7 +95,7 @@ def _batch_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
 
 
 def _batches_nearby(batch: int, devices: int) -> list[int]:
-    """Return the batches to try, of each share of the devices the nearest first."""
+    """Return the batches to try, for each share of the devices the nearest first."""
     values: dict[int, None] = {}
     for share in _SHARES:
         unit = max(devices // share, 1)
@@ -104,7 +105,7 @@ def _batches_nearby(batch: int, devices: int) -> list[int]:
 
 
 def _work(problem: Problem) -> float:
-    """Return how many sequences each device has, by which the times of neighbours differ mostly."""
+    """Return the sequences of each device, by which the times of neighbours differ mostly."""
     return problem.workload.global_batch / problem.cluster.num_devices
 
 
@@ -124,8 +125,8 @@ def _needs_no_pipeline(
     should_continue: ShouldContinue,
 ) -> bool:
     """Say whether the best layout without a pipeline is within the tolerance of the best with one,
-    which takes no more than about `guess_s` seconds. A good guess saves time and decides nothing:
-    mostly there is a layout with a pipeline that takes less, and none without that is nearly as
+    which takes no more than about `guess_s` seconds. A good guess saves time and decides nothing.
+    Mostly there is a layout with a pipeline that takes less, and none without one that is nearly as
     fast."""
     without_pipeline = Space(space.problem, _without_pipeline(space.constraints))
     try:

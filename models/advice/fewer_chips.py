@@ -2,10 +2,10 @@
 stand in the way.
 
 A number of chips with few ways to divide it (a prime, or ten thousand with a batch that does not
-share its factors) has no layout, or only poor ones. Which smaller numbers have layouts, and in how
-many ways, is known from the products of the degrees that each axis may have. Whole scale-up domains
-are tried too, and parts of them: experts may divide 64 chips of a domain, and 72 badly. None of
-this says which number is the fastest. The answer is the fastest of those that were tried.
+share its factors) has no layout, or only poor ones. The products of the degrees that each axis may
+have tell which smaller numbers have layouts, and in how many ways. Whole scale-up domains are tried
+too, and parts of them: experts may divide 64 chips of a domain, and 72 badly. None of this says
+which number is the fastest. The answer is the fastest of those that were tried.
 """
 
 from __future__ import annotations
@@ -39,19 +39,23 @@ from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_MAX_TRIED = 12  # numbers of chips, where no layout uses all
-_MAX_TRIED_FASTER = 6  # where some layout does: numbers that may be faster
-_LEAST_TRIED = 6  # of more than FEW_DEVICES up to _SEVERAL_DEVICES, where any is promising
+_MAX_TRIED = 12  # numbers of chips, where no layout uses all; it bounds the number of searches
+_MAX_TRIED_FASTER = 6  # numbers that may be faster, where some layout uses all
+# Numbers of chips that are tried of more than FEW_DEVICES up to _SEVERAL_DEVICES, where any is
+# promising. With fewer, 224 of 250 GB200 were missed; beyond _SEVERAL_DEVICES they took up to twice
+# as long (docs/experiments.md).
+_LEAST_TRIED = 6
 _SEVERAL_DEVICES = 512
 FEW_DEVICES = 64
-"""Up to so many devices searches are short, and every number of devices is tried, if any is
-promising."""
+"""The largest number of devices for which searches are short. Up to it every smaller number is
+tried, if any is promising: records of divisibility alone missed the fastest by up to 14%."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewerChips:
-    """Why an answer uses only `num_chips` of the chips: no layout uses all, for the `rule`; or a
-    step takes less than the `all_chips_s` seconds that it takes with all."""
+    """The reason why an answer uses only `num_chips` of the chips. Either the `rule` leaves no
+    layout on all of them, or a step takes less than the `all_chips_s` seconds that it takes on
+    all."""
 
     message: str
     num_chips: int
@@ -82,7 +86,7 @@ class FewerChips:
 
 @dataclass(frozen=True, slots=True)
 class FastestAnswer:
-    """The answer with the fastest step of those on several spaces, its space, and the goal that it
+    """The answer with the fastest step among several spaces, with its space and the goal that it
     was searched for."""
 
     space: Space
@@ -94,8 +98,8 @@ class FastestAnswer:
         return float(self.answer.times[0])
 
     def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> Answer:
-        """Return the answer to another goal on the same space, for which it is searched again
-        unless it was searched for that."""
+        """Return the answer to another goal on the same space. The space is searched again unless
+        the goal is the same."""
         if goal == self.goal:
             return self.answer
         known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))
@@ -113,9 +117,10 @@ def search_all_or_fewer(
     should_continue: ShouldContinue,
     known: Layouts | None = None,
 ) -> tuple[Space, Answer, FewerChips | None]:
-    """Return the answer on all chips, of which some layouts may be `known`, or on fewer where no
-    layout uses all; the space that it is of; and why there are fewer, where there are. Raises
-    Infeasible where no layout uses all though the constraints ask for that."""
+    """Return the space of the answer, the answer, and the reason for fewer chips. The space is that
+    of all chips, of which some layouts may be `known`, or of fewer where no layout uses all. The
+    reason is None for all chips. Raise Infeasible where no layout uses all though the constraints
+    ask for that."""
     try:
         return space, search(space, profile, goal, should_continue, known), None
     except NoLegalLayout:
@@ -127,11 +132,11 @@ def search_all_or_fewer(
 def _search_fewer(
     space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> tuple[Space, Answer, FewerChips]:
-    """Return the fastest answer on fewer chips of those tried; it is not exact where time ran out
-    before all were.
+    """Return the fastest answer among the numbers of fewer chips that were tried. It is not exact
+    where time ran out before all were.
 
-    Constraints that no layout on all chips can meet, where there are other layouts, are refused
-    instead, with a number of chips on which one can. An answer on fewer chips than asked for would
+    Constraints are refused instead where layouts exist and none on all chips can meet them. The
+    error names a number of chips on which one can. An answer on fewer chips than asked for would
     hide the mistake, and might be faster than the best on all.
     """
     problem = space.problem
@@ -161,8 +166,8 @@ def _search_fewer(
 def _contradiction_on_fewer(
     problem: Problem, constraints: Constraints, message: str
 ) -> Infeasible | None:
-    """Return what the constraints contradict on fewer chips, where those have layouts but none that
-    the constraints allow; None otherwise. `message` says why no layout uses all chips."""
+    """Return the constraint that is contradicted on fewer chips, where those have layouts but none
+    that the constraints allow; None otherwise. `message` says why no layout uses all chips."""
     if not constraints.allowed:
         return None
     free = Constraints()
@@ -181,10 +186,10 @@ def _contradiction_on_fewer(
 def fastest_on_fewer(
     space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
 ) -> tuple[FastestAnswer | None, bool]:
-    """Return the fastest answer on fewer chips on which a step takes less than `seconds`, if one
-    was found, and whether there was time for all that are worth a try: none are where the
-    constraints ask for all chips. At least half of the devices are used, unless whole scale-up
-    domains are fewer."""
+    """Return the fastest answer on fewer chips, and whether there was time for all numbers that are
+    worth a try. The answer is None where no step on fewer chips takes less than `seconds`. No
+    number is worth a try where the constraints ask for all chips. At least half of the devices are
+    used, unless whole scale-up domains are fewer."""
     if space.constraints.use_all_chips:
         return None, True
     devices = space.problem.cluster.num_devices
@@ -212,11 +217,11 @@ def fastest_on_fewer(
 def fastest_space(
     spaces: Iterable[Space], profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> tuple[FastestAnswer | None, Infeasible | None, bool]:
-    """Return the fastest answer on some spaces, why the first that has layouts has none that fits,
-    and whether there was time for all spaces.
+    """Return the fastest answer among some spaces, the failure of the first that has layouts but
+    none that fits, and whether there was time for all spaces.
 
-    They are searched for the goal until there is an answer, and then only for what is faster than
-    the best so far. A space that is too large for a search is left out.
+    The spaces are searched for the goal until there is an answer, and then only for layouts that
+    are faster than the best so far. A space that is too large for a search is left out.
     """
     best = None
     failure = None
@@ -245,8 +250,8 @@ def fastest_space(
 def _most_promising_first(
     spaces: Iterable[Space], factorizations: Mapping[int, int]
 ) -> list[Space]:
-    """Return the spaces in an order in which the fastest probably comes first: after it the others
-    are searched quickly."""
+    """Return the spaces in an order in which the fastest probably comes first, because the others
+    are then searched quickly."""
 
     def promise_of_space(space: Space) -> float:
         devices = space.problem.cluster.num_devices
@@ -256,7 +261,7 @@ def _most_promising_first(
 
 
 def promise_score(devices: int, ways: int) -> float:
-    """Return a score by which numbers of devices are tried: many devices help, and so do many ways
+    """Return a score by which numbers of devices are tried. Many devices help, and so do many ways
     to divide them, but ever less."""
     return devices * math.log1p(ways)
 
@@ -264,9 +269,9 @@ def promise_score(devices: int, ways: int) -> float:
 def _promising_spaces(
     whole: Space, factorizations: Mapping[int, int], *, more_than: int = 0
 ) -> Iterator[Space]:
-    """Yield spaces on fewer chips, from the largest number down: those that have layouts, and can
-    be divided in more ways than all larger numbers and than `more_than`. Of few devices every
-    number is yielded that has layouts, if any can be divided in more ways than that."""
+    """Yield spaces on fewer chips that have layouts, from the largest number down. A number must be
+    divisible in more ways than all larger ones and than `more_than`. Of few devices every number
+    with layouts is yielded, if any is divisible in more ways than `more_than`."""
     cluster = whole.problem.cluster
     most_ways = max(factorizations.values(), default=0)
     takes_every = cluster.num_devices <= FEW_DEVICES and most_ways > more_than
@@ -286,8 +291,8 @@ def _spaces_to_try(
     whole: Space, factorizations: Mapping[int, int], most: int, *, more_than: int = 0
 ) -> list[Space]:
     """Return the first promising spaces. Where these are too few, but not none, and there are not
-    too many devices, add what promises most beside them: 224 are fewer than 240 and divide in fewer
-    ways, but may divide into the stages that suit a model."""
+    too many devices, add the most promising of the other numbers: 224 are fewer than 240 and divide
+    in fewer ways, but may divide into the stages that suit a model."""
     cluster = whole.problem.cluster
     spaces = list(islice(_promising_spaces(whole, factorizations, more_than=more_than), most))
     is_of_several = FEW_DEVICES < cluster.num_devices <= _SEVERAL_DEVICES
@@ -309,9 +314,9 @@ def _spaces_to_try(
 
 
 def _whole_domains(problem: Problem) -> list[Cluster]:
-    """Return clusters of whole scale-up domains, where some chips stand outside them; and, where
-    experts divide a domain by powers of two only, of as many domains the largest power of two
-    within each: of 72 chips 64."""
+    """Return clusters of whole scale-up domains, where some chips stand outside them. Where experts
+    divide a domain by powers of two only, return also as many domains with the largest power of two
+    in each: 64 chips of 72."""
     cluster = problem.cluster
     if not cluster.dims or cluster.dims[0].kind == "ring":
         return []
@@ -353,8 +358,8 @@ def clusters_with_devices(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
 
 
 def _clusters_within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """Yield those of clusters_with_devices that are a part of the cluster: they stand in no more
-    scale-up domains than it does."""
+    """Yield the clusters of clusters_with_devices that are a part of this cluster: they stand in no
+    more scale-up domains than it does."""
     domains = _domain_count(cluster)
     for resized in clusters_with_devices(cluster, counts):
         if _domain_count(resized) <= domains:
@@ -362,7 +367,8 @@ def _clusters_within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
 
 
 def _domain_count(cluster: Cluster) -> int:
-    """Return in how many scale-up domains the chips stand, whole or not; 0 for a torus."""
+    """Return the number of scale-up domains that the chips stand in, whole or not; 0 for a
+    torus."""
     return 0 if cluster.fabric.torus else -(-cluster.num_devices // cluster.scale_up_domain)
 
 
@@ -378,8 +384,9 @@ def problem_with_chips(problem: Problem, chips: int) -> Problem:
 
 
 def factorizations_by_devices(problem: Problem, constraints: Constraints) -> dict[int, int]:
-    """Return the numbers of devices, up to the cluster's and in ascending order, that are products
-    of degrees which each axis may have by itself, and how many such products each is."""
+    """Return the numbers of devices that are products of degrees which each axis may have by
+    itself, each with its number of such products. They are in ascending order, up to the cluster's
+    devices."""
     most = problem.cluster.num_devices
     allowed = constraints.allowed
     counts = np.ones(1, dtype=np.int64)
@@ -413,6 +420,7 @@ def _degrees_by_axis(problem: Problem) -> dict[str, Array]:
 
 
 def _obeys_rule(problem: Problem, rule: str, axis: str, degrees: Array) -> Array:
-    """Return which degrees of one axis obey a rule where all other axes are 1; shape (n,)."""
+    """Return a mask of the degrees of one axis that obey a rule where all other axes are 1; shape
+    (n,)."""
     rows = default_layouts(len(degrees)).with_columns(**{axis: degrees})
     return np.asarray(RULES_BY_NAME[rule].test(problem, rows), dtype=bool)

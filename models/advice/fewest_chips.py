@@ -3,9 +3,9 @@ deadline, or within a budget.
 
 Twice the chips do not take half the time: a number that divides badly may be slower than a smaller
 one, so that bisection would not do. Numbers are tried upwards from the least that the chip's peak
-allows. Each is searched only for what is fast enough, which bounds settle quickly where it is far
-from that. The numbers are those that divide a scale-up domain, and the multiples of the largest
-power of two that does (for domains of 72: 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, …).
+allows. Each is searched only for layouts that are fast enough. Bounds settle that quickly where a
+number is far from enough. The numbers are those that divide a scale-up domain, and the multiples of
+the largest power of two that does (for domains of 72: 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, …).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_MAX_TRIED = 1024  # numbers of chips
+_MAX_TRIED = 1024  # numbers of chips; where there are more, multiples of a larger unit are tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +89,8 @@ def fewest_chips(
     oom_gib: float = math.inf,
 ) -> FewestChips:
     """Return the fewest of the problem's chips, up to `most`, that keep the limits of an objective
-    with tokens and a limit; how many chips the problem has is ignored. Layouts that need as much
-    memory as `oom_gib`, with which a run like these ran out, are left out."""
+    with tokens and a limit. The number of chips that the problem has is ignored. Layouts that need
+    as much memory as `oom_gib`, with which a run like these ran out, are left out."""
     clusters, unit = _clusters_to_try(problem, objective, most)
     none = FewestChips(
         num_chips=None,
@@ -135,9 +135,9 @@ def _search_fast_enough(
     oom_gib: float,
     constraints: Constraints,
 ) -> Answer:
-    """Return the answer to the goal. Raises NothingFaster where layouts fit but none is fast
-    enough; but Infeasible where none fits that needs less than `oom_gib`, since
-    solve_avoiding_oom then tries again with all memory."""
+    """Return the answer to the goal. Raise NothingFaster where layouts fit but none is fast enough.
+    Raise Infeasible where none fits that needs less than `oom_gib`, because solve_avoiding_oom then
+    tries again with all memory."""
     space = Space(problem, constraints)
     try:
         return search(space, profile, goal, should_continue)
@@ -150,9 +150,9 @@ def _search_fast_enough(
 def _clusters_to_try(
     problem: Problem, objective: Objective, most: int
 ) -> tuple[list[Cluster], int]:
-    """Return the clusters on which the peak of the chips keeps the limits, by size, and of how many
-    chips they are multiples beyond the divisors of a domain: a larger power of two where there
-    would be more than _MAX_TRIED."""
+    """Return the clusters on which the peak of the chips keeps the limits, by size, and the number
+    of chips that divides them all, beyond the divisors of a domain. That number is a larger power
+    of two where there would be more than _MAX_TRIED clusters."""
     cluster = replace(problem.cluster, torus_shape=None)
     domain = _domain_chips(cluster)
     chip_seconds = problem.step_time_at_peak_s * cluster.num_chips

@@ -1,5 +1,5 @@
-"""A frontier says where a pipeline is needed: exact searches over a grid of what the fabric, the
-cluster or the model could be."""
+"""A frontier says where a pipeline is needed. It is found by exact searches over a grid of values
+that the fabric, the cluster or the model could have."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 AXES = (*LINK_AXES, "domain", "num_chips", "layers")
-"""The axes of a grid: factors on the bandwidth within scale-up domains and between them; chips in
-a domain; chips, with the global batch as it is; and a factor on the layers of the model."""
+"""The axes of a grid: factors on the bandwidth within scale-up domains and between them; chips in a
+domain; chips, with the global batch as it is; and a factor on the layers of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def frontier(
     """Return a point for every combination of the grid's values, the last axis fastest.
 
     Once `should_continue` says no, points are the best so far and not exact. Layouts that need as
-    much memory as `oom_gib`, with which a run like these ran out, are left out. Raises Invalid for
+    much memory as `oom_gib`, with which a run like these ran out, are left out. Raise Invalid for
     an unknown axis, for domains that the fabric does not have, and for constraints that allow only
     pipelines or none.
     """
@@ -71,7 +71,7 @@ def frontier(
 
 
 def _with_gap_spread(problem: Problem, profile: Profile, point: Point) -> Point:
-    """Return the point with how well its gap is known."""
+    """Return the point with the spread of its gap."""
     if point.without is None or point.with_pp is None:
         return point
     asked = problem_at(problem, point.at)
@@ -98,9 +98,9 @@ def _check_grid(
 
 
 def _repeated_points(problem: Problem, block: Block, previous: Sequence[Point]) -> list[Point]:
-    """Return the points of the previous block at the places of this one, where all of them are
-    answered and every place is the same problem: domains may be larger than a job fills. Return
-    nothing otherwise."""
+    """Return the points of the previous block at the places of this one. All of them must be
+    answered, and every place must be the same problem, as it is where domains are larger than a job
+    fills. Return nothing otherwise."""
     places = block.places
     if len(previous) != len(places) or not all(point.is_answered for point in previous):
         return []
@@ -110,7 +110,7 @@ def _repeated_points(problem: Problem, block: Block, previous: Sequence[Point]) 
             _is_same_problem(problem_at(problem, place), problem_at(problem, point.at))
             for place, point in pairs
         )
-    except Invalid:  # which the search will say
+    except Invalid:  # the search will say so
         return []
     return [replace(point, at=place) for place, point in pairs] if repeated else []
 
@@ -132,7 +132,7 @@ def _blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[Block]:
 def crossings(
     points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> list[Crossing]:
-    """Return where the gap crosses the tolerance, along each axis in turn."""
+    """Return the places where the gap crosses the tolerance, along each axis in turn."""
     return [
         crossing for axis in grid for crossing in _crossings_along(axis, points, grid, tolerance)
     ]

@@ -1,4 +1,4 @@
-"""A check of one layout: whether it is legal and fits, what would be faster, and what to change
+"""A check of one layout says whether it is legal and fits, what would be faster, and what to change
 first."""
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ from models.spec.problem import Problem
 from models.spec.profile import Z80, Profile
 
 LEAST_GAIN = 0.01
-"""A change that makes a step shorter by less is not worth naming."""
-_LOW_MFU_GAIN = 0.2  # MFU counts as low where the best layout makes so many more steps an hour
+"""The least gain of a change that is worth naming: 1% of a step."""
+_LOW_MFU_GAIN = 0.2  # more steps an hour of the best layout, from which on MFU counts as low
 _MANY = Goal(tolerance=1.0, top=32, both_sides=True)
-"""What is searched for where the fastest layout is not accepted: others up to twice as slow."""
+"""The goal of the second search, where the fastest layout is not accepted: it finds others up to
+twice as slow."""
 BATCH = "global_batch"
-_MOST_CURES = 3
-_MOST_TRIED = 12  # changes that are tried for one that the framework has words for
-_SLOW = (
-    0.25  # a single change counts as slow where the best layout makes so many more steps an hour
-)
-_MOST_VALUES = 4  # that the cure of a broken rule names
+_MOST_CURES = 3  # shown with an answer: more are not read
+_MOST_TRIED = 12  # changes that are tried until the framework has words for one
+_SLOW = 0.25  # more steps an hour of the best layout, from which on a single change counts as slow
+_MOST_VALUES = 4  # in the cure of a broken rule: more are not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +59,15 @@ class Cure:
 
     @property
     def words(self) -> str:
-        """Such as "tp = 1, 2 or 4"."""
+        """The cure as a sentence names it, such as "tp = 1, 2 or 4"."""
         return f"{self.name} = {alternatives(self.values)}{self.note}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenRule:
-    """A rule that a layout breaks. `knob` is the field of the layout to blame, None where it is no
-    single one, or where the global batch is to blame (`is_of_batch`). Each of `cures` is enough;
-    the first is the nearest."""
+    """A rule that a layout breaks. `knob` is the field of the layout to blame. It is None where no
+    single field is, or where the global batch is to blame (`is_of_batch`). Each of `cures` is
+    enough; the first is the nearest."""
 
     rule: Rule
     knob: str | None
@@ -78,12 +77,12 @@ class BrokenRule:
 
     @property
     def cure(self) -> str:
-        """Which values of what obey the rule."""
+        """The values that obey the rule, in words."""
         return cure_in_words([cure.words for cure in nearest_cures(self.cures)])
 
 
 def nearest_cures(cures: Sequence[Cure]) -> list[Cure]:
-    """The first cure of a knob, and the one of the batch, in their order."""
+    """Return the first cure of a knob, and the cure of the batch, in their order."""
     of_knob = next((cure for cure in cures if not cure.is_of_batch), None)
     return [cure for cure in cures if cure.is_of_batch or cure is of_knob]
 
@@ -96,19 +95,23 @@ def cure_in_words(said: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutCheck:
-    """What there is to say of one layout before it is launched.
+    """All that there is to say of one layout before it is launched.
 
     `prediction` is None where a rule is broken. `best` is the fastest layout on the same devices
-    that fits as surely as the constraints ask, the checked one itself where none is faster; None
-    where none was found, for which `no_best` is the reason. `best_is_exact` says that its search
-    came to its end. `fitting` are the single changes that make a layout fit which does not surely
-    fit: `first_change` where it is one of them, then the one with the shortest step first.
-    `first_change` is the change to make first. Of an illegal layout it is the least that makes it
-    legal. Of one that does not fit it is the single one that makes it fit at least cost or, where
-    none does or only slowly, all that the best layout has otherwise. Where
-    no layout surely fits, it is the single change that is likeliest to. Of a layout that fits it is
-    the one that gains most; None where none gains LEAST_GAIN. `single_changes` are all that are
-    legal, whatever the constraints (models.advice.single_changes).
+    that fits as surely as the constraints ask; it is the checked layout itself where none is
+    faster. It is None where none was found, and `no_best` then has the reason. `best_is_exact` says
+    that its search came to its end.
+
+    `first_change` is the change to make first. For an illegal layout it is the least change that
+    makes it legal. For a layout that does not fit it is the single change that makes it fit at
+    least cost. Where no single change does, or only a slow one, it is the change to the best layout
+    as a whole. Where no layout surely fits, it is the single change that is likeliest to fit. For a
+    layout that fits it is the change that gains most; None where none gains LEAST_GAIN.
+
+    `fitting` are the single changes that make a layout fit which does not surely fit.
+    `first_change` comes first where it is one of them; the others follow by step time, the shortest
+    first. `single_changes` are all that are legal, whatever the constraints
+    (models.advice.single_changes).
     """
 
     broken_rules: tuple[BrokenRule, ...]
@@ -125,20 +128,20 @@ class LayoutCheck:
 
     @property
     def fits(self) -> bool:
-        """Whether the layout is predicted to fit beside what is left free."""
+        """True where the layout is predicted to fit beside the memory that is left free."""
         found = self.prediction
         return found is not None and found.fits and _leaves(found, self.reserve_gib)
 
     @property
     def gain(self) -> float | None:
-        """Checked step time / best step time - 1."""
+        """The step time of the checked layout over that of the best layout, less 1."""
         if self.prediction is None or self.best is None:
             return None
         return self.prediction.step_time_s / self.best.step_time_s - 1
 
     @property
     def gain_probability(self) -> float | None:
-        """The least probability that the best is really faster, as if the errors of the two
+        """The least probability that the best layout is really faster, as if the errors of the two
         predictions had nothing in common."""
         if self.prediction is None or self.best is None:
             return None
@@ -160,12 +163,12 @@ def check_layout(
     said: Callable[[SingleChange], SingleChange | None] | None = None,
 ) -> LayoutCheck:
     """Return the check of a layout whose knobs are all settled (models.layouts.defaults), legal or
-    not. Of None, which stands for one that cannot be told, there is a best layout alone.
+    not. None stands for a layout that cannot be told; its check has the best layout alone.
 
-    `constraints` are those of the layouts that it is held against; these also need less memory than
-    `oom_gib`, with which a run like these ran out. Only layouts that `accepts` takes are named.
-    `said` gives a change as the framework can be told it, with what is predicted of just that; None
-    where it has no words for it.
+    `constraints` are those of the layouts that it is compared with. These layouts also need less
+    memory than `oom_gib`, with which a run like these ran out. Only layouts that `accepts` takes
+    are named. `said` returns a change as the framework can be told it, with the prediction of just
+    that, and None where the framework has no words for it.
     """
     wanted = _Wanted(problem, constraints or Constraints(), oom_gib, accepts, said)
     broken = _all_broken(problem, layout)
@@ -208,13 +211,15 @@ def check_layout(
 
 
 def _leaves(prediction: Prediction, reserve_gib: float) -> bool:
-    """Whether a layout leaves so much free; true of one of which nothing is asked."""
+    """Say whether a layout leaves so much memory free. It does where nothing has to be left
+    free."""
     return not reserve_gib or prediction.needed_gib + reserve_gib <= prediction.usable_gib
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The demands on the layouts that the given one is held against, and on itself."""
+    """The demands on the layouts that the given layout is compared with, and on that layout
+    itself."""
 
     problem: Problem
     constraints: Constraints
@@ -226,7 +231,7 @@ class _Wanted:
         return self.accepts is None or self.accepts(change.problem, change.layout)
 
     def as_said(self, change: SingleChange) -> SingleChange | None:
-        """A change as the framework can be told it; None where it cannot."""
+        """Return a change as the framework can be told it; None where it cannot."""
         if not self.accepts_change(change):
             return None
         return change if self.said is None else self.said(change)
@@ -235,8 +240,8 @@ class _Wanted:
         return next(filter(None, map(self.as_said, islice(changes, _MOST_TRIED))), None)
 
     def takes(self, layout: Layout, needed_gib: float) -> bool:
-        """Whether a layout has only values that the constraints allow, leaves the memory free that
-        they ask for, and needs less than ran out before."""
+        """Say whether a layout has only values that the constraints allow, leaves the memory free
+        that they ask for, and needs less memory than ran out before."""
         return (
             not self.ruled_out(layout)
             and needed_gib < self.oom_gib
@@ -244,7 +249,7 @@ class _Wanted:
         )
 
     def ruled_out(self, layout: Layout) -> list[str]:
-        """The knobs of which the constraints allow other values than a layout has."""
+        """Return the knobs of a layout whose values the constraints do not allow."""
         allowed = dict(self.constraints.allowed)
         modules = allowed.pop("recompute_modules", None)
         found = [knob for knob, values in allowed.items() if getattr(layout, knob) not in values]
@@ -255,8 +260,8 @@ class _Wanted:
 
     @property
     def _limit_gib(self) -> float:
-        """The memory that layouts may need. Without a reserve there is no limit, so that layouts
-        that do not fit can be ranked by how near they come."""
+        """The memory in GiB that layouts may need. Without a reserve there is no limit, so that
+        layouts that do not fit can be ranked by how near they come."""
         reserve = self.constraints.memory_reserve_gib
         return self.problem.cluster.usable_bytes / GIB - reserve if reserve else math.inf
 
@@ -271,8 +276,8 @@ def _predicted(
     layout: Layout | None,
     rivals: Sequence[Layout],
 ) -> tuple[Prediction | None, Prediction | None]:
-    """The prediction of the given layout, if it is legal, and that of the fastest that fits
-    surely: one of the rivals, or the layout itself."""
+    """Return the prediction of the given layout, if it is legal, and that of the fastest layout
+    that fits surely. The fastest is one of the rivals, or the given layout itself."""
     own = [] if layout is None else [layout]
     if not (own or rivals):
         return None, None
@@ -290,7 +295,8 @@ def _predicted(
 
 
 def _first_of(changes: Iterable[SingleChange], problem: Problem, wanted: _Wanted) -> list[Layout]:
-    """The layout of the first change that is one of the layout, as a list."""
+    """Return the layout of the first change of the layout itself, as a list; empty where there is
+    none."""
     of_layout = (change for change in changes if change.switch is None)
     first = next(filter(wanted.accepts_change, of_layout), None)
     return [] if first is None else [first.layout]
@@ -321,11 +327,11 @@ def _broken(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
 
 
 def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
-    """The nearest global batches that the micro-batches divide and that obey a rule, on a mesh that
-    fills the cluster."""
+    """Return the cure of the nearest global batches that the micro-batches divide and that obey a
+    rule, on a mesh that fills the cluster. The list is empty where there is none."""
     batch = problem.workload.global_batch
     if layout.num_devices != problem.cluster.num_devices:
-        return []  # how many data-parallel ranks there are is open
+        return []  # the number of data-parallel ranks is open
     near = {
         nearest for rounds in (1, layout.pp) for nearest in nearest_batches(batch, layout, rounds)
     }
@@ -343,7 +349,8 @@ def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
 def _cures_of_knobs(
     problem: Problem, layout: Layout, rule: Rule, blamed: str | None
 ) -> Iterator[Cure]:
-    """Which values obey a rule: of the knob that it blames first, then of others."""
+    """Yield the values that obey a rule: those of the knob that it blames first, then those of
+    others."""
     for name in sorted(_CURES, key=lambda name: name != blamed):
         variants = [layout, *_CURES[name](problem, layout, name)]
         values = _obeying(problem, layout, rule, name, variants)
@@ -359,7 +366,8 @@ def _cures_of_knobs(
 def _obeying(
     problem: Problem, layout: Layout, rule: Rule, name: str, variants: Sequence[Layout]
 ) -> tuple[Any, ...]:
-    """The first values of a knob, other than the layout's, of the variants that obey a rule."""
+    """Return the first values of a knob, other than the layout's, among the variants that obey a
+    rule."""
     obeys = np.broadcast_to(rule.test(problem, Layouts.of(variants)), len(variants))
     values = dict.fromkeys(
         getattr(variant, name)
@@ -370,8 +378,8 @@ def _obeying(
 
 
 def _degrees(problem: Problem, layout: Layout, name: str) -> list[Layout]:
-    """Other values of a degree that divide the devices (or, of a micro-batch, the batch), those
-    near the given one first."""
+    """Return layouts with other values of a degree that divide the devices (or, for a micro-batch,
+    the batch). Those near the given value come first."""
     whole = problem.cluster.num_devices
     if name == "micro_batch":
         whole = problem.workload.global_batch
@@ -393,11 +401,12 @@ _CURES = {
         if knob.fields[0] == name and name not in (*DEGREES, "micro_batch")
     },
 }
-"""By knob: layouts that differ from a given one in it, with those values that may obey a rule."""
+"""Functions by knob that return layouts which differ from a given one in that knob, with the values
+that may obey a rule."""
 
 
 def alternatives(values: Sequence[Any]) -> str:
-    """Values of a knob of which each will do, such as "1, 2 or 4"."""
+    """Return values of a knob of which each will do, such as "1, 2 or 4"."""
     in_order = sorted(values) if all(isinstance(value, int) for value in values) else values
     *others, last = map(_shown, in_order)
     return f"{', '.join(others)}{' or ' if others else ''}{last}"
@@ -415,7 +424,7 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The fastest layout of a search, if it found one, or why not."""
+    """The fastest layout of a search if it found one, or the reason why it found none."""
 
     layouts: list[Layout]
     is_exact: bool
@@ -455,7 +464,7 @@ def _fastest(
 
 
 def _ranked(answer: Answer) -> list[Layout]:
-    """The fastest layouts of an answer, and the fastest without a pipeline."""
+    """Return the fastest layouts of an answer, and the fastest without a pipeline."""
     positions = answer.ranked if answer.without is None else [*answer.ranked, answer.without]
     return [answer.layouts[position] for position in dict.fromkeys(positions)]
 
@@ -465,12 +474,12 @@ def _gains(change: SingleChange) -> bool:
 
 
 def _is_slow(change: SingleChange | None, best: Prediction) -> bool:
-    """Whether the best layout is much faster than a change, or there is none."""
+    """Say whether the best layout is much faster than a change, or there is no change."""
     return change is None or change.outcome.step_time_s > (1 + _SLOW) * best.step_time_s
 
 
 def _said_surely(change: SingleChange, wanted: _Wanted) -> SingleChange | None:
-    """A change as it can be told, if it surely fits so."""
+    """Return a change as the framework can be told it, if it surely fits so; None otherwise."""
     said = wanted.as_said(change)
     return said if said and wanted.is_sure(said.outcome.fit_probability) else None
 
@@ -480,8 +489,8 @@ def _cheapest(
     wanted: _Wanted,
     is_worth: Callable[[SingleChange], bool] = lambda change: True,
 ) -> SingleChange | None:
-    """The change with the shortest step, of changes in that order; of those that are as good but
-    for LEAST_GAIN, the one with the fewest settings."""
+    """Return the change with the shortest step, from changes in that order. Among changes that are
+    as good but for LEAST_GAIN, it is the one with the fewest settings."""
     found = list[SingleChange]()
     for change in islice(changes, _MOST_TRIED):
         if found and change.outcome.step_time_s > (1 + LEAST_GAIN) * found[0].outcome.step_time_s:
@@ -495,8 +504,9 @@ def _cheapest(
 def _repair(
     broken: Sequence[BrokenRule], changes: Sequence[SingleChange], wanted: _Wanted
 ) -> SingleChange | None:
-    """The least of some changes that make a layout legal: with the fewest settings, of what the
-    rules blame, and to the nearest value. Whoever submitted the job meant the rest of it."""
+    """Return the least change that makes a layout legal: the one with the fewest settings, then of
+    a knob that the rules blame, then to the nearest value. The rest of the job is as its submitter
+    meant it."""
     blamed = {rule.knob for rule in broken}
 
     def how_far(change: SingleChange) -> tuple[bool, float, float]:
@@ -508,8 +518,9 @@ def _repair(
 
 
 def _distance(change: SingleChange) -> float:
-    """Returns how far the new value of a change is from the old one: the logarithm of the ratio of
-    two numbers, since degrees are halved and doubled; and 1, as of a factor of e, of others."""
+    """Return the distance of a change's new value from the old one: the logarithm of the ratio of
+    two numbers, since degrees are halved and doubled. Other values count 1, which is a factor of
+    e."""
     numbers = (change.before, change.after)
     if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
         return 1.0
@@ -519,7 +530,7 @@ def _distance(change: SingleChange) -> float:
 
 
 def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> list[SingleChange]:
-    """The changes with which a layout is likelier to fit, the likeliest first."""
+    """Return the changes with which a layout is likelier to fit, the likeliest first."""
     probability = 0.0 if prediction is None else prediction.fit_probability
     surer = [change for change in changes if change.outcome.fit_probability > probability]
     return sorted(surer, key=lambda change: -change.outcome.fit_probability)
@@ -528,8 +539,8 @@ def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> li
 def _of_different_knobs(
     first: SingleChange | None, changes: Iterable[SingleChange], wanted: _Wanted
 ) -> list[SingleChange]:
-    """The first change of each knob as it can be told, up to a number; before all others `first`,
-    where it is one of theirs."""
+    """Return the first change of each knob as the framework can be told it, up to _MOST_CURES.
+    `first` comes before all others, where it surely fits and is a single change."""
     firsts = dict[str, SingleChange]()
     if first is not None and wanted.is_sure(first.outcome.fit_probability) and not first.is_whole:
         firsts[first.knob] = first
@@ -565,7 +576,7 @@ def _warnings(
 
 
 def _constraint_warnings(prediction: Prediction, wanted: _Wanted) -> list[LayoutWarning]:
-    """That the layout itself has values that the constraints rule out."""
+    """Return a warning where the layout itself has values that the constraints rule out."""
     ruled_out = wanted.ruled_out(prediction.layout)
     if not ruled_out:
         return []
@@ -583,7 +594,8 @@ def _constraint_warnings(prediction: Prediction, wanted: _Wanted) -> list[Layout
 
 
 def _fit_warnings(prediction: Prediction, wanted: _Wanted) -> list[LayoutWarning]:
-    """That a layout which fits by the median of its memory is less sure to than was asked."""
+    """Return a warning where a layout fits by the median of its memory, but less surely than was
+    asked."""
     fits = prediction.fits and _leaves(prediction, wanted.constraints.memory_reserve_gib)
     if not fits or wanted.is_sure(prediction.fit_probability):
         return []

@@ -19,15 +19,15 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.stack import Stack
 
-_MUCH_EXPOSED = 0.1  # of a step, for one term
-_MUCH_BUBBLE = 0.2  # of a step
-_FREE = 0.01  # of a step: what costs less counts as free
-_LEAST_SAVED_GIB = 1.0
+_MUCH_EXPOSED = 0.1  # of a step: a term that takes more is worth a warning
+_MUCH_BUBBLE = 0.2  # of a step: a larger bubble is worth a warning
+_FREE = 0.01  # of a step: a change that costs less counts as free
+_LEAST_SAVED_GIB = 1.0  # a change that frees less is not worth a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutWarning:
-    """One such fact: a code to program against, the figures behind it, and a sentence."""
+    """A fact about a layout: a code to program against, the figures behind it, and a sentence."""
 
     code: str
     numbers: Mapping[str, float]
@@ -47,18 +47,18 @@ class _Reviewed:
         return self.prediction.layout
 
     def share(self, term: str) -> float:
-        """The share of a step that a term takes."""
+        """Return the share of a step that a term takes."""
         return self.prediction.time[term] / self.prediction.step_time_s
 
     def outcome_of(self, layout: Layout) -> Outcome | None:
-        """What is predicted of another layout; None where that is not legal."""
+        """Return the predicted outcome of another layout; None where that is not legal."""
         if first_broken(self.problem, Layouts.of([layout]))[0] >= 0:
             return None
         (outcome,) = outcomes(self.problem, self.profile, [layout])
         return outcome
 
     def saved_on(self, stack: Stack) -> float:
-        """How many seconds less a step of the layout takes on another stack."""
+        """Return the seconds by which a step of the layout is shorter on another stack."""
         (outcome,) = outcomes(replace(self.problem, stack=stack), self.profile, [self.layout])
         return self.prediction.step_time_s - outcome.step_time_s
 
@@ -72,7 +72,7 @@ def layout_warnings(
 
 
 def _axes_across_domains(it: _Reviewed) -> Iterator[LayoutWarning]:
-    """Tensor and expert parallelism that leave the scale-up domain."""
+    """Yield a warning for tensor and for expert parallelism where it leaves the scale-up domain."""
     domain = it.problem.cluster.scale_up_domain
     for axis, words, term in (("tp", "tensor", "tensor_s"), ("ep", "expert", "expert_s")):
         if not _crosses(it.problem, it.layout, words):
@@ -95,7 +95,8 @@ def _crosses(problem: Problem, layout: Layout, words: str) -> bool:
 
 
 def _degrees_inside(layout: Layout, axis: str) -> dict[str, int]:
-    """The degrees above 1 of the axes inside one: its members are so many devices apart."""
+    """Return the degrees above 1 of the axes inside this one. Their product is the distance of its
+    members in devices."""
     placement = [*layout.placement]
     inside = placement[: placement.index("tp")] if axis == "tp" else ["etp"]
     degrees = {name: getattr(layout, name) for name in inside}
@@ -103,8 +104,8 @@ def _degrees_inside(layout: Layout, axis: str) -> dict[str, int]:
 
 
 def _beyond(factors: Mapping[str, int], domain: int) -> str:
-    """How the devices that an axis spans lie across domains: "ep(8) * etp(2) = 16 devices reach
-    beyond the scale-up domain of 8 devices"."""
+    """Return, in words, how the devices that an axis spans lie across domains: "ep(8) * etp(2) = 16
+    devices reach beyond the scale-up domain of 8 devices"."""
     span = math.prod(factors.values())
     product = " * ".join(f"{name}({degree})" for name, degree in factors.items())
     is_single = len(factors) == 1
@@ -117,8 +118,9 @@ def _beyond(factors: Mapping[str, int], domain: int) -> str:
 
 
 def _change_that_stays_inside(it: _Reviewed, axis: str, words: str) -> str:
-    """The change of one knob that keeps the axis inside a domain and surely fits: of what lies
-    inside the axis, of the placement or else of its own degree. Empty where there is none."""
+    """Return, in words, the change of one knob that keeps the axis inside a domain and surely fits.
+    The knobs are tried in this order: the axes inside this one, the placement, its own degree. The
+    result is empty where there is no such change."""
     variants = neighbours(it.problem, it.layout)
     for knob in (*_degrees_inside(it.layout, axis), "placement", axis):
         inside = [
@@ -227,7 +229,7 @@ def _without_sequence_parallelism(it: _Reviewed) -> Iterator[LayoutWarning]:
 
 
 def _replicated_states(it: _Reviewed) -> Iterator[LayoutWarning]:
-    """Replicas of optimizer states that could be shards at no cost."""
+    """Yield a warning where replicas of optimizer states could be shards at no cost."""
     layout = it.layout
     if layout.dp_replicate == 1:
         return
@@ -259,7 +261,8 @@ def _replicated_states(it: _Reviewed) -> Iterator[LayoutWarning]:
 
 
 def _looped_experts(it: _Reviewed) -> Iterator[LayoutWarning]:
-    """Experts that Python goes through one by one, where that takes much of the step."""
+    """Yield a warning where Python goes through experts one by one, and that takes much of the
+    step."""
     stack = it.problem.stack
     if not it.problem.architecture.is_moe or not stack.calls_expert_modules:
         return

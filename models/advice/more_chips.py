@@ -1,5 +1,5 @@
-"""More chips says how many chips of the same kind would hold a model that does not fit on those
-there are."""
+"""More chips says how many chips of the same kind would hold a model that does not fit on the given
+ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from models.spec.constraints import Constraints
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_DOUBLINGS = 6
+_DOUBLINGS = 6  # up to 64 times as many chips are tried
 _ANY_TIME = Goal(faster_than=1e30)
 """A goal that any step time meets. Unlike an open goal it fails with NothingFaster, before the
-search works out how much memory is missing, which nobody asks here."""
+search works out how much memory is missing. That figure would not be used here."""
 
 
 def add_enough_chips(
@@ -29,7 +29,7 @@ def add_enough_chips(
     should_continue: ShouldContinue,
 ) -> Infeasible:
     """Return the error with a number of chips that holds the model. Two, four, eight … times as
-    many are tried, and the first that fits is named, or the part of it that a layout uses."""
+    many are tried. The first that fits is named, or the part of it that a layout uses."""
     cluster = problem.cluster
     largest_refused = 1
     for larger in clusters_with_devices(

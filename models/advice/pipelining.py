@@ -20,29 +20,31 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Z80, Coefficients
 
-_MOST_TERMS = 3  # that a sentence names: more are not read
-_WORTH_NAMING = 0.1  # of the largest term
-_WORTH_SAYING = 0.02  # of a step
-_LEAST_SPREAD = 1e-9
+_MOST_TERMS = 3  # named in a sentence: more are not read
+_WORTH_NAMING = 0.1  # of the largest term: a sentence does not name smaller ones
+_WORTH_SAYING = 0.02  # of a step: a sentence does not speak of less
+_LEAST_SPREAD = 1e-9  # keeps the quotient finite where the gap is known exactly
 
 Need = Literal["yes", "no", "undecided", "unknown"]
-"""Whether a pipeline is needed. It is "undecided" where what it is worth is not known well enough,
-or where only the divisibility of chips and batch asks for one; and "unknown" where the search was
-stopped, or a side is missing and the constraints may be why."""
+"""The answer to whether a pipeline is needed. It is "undecided" where its worth is not known well
+enough, or where only the divisibility of chips and batch asks for one. It is "unknown" where the
+search was stopped, or where a side is missing and the constraints may be why."""
 
 _TOSS_UP = 0.1  # on either side of even: such a probability decides nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Whether data-parallel traffic can hide behind compute without a pipeline. It can where
+    """The roofline tells whether compute can hide data-parallel traffic without a pipeline. It can
+    where
 
         tokens · flops_per_token / flops_s  >=  bytes / bytes_s
 
-    All figures are of one step on one device. It computes `tokens`, at `flops_s` (of the kernels
-    alone, as predicted). It gathers parameters and reduces gradients, `bytes` in all, at the
-    `bytes_s` of the data-parallel groups, latencies included. `tokens_needed` makes both sides
-    equal. The public scaling book states the same per layer (jax-ml/scaling-book, training.md).
+    All figures are those of one step on one device. The device computes `tokens` at the predicted
+    rate `flops_s` of its kernels. It gathers parameters and reduces gradients, `bytes` in all, at
+    the rate `bytes_s` of the data-parallel groups, latencies included. With `tokens_needed` both
+    sides are equal. The public scaling book states this per layer (jax-ml/scaling-book,
+    training.md).
     """
 
     tokens: float
@@ -57,22 +59,23 @@ def is_above(gap: float, tolerance: float) -> bool:
     """Say whether a pipeline is worth more than the tolerance, as predicted. Thresholds and
     crossings lie where this changes.
 
-    `gap` is time without / time with - 1 of the best layouts: infinite where only layouts with a
-    pipeline fit, and -1 where only layouts without one do.
+    `gap` is the step time of the best layout without a pipeline over that of the best with one,
+    less 1. It is infinite where only layouts with a pipeline fit, and -1 where only layouts without
+    one do.
     """
     return gap > tolerance
 
 
 def gap_interval(gap: float, spread: float) -> tuple[float, float]:
-    """Return the central 80% interval of a gap; `spread` is the standard deviation of
-    log(1 + gap)."""
+    """Return the central 80% interval of a gap; `spread` is the standard deviation of log(1 +
+    gap)."""
     factor = math.exp(Z80 * spread)
     return (1 + gap) / factor - 1, (1 + gap) * factor - 1
 
 
 def need_by_gap(gap: float, spread: float, tolerance: float) -> Need:
-    """Return whether a pipeline is needed, by what it is worth: undecided where the 80% interval of
-    the gap has the tolerance in it. Every verdict and frontier means this by "needed"."""
+    """Return whether a pipeline is needed, by its worth: undecided where the tolerance lies in the
+    80% interval of the gap. All verdicts and frontiers mean this by "needed"."""
     if math.isinf(gap) or gap == -1:
         return "yes" if gap > 0 else "no"
     low, high = gap_interval(gap, spread)
@@ -82,7 +85,7 @@ def need_by_gap(gap: float, spread: float, tolerance: float) -> Need:
 
 
 def probability_above(gap: float, spread: float, tolerance: float) -> float:
-    """Return how likely the gap is above the tolerance."""
+    """Return the probability that the gap is above the tolerance."""
     if math.isinf(gap) or gap == -1:
         return float(gap > 0)
     beyond = math.log1p(gap) - math.log1p(tolerance)
@@ -91,14 +94,15 @@ def probability_above(gap: float, spread: float, tolerance: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelining:
-    """The best layouts without and with a pipeline, and what follows.
+    """The best layouts without and with a pipeline, and the verdict on them.
 
-    `gap` is time without / time with - 1, with `gap_low` and `gap_high` a central 80% interval, and
-    `split` says by term of the step where it comes from: seconds without minus seconds with.
-    `needed_probability` is that of the gap being above the tolerance; None where `needed` is
-    "unknown". `lifted_by` are values nearby of the chips or the batch with which no pipeline is
-    needed, where only their divisibility asks for one. `forbidden` are the schedules of the stack
-    that the training recipe rules out when there is more than one micro-batch.
+    `gap` is the step time without a pipeline over that with one, less 1, and `gap_low` and
+    `gap_high` are its central 80% interval. `split` has the seconds without minus the seconds with,
+    by term of the step. `needed_probability` is the probability that the gap is above the
+    tolerance; None where `needed` is "unknown". `lifted_by` are values nearby of the chips or the
+    batch with which no pipeline is needed, where only their divisibility asks for one. `forbidden`
+    are the schedules of the stack that the training recipe rules out when there is more than one
+    micro-batch.
     """
 
     without: Candidate | None
@@ -158,8 +162,8 @@ def _data_parallel_traffic(
 
 
 def _parameter_gathers(layout: Layout, micro_batches: int) -> int:
-    """Return how often a step gathers a parameter: under ZeRO 3 for every forward and, where it
-    was dropped in between, for every backward."""
+    """Return how often a step gathers a parameter. Under ZeRO 3 it does so for every forward and,
+    where the parameter was dropped in between, for every backward."""
     if layout.zero_stage == 3:
         return micro_batches * (2 if layout.reshard else 1)
     return 0 if layout.zero_stage == 0 else 1
@@ -175,12 +179,12 @@ def judge_pipelining(
     missing: tuple[bool, str] | None,
     forbidden: tuple[tuple[str, ...], str],
 ) -> Pipelining:
-    """Return the verdict on the best candidates of both sides, with the spread of log(1 + gap)
-    where there are both; `exact` says that the search was not stopped.
+    """Return the verdict on the best candidates of both sides. `gap_spread` is the spread of log(1
+    + gap) where both exist, and `exact` says that the search was not stopped.
 
-    Where a side has none, `missing` says whether that is so whatever the constraints, and why; it
-    is None where the search was stopped. `forbidden` are the schedules that the training recipe
-    rules out, and why.
+    Where a side has no candidate, `missing` says whether that is so whatever the constraints, and
+    why; it is None where the search was stopped. `forbidden` are the schedules that the training
+    recipe rules out, and why.
     """
     gap = None
     interval: tuple[float | None, float | None] = (None, None)
@@ -228,8 +232,8 @@ def judge_pipelining(
 
 
 def undecided_by_divisibility(found: Pipelining, lifted_by: tuple[Lift, ...]) -> Pipelining:
-    """Return the verdict that a pipeline is needed as one that only the divisibility of chips and
-    batch makes, where some neighbours lift it."""
+    """Return the verdict that a pipeline is needed as an undecided one, where some neighbours lift
+    it: then only the divisibility of chips and batch asks for the pipeline."""
     if not lifted_by:
         return found
     values = " or ".join(f"{lift.field} = {lift.value}" for lift in lifted_by)
@@ -241,7 +245,7 @@ def undecided_by_divisibility(found: Pipelining, lifted_by: tuple[Lift, ...]) ->
 
 
 def pipelining_reasons(found: Pipelining) -> list[Reason]:
-    """Return the verdict as a reason, and what the roofline adds to it."""
+    """Return the verdict as a reason, and the reasons that the roofline adds to it."""
     figures = {
         "needed": found.needed,
         "probability": found.needed_probability,
@@ -254,9 +258,9 @@ def pipelining_reasons(found: Pipelining) -> list[Reason]:
 
 
 def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
-    """Return what the roofline says where data-parallel traffic stays exposed without a pipeline:
-    that it cannot hide, or why it does not although it could. A roofline compares whole steps, and
-    not all of a step is there to hide behind."""
+    """Return the reasons of the roofline where data-parallel traffic stays exposed without a
+    pipeline: that it cannot hide, or why it does not although it could. A roofline compares whole
+    steps, and not all of a step is there to hide behind."""
     if found.roofline is None or found.without is None:
         return []
     roofline = found.roofline
@@ -283,7 +287,8 @@ def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
 
 
 def _why_exposed(prediction: Prediction) -> str:
-    """Return why data-parallel traffic waits although there is enough compute to hide it."""
+    """Return the reason why data-parallel traffic waits although there is enough compute to hide
+    it."""
     zero_stage = prediction.layout.zero_stage
     micro_batches = prediction.num_micro_batches
     if zero_stage < 2 and micro_batches > 1:
@@ -347,8 +352,8 @@ def _percent(share: float) -> str:
 
 
 def _largest_terms(split: dict[str, float]) -> str:
-    """Return, in words, the terms that grow most without a pipeline, the highest first, and what
-    all others make up together."""
+    """Return, in words, the terms that grow most without a pipeline, the highest first, and the sum
+    of all others."""
     highest_first = sorted(split, key=lambda term: -split[term])
     named = [
         term

@@ -1,5 +1,5 @@
-"""A recommendation answers "which layout?": the fastest one, the simplest good one, what pipelining
-is worth, and why."""
+"""A recommendation answers "which layout?": the fastest one, the simplest good one, the worth of a
+pipeline, and the reasons."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_MAX_NEAR_FASTEST = 20_000  # layouts whose free memory is predicted for the front
-_UNDECIDED_TOLERANCES = 2  # that doing without a pipeline may cost where its worth is undecided
-_MUCH_FOR_SURETY = 0.1  # of a step: what surety costs is told where it is more
+_MAX_NEAR_FASTEST = 20_000  # layouts whose free memory is predicted: a bound on the work
+# Doing without a pipeline may cost so many tolerances where its worth is undecided.
+_UNDECIDED_TOLERANCES = 2
+_MUCH_FOR_SURETY = 0.1  # of a step: a reason names the cost of surety where it is more
 _LEAST_NAMED_SHARE = 0.02  # of a step: a sentence does not name smaller terms
 _LEAST_SHOWN = 0.0005  # of a step: less would be shown as 0.0%
 _KNOB_OF_TERM = {
@@ -63,16 +64,15 @@ _KNOB_OF_TERM = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The recommended layouts, and what there is to say of them.
+    """The recommended layouts, and the reasons for them.
 
-    `problem` is the one that is answered: the question's, or with fewer chips where no layout uses
-    all or fewer are faster, as `fewer_chips` says. `fastest` is the fastest layout that is as sure
-    to fit as the constraints ask, `simplest` the simplest of those within the tolerance of it.
+    `problem` is the one that is answered: the question's, or one with fewer chips where no layout
+    uses all or fewer are faster, as `fewer_chips` says. `fastest` is the fastest layout that is as
+    sure to fit as the constraints ask, and `simplest` the simplest within the tolerance of it.
     `recommended` is the layout to launch: the simplest, or the fastest without a pipeline where the
-    worth of one is undecided and doing without costs at most twice the tolerance.
-    `bolder` is faster by at least LEAST_BOLDER_GAIN and less sure: the fastest that fits by the
-    median of its memory. `ranked` are the fastest meshes within the tolerance, each with its best
-    policy.
+    worth of one is undecided and doing without costs at most twice the tolerance. `bolder` is
+    faster by at least LEAST_BOLDER_GAIN and less sure: the fastest that fits by the median of its
+    memory. `ranked` are the fastest meshes within the tolerance, each with its best policy.
 
     `front` are layouts within the tolerance that no other beats in time, complexity and free memory
     at once, fastest first. Free memory is counted in steps of 5% of the usable, and compared among
@@ -109,8 +109,8 @@ class Recommendation:
         return (self.recommended, *by_time)
 
     def of_more_chips(self, num_chips: int, all_chips_s: float) -> Recommendation:
-        """Return the same as the answer to a question about more chips, all of which take
-        `all_chips_s` seconds for a step."""
+        """Return this recommendation as the answer to a question about more chips, all of which
+        take `all_chips_s` seconds for a step."""
         fewer_chips = FewerChips.that_are_faster(
             self.chips_used, num_chips, self.fastest.prediction.step_time_s, all_chips_s
         )
@@ -119,12 +119,14 @@ class Recommendation:
 
     @property
     def simplest_gap(self) -> float:
-        """What simplicity costs: time of the simplest / time of the fastest - 1."""
+        """The cost of simplicity: the step time of the simplest layout over that of the fastest,
+        less 1."""
         return _slower_by(self.fastest, self.simplest)
 
     @property
     def bolder_gain(self) -> float | None:
-        """What surety costs: time of the fastest / time of the bolder - 1."""
+        """The cost of surety: the step time of the fastest layout over that of the bolder one, less
+        1."""
         return None if self.bolder is None else _slower_by(self.bolder, self.fastest)
 
 
@@ -149,7 +151,7 @@ def recommend(
     the same chips that there was no time to try.
 
     Once `should_continue` says no, the answer is the best so far, and its certificate not exact.
-    Raises Infeasible when no layout is legal on any number of chips, or none fits in memory.
+    Raise Infeasible when no layout is legal on any number of chips, or none fits in memory.
     """
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
@@ -169,8 +171,8 @@ def recommend(
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """The answer of a search, and the space that it is of: all chips, or `fewer_chips`. There was
-    time to look for fewer that are faster if `tried_fewer`."""
+    """The answer of a search and its space, which has all chips or `fewer_chips`. With
+    `tried_fewer` there was time to look for fewer chips that are faster."""
 
     space: Space
     answer: Answer
@@ -201,7 +203,7 @@ def _search(
 def _on_fewer_if_faster(
     solved: _Solved, profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> _Solved:
-    """Return what is solved on fewer chips, where a step takes less on those; else as it is."""
+    """Return the solution on fewer chips, where a step takes less on those; else the given one."""
     all_chips_s = float(solved.answer.times[0])
     best, tried_all = fastest_on_fewer(solved.space, profile, all_chips_s, should_continue)
     if best is None:
@@ -244,7 +246,7 @@ def _explain(
 
 def _recommended(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float) -> Candidate:
     """Return the layout to launch. Where it is undecided whether a pipeline pays, doing without one
-    may cost twice the tolerance: what it costs is as likely less."""
+    may cost twice the tolerance, because its true cost is as likely less."""
     simplest = shortlist.simplest
     without = pipelining.without
     if pipelining.needed != "undecided" or without is None or simplest.prediction.layout.pp == 1:
@@ -259,9 +261,10 @@ def _recommended(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float
 
 @dataclass(frozen=True, slots=True)
 class _Shortlist:
-    """The layouts of an answer that are shown: `candidates` by their row in it, the rows of the
-    `front`, and the `bolder` one, which is None too where it is not `bolder_is_known` as time ran
-    out. `without_pp` is the prediction of the best layout without a pipeline, as one row."""
+    """The layouts of an answer that are shown. `candidates` are by their row in the answer, and
+    `front` has rows. `bolder` is None where there is none, and also where time ran out;
+    `bolder_is_known` then is false. `without_pp` is the prediction of the best layout without a
+    pipeline, as one row."""
 
     answer: Answer
     candidates: Mapping[int, Candidate]
@@ -289,7 +292,7 @@ def _shortlist(
     predictions = answer.tables.predict(answer.layouts.take(predicted))
 
     def of_rows(rows: Sequence[int] | Array) -> Array:
-        """Where rows of the answer are among the predictions."""
+        """Return the positions of rows of the answer among the predictions."""
         return np.searchsorted(predicted, rows)
 
     front = _front(answer, near, predictions.needed_bytes[of_rows(near)])
@@ -316,8 +319,8 @@ def _shortlist(
 
 
 def _rows_near_fastest(answer: Answer, tolerance: float) -> Array:
-    """Return the rows within the tolerance of the fastest, up to a number, and the rows of the
-    answer's own front."""
+    """Return the rows within the tolerance of the fastest, up to _MAX_NEAR_FASTEST, and the rows of
+    the answer's own front."""
     near = np.flatnonzero(answer.times <= answer.times[0] * (1 + tolerance))
     return np.union1d(near[:_MAX_NEAR_FASTEST], answer.front)
 
@@ -339,7 +342,7 @@ def _pipelining(
     should_continue: ShouldContinue,
 ) -> Pipelining:
     """Return the verdict on the best candidates without and with a pipeline, with the roofline of
-    the one without."""
+    the candidate without."""
     answer = solved.answer
     without = None if answer.without is None else shortlist.candidates[answer.without]
     with_pp = None if answer.with_pp is None else shortlist.candidates[answer.with_pp]
@@ -366,8 +369,8 @@ def _pipelining(
 
 
 def _gap_spread(answer: Answer, profile: Profile) -> float | None:
-    """Return how well it is known what a pipeline is worth, where there are layouts without and
-    with one."""
+    """Return the spread of the logarithm of a pipeline's worth; None unless there are layouts
+    without and with one."""
     if answer.without is None or answer.with_pp is None:
         return None
     best = answer.layouts.take(np.array([answer.without, answer.with_pp]))
@@ -441,7 +444,8 @@ def _step_time_reason(space: Space, best: Prediction) -> Reason:
 
 
 def _interleaving_reasons(recommended: Prediction) -> Iterator[Reason]:
-    """Say so where the group of an interleaved schedule is not pp, which frameworks assume."""
+    """Yield a reason where the group of an interleaved schedule is not pp, which frameworks
+    assume."""
     group = recommended.micro_batch_group
     if group in (None, recommended.layout.pp):
         return
@@ -482,7 +486,8 @@ def _recommended_reason(
 
 
 def _slower_by(fastest: Candidate, other: Candidate) -> float:
-    """Return how much longer a step of the other takes, relative to the fastest."""
+    """Return the excess of the other's step time over that of the fastest, as a share of the
+    latter."""
     return other.prediction.step_time_s / fastest.prediction.step_time_s - 1
 
 
@@ -512,10 +517,11 @@ def _memory_reason(recommended: Prediction, fastest: Prediction) -> Reason:
 
 
 def _unsafe_fit_reasons(recommended: Prediction) -> Iterator[Reason]:
-    """Say what to ask for where the recommended layout may not fit, as the request allowed."""
+    """Yield a reason that says what to ask for where the recommended layout may not fit, as the
+    request allowed."""
     if recommended.fit_probability >= SAFE_FIT_PROBABILITY:
         return
-    if recommended.needed_high_gib <= recommended.usable_gib:  # so the host may be too small
+    if recommended.needed_high_gib <= recommended.usable_gib:  # then the host may be too small
         knobs = " and ".join(f"constraints.{knob} = false" for knob in offload_knobs(recommended))
         yield Reason(
             "fit",
@@ -531,8 +537,8 @@ def _unsafe_fit_reasons(recommended: Prediction) -> Iterator[Reason]:
 
 
 def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
-    """Say how much faster a layout is that is less sure to fit, where that is much; or that there
-    was no time to find out."""
+    """Yield a reason where a layout that is less sure to fit is much faster, or where there was no
+    time to find out."""
     if shortlist.bolder is None:
         if not shortlist.bolder_is_known:
             yield Reason(
@@ -560,7 +566,8 @@ def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
 
 
 def _unsupported_reasons(recommended: Prediction) -> Iterator[Reason]:
-    """Name the terms that decide the step of the recommended layout and that no run supports."""
+    """Yield a reason that names the terms which decide the step of the recommended layout and which
+    no run supports."""
     evidence = recommended.provenance.terms
     least_s = DECISIVE_SHARE * recommended.step_time_s
     unsupported = [

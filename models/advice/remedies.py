@@ -1,4 +1,4 @@
-"""Remedies: what to try on a job that has run, or has run out of memory, and what each would
+"""Remedies are the changes to try on a job that has run, or has run out of memory, each with its
 gain."""
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from models.spec.constraints import EVEN_CHANCE, SAFE_FIT_PROBABILITY
 from models.spec.layout import Layout
 from models.spec.profile import Z80
 
-_MOST_REMEDIES = 8
+_MOST_REMEDIES = 8  # in an answer: more are not read
 _TOLD_BY_OTHERS = ("recompute_layers",)  # recompute says it too
 _WORTH_THE_RISK = 0.05
-"""A remedy that may not fit is named where it gains so much more than those that do."""
+"""The gain, beyond that of remedies that fit, from which on a remedy that may not fit is named."""
 
 
 _CHANGE_SPREAD = 0.07  # of the logarithm, among published runs with measured peaks
-_ERRORS = 64
+_ERRORS = 64  # equally likely errors by which a normal distribution is represented
 _LEAST_ERROR = 1e-6  # of standard deviations, between what fits and what does not
-_LEAST_MOVE = 1e-9
-_LEAST_SHARE = 1e-12  # keeps quantiles finite, as the next one does logarithms
-_LEAST_GIB = 1e-6
+_LEAST_MOVE = 1e-9  # keeps the quotient finite where two layouts need the same memory
+_LEAST_SHARE = 1e-12  # keeps quantiles finite
+_LEAST_GIB = 1e-6  # keeps logarithms finite
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryShown:
-    """What a run showed of its memory: that its layout fits, that it does not, or nothing; and its
-    measured peak over the predicted one, where it was measured."""
+    """The evidence of a run about memory: its layout fits, does not fit, or shows nothing.
+    `peak_factor` is its measured peak over the predicted one, where it was measured."""
 
     outcome: Literal["fitted", "ran_out", "not_known"]
     peak_factor: float | None = None
@@ -42,9 +42,10 @@ class MemoryShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """A change to try. `gain` is predicted step time before / after - 1, and None where nothing is
-    predicted of the layout that ran, as it is not legal. `fit_probability` takes into account what
-    the run showed. `change` is None for the best layout of a search, which may change much."""
+    """A change to try. `gain` is the predicted step time before over that after, less 1; it is None
+    where the layout that ran is not legal and so has no prediction. `fit_probability` takes into
+    account what the run showed. `change` is None for the best layout of a search, which may change
+    much."""
 
     words: str
     layout: Layout
@@ -65,12 +66,12 @@ def remedies(
     best: Prediction | None,
     shown: MemoryShown,
 ) -> list[Remedy]:
-    """Return what to try, the shortest step first.
+    """Return the remedies, the shortest step first.
 
     `given` is the prediction of the layout that ran; None where that is not legal. `changes` are
-    its single changes, and `best` is the best layout that a search found. Of a layout that can run,
-    only changes that gain LEAST_GAIN are named; of one that is too large, only those that need less
-    memory.
+    its single changes, and `best` is the best layout that a search found. For a layout that can
+    run, only changes that gain LEAST_GAIN are named. For one that is too large, only changes that
+    need less memory are named.
     """
     candidates = [_of_change(change, given, shown) for change in changes]
     if best is not None and all(one.layout != best.layout for one in candidates):
@@ -86,7 +87,7 @@ def remedies(
 
 
 def must_change(given: Prediction, shown: MemoryShown) -> bool:
-    """Return whether a legal layout has to be changed to run: it ran out of memory, or probably
+    """Say whether a legal layout has to be changed to run: it ran out of memory, or probably
     did."""
     is_likely_too_large = shown.outcome == "not_known" and given.fit_probability < EVEN_CHANCE
     return shown.outcome == "ran_out" or is_likely_too_large
@@ -105,8 +106,8 @@ def _step_time_s(remedy: Remedy) -> float:
 
 
 def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
-    """Of each knob, and of the search, the layout with the shortest step among those that surely
-    fit, and among those that may."""
+    """Return, for each knob and for the search, the remedy with the shortest step among those that
+    surely fit, and among those that may."""
     kept: dict[tuple[str | None, bool], Remedy] = {}
     for remedy in sorted(candidates, key=_merit_s):
         knob = None if remedy.change is None else remedy.change.knob
@@ -115,8 +116,8 @@ def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
 
 
 def _merit_s(remedy: Remedy) -> float:
-    """The step time, by which the values of a knob are ranked. The value that tuned recipes give a
-    switch goes before one that gains hardly more."""
+    """Return the step time by which the values of a knob are ranked. The value that tuned recipes
+    give a switch goes before one that gains hardly more."""
     change = remedy.change
     if change is None or change.switch is None:
         return remedy.step_time_s
@@ -125,7 +126,7 @@ def _merit_s(remedy: Remedy) -> float:
 
 
 def _worth_the_risk(risky: Sequence[Remedy], safe: Sequence[Remedy]) -> list[Remedy]:
-    """The remedies that may not fit and are faster by much than all that do."""
+    """Return the remedies that may not fit and are faster by much than all that do."""
     if not safe:
         return [*risky]
     limit_s = safe[0].step_time_s / (1 + _WORTH_THE_RISK)
@@ -160,7 +161,8 @@ def _of_best(best: Prediction, given: Prediction | None, shown: MemoryShown) -> 
 def _fit_probability(
     layout: Layout, predicted: Outcome | Prediction, given: Prediction | None, shown: MemoryShown
 ) -> float:
-    """How likely a layout is to fit after the run, which says nothing of the memory of a host."""
+    """Return the probability that a layout fits, after the run. A run says nothing of the memory of
+    a host."""
     alone = predicted.fit_probability
     after = fit_probability_after(alone, predicted.needed_gib, given, shown)
     offloads = layout.offload_activations or layout.offload_optimizer
@@ -168,8 +170,8 @@ def _fit_probability(
 
 
 def _differences(given: Prediction | None, best: Prediction) -> str:
-    """The best layout by how it differs from the given one or, where that is not legal, as a
-    whole."""
+    """Return the best layout in words: by its differences from the given one or, where that is not
+    legal, as a whole."""
     if given is None:
         return best.layout.summary()
     changes = [
@@ -183,14 +185,15 @@ def _differences(given: Prediction | None, best: Prediction) -> str:
 def fit_probability_after(
     probability: float, needed_gib: float, given: Prediction | None, shown: MemoryShown
 ) -> float:
-    """Return how likely a layout is to fit that is predicted to need so much and to fit with this
-    probability, after what a run of the given layout of the same job showed of memory.
+    """Return the probability that a layout fits, after a run of the given layout of the same job
+    showed something of memory. Before the run, it was predicted to need `needed_gib` and to fit
+    with `probability`.
 
     Predictions of memory of one job are off by nearly the same factor, whose logarithm is normal.
-    If the peak was measured the factor is known; otherwise it is that of the cases in which the
-    given layout fits, or in which it does not. From one layout to another it moves by no more than
-    they differ, and by no more than _CHANGE_SPREAD, the spread of differences between the residuals
-    of published runs of one job.
+    If the peak was measured the factor is known. Otherwise it is that of the cases in which the
+    given layout fits, or in which it does not. From one layout to another the logarithm moves by no
+    more than they differ, and by no more than _CHANGE_SPREAD. That is the spread of differences
+    between the residuals of published runs of one job.
     """
     if given is None or shown.outcome == "not_known":
         return probability
@@ -204,15 +207,16 @@ def fit_probability_after(
 
 
 def _room(needed_gib: float, given: Prediction, spread: float) -> float:
-    """The error of its predicted memory at which a layout just fits, in standard deviations."""
+    """Return the error of its predicted memory at which a layout just fits, in standard
+    deviations."""
     context_gib = given.memory_gib["context_gib"]
     limit_gib = max(given.usable_gib - context_gib, _LEAST_GIB)
     return math.log(limit_gib / max(needed_gib - context_gib, _LEAST_GIB)) / spread
 
 
 def _possible_errors(given_room: float, spread: float, shown: MemoryShown) -> list[float]:
-    """Errors of the predicted memory that go with what was shown, all equally likely, in standard
-    deviations; `given_room` is the error at which the given layout just fits."""
+    """Return errors of the predicted memory that agree with what was shown, all equally likely, in
+    standard deviations. `given_room` is the error at which the given layout just fits."""
     if shown.peak_factor is not None:
         return [math.log(shown.peak_factor) / spread]
     below = NormalDist().cdf(given_room)
@@ -228,6 +232,6 @@ def _quantile(share: float) -> float:
 
 
 def _log_spread(prediction: Prediction) -> float:
-    """The standard deviation of the logarithm of what the layout reserves."""
+    """Return the standard deviation of the logarithm of the memory that the layout reserves."""
     context_gib = prediction.memory_gib["context_gib"]
     return math.log((prediction.needed_high_gib - context_gib) / prediction.reserved_gib) / Z80

@@ -1,4 +1,4 @@
-"""Safe fit answers where memory is uncertain: what a layout that is less sure to fit would gain,
+"""Safe fit gives answers where memory is uncertain: the gain of a layout that is less sure to fit,
 and layouts that need less memory than one that is known to have run out."""
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from models.spec.layout import Layouts
 from models.spec.problem import Problem
 
 LEAST_BOLDER_GAIN = 0.01
-"""A layout that is less sure to fit is worth naming where it is faster by at least this: 1%."""
-_OOM_MARGIN_GIB = 1e-3  # so that the layout that ran out is itself left out, whatever is rounded
+"""The least gain, as a share of a step, for which a layout that is less sure to fit is worth
+naming."""
+_OOM_MARGIN_GIB = 1e-3  # leaves out the layout that ran out itself, whatever is rounded
 _OFFLOAD_KNOBS = ("offload_activations", "offload_optimizer")
 
 Solution = TypeVar("Solution")
@@ -49,7 +50,7 @@ def solve_avoiding_oom(
     solve: Callable[[Constraints], Solution],
 ) -> Solution:
     """Return the solution among layouts that need less than `oom_gib`, the least memory with which
-    a run like these ran out. Where none of those fits, solve as if no run had."""
+    a run like these ran out. Where none of those fits, solve as if no run had run out."""
     reserve_gib = problem.cluster.usable_bytes / GIB - oom_gib + _OOM_MARGIN_GIB
     if reserve_gib > constraints.memory_reserve_gib:
         with suppress(Infeasible):
@@ -58,5 +59,5 @@ def solve_avoiding_oom(
 
 
 def offload_knobs(prediction: Prediction) -> list[str]:
-    """Return the names of the constraints that switch off what the layout offloads."""
+    """Return the names of the constraints that switch off the offload of the layout."""
     return [knob for knob in _OFFLOAD_KNOBS if getattr(prediction.layout, knob)]

@@ -1,5 +1,4 @@
-"""Single changes: what a layout would gain from one other value of one knob, or of one switch of
-the software."""
+"""A single change gives a layout one other value of one knob, or of one switch of the software."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from models.spec.profile import Profile
 from models.spec.switches import Setting, Switch, applies, changed, switches_of
 
 WHOLE_LAYOUT = "layout"
-"""What changes where no single knob does, but the layout becomes another."""
+"""The name of a change that makes a layout another one, where no single knob does as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is predicted of a layout, without intervals: the seconds of a step in all and by term,
-    what the fullest device needs in GiB, and the probability that the layout fits."""
+    """The prediction of a layout without intervals: the seconds of a step in all and by term, the
+    GiB that the fullest device needs, and the probability that the layout fits."""
 
     step_time_s: float
     time: Mapping[str, float]
@@ -36,23 +35,23 @@ class Outcome:
 
     @property
     def is_safe(self) -> bool:
-        """Whether it is as sure to fit as a recommended layout."""
+        """True where the layout is as sure to fit as a recommended one."""
         return self.fit_probability >= SAFE_FIT_PROBABILITY
 
 
-_PARTS_OF_KNOBS = ("recompute_layers",)  # which another knob says too
+_PARTS_OF_KNOBS = ("recompute_layers",)  # another knob says it too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleChange:
-    """A layout with one change, and what is predicted of it.
+    """A layout with one change, and its prediction.
 
-    `knob` is the name of what changes in models.layouts.neighbours.KNOBS, and `follows` names the
-    fields of the layout that change with it. Where the software is told otherwise instead, `switch`
-    and `setting` say so, `knob` is the field of the stack, and the problem has the changed stack.
-    Where the layout becomes another one, `knob` is WHOLE_LAYOUT. `given` is what is predicted
-    without the change; None where that is not legal. `num_settings` is how many settings of a
-    framework make the change, where that is known.
+    `knob` is the name of the changed knob in models.layouts.neighbours.KNOBS, and `follows` names
+    the fields of the layout that change with it. Where the software is told otherwise instead,
+    `switch` and `setting` say so, `knob` is the field of the stack, and the problem has the changed
+    stack. Where the layout becomes another one, `knob` is WHOLE_LAYOUT. `given` is the prediction
+    without the change; None where that layout is not legal. `num_settings` is the number of
+    settings of a framework that make the change, where that is known.
     """
 
     knob: str
@@ -69,24 +68,26 @@ class SingleChange:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is no single change."""
+        """True where the layout becomes another one, which is no single change."""
         return self.knob == WHOLE_LAYOUT
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of the layout whose values `before` and `after` are, or that of the stack."""
+        """The fields of the layout whose values `before` and `after` are, or the field of the
+        stack."""
         if self.is_whole:
             return self.follows
         return (self.knob,) if self.switch else KNOBS[self.knob].fields
 
     @property
     def saved_s(self) -> float | None:
-        """By how many seconds a step becomes shorter; None where the given layout is not legal."""
+        """The seconds by which a step becomes shorter; None where the given layout is not legal."""
         return None if self.given is None else self.given.step_time_s - self.outcome.step_time_s
 
     @property
     def gain(self) -> float | None:
-        """Given step time / changed step time - 1; None where the given layout is not legal."""
+        """The given step time over the changed one, less 1; None where the given layout is not
+        legal."""
         if self.given is None:
             return None
         return self.given.step_time_s / self.outcome.step_time_s - 1
@@ -106,7 +107,7 @@ class SingleChange:
 
     @property
     def _knobs_in_words(self) -> str:
-        """Every knob that two whole layouts have otherwise."""
+        """The knobs in which two whole layouts differ, in words."""
         values = dict(zip(self.fields, zip(self.before, self.after, strict=True), strict=True))
         said = list[str]()
         for name, knob in KNOBS.items():
@@ -125,7 +126,7 @@ class SingleChange:
 
     @property
     def _followers_in_words(self) -> str:
-        """The knobs that follow, of those that a person would have to set too."""
+        """The knobs that follow and that a person would have to set too, in words."""
         followers = [
             f"{name} {value_in_words(getattr(self.layout, name))}" for name in self.follows
         ]
@@ -133,7 +134,7 @@ class SingleChange:
 
 
 def knob_change_in_words(knob: str, before: Any, after: Any) -> str:
-    """Two values of a knob of KNOBS as a change: "tp from 8 to 4"."""
+    """Return two values of a knob of KNOBS as a change: "tp from 8 to 4"."""
     if knob == "recompute":
         return f"recompute from {_policy_in_words(*before)} to {_policy_in_words(*after)}"
     fields = KNOBS[knob].fields
@@ -154,7 +155,7 @@ def _policy_in_words(recompute: str, modules: tuple[str, ...], layers: int) -> s
 
 
 def value_in_words(value: Any) -> str:
-    """A value of a knob or a switch as a sentence has it."""
+    """Return a value of a knob or a switch as a sentence has it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
@@ -165,8 +166,8 @@ def value_in_words(value: Any) -> str:
 
 def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[SingleChange]:
     """Return every legal single change of a layout whose knobs are all settled
-    (models.layouts.defaults): first those that are as sure to fit as recommended layouts, and among
-    these, and among the others, those with the shortest step first.
+    (models.layouts.defaults). Changes that are as sure to fit as recommended layouts come first.
+    Within these, and within the others, the shortest step comes first.
 
     The given layout may be illegal, or not fit. The changes are then those that make it legal, and
     the first of them are the cheapest that make it fit.
@@ -200,9 +201,9 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
 def _switch_changes(
     problem: Problem, profile: Profile, layout: Layout, given: Outcome | None
 ) -> Iterator[SingleChange]:
-    """Every switch that means something for the layout and leaves what is computed as it is, set
-    otherwise."""
-    # What an illegal layout splits over its stages may not be possible: nothing is known of it.
+    """Yield the changes of every switch that means something for the layout and leaves what is
+    computed as it is."""
+    # An illegal layout may split its stages in an impossible way, so nothing is known of it.
     base = None if given is None else _predicted(problem, profile, [layout])
     for switch in switches_of(problem.stack):
         if switch.numerics or not applies(switch, problem, layout):
@@ -233,7 +234,7 @@ def _switch_changes(
 
 
 def _brings_numerics(problem: Problem, layout: Layout, setting: Setting) -> bool:
-    """Whether a value needs another switch that changes what is computed."""
+    """Say whether a value needs another switch that changes what is computed."""
     return any(
         switch.numerics and switch.field in setting.brings and applies(switch, problem, layout)
         for switch in switches_of(problem.stack)
@@ -241,7 +242,7 @@ def _brings_numerics(problem: Problem, layout: Layout, setting: Setting) -> bool
 
 
 def _other_settings(switch: Switch, value: Any) -> list[Setting]:
-    """The settings for other values of a switch, one for each value."""
+    """Return the settings for other values of a switch, one for each value."""
     by_value: dict[Any, Setting] = {}
     for setting in switch.settings:
         if not setting.only_read:
@@ -250,8 +251,8 @@ def _other_settings(switch: Switch, value: Any) -> list[Setting]:
 
 
 def _switched(problem: Problem, switch: Switch, setting: Setting) -> Problem | None:
-    """The problem with a switch of its stack set so; None where the chips or the workload do not go
-    with that."""
+    """Return the problem with this setting of a switch; None where the chips or the workload do not
+    go with it."""
     try:
         return replace(problem, stack=changed(problem.stack, {switch.field: setting.value}))
     except Invalid:
@@ -259,7 +260,7 @@ def _switched(problem: Problem, switch: Switch, setting: Setting) -> Problem | N
 
 
 def whole_change(problem: Problem, profile: Profile, layout: Layout, other: Layout) -> SingleChange:
-    """The change from a layout, which need not be legal, to all of a legal other one."""
+    """Return the change from a layout, which need not be legal, to all of a legal other one."""
     names = tuple(
         field.name
         for field in fields(Layout)
@@ -284,8 +285,8 @@ def _is_legal(problem: Problem, layout: Layout) -> bool:
 
 
 def outcomes(problem: Problem, profile: Profile, layouts: Sequence[Layout]) -> list[Outcome]:
-    """Return what is predicted of each layout. The layouts must be legal, or what is said of them
-    makes no sense."""
+    """Return the predicted outcome of each layout. The layouts must be legal, since the figures of
+    others make no sense."""
     return _outcomes_of(_predicted(problem, profile, layouts), profile) if layouts else []
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from models.spec.problem import Problem
 
 _MOST_TOKENS = 2**28
-"""Of a step: four times as many as the largest published batch (Kimi K2, arXiv 2507.20534: 67
-million tokens)."""
-_FEWEST_TOKENS = 1e5  # a training of fewer is one of so many billions
-_LONGEST_STEP_S = 3600.0
-_ROUND_LENGTH = 1024  # multiples of it are lengths that people choose
-_LEAST_POWER = 256  # and so are powers of two from here
+"""The most tokens of a step that raise no question: four times as many as the largest published
+batch has (Kimi K2, arXiv 2507.20534: 67 million tokens)."""
+_FEWEST_TOKENS = 1e5  # a training of fewer tokens is given in billions or trillions
+_LONGEST_STEP_S = 3600.0  # a training of many thousands of steps has no time for longer ones
+_ROUND_LENGTH = 1024  # people choose lengths that are multiples of it
+_LEAST_POWER = 256  # people choose lengths that are powers of two from here on
 
 
 def slips(problem: Problem, step_time_s: float, micro_batches: Sequence[int] = ()) -> list[str]:
@@ -71,7 +71,8 @@ def _budget_below_a_step(problem: Problem) -> Iterator[str]:
 
 
 def _length_beside_a_round_one(problem: Problem) -> Iterator[str]:
-    """Of inputs and targets, which are shifted by a token, frameworks are told the full length."""
+    """Yield a slip where the length is one beside a round one. Inputs and targets are shifted by a
+    token, and frameworks are told the full length."""
     seq_len = problem.workload.seq_len
     for step, how in ((1, "one short of"), (-1, "one more than")):
         meant = seq_len + step

@@ -1,4 +1,5 @@
-"""A sweep searches exactly at many places: what the fabric, the cluster or the model could be.
+"""A sweep searches exactly at many places, which are values that the fabric, the cluster or the
+model could have.
 
 Where only the speed of links differs, the same layouts are legal and fit, and with faster links no
 layout is slower, within _SLACK. So a block of such places needs few searches. The best layouts at
@@ -35,14 +36,15 @@ from models.spec.profile import Profile
 LINK_AXES = ("scale_up", "scale_out")
 
 # A block is searched as a whole where its best layouts gain less than this factor from its fastest
-# links. The factor falls where that left too many layouts.
+# links. It took longer with 1.05 and with 1.4 (docs/experiments.md). The factor falls where it left
+# too many layouts.
 _WHOLE_BLOCK_SPEEDUP = 1.3
 
-# Faster links make a layout slower by 0.1% at most (tests): where unlike stages take turns in being
+# Faster links make a layout slower by 0.1% at most (tests), where unlike stages take turns in being
 # the last.
 _SLACK = 1.01
 
-_MAX_LAYOUTS = 100_000  # of a block's possible winners: where there are more, it is halved
+_MAX_LAYOUTS = 100_000  # a block's possible winners: where there are more, it is halved
 _FEW_LAYOUTS = 2_000  # predicted at every place; with more, half of a block needs fewer of them
 
 
@@ -51,10 +53,11 @@ class Point:
     """The best layouts without and with a pipeline at one place of a grid, and their step times;
     None where no layout is legal and fits.
 
-    `gap` is time without / time with - 1: infinite where only layouts with a pipeline fit, -1 where
-    only layouts without one do; `gap_spread` is the standard deviation of log(1 + gap), where it
-    was worked out. `refused` says why there is neither. `chips_per_domain` is how many
-    chips of each switched scale-up domain are used.
+    `gap` is the step time without a pipeline over that with one, less 1. It is infinite where only
+    layouts with a pipeline fit, and -1 where only layouts without one do. `gap_spread` is the
+    standard deviation of log(1 + gap), where it was worked out. `refused` says why there is neither
+    layout. `chips_per_domain` is the number of chips of each switched scale-up domain that are
+    used.
     """
 
     at: dict[str, float]
@@ -70,15 +73,16 @@ class Point:
 
     @property
     def is_answered(self) -> bool:
-        """There are layouts, and the best of them are proved."""
+        """True where there are layouts, and the best of them are proved."""
         return self.exact and self.gap is not None
 
     def is_simple(self, tolerance: float) -> bool:
-        """There are layouts, and as predicted a pipeline is worth no more than the tolerance."""
+        """Say whether there are layouts, and a pipeline is predicted to be worth no more than the
+        tolerance."""
         return self.gap is not None and not is_above(self.gap, tolerance)
 
     def need(self, tolerance: float) -> Need:
-        """Whether a pipeline is needed, given how well the gap is known."""
+        """Return whether a pipeline is needed, given the spread of the gap."""
         if self.gap is None or not self.exact:
             return "unknown"
         return need_by_gap(self.gap, self.gap_spread, tolerance)
@@ -126,8 +130,8 @@ def _gap(without_s: float | None, with_s: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Places of a grid that differ only in the speed of links. They share the values `at`;
-    `factors` are how many times as fast the links of each axis are, in ascending order, and every
+    """Places of a grid that differ only in the speed of links. They share the values `at`.
+    `factors` has the factors on the speed of each axis of links, in ascending order, and every
     combination of them is a place."""
 
     at: dict[str, float]
@@ -138,7 +142,7 @@ class Block:
 
     @property
     def places(self) -> list[dict[str, float]]:
-        """All places, from the slowest links to the fastest."""
+        """The places, from the slowest links to the fastest."""
         return [
             self.at | dict(zip(self.factors, values, strict=True))
             for values in product(*self.factors.values())
@@ -153,7 +157,7 @@ class Block:
         return self.places[-1]
 
     def slowest_but(self, axis: str) -> dict[str, float]:
-        """The place where the links of one axis are fastest, and all others slowest."""
+        """Return the place where the links of one axis are fastest, and all others slowest."""
         return self.slowest | {axis: self.factors[axis][-1]}
 
     @property
@@ -161,7 +165,7 @@ class Block:
         return max(self.factors, key=lambda axis: len(self.factors[axis]))
 
     def halves(self, axis: str) -> tuple[Block, Block]:
-        """The block in two along one axis: its slower links, and its faster ones."""
+        """Return the block in two along one axis: its slower links, and its faster ones."""
         values = self.factors[axis]
         middle = len(values) // 2
         slow = Block(self.at, self.factors | {axis: values[:middle]})
@@ -181,8 +185,8 @@ class FrontierSweep:
         should_continue: ShouldContinue = run_to_completion,
         oom_gib: float = math.inf,
     ) -> None:
-        """`oom_gib` is the memory with which a run like these ran out: layouts that need as much
-        are left out."""
+        """Set up the searches. Layouts that need as much memory as `oom_gib`, with which a run like
+        these ran out, are left out."""
         self.problem = problem
         self.profile = profile
         self.constraints = constraints
@@ -199,8 +203,8 @@ class FrontierSweep:
         """Return whether no pipeline is needed at a place, None where there are no layouts, and
         whether that is proved.
 
-        Where only links differ from the place before, the best layouts there give the verdict, and
-        a search has only to rule out that any other layout is fast enough to change it.
+        Where only links differ from the place before, the best layouts there give the verdict. A
+        search then has only to rule out that any other layout is fast enough to change it.
         """
         previous = self._previous
         tables = previous and previous.tables.linked(problem_at(self.problem, at))
@@ -208,8 +212,8 @@ class FrontierSweep:
             best = previous.layouts.take(_best_rows(previous))
             without_s, with_s = tables.predict(best).step_time_s.tolist()
             simple = not is_above(_gap(without_s, with_s), tolerance)
-            # What the other side must stay above for the verdict to hold; the side that it favours
-            # may only get faster.
+            # The verdict holds while the other side stays above these limits. The side that it
+            # favours may only get faster.
             favoured = np.array([simple, not simple])
             thresholds = with_s * (1 + tolerance), without_s / (1 + tolerance)
             limits = np.where(favoured, -np.inf, thresholds) * (1 + 1e-9)
@@ -227,14 +231,15 @@ class FrontierSweep:
         yield point
         if isinstance(found, Answer) and point.exact:
             yield from self._points_but_slowest(block, found)
-        elif point.exact:  # a refusal that no links change
+        elif point.exact:  # no links change this refusal
             yield from (replace(point, at=place) for place in others)
         else:
             yield from map(Point.out_of_time, others)
 
     def _points_but_slowest(self, block: Block, slowest: Answer) -> Iterator[Point]:
-        """Yield the points of all places but the one with the slowest links, whose answer is given:
-        together where its layouts gain little from faster links, or else by halves."""
+        """Yield the points of all places but the one with the slowest links, whose answer is given.
+        They are found together where its layouts gain little from faster links, or else by
+        halves."""
         first, *others = block.places
         if not (others and self.should_continue()):
             yield from map(Point.out_of_time, others)
@@ -248,7 +253,7 @@ class FrontierSweep:
                     if point.at != first:
                         yield point
                 return
-            # That was too large a block: be more careful from now on.
+            # The block was too large, so later ones have to be smaller.
             self._whole_block_speedup = 1 + (speedup - 1) / 2
         slow, fast = block.halves(axis)
         yield from self._points_but_slowest(slow, slowest)
@@ -258,7 +263,7 @@ class FrontierSweep:
             yield from map(Point.out_of_time, fast.places)
 
     def _speedup(self, block: Block, axis: str, slowest: Answer) -> float:
-        """Return how many times as fast the best layouts are where the links of an axis are
+        """Return the factor by which the best layouts are faster where the links of an axis are
         fastest; 0 for an axis with one factor, which cannot be halved."""
         if len(block.factors[axis]) == 1:
             return 0.0
@@ -277,8 +282,8 @@ class FrontierSweep:
     def _points_among(
         self, block: Block, layouts: Layouts, complexities: Array, slowest: Answer
     ) -> Iterator[Point]:
-        """Yield the points of a block, given all layouts that may be the best in it. Halves of it
-        have fewer of those."""
+        """Yield the points of a block, given all layouts that may be the best in it. Halves of the
+        block have fewer such layouts."""
         if len(block) > 2 and len(layouts) > _FEW_LAYOUTS:
             longest_times = self._times(slowest, block.slowest, layouts)
             shortest_times = self._times(slowest, block.fastest, layouts)
@@ -323,9 +328,9 @@ class FrontierSweep:
             return Point.unanswered(at, str(error), exact=not isinstance(error, OutOfTime))
 
     def _answer(self, problem: Problem) -> Answer:
-        """Return the answer to a problem: the one before where both have the same links (larger
-        domains may be filled no further), else a search that starts from its best layouts where
-        only links differ, else a search of its own."""
+        """Return the answer to a problem. It is the answer before where both problems have the same
+        links (larger domains may be filled no further). Where only links differ, a search starts
+        from the best layouts of that answer. Otherwise the problem is searched by itself."""
         goal = Goal(both_sides=True)
         previous = self._previous
         tables = previous and previous.tables.linked(problem)
@@ -349,20 +354,21 @@ class FrontierSweep:
 
 
 def _limits(piped: Array, times: Array) -> Array:
-    """Return what the best layout without and the best with a pipeline take where links are
-    slowest, and slack: nothing slower is the best anywhere. A side without layouts has the limit
-    -inf. `piped` says which of the layouts have a pipeline."""
+    """Return the limits of step time without and with a pipeline, above which no layout is the best
+    anywhere: the best times where links are slowest, with slack. A side without layouts has the
+    limit -inf. `piped` says which of the layouts have a pipeline."""
     best = np.array([times[piped == side].min(initial=np.inf) for side in (False, True)])
     return np.where(np.isfinite(best), best * _SLACK, -np.inf)
 
 
 def _best_rows(answer: Answer) -> Array:
-    """Return the rows of the best layouts without and with a pipeline, of those there are."""
+    """Return the rows of the best layouts without and with a pipeline, as far as there are any."""
     return np.array([row for row in (answer.without, answer.with_pp) if row is not None])
 
 
 def problem_at(problem: Problem, at: Mapping[str, float]) -> Problem:
-    """Return the problem at a place of a grid. Axes that the place does not name stay."""
+    """Return the problem at a place of a grid. Axes that the place does not name stay as they
+    are."""
     cluster = problem.cluster.with_changes(
         scale_up=at.get("scale_up", 1.0),
         scale_out=at.get("scale_out", 1.0),

@@ -1,4 +1,4 @@
-"""What it would cost to have the switches of the software otherwise: one prediction for each."""
+"""Switch effects say what other switches of the software would cost: one prediction for each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from models.spec.profile import Profile
 from models.spec.stack import Stack
 from models.spec.switches import Dated, Switch, applies, changed, switches_of
 
-_CHANGED_STACKS = 256  # that are kept
-_WORTH_NAMING = 0.02  # of the step time, or of the memory needed
+_CHANGED_STACKS = 256  # stacks with one switch changed, which all layouts of a question share
+_WORTH_NAMING = 0.02  # of the step time, or of the memory needed: smaller effects are not shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +29,18 @@ class SwitchEffect:
     switch: Switch
     value: Any
     default: Dated
-    """What the framework does when it is told nothing, in the release that is predicted."""
+    """The behaviour of the framework when it is told nothing, in the release that is predicted."""
     taken: Dated
-    """What tuned recipes set then."""
+    """The value that tuned recipes set in that release."""
     otherwise: Any
-    """The default, where that is not the value; else what recipes set, or the first other value."""
+    """The default, where that is not the value; else the value of recipes, or the first other
+    value."""
     step_time_s: float
-    """Of a step with that value, minus one as it is."""
+    """The seconds that a step takes with the other value, less those that it takes now."""
     needed_gib: float
-    """What a device must have with that value, minus what it must have as it is."""
+    """The GiB that a device needs with the other value, less those that it needs now."""
     share: float
-    """The larger of the two, as a share of what it is now."""
+    """The larger of the two effects, as a share of the step time or memory now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class _Cost:
 
 
 def switch_effects(problem: Problem, profile: Profile, layout: Layout) -> list[SwitchEffect]:
-    """The switches that mean something for a layout and move its step time or memory by more than
-    2%, those that move it most first."""
+    """Return the switches that mean something for a layout and move its step time or memory by more
+    than 2%, those that move it most first."""
     base = predictions_of(problem, profile, layout)
 
     def cost(stack: Stack) -> _Cost:
@@ -75,12 +76,12 @@ def _cost(predictions: Predictions) -> _Cost:
 def _effect(
     switch: Switch, stack: Stack, year: float | None, now: _Cost, cost: Callable[[Stack], _Cost]
 ) -> SwitchEffect | None:
-    """None where the switch has no other value that runs on the chip."""
+    """Return the effect of a switch; None where it has no other value that runs on the chip."""
     default = switch.default_at(year)
     taken = switch.taken_at(year)
     value = getattr(stack, switch.field)
     for otherwise in _others(switch, value, default, taken):
-        with suppress(Invalid):  # a kernel that is not written for the chip
+        with suppress(Invalid):  # the kernel may not be written for the chip
             then = cost(_with_switch(stack, switch.field, otherwise))
             step_time_s = then.step_time_s - now.step_time_s
             needed_gib = then.needed_gib - now.needed_gib
@@ -103,7 +104,7 @@ def _with_switch(stack: Stack, field: str, value: Any) -> Stack:
 
 
 def _others(switch: Switch, value: Any, default: Dated, taken: Dated) -> Iterator[Any]:
-    """The values that a switch could have instead, the most telling first."""
+    """Return the values that a switch could have instead, the most telling first."""
     settable = [setting.value for setting in switch.settings if not setting.only_read]
     candidates = (default.value, taken.value, *settable)
     return (one for one in dict.fromkeys(candidates) if one != value and one in settable)

@@ -13,23 +13,25 @@ from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_FARTHEST = 16.0  # times as much, or as little
+_FARTHEST = 16.0  # times as much, or as little, at most
 _DOUBLINGS = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, _FARTHEST))
 _STEPS = [step for a, b in _DOUBLINGS for step in ((a, b), (1 / a, 1 / b))]
-"""Factors on what there is, from one tried to the next: the nearest first, up and down in turn."""
+"""Factors on the present value, as pairs of neighbours that are tried: the nearest first, up and
+down in turn."""
 _CLOSE = 1.1  # a bisection ends when both sides are within this factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Where along an `axis` (models.advice.frontier.AXES) the need of a pipeline changes.
+    """The value along an `axis` (models.advice.frontier.AXES) at which the need of a pipeline
+    changes.
 
-    `is_above` says whether one is worth more than the tolerance as things are, at `value`. That
-    holds up to `holds_at`, the
-    last value before `changes_at` that was tried, and no longer at `changes_at`. If no doubling up
-    to 16 times as much or as little changes it, `changes_at` is None and `holds_at` is `value`.
-    Values are GB/s per chip (of a torus, per link) or chips in a domain. What a pipeline is worth
-    need not be monotonic: two changes between neighbours that were tried are missed.
+    `is_above` says whether a pipeline is worth more than the tolerance as things are, at `value`.
+    That holds up to `holds_at`, the last value tried before `changes_at`, and no longer at
+    `changes_at`. If no doubling up to 16 times as much or as little changes it, `changes_at` is
+    None and `holds_at` is `value`. Values are GB/s per chip (for a torus, per link) or chips in a
+    domain. The worth of a pipeline need not be monotonic: two changes between neighbours that were
+    tried are missed.
     """
 
     axis: str
@@ -72,19 +74,19 @@ def thresholds(
 
 def _bandwidths(cluster: Cluster) -> dict[str, float]:
     """Return GB/s per chip of the innermost links within scale-up domains ("up") and between them
-    ("out"); of a torus, those of one link."""
+    ("out"). For a torus, "up" is that of one link."""
     devices = cluster.chip.devices_per_chip
     gb_s: dict[str, float] = {dim.scale: dim.gb_s * devices for dim in reversed(cluster.dims)}
     torus = cluster.fabric.torus
     if torus and "up" in gb_s:
-        gb_s["up"] = torus.gb_s_per_link  # not that of a package
+        gb_s["up"] = torus.gb_s_per_link  # instead of the links within a package
     return gb_s
 
 
 @dataclass(frozen=True, slots=True)
 class _ThresholdSearch:
-    """Looks along one axis, from its `value`, for where it changes whether a pipeline is
-    `is_above`."""
+    """Looks along one axis, from its `value`, for the place where `is_above`, the need of a
+    pipeline, changes."""
 
     sweep: FrontierSweep
     tolerance: float
@@ -93,7 +95,8 @@ class _ThresholdSearch:
     value: float
 
     def along_bandwidths(self) -> Threshold:
-        """Try factors on the bandwidth, the nearest first, then bisect."""
+        """Try factors on the bandwidth, the nearest first, then bisect, and return the
+        threshold."""
         for holds, changes in _STEPS:
             changed = self._is_changed_at(changes)
             if changed is None:
@@ -118,7 +121,7 @@ class _ThresholdSearch:
 
     def along_domains(self) -> Threshold:
         """Try domains twice, four times … as large, then a half and a quarter …, until one changes
-        it."""
+        the need of a pipeline. Return the threshold."""
         largest = min(self.sweep.problem.cluster.num_chips, self.value * _FARTHEST)
         least = max(self.value / _FARTHEST, 1)
         for factor in (2.0, 0.5):

@@ -1,4 +1,5 @@
-"""What a prediction takes for granted of the software, and no launch argument says."""
+"""Unsaid fields are what a prediction takes for granted of the software, and no launch argument
+says."""
 
 from __future__ import annotations
 
@@ -20,23 +21,23 @@ _FIELDS = tuple(one.name for one in fields(Stack) if one.name not in _NO_BEHAVIO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsaidField:
-    """A field of the stack that moves what is predicted of a layout, and that no argument sets."""
+    """A field of the stack that moves the prediction of a layout, and that no argument sets."""
 
     field: str
     value: Any
-    """As predicted."""
+    """The value that is predicted with."""
     launched: Any
-    """As the framework has it with the launch arguments of the layout."""
+    """The value that the framework has with the launch arguments of the layout."""
     switch: Switch | None
-    """What sets it for other models or layouts; None where nothing does."""
+    """The switch that sets the field for other models or layouts; None where there is none."""
 
 
 def unsaid_fields(
     problem: Problem, profile: Profile, layout: Layout, said: Collection[str] = ()
 ) -> list[UnsaidField]:
-    """Return the fields of the stack in which it differs from what its launch arguments make of the
-    framework, of those that move the step time or memory of the layout. The framework is of the age
-    that the stack has. `said` are fields that other settings than those of switches say.
+    """Return the fields that move the step time or memory of the layout, and in which the stack
+    differs from the framework with the stack's launch arguments. The framework is of the stack's
+    age. `said` are fields that settings other than switches say.
 
     A field that moves nothing, such as which schedules there are, stays unnamed: the layout is what
     is launched.
@@ -74,7 +75,7 @@ def _outcome(predictions: Predictions) -> tuple[float, float]:
 
 
 def _switch_elsewhere(problem: Problem, layout: Layout, field: str) -> Switch | None:
-    """The switch of a field that means nothing for the layout."""
+    """Return the switch of a field, where it means nothing for the layout."""
     return next(
         (
             switch

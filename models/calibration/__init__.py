@@ -1,1 +1,1 @@
-"""What runs teach: fits of profiles, micro-benchmarks, residuals and their drift."""
+"""Calibration learns from runs: fits of profiles, micro-benchmarks, residuals and their drift."""

@@ -1,8 +1,8 @@
-"""How far one source of runs lies from another that a fit has not seen.
+"""The distance of a source of runs from the others, as a fit that has not seen it finds it.
 
 An organisation's runs have machines, settings and ways of measuring in common, and so a part of
-their residuals. A user's cluster is such a source, so that this part belongs into its intervals
-until its own runs tell it (models.spec.profile.Neighbourhood).
+their residuals. A user's cluster is such a source, so this part belongs into its intervals until
+its own runs tell it (models.spec.profile.Neighbourhood).
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ import numpy as np
 from models.calibration.map_fit import Estimate, Fit
 from models.columns import Array
 
-# Runs of one organisation and stack whose median says where the source lies.
+# A source needs so many runs for their median to say where it lies.
 _MIN_RUNS = 3
-# Sources that have to be there to say how far they lie from each other.
+# So many sources have to be there to say how far they lie from each other.
 _MIN_SOURCES = 5
-# The share of sources, the nearest, whose distances tell the spread. Sources farther away than a
-# normal distribution has it have chips or software of which the fit has no run, for which the terms
-# without runs account.
+# The share of sources, the nearest, whose distances tell the spread. Sources farther away than in a
+# normal distribution have chips or software of which the fit has no run, and the terms without runs
+# account for those. A quantile at a half jumped with every change of the fit (docs/experiments.md).
 _NEAREST = 0.8
 
 
 def between_sources(
     fit: Fit, estimate: Estimate, organisations: Mapping[str, str], quantities: tuple[str, ...]
 ) -> float:
-    """The standard deviation of what the runs of a source have in common, of the log of one of
-    these quantities, by the medians of the sources' residuals under fits that saw no run of their
-    organisation: that of a normal distribution whose nearest four fifths have their mean square.
+    """Return the standard deviation of what the runs of a source have in common, in the log of
+    these quantities. 0 stands for too few sources to tell.
 
-    A source is an organisation with one stack. `organisations` names that of each key. A stack that
-    no other organisation ran is left out: it is new to such a fit, which the terms without runs
-    account for. 0 where there are too few sources to tell.
+    A source is an organisation with one stack; `organisations` names the organisation of each key.
+    A source lies where the median of its residuals is, under a fit that saw no run of its
+    organisation. The standard deviation is that of a normal distribution whose nearest four fifths
+    have the same mean square as those of the medians. A stack that no other organisation ran is
+    left out, because it is new to such a fit, which the terms without runs account for.
     """
     names = np.array([organisations[target.key] for target in fit.targets])
     _, folds = np.unique(names, return_inverse=True)
@@ -46,8 +47,9 @@ def between_sources(
 def spread_of_sources(
     fit: Fit, residuals: Array, names: Array, quantities: tuple[str, ...]
 ) -> float:
-    """The same, of residuals (targets,) by fits that saw no run of the organisation, whose names
-    are (targets,). Where a residual is not a number, its run does not count."""
+    """Return the standard deviation of `between_sources` from residuals, of shape (targets,), under
+    fits that saw no run of the target's organisation. `names` are the organisations, of shape
+    (targets,). A run whose residual is not a number does not count."""
     members: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     organisations: defaultdict[str, set[str]] = defaultdict(set)
     for i, target in enumerate(fit.targets):
@@ -68,7 +70,8 @@ def spread_of_sources(
 
 
 def _mean_square_of_nearest() -> float:
-    """Of a standard normal distribution cut off beyond its nearest share."""
+    """Return the mean square of a standard normal distribution that is cut off beyond its nearest
+    share."""
     normal = NormalDist()
     end = normal.inv_cdf((1 + _NEAREST) / 2)
     return 1 - 2 * end * normal.pdf(end) / _NEAREST

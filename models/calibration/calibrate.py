@@ -28,21 +28,22 @@ from models.columns import Array
 from models.prediction.coverage import MeasuredRun, with_coverage
 from models.spec.profile import Profile, Term, TermKey, to_natural
 
-# Of the prior's spread. A smaller shift moves no prediction by a tenth of a percent.
+# A share of the prior's spread: a smaller shift moves no prediction by a tenth of a percent.
 _VISIBLE_SHIFT = 0.02
-# Of an offset's spread. What a smaller shift would move is a twelfth of what nobody knows.
+# A share of an offset's spread: a smaller shift would move a twelfth of what nobody knows.
 _TOLD_SHIFT = 0.08
-# A term whose posterior spread is below this share of its prior's is in the joint posterior.
+# A term is in the joint posterior where its posterior spread is below this share of its prior's.
+# Other terms are as independent as their priors.
 _INFORMED_SHARE = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermChange:
-    """A term that moved or became surer.
+    """A term that moved, or that became surer.
 
     `before` and `after` are on the natural scale: values of the coefficient for scope "all", and
     ratios of odds or of values for narrower scopes. `shift_in_spreads` is in standard deviations of
-    the prior; the spreads are on the unbounded scale.
+    the prior. The spreads are on the unbounded scale.
     """
 
     coefficient: str
@@ -56,12 +57,12 @@ class TermChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A fitted profile and what it rests on.
+    """A fitted profile and the evidence behind it.
 
     Errors are medians of |predicted / measured - 1| over the runs that measured a step time, or
-    memory, all of which the fit saw; None where none did. `held_out` and `held_out_memory` compare
-    predictions of runs that a fit did not see; None where there are too few to hold any out.
-    `outliers` holds keys of observations.
+    memory. The fit saw all of these runs; errors are None where there were none. `held_out` and
+    `held_out_memory` compare predictions of runs that a fit did not see, and are None where there
+    are too few runs to hold any out. `outliers` holds keys of observations.
     """
 
     profile: Profile
@@ -86,12 +87,12 @@ def calibrate(
     *,
     published: bool = False,
 ) -> Calibration:
-    """Fits a new profile, with the given one and its joint posterior as prior. The order of the
+    """Fit a new profile, with the given one and its joint posterior as prior. The order of the
     observations does not matter.
 
-    `published` says that the runs come from many sources and in many groups, which are enough to
-    estimate how far runs of every kind scatter, whatever the profile says of it. Otherwise they are
-    of one fleet, whose machines the profile may never have seen.
+    With `published`, the runs come from many sources and in many groups, which are enough to
+    estimate how far runs of every kind scatter, whatever the profile says of it. Otherwise they
+    come from one fleet, whose machines the profile may never have seen.
     """
     known = posterior or Posterior.independent()
     time, time_estimate, contradicted = solve_time_fit(
@@ -146,8 +147,8 @@ def calibrate(
 
 
 def with_published_terms(profile: Profile, observations: Sequence[Observation]) -> Profile:
-    """The profile with the terms that `calibrate` would find in published runs, without what is
-    said of their reach."""
+    """Return the profile with the terms that `calibrate` would find in published runs, without its
+    estimates of how far runs scatter."""
     known = Posterior.independent()
     time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
     memory = memory_fit(profile, observations, known)
@@ -156,14 +157,14 @@ def with_published_terms(profile: Profile, observations: Sequence[Observation]) 
 
 
 def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Profile, Posterior]:
-    """The profile with the terms of an estimate, and their joint posterior."""
+    """Return the profile with the terms of an estimate, and the joint posterior of these terms."""
     told = _told_terms(profile, fit.profile.by_key, _fitted_terms(fit, estimate))
     fitted = profile.with_terms(told, residual_spread=estimate.spread)
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
 
 def measured_run(o: Observation) -> MeasuredRun:
-    """An observation as coverage counts it."""
+    """Return an observation as coverage counts it."""
     return MeasuredRun(
         o.problem,
         o.layout,
@@ -174,7 +175,7 @@ def measured_run(o: Observation) -> MeasuredRun:
 
 
 def _joint_posterior(fit: Fit, estimate: Estimate, known: Posterior) -> Posterior:
-    """The posterior of the terms that runs informed, in this fit or in the one before."""
+    """Return the posterior of the terms that runs informed, in this fit or in the one before."""
     keys = [term.key for term in fit.terms]
     is_informed = np.sqrt(np.diag(estimate.covariance)) < _INFORMED_SHARE * fit.prior_spread
     kept = [i for i, key in enumerate(keys) if is_informed[i] or key in known.keys]
@@ -182,7 +183,8 @@ def _joint_posterior(fit: Fit, estimate: Estimate, known: Posterior) -> Posterio
 
 
 def _fitted_terms(fit: Fit, estimate: Estimate) -> dict[TermKey, Term]:
-    """The terms as estimated, with the number of runs behind those that the data identified."""
+    """Return the terms as estimated, with the number of runs behind those that the data
+    identified."""
     spreads = np.sqrt(np.diag(estimate.covariance))
     runs = _runs_in_scope(fit)
     fitted = {}
@@ -197,7 +199,7 @@ def _fitted_terms(fit: Fit, estimate: Estimate) -> dict[TermKey, Term]:
 
 
 def _runs_in_scope(fit: Fit) -> Array:
-    """How many targets are in the scope of each term; shape (terms,)."""
+    """Return the number of targets in the scope of each term; shape (terms,)."""
     counts = np.zeros(len(fit.terms), dtype=np.int64)
     for batch in fit.batches:
         for term in fit.profile.terms_in(batch.problem.scopes):
@@ -209,8 +211,8 @@ def _runs_in_scope(fit: Fit) -> Array:
 def _told_terms(
     profile: Profile, before: Mapping[TermKey, Term], fitted: Mapping[TermKey, Term]
 ) -> dict[TermKey, Term]:
-    """The fitted terms that belong into the profile: those that it has, and offsets of which the
-    runs say something. Other offsets follow from their scopes (Profile.with_offsets)."""
+    """Return the fitted terms that belong into the profile: terms that it has, and offsets that the
+    runs say something about. Other offsets follow from their scopes (Profile.with_offsets)."""
     return {
         key: term
         for key, term in fitted.items()
@@ -225,12 +227,13 @@ def _is_visible(before: Term, after: Term) -> bool:
 
 
 def _shift(before: Term, after: Term) -> float:
-    """In standard deviations of the prior."""
+    """Return the distance of two means of a term, in standard deviations of the prior."""
     return abs(after.mean - before.mean) / before.spread
 
 
 def _error(fit: Fit, predicted: Array) -> float | None:
-    """The median error of whole runs: of step times, or of peaks of memory."""
+    """Return the median error over whole runs: that of step times, or of peaks of memory. None
+    stands for no measured run."""
     is_whole = np.array(
         [target.quantity in ("step_time", *MEMORY_QUANTITIES) for target in fit.targets],
         dtype=bool,

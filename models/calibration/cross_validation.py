@@ -1,7 +1,7 @@
-"""What a fit is worth on runs that it did not see.
+"""Cross-validation says what a fit is worth on runs that it did not see.
 
 Runs of one model, chip and stack are held out together, because what they have in common would give
-away the answer; where there are too few such groups, stretches of time are.
+away the answer. Where there are too few such groups, stretches of time are held out.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from models.calibration.time_and_memory_fits import MEMORY_QUANTITIES, RUN_QUANT
 from models.columns import Array
 from models.spec.profile import Z80, Profile
 
-# Each fold of a fleet's fit is solved for again.
+# Limits on the number of folds. Each fold of a fleet's fit is solved again, which bounds them
+# above. With fewer than three, a fold would hold out half of the runs.
 _MAX_FOLDS = 8
 _MIN_FOLDS = 3
-# Runs of a kind that its error must rest on to say something.
+# An error by kind says something only from so many runs of that kind on.
 MIN_RUNS_TO_JUDGE = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileComparison:
-    """Runs beside their predictions by two profiles, where the later one, or the fit that made it,
-    did not see them.
+    """Runs beside their predictions by two profiles. The later predictions are made by a profile,
+    or by a fit to the other runs, that did not see these runs.
 
-    `measured`, `before` and `after` are logs of step times or of memory and `spread` the standard
+    `measured`, `before` and `after` are logs of step times or of memory, and `spread` the standard
     deviations that the later profile expects, all of shape (runs,). `kinds` names the chip and the
-    stack of each run, or whatever else its error is to be told by.
+    stack of each run, or other kinds by which its error is to be told.
     """
 
     measured: Array
@@ -49,7 +50,7 @@ class ProfileComparison:
 
     @property
     def error_before(self) -> float:
-        """The median of |predicted / measured - 1|."""
+        """The median of |predicted / measured - 1| under the earlier profile."""
         return median_error(self.before, self.measured)
 
     @property
@@ -63,8 +64,8 @@ class ProfileComparison:
 
     @cached_property
     def by_kind(self) -> dict[str, tuple[int, float, float]]:
-        """The number of runs, the error before and the error after, of each kind of which there are
-        enough runs."""
+        """The number of runs, the error before and the error after, for each kind that has enough
+        runs."""
         counts = Counter(kind for kinds in self.kinds for kind in kinds)
         result = {}
         for kind in sorted(kind for kind, count in counts.items() if count >= MIN_RUNS_TO_JUDGE):
@@ -76,7 +77,7 @@ class ProfileComparison:
 
 
 def median_error(predicted: Array, measured: Array) -> float:
-    """The median of |predicted / measured - 1|, from logs of both."""
+    """Return the median of |predicted / measured - 1|, from logs of both."""
     return float(np.median(np.abs(np.expm1(predicted - measured))))
 
 
@@ -87,8 +88,9 @@ def cross_validate_time(
     estimate: Estimate,
     groups: Mapping[str, str],
 ) -> tuple[Profile, ProfileComparison | None]:
-    """The fitted profile with the spreads of step times that it did not see, and how it did on
-    them. It comes back as it was, with None, where there are too few runs to hold any out."""
+    """Return the fitted profile with the spreads of step times that it did not see, and a
+    comparison on those runs. Where there are too few runs to hold any out, return it unchanged,
+    with None."""
     folds = _folds(fit, groups)
     if folds is None:
         return fitted, None
@@ -114,9 +116,9 @@ def with_published_spreads(
     groups: Mapping[str, str],
     weight: Array | None = None,
 ) -> Profile:
-    """The profile with the spreads of published runs, each of a `weight`, by default the fit's.
-    Runs that lie outside of all others are farther off: by how much is told by the spreads of all,
-    and the spreads are then those of runs with that taken off."""
+    """Return the profile with the spreads of published runs, each with a `weight`, by default the
+    fit's. Runs that lie outside of all others are farther off. The factor is found with the spreads
+    of all runs, and the spreads are then found again with it taken off."""
     weight = fit.weight if weight is None else weight
     outside = lies_outside_others(fit, np.array([groups[target.key] for target in fit.targets]))
     spreads = residual_spreads(fit, estimate, held_out, groups, weight)
@@ -134,7 +136,9 @@ def cross_validate_memory(
     estimate: Estimate,
     groups: Mapping[str, str],
 ) -> tuple[Profile, ProfileComparison | None]:
-    """The same of peaks of memory."""
+    """Return the fitted profile with the spreads of peaks of memory that it did not see, and a
+    comparison on those runs. Where there are too few runs to hold any out, return it unchanged,
+    with None."""
     folds = _folds(fit, groups)
     if folds is None:
         return fitted, None
@@ -155,11 +159,11 @@ def cross_validate_memory(
 
 
 def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
-    """The fold of each target; None where there are too few runs.
+    """Return the fold of each target; None where there are too few runs.
 
-    Groups are folds of their own, but where the fit is of a new fleet they are dealt out to at most
-    _MAX_FOLDS. Where there are too few groups, stretches of time are folds. Whatever a run measured
-    is held out with it, and all micro-benchmarks are a fold of their own (-1).
+    Every group is a fold of its own. In the fit of a new fleet, groups are dealt out to at most
+    _MAX_FOLDS folds. Where there are too few groups, stretches of time are folds. All measurements
+    of a run are held out with it, and all micro-benchmarks are a fold of their own (-1).
     """
     keys = list(dict.fromkeys(t.key for t in fit.targets if t.quantity in RUN_QUANTITIES))
     numbers = {name: i for i, name in enumerate(dict.fromkeys(groups[key] for key in keys))}
@@ -177,8 +181,8 @@ def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
 def _comparison(
     fit: Fit, quantities: Collection[str], held_out: Array, spread: Array
 ) -> ProfileComparison | None:
-    """The profile that a fit began with beside its held-out predictions, on the runs that measured
-    one of these quantities; None where these are too few."""
+    """Return the profile that a fit began with beside its held-out predictions, on the runs that
+    measured one of these quantities; None where these are too few."""
     mine = np.array([t.quantity in quantities and t.side == "equal" for t in fit.targets])
     if mine.sum() < MIN_RUNS_TO_JUDGE:
         return None

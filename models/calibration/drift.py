@@ -1,5 +1,5 @@
-"""Whether a series of residuals changed its level, and where: Pettitt's test, and again on either
-side of each change that it finds (binary segmentation).
+"""Drift is a change of level in a series of residuals. Pettitt's test finds one, and is applied
+again on either side of each change that it finds (binary segmentation).
 
 Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28 (1979). The
 test looks at ranks only, so that an outlier is one run and no change.
@@ -13,19 +13,19 @@ import numpy as np
 
 from models.columns import Array
 
-# Runs before and after a change, at least.
+# The least number of runs on either side of a change; the levels are their medians.
 MIN_RUNS = 6
-SIGNIFICANCE = 0.01
-_POLISH_ROUNDS = 3
-# A split by distances must be better than one by ranks by this share of the shift: closer together,
-# runs of one level and another are told apart by chance.
+SIGNIFICANCE = 0.01  # one false alarm in a hundred series
+_POLISH_ROUNDS = 3  # rounds of the median polish
+# A split by distances must be better than one by ranks by this share of the shift. Closer together,
+# chance alone tells runs of one level from those of another.
 _CLEAR_GAIN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of level: from the run at `index` on, residuals are higher by `shift`. `p_value` is
-    how often chance alone does as much."""
+    the probability that chance alone does as much."""
 
     index: int
     shift: float
@@ -33,12 +33,12 @@ class Change:
 
 
 def level_changes(residuals: Array, significance: float = SIGNIFICANCE) -> list[Change]:
-    """The changes of level in residuals that are in order of time, the first change first. Each has
-    the shift from the level before it to the next."""
+    """Return the changes of level in residuals that are in order of time, the first change first.
+    Each has the shift from the level before it to the next."""
     residuals = np.asarray(residuals)
     splits = _segmented(residuals, 0, significance)
-    # A split of the whole series lies badly where there are several changes. So each is found again
-    # between its neighbours, or left out if there is none, until all stay where they are.
+    # A split of the whole series lies badly where there are several changes. So each split is found
+    # again between its neighbours, or left out where there is none, until all stay where they are.
     for _ in range(len(splits) + 1):
         refined = _refined(residuals, splits, significance)
         if refined == splits:
@@ -48,9 +48,9 @@ def level_changes(residuals: Array, significance: float = SIGNIFICANCE) -> list[
 
 
 def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
-    """The same where residuals of several kinds may each have a level of their own: that runs of
-    one kind become rarer is then no change. The levels of kinds and of stretches of time are taken
-    off in turn, as medians (Tukey's median polish)."""
+    """Return the changes of level in residuals of several kinds, each of which may have a level of
+    its own. It is no change then that runs of one kind become rarer. The levels of kinds and of
+    stretches of time are taken off in turn, as medians (Tukey's median polish)."""
     residuals = np.asarray(residuals)
     changes = list[Change]()
     level_of_time = np.zeros(len(residuals))
@@ -64,13 +64,13 @@ def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
 
 
 def _levels_of_kinds(residuals: Array, kinds: Array) -> Array:
-    """The median of each run's kind; kinds of too few runs are taken together."""
+    """Return the median of each run's kind; kinds of too few runs are taken together."""
     names, code, counts = np.unique(kinds, return_inverse=True, return_counts=True)
     return _group_medians(residuals, np.where(counts[code] < 2 * MIN_RUNS, len(names), code))
 
 
 def _group_medians(residuals: Array, groups: Array) -> Array:
-    """The median of each run's group; shape (runs,)."""
+    """Return the median of each run's group; shape (runs,)."""
     medians = np.empty(len(residuals))
     for group in np.unique(groups):
         medians[groups == group] = np.median(residuals[groups == group])
@@ -78,7 +78,8 @@ def _group_medians(residuals: Array, groups: Array) -> Array:
 
 
 def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
-    """Splits of a stretch that begins at the run `start`, by recursion into both sides."""
+    """Return the splits of a stretch that begins at the run `start`, by recursion into both
+    sides."""
     at, p_value = _pettitt(residuals)
     if p_value >= significance:
         return []
@@ -88,7 +89,7 @@ def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
 
 
 def _refined(residuals: Array, splits: list[int], significance: float) -> list[int]:
-    """Each split found again between the refined one before it and the next."""
+    """Return the splits, each found again between the refined one before it and the next."""
     refined: list[int] = []
     for end in [*splits[1:], len(residuals)][: len(splits)]:
         start = refined[-1] if refined else 0
@@ -113,8 +114,8 @@ def _changes_at(residuals: Array, splits: list[int]) -> list[Change]:
 
 
 def _pettitt(residuals: Array) -> tuple[int, float]:
-    """The likeliest first run after a change, and Pettitt's approximate p-value of there being no
-    change: 1 where there are too few runs."""
+    """Return the likeliest first run after a change, and Pettitt's approximate p-value of there
+    being no change. The p-value is 1 where there are too few runs."""
     n = len(residuals)
     if n < 2 * MIN_RUNS:
         return 0, 1.0
@@ -128,7 +129,7 @@ def _pettitt(residuals: Array) -> tuple[int, float]:
 
 
 def _mean_ranks(residuals: Array) -> Array:
-    """Ranks from 1 on; ties share the mean of theirs."""
+    """Return ranks from 1 on; ties share the mean of theirs."""
     rank = np.empty(len(residuals))
     rank[np.argsort(residuals, kind="stable")] = np.arange(1, len(residuals) + 1)
     for value in np.unique(residuals[_is_repeated(residuals)]):
@@ -137,8 +138,9 @@ def _mean_ranks(residuals: Array) -> Array:
 
 
 def _nearest_split(residuals: Array, at: int) -> int:
-    """The split that leaves runs closest to the levels on either side of the split `at`, which is
-    by ranks and may be moved by an odd run. Where it is hardly better, `at` itself."""
+    """Return the split that leaves runs closest to the levels on either side of `at`. The split
+    `at` was found by ranks, so that an odd run may have moved it. It is returned where the closest
+    split is hardly better."""
     before = float(np.median(residuals[:at]))
     after = float(np.median(residuals[at:]))
     distance = np.cumsum(np.abs(residuals - before) - np.abs(residuals - after))

@@ -1,9 +1,9 @@
-"""What tells the machines of one deployment, a fleet, from those that were published: offsets of
-their own, on top of all others.
+"""Fleet effects are offsets that the machines of one deployment, a fleet, have on top of all
+others. They tell these machines from those that were published.
 
-A fleet's chips are bought, cooled and wired its own way and its stacks are configured its own way.
-Reports move the fleet's offsets first (of everything, of a chip, of a stack, of a pair of both),
-and what is known of published runs only as far as those do not explain them.
+A fleet's chips are bought, cooled and wired in a way of their own, and so are its stacks
+configured. Reports move the fleet's offsets first (of everything, of a chip, of a stack, of a pair
+of both). Only what these offsets leave unexplained moves what is known of published runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Neighbourhood, Profile, Term, TermKey, is_of_fleet
 
 Scoped = TypeVar("Scoped", Term, Neighbourhood)
-# From one calibration to the next an offset may drift by this share of the spread it begins with.
+# The share of its initial spread by which an offset may drift from one calibration to the next.
 DRIFT_SHARE = 0.5
 
 
@@ -31,21 +31,21 @@ def _data() -> dict[str, Any]:
 
 
 def _initial_spreads() -> dict[str, dict[str, float]]:
-    """The prior spread of a fleet's offset, by coefficient and kind of scope."""
+    """Return the prior spread of a fleet's offset, by coefficient and kind of scope."""
     spreads: dict[str, dict[str, float]] = _data()["spreads"]
     return spreads
 
 
 def published_benchmarks() -> dict[str, Any]:
-    """The seconds of published micro-benchmarks over those that the model says, by operation,
-    generation, extent and size."""
+    """Return the ratio of the seconds of published micro-benchmarks to those of the model, by
+    operation, generation, extent and size."""
     benchmarks: dict[str, Any] = _data()["benchmarks"]
     return benchmarks
 
 
 def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile:
-    """The profile with an offset of mean zero for every scope of the fleet that these problems are
-    in and that it lacks."""
+    """Return the profile with an offset of mean zero for every scope of the fleet that these
+    problems are in and that it lacks."""
     scopes: defaultdict[str, set[str]] = defaultdict(set)
     for problem in problems:
         for kind, scope in problem.fleet_scopes.items():
@@ -67,8 +67,8 @@ def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile
 
 
 def drift_variance(profile: Profile) -> dict[TermKey, float]:
-    """The variance by which each of the fleet's offsets may have changed since it was last learnt:
-    machines and software do change."""
+    """Return the variance by which each of the fleet's offsets may have changed since it was last
+    learnt, because machines and software change."""
     return {
         term.key: (DRIFT_SHARE * spread) ** 2
         for term, spread in _offsets_with_initial_spreads(profile)
@@ -92,7 +92,8 @@ def _fleet_scope_kind(scope: str) -> str | None:
 
 
 def without_fleet(profile: Profile) -> Profile:
-    """The profile as it describes published machines: without the fleet's offsets and spreads."""
+    """Return the profile as it describes published machines, without the fleet's offsets and
+    spreads."""
     return replace(
         profile,
         terms=_not_of_fleet(profile.terms),

@@ -1,8 +1,8 @@
 """Log predictions to first order in the terms of a profile.
 
-Coefficients are sums of terms on their unbounded scale, so that the slope of a log prediction in a
-term is its slope in the coefficient that the term is a part of. Few coefficients stand for many
-terms: problems with the same scopes make a *block*, in which the same terms are added up.
+Coefficients are sums of terms on their unbounded scale, so the slope of a log prediction in a term
+is its slope in the coefficient that the term is a part of. A few coefficients stand for many terms:
+problems with the same scopes make a *block*, in which the same terms are added up.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from models.columns import Array
 
 
 class Block(NamedTuple):
-    """Rows whose coefficients are sums of the same terms."""
+    """A block is a range of rows whose coefficients are sums of the same terms."""
 
     rows: slice
     terms: Array
-    """(parts,): every term that is part of some coefficient, once."""
+    """Every term that is part of some coefficient, once, of shape (parts,)."""
     coefficients: Array
-    """(parts,): the coefficient that each is a part of."""
+    """The coefficient that each of `terms` is a part of, of shape (parts,)."""
 
     def sums(self, of_terms: Array, coefficients: int) -> Array:
-        """The sum of a value of each term over the parts of each coefficient; shape
+        """Return the sum of a value of each term over the parts of each coefficient; shape
         (coefficients,)."""
         return np.bincount(self.coefficients, of_terms[self.terms], coefficients)
 
@@ -35,9 +35,9 @@ class Block(NamedTuple):
 class Linearisation:
     """Log predictions to first order around `theta`.
 
-    Runs that are predicted alike share a row, however many they are: `logs` (rows,) and `slopes`
-    (rows, coefficients) hold the rows, each of which is in one block, and `row` (runs,) says which
-    of them each run has. The Jacobian J has the slope of every run's log prediction in every term.
+    Runs that are predicted alike share a row, however many they are. `logs` (rows,) and `slopes`
+    (rows, coefficients) hold the rows, each of which is in one block, and `row` (runs,) is the row
+    of each run. The Jacobian J has the slope of every run's log prediction in every term.
     """
 
     theta: Array
@@ -52,7 +52,7 @@ class Linearisation:
         return np.asarray(self.logs[self.row])
 
     def at(self, theta: Array) -> Linearisation:
-        """The same first-order predictions, moved to other terms."""
+        """Return the first-order predictions at other terms."""
         logs = np.empty_like(self.logs)
         moved = theta - self.theta
         for block in self.blocks:
@@ -61,13 +61,13 @@ class Linearisation:
         return replace(self, theta=theta, logs=logs)
 
     def gradient(self, slope: Array) -> Array:
-        """Jᵀs: the slope of a sum over runs in each term, from its slope `slope` (runs,) in each
-        run's log prediction."""
+        """Return Jᵀs, the slope in each term of a sum over runs, from its slope s = `slope` (runs,)
+        in each run's log prediction."""
         return np.asarray(self.gradients(np.bincount(self.row, slope, len(self.logs))[None])[0])
 
     def gradients(self, slope_of_rows: Array) -> Array:
-        """The same of several sums, from their slopes (sums, rows) in the log prediction of each
-        row; shape (sums, terms)."""
+        """Return the slopes in each term of several sums over runs, from their slopes (sums, rows)
+        in the log prediction of each row; shape (sums, terms)."""
         result = np.zeros((len(slope_of_rows), len(self.theta)))
         for block in self.blocks:
             in_coefficients = slope_of_rows[:, block.rows] @ self.slopes[block.rows]
@@ -75,7 +75,7 @@ class Linearisation:
         return result
 
     def normal_matrix(self, irls_weight: Array) -> Array:
-        """JᵀSJ over all runs, where S holds their IRLS weights; shape (terms, terms)."""
+        """Return JᵀSJ over all runs, where S holds their IRLS weights; shape (terms, terms)."""
         weight = np.bincount(self.row, irls_weight, len(self.logs))
         result = np.zeros((len(self.theta),) * 2)
         for block in self.blocks:
@@ -86,7 +86,8 @@ class Linearisation:
         return result
 
     def prediction_variance(self, term_variance: Array) -> Array:
-        """The variance of each run's log prediction if the terms vary independently."""
+        """Return the variance of each run's log prediction if the terms vary independently; shape
+        (runs,)."""
         variance = np.empty_like(self.logs)
         for block in self.blocks:
             slopes = self.slopes[block.rows]

@@ -6,13 +6,13 @@ predicted_i(θ) are the residuals. The estimate minimises (θ-μ)ᵀP(θ-μ) + �
 is the Student-t loss and s_i the noise of the target's source, which is estimated along the way.
 
 Two kinds of targets are treated otherwise. A bound (a run that ran out of memory needed at least
-what the device has) has no residual on its right side; where the machines are new to the profile,
+what the device has) has no residual on its right side. Where the machines are new to the profile,
 whose memory may never have been measured, it has a logistic loss (models.calibration.losses). And
 all runs of one sparse model may be off alike, which is a random effect that is integrated out
 (models.calibration.random_effects).
 
 The method is Gauss-Newton with Levenberg's damping. Each step minimises the linearised problem by
-iteratively reweighted least squares (IRLS), which is faster here than what scipy.optimize offers
+iteratively reweighted least squares (IRLS), which is faster here than the methods of scipy.optimize
 (pyproject.toml has figures). Slopes are central differences in the coefficients, which are all
 shifted in one call of the cost model for each problem (models.calibration.linearisation). The
 posterior is Laplace's approximation: its covariance is the inverse of the weighted normal matrix.
@@ -37,21 +37,21 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import KINDS, Profile
 
-# Each is a new linearisation, in which most of the time of a fit goes.
+# Each step is a new linearisation, which takes most of the time of a fit.
 _GAUSS_NEWTON_STEPS = 14
-_IRLS_STEPS = 12
+_IRLS_STEPS = 12  # at most, in each of those steps; beside a linearisation they are cheap
 # Rounds in which the weights of runs and the effects of their models are found from each other.
 _EFFECT_ROUNDS = 4
-# A step of no more than this, in prior spreads of every term, ends an iteration.
+# An iteration ends with a step of no more than this in every term, in prior spreads.
 _CONVERGED_SPREADS = 0.02
-# Of the central differences, on the unbounded scale: their error is of its square, and rounding
-# adds about 1e-16 over it.
+# The step of the central differences, on the unbounded scale. Their error is of its square, and
+# rounding adds about 1e-16 over it.
 _DIFFERENCE = 1e-3
-# Each source's noise is pooled with the common one as if that had been seen in so many runs more.
+# Each source's noise is pooled with the common noise as if that had been seen in so many runs more.
 _NOISE_POOLING_RUNS = 10
-_LEAST_NOISE = 0.01
-# Scopes of no one thing: what runs of several in-house stacks have in common is what all stacks
-# have, and so it is with fabrics that nobody has named.
+_LEAST_NOISE = 0.01  # runs that agree to the last digit would otherwise carry the fit
+# Scopes that name no single thing. What runs of several in-house stacks have in common is what all
+# stacks have, and it is so with fabrics that nobody has named.
 _LIKE_ALL = {"stack:generic", "fabric:custom"}
 # The standard deviation of a normal distribution over its median absolute deviation.
 _SPREAD_OVER_MEDIAN = 1.4826
@@ -65,8 +65,8 @@ Quantity = Callable[[StepCosts], Array]
 class Target:
     """A measured `value`, or a bound on it, for the `quantity` of a prediction to meet.
 
-    `weight` is how many runs it counts for. Targets of one `source` share a level of noise, and
-    those of one sparse `model` a random effect.
+    `weight` is the number of runs that the target counts for. Targets of one `source` share a level
+    of noise, and those of one sparse `model` a random effect.
     """
 
     key: str
@@ -84,9 +84,9 @@ class Target:
 class Estimate:
     """The terms that a fit found, with predictions around them, and their posterior covariance.
 
-    `common_noise` (runs,) is the noise that is expected of each run times one factor, which all
-    sources share; `noise` (runs,) has the factor of its own source. `spread` is the median of the
-    first.
+    `common_noise` (runs,) is the noise expected of each run times one factor, which all sources
+    share. `noise` (runs,) has the factor of the run's own source. `spread` is the median of
+    `common_noise`.
     """
 
     linear: Linearisation
@@ -104,10 +104,10 @@ class Estimate:
 class Batch:
     """Targets of one quantity of one problem, which are predicted together.
 
-    `targets` are their indices and `rows` the distinct layouts among them; `row_of_target` says
-    which of those each target has. A linearisation has a row for each layout, from `first_row` on.
-    `coefficients` (1,) are those of the profile that the fit begins with, and `block` says in which
-    block of the linearisation the batch is.
+    `targets` are their indices, `rows` the distinct layouts among them, and `row_of_target` the
+    layout of each target. A linearisation has a row for each layout, from `first_row` on.
+    `coefficients` (1,) are those of the profile that the fit begins with, and `block` is the index
+    of the batch's block in the linearisation.
     """
 
     problem: Problem
@@ -120,8 +120,8 @@ class Batch:
     first_row: int
 
     def log_predictions(self, columns: Array, values: Array) -> Array:
-        """Log predictions of each layout under n sets of `values` (n, columns) of the coefficients
-        in these columns of a record; shape (layouts, n)."""
+        """Return log predictions of each layout under n sets of `values` (n, columns) of the
+        coefficients in these columns of a record; shape (layouts, n)."""
         coefficients = np.repeat(self.coefficients, len(values))
         coefficients.view(np.float64).reshape(len(values), -1)[:, columns] = values
         costs = step_costs_under_each(self.rows, coefficients)
@@ -143,16 +143,15 @@ class Fit:
         noise_inflation: float = 1.0,
         random_effect_spread: float = 0.0,
     ) -> None:
-        """The terms are those of `coefficients`; `quantities` computes each target's quantity from
-        predictions.
+        """Set up the fit of the terms of `coefficients`; `quantities` computes each target's
+        quantity from predictions.
 
-        Where the targets are of a new fleet, `new_fleet_noise` (runs,) is how far runs like each
-        of them scatter on unseen machines. Noise then begins there and not at the residuals, which
-        may all lie on one side: a fleet that is slower than published ones is an offset to learn
-        and no noise.
-        `noise_inflation` is how many times as noisy runs are taken to be where terms move towards
-        them; the posterior covariance is computed without it. `random_effect_spread` is the
-        standard deviation of what all runs of a sparse model have in common.
+        Where the targets are of a new fleet, `new_fleet_noise` (runs,) is how far runs like each of
+        them scatter on unseen machines. Noise then begins there and not at the residuals, which may
+        all lie on one side: a fleet that is slower than published ones is an offset to learn and no
+        noise. `noise_inflation` is the factor by which runs are taken to be noisier where terms
+        move towards them; the posterior covariance is computed without it. `random_effect_spread`
+        is the standard deviation of what all runs of a sparse model have in common.
         """
         self.is_new_fleet = new_fleet_noise is not None
         if new_fleet_noise is None:
@@ -164,8 +163,8 @@ class Fit:
         self.targets = targets
         self.quantities = quantities
 
-        # Terms that no target depends on move too if the prior knows them together with one of
-        # those that do.
+        # Terms that no target depends on move too where the prior knows them together with a term
+        # that some target depends on.
         joint = {*posterior.keys}
         candidates = [term for term in profile.terms if term.coefficient in coefficients]
         in_scope = scopes | {"all"}
@@ -194,8 +193,8 @@ class Fit:
             self.batch_of_target[batch.targets] = i
 
     def _batches_and_blocks(self) -> tuple[list[Batch], list[Block]]:
-        """Targets by problem and quantity, those whose coefficients have the same terms one after
-        the other; a layout that ran often is predicted once."""
+        """Return targets by problem and quantity, with those one after the other whose coefficients
+        have the same terms. A layout that ran often is predicted once."""
         numbers = number_by_problem([target.problem for target in self.targets])
         members: dict[tuple[int, ...], dict[tuple[int, str], list[int]]] = {}
         for i, (target, number) in enumerate(zip(self.targets, numbers, strict=True)):
@@ -232,8 +231,8 @@ class Fit:
         )
 
     def log_predictions(self, theta: Array, wanted: Array | None = None) -> Array:
-        """Log predictions under these terms of all targets, or of those in the mask `wanted`; the
-        others are NaN."""
+        """Return log predictions under these terms of all targets, or of those in the mask
+        `wanted`; the others are NaN. Shape (targets,)."""
         if wanted is None:
             wanted = np.ones(len(self.targets), dtype=bool)
         result = np.full(len(self.targets), np.nan)
@@ -245,7 +244,7 @@ class Fit:
         return np.where(wanted, result, np.nan)
 
     def linearise(self, theta: Array) -> Linearisation:
-        """Log predictions and their slopes at these terms."""
+        """Return log predictions and their slopes at these terms."""
         n = len(self.names)
         logs = np.empty(self.row.max(initial=-1) + 1)
         slopes = np.empty((len(logs), n))
@@ -258,16 +257,16 @@ class Fit:
         return Linearisation(theta, logs, slopes, self.blocks, self.row)
 
     def _sums(self, block: int, theta: Array) -> Array:
-        """The coefficients of a block under these terms, on their unbounded scale."""
+        """Return the coefficients of a block under these terms, on their unbounded scale."""
         return self.blocks[block].sums(theta, len(self.names))
 
     def _natural(self, sums: Array) -> Array:
-        """The same on their natural scale."""
+        """Return coefficients on their natural scale, from those on their unbounded scale."""
         exponential = np.exp(np.where(self.is_fraction, -sums, sums))
         return np.where(self.is_fraction, 1 / (1 + exponential), exponential)
 
     def _shifted(self, sums: Array) -> Array:
-        """Natural values of n coefficients with each shifted up, each shifted down, and none
+        """Return natural values of n coefficients with each shifted up, each shifted down, and none
         shifted; shape (2n + 1, n)."""
         n = len(sums)
         values = np.tile(self._natural(sums), (2 * n + 1, 1))
@@ -276,12 +275,12 @@ class Fit:
         return values
 
     def solve(self) -> Estimate:
-        """The estimate, searched for from the profile's own terms."""
+        """Return the estimate, searched for from the profile's own terms."""
         return self._searched_from(self.linearise(self.prior_mean.copy()), self.weight)
 
     def solve_without(self, dropped: Array, estimate: Estimate) -> Estimate:
-        """The estimate from all targets but those in the mask `dropped`, searched for from that of
-        all. Where terms far from their priors are known from these targets alone, the step of
+        """Return the estimate from all targets but those in the mask `dropped`, searched for from
+        the estimate of all. Where these targets alone tell terms far from their priors, the step of
         `solve_reweighted` is too long."""
         return self._searched_from(estimate.linear, np.where(dropped, 0.0, self.weight))
 
@@ -298,7 +297,7 @@ class Fit:
             theta = self._linearised_minimum(linear, weight, noise, damping)
             moved = self.linearise(theta)
             if self._loss(moved, weight, noise) > self._loss(linear, weight, noise) + 1e-9:
-                # The linearisation does not hold so far out: try again, nearer.
+                # The linearisation does not hold so far out: the next step is shorter.
                 damping = max(4 * damping, 1.0)
                 continue
             step = theta - linear.theta
@@ -309,8 +308,8 @@ class Fit:
         return self._laplace(linear, weight, noise)
 
     def solve_reweighted(self, weight: Array, estimate: Estimate) -> Array:
-        """The terms that would have been estimated if the targets had had these weights, to first
-        order around an estimate."""
+        """Return the terms that would have been estimated if the targets had had these weights, to
+        first order around an estimate."""
         linear = estimate.linear
         _, noise = self._estimated_noise(
             self._residual_less_effects(linear, weight, estimate.noise), weight
@@ -318,8 +317,8 @@ class Fit:
         return self._linearised_minimum(linear, weight, self.noise_inflation * noise, 0.0)
 
     def held_out_predictions(self, folds: Array, estimate: Estimate) -> Array:
-        """Cross-validation: log predictions of every target by an estimate that saw no target of
-        its fold; `folds` (targets,) numbers them."""
+        """Return the log predictions of cross-validation: every target is predicted by an estimate
+        that saw no target of its fold. `folds` (targets,) numbers the folds."""
         predicted = np.empty(len(self.targets))
         for fold in np.unique(folds):
             held_out = folds == fold
@@ -329,7 +328,7 @@ class Fit:
         return predicted
 
     def residual(self, predicted: Array) -> Array:
-        """The log of each target over its prediction; zero where a bound is kept."""
+        """Return the log of each target over its prediction; zero where a bound is kept."""
         distance = self.value - predicted
         return np.where(self.sign * distance < 0, 0.0, distance)
 
@@ -340,7 +339,7 @@ class Fit:
     def _linearised_minimum(
         self, linear: Linearisation, weight: Array, noise: Array, damping: float
     ) -> Array:
-        """The terms that minimise the linearised problem at this noise, by IRLS. Levenberg's
+        """Return the terms that minimise the linearised problem at this noise, by IRLS. Levenberg's
         damping is in units of the prior: `damping` times its precision holds every term to where
         the linearisation was made."""
         theta = linear.theta
@@ -351,7 +350,7 @@ class Fit:
             effect = self._model_effect(predicted, weight, noise)
             residual, irls_weight = self._irls(predicted + effect, weight, noise)
             residual = residual + effect
-            # With the random effects integrated out, one linear system of the size of the terms.
+            # Integrated-out random effects leave one linear system of the size of the terms.
             unexplained = residual - self.random_effects.means(residual, irls_weight)
             prior_pull = self.prior_precision @ (theta - self.prior_mean)
             prior_pull = prior_pull + damped * (theta - linear.theta)
@@ -364,9 +363,9 @@ class Fit:
         return np.asarray(theta)
 
     def _model_effect(self, predicted: Array, weight: Array, noise: Array) -> Array:
-        """The random effect of each run's model; shape (runs,). It depends on the weights of the
-        runs, which depend on their residuals less the effect: each is found from the other in
-        turn."""
+        """Return the random effect of each run's model; shape (runs,). It depends on the weights of
+        the runs, and these depend on the residuals less the effect, so each is found from the other
+        in turn."""
         effect = np.zeros_like(predicted)
         if not self.random_effects.spread.any():
             return effect
@@ -377,7 +376,7 @@ class Fit:
         return effect
 
     def _residual_less_effects(self, linear: Linearisation, weight: Array, noise: Array) -> Array:
-        """Residuals less the random effects of their models."""
+        """Return residuals less the random effects of their models."""
         effect = self._model_effect(linear.predicted, weight, noise)
         return self.residual(linear.predicted + effect)
 
@@ -386,7 +385,7 @@ class Fit:
         return linear.normal_matrix(irls_weight) - lost
 
     def _irls(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
-        """The residuals and the weights of their squares whose weighted least squares have the
+        """Return residuals and the weights of their squares whose weighted least squares have the
         minimum of the losses."""
         residual = self.residual(predicted)
         irls_weight = self._student_t_weight(residual, weight, noise)
@@ -400,7 +399,7 @@ class Fit:
         )
 
     def _student_t_weight(self, residual: Array, weight: Array, noise: Array) -> Array:
-        """IRLS weights of the Student-t loss; none where a bound is kept."""
+        """Return IRLS weights of the Student-t loss, which are zero where a bound is kept."""
         is_kept = (self.sign != 0) & (residual == 0)
         return np.where(is_kept, 0.0, student_t_weight(residual, weight, noise))
 
@@ -408,8 +407,8 @@ class Fit:
         return BoundLoss.of(self.sign, self.value - predicted, noise)
 
     def _information(self, predicted: Array, weight: Array, noise: Array) -> Array:
-        """What each target tells of its log prediction: its IRLS weight, or the curvature of the
-        loss of a bound."""
+        """Return the information of each target about its log prediction: its IRLS weight, or the
+        curvature of the loss of a bound."""
         irls_weight = self._student_t_weight(self.residual(predicted), weight, noise)
         if not self.is_new_fleet:
             return irls_weight
@@ -417,7 +416,7 @@ class Fit:
         return np.where(self.sign == 0, irls_weight, curvature)
 
     def _loss(self, linear: Linearisation, weight: Array, noise: Array) -> float:
-        """Twice the negative log posterior, up to a constant."""
+        """Return twice the negative log posterior, up to a constant."""
         effect = self._model_effect(linear.predicted, weight, noise)
         data = student_t_loss(self.residual(linear.predicted + effect), noise)
         if self.is_new_fleet:
@@ -428,10 +427,11 @@ class Fit:
         return float((weight * data).sum() + prior)
 
     def _estimated_noise(self, residual: Array, weight: Array) -> tuple[Array, Array]:
-        """(runs,) The noise of each run if all sources had the same share of what was expected of
-        them, and that with the share of its own source. Both shares are median absolute deviations,
-        which outliers do not widen; each source's is pooled with the common one, and that with the
-        prior noise. Bounds tell nothing of noise."""
+        """Return the noise of each run under one factor for all sources, and under the factor of
+        its own source; both of shape (runs,). A factor multiplies the noise that was expected.
+        Factors are median absolute deviations, which outliers do not widen. The factor of a source
+        is pooled with the common one, and the common one with the prior noise. Bounds tell nothing
+        of noise."""
         used = (weight > 0) & (self.sign == 0)
         share = residual / self.prior_noise
         common = _pooled_spread(share[used], weight[used], 1.0)
@@ -445,8 +445,8 @@ class Fit:
         )
 
     def _laplace(self, linear: Linearisation, weight: Array, noise: Array) -> Estimate:
-        """The estimate at a linearisation's terms, with Laplace's covariance. Random effects are
-        found at `noise`; the noise that the estimate has is made of the residuals without them."""
+        """Return the estimate at a linearisation's terms, with Laplace's covariance. Random effects
+        are found at `noise`. The noise of the estimate is made of the residuals without them."""
         effect = self._model_effect(linear.predicted, weight, noise)
         residual = self.residual(linear.predicted + effect)
         common_noise, noise = self._estimated_noise(residual, weight)
@@ -457,7 +457,8 @@ class Fit:
 
 
 def _random_effects(targets: Sequence[Target], spread: float) -> RandomEffects:
-    """One effect for each named model, with this spread for sparse ones and none for dense ones."""
+    """Return one effect for each named model, with this spread for sparse models and none for dense
+    ones."""
     names, model = np.unique([target.model for target in targets], return_inverse=True)
     is_sparse = np.zeros(len(names), dtype=bool)
     is_sparse[model] = [bool(t.model) and t.problem.architecture.is_moe for t in targets]
@@ -465,8 +466,8 @@ def _random_effects(targets: Sequence[Target], spread: float) -> RandomEffects:
 
 
 def _pooled_spread(residual: Array, weight: Array, prior: float) -> float:
-    """The spread of weighted residuals, from their weighted median absolute deviation, pooled with
-    a `prior` spread as if that had been seen in _NOISE_POOLING_RUNS more."""
+    """Return the spread of weighted residuals from their weighted median absolute deviation. It is
+    pooled with a `prior` spread as if that had been seen in _NOISE_POOLING_RUNS more."""
     if not len(residual):
         return prior
     away = np.abs(residual)

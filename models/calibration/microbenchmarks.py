@@ -1,10 +1,10 @@
-"""What micro-benchmarks of collectives and of matrix products (GEMMs) say of a profile's
-coefficients.
+"""Micro-benchmarks of collectives and of matrix products (GEMMs), and the coefficients that they
+tell.
 
 A coefficient stands for what training achieves, which is less than a benchmark does. So a benchmark
-is held against what was published of the same benchmark, on which the priors rest. By how much this
-machine differs from the published ones, on the coefficient's unbounded scale, is the offset that
-the fleet's own coefficient is expected to have.
+is compared with published results of the same benchmark, on which the priors rest. The distance of
+this machine from the published ones, on the coefficient's unbounded scale, is the offset that the
+fleet's own coefficient is expected to have.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from models.spec.profile import Coefficients, to_natural, to_unbounded
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 Size = Literal["small", "large"]
 
-# From here on a collective's time is bandwidth, and up to here it is latency.
+# A collective's time is bandwidth from the first size on, and latency up to the second.
 LARGE_BYTES = 2**26
 SMALL_BYTES = 2**16
 # A product so large that its tail and its launch count for little.
@@ -35,14 +35,14 @@ LARGE_FLOPS = 1e12
 _GEMM_COEFFICIENTS = {"fp8": "gemm_8", "int8": "gemm_8", "fp4": "gemm_4"}
 # Offsets are searched for within this distance, on the unbounded scale.
 _SEARCH_RANGE = 6.0
-# No machine is so far from another: an offset beyond is the end of the search, and no finding.
+# No machine is so far from another: an offset beyond it is the end of the search range.
 MAX_OFFSET = 5.9
-# The best rate, as a fraction, that an offset may explain. What is faster takes other ways, as
-# reductions within switches do.
+# The best rate, as a fraction, that an offset may explain. A faster measurement went another way,
+# such as a reduction within the switches.
 _BEST_RATE = 0.99
 # Within this ratio a measurement is no faster than the best rate.
 _AS_FAST = 1.01
-# Bisections of the search range: it is then as narrow as a float allows.
+# Bisections of the search range, which is then as narrow as a float allows.
 _BISECTIONS = 50
 
 
@@ -51,8 +51,9 @@ class CollectiveTimings:
     """Measured seconds of one collective at several sizes, over all devices of the problem's
     cluster.
 
-    Sizes are in bytes, as nccl-tests prints them: of the whole vector, of which each rank holds a
-    part before a gather or after a scatter; of what each rank sends to the next, for send_recv.
+    Sizes are in bytes, as nccl-tests prints them. A size is that of the whole vector, of which each
+    rank holds a part before a gather or after a scatter. For send_recv it is that of the message
+    from each rank to the next.
     """
 
     problem: Problem
@@ -77,27 +78,27 @@ class GemmTimings:
         return 2.0 * self.m * self.n * self.k
 
     def where(self, wanted: Array) -> GemmTimings:
-        """The products in a mask."""
+        """Return the products in a mask."""
         return GemmTimings(
             self.problem, self.m[wanted], self.n[wanted], self.k[wanted], self.seconds[wanted]
         )
 
 
 def collective_seconds(timings: CollectiveTimings, c: Coefficients) -> Array:
-    """Predicted seconds of each size."""
+    """Return predicted seconds for each size."""
     cost = collective_cost(timings.problem, timings.operation, c)
     handshake = c.send_s if timings.operation == "send_recv" else 0.0
     return np.asarray(cost.byte_s * timings.sizes + cost.latency_s + handshake)
 
 
 def gemm_seconds(timings: GemmTimings, c: Coefficients) -> Array:
-    """Predicted seconds of each product."""
+    """Return predicted seconds for each product."""
     return single_operations.gemm_seconds(timings.problem, timings.m, timings.k, timings.n, c)
 
 
 def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:
-    """What published benchmarks of the operation took at each size; NaN where none was published,
-    and between small and large sizes."""
+    """Return the seconds of published benchmarks of the operation at each size; NaN where none was
+    published, and between small and large sizes."""
     small = _published_ratio(timings, "small")
     large = _published_ratio(timings, "large")
     ratio = np.full(len(timings.sizes), np.nan)
@@ -109,8 +110,9 @@ def published_collective_seconds(timings: CollectiveTimings, published: Coeffici
 
 
 def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> dict[str, float]:
-    """By coefficient, how far this machine lies from the published ones, on the unbounded scale:
-    the bandwidth from large messages, and the latency of a collective from small ones."""
+    """Return, by coefficient, the distance of this machine from the published ones on the unbounded
+    scale: for the bandwidth from large messages, and for the latency of a collective from small
+    ones."""
     offsets: dict[str, float] = {}
     is_large = timings.sizes >= LARGE_BYTES
     if is_large.any():
@@ -119,7 +121,7 @@ def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> d
     is_small = timings.sizes <= SMALL_BYTES
     if is_small.any() and timings.operation != "send_recv":
         offset = _collective_offset(timings, "small", is_small, "collective_s", published)
-        if abs(offset) < MAX_OFFSET:  # else the latency lies elsewhere than in the call
+        if abs(offset) < MAX_OFFSET:  # beyond it the latency lies elsewhere than in the call
             offsets["collective_s"] = offset
     return offsets
 
@@ -148,8 +150,8 @@ def _published_ratio_or_1(timings: CollectiveTimings, size: Size) -> float:
 
 
 def _published_ratio(timings: CollectiveTimings, size: Size) -> float | None:
-    """How many times as long published benchmarks of the operation took as the model says of them;
-    None where none was published."""
+    """Return the ratio of the seconds of published benchmarks of the operation to those of the
+    model; None where none was published."""
     where = "several domains" if _spans_domains(timings) else "one domain"
     by_generation = published_benchmarks().get(timings.operation, {})
     by_extent = by_generation.get(timings.problem.cluster.chip.generation, {})
@@ -157,8 +159,9 @@ def _published_ratio(timings: CollectiveTimings, size: Size) -> float | None:
 
 
 def gemm_offsets(timings: Sequence[GemmTimings], published: Coefficients) -> dict[str, float]:
-    """By coefficient, how far this chip's rates lie from the published ones, on the unbounded
-    scale. Formats that run at one rate are taken together; small products tell nothing of it."""
+    """Return, by coefficient, the distance of this chip's rates from the published ones on the
+    unbounded scale. Formats that run at one rate are taken together. Small products are left out,
+    since they say nothing of a rate."""
     by_coefficient = defaultdict[str, list[GemmTimings]](list)
     for each in timings:
         is_large = each.flops >= LARGE_FLOPS
@@ -180,13 +183,13 @@ def _gemm_offset(name: str, timings: Sequence[GemmTimings], published: Coefficie
 def _solve_offset(
     name: str, published: Coefficients, seconds: Callable[[Coefficients], Array], measured: Array
 ) -> float:
-    """The offset of a coefficient at which the model takes as long as was measured, in the median;
-    by bisection within _SEARCH_RANGE.
+    """Return the offset of a coefficient at which the model takes as long as was measured, in the
+    median. It is found by bisection within _SEARCH_RANGE.
 
     A measurement may be faster than the best rate allows, because something else decides there.
-    Many offsets are then as good as that rate, and the one nearest to none is taken.
+    Many offsets are then as good as that rate, and the one nearest to zero is taken.
     """
-    is_time = name.endswith("_s")  # larger is slower; rates are the other way round
+    is_time = name.endswith("_s")  # a larger time is slower, and a larger rate is faster
     centre = to_unbounded(name, float(getattr(published, name)))
     low = -_SEARCH_RANGE
     high = _SEARCH_RANGE if is_time else max(to_unbounded(name, _BEST_RATE) - centre, 0.0)
@@ -212,8 +215,8 @@ def _solve_offset(
 def remaining_slowdown(
     timings: CollectiveTimings | GemmTimings, offsets: Mapping[str, float], published: Coefficients
 ) -> float:
-    """How many times longer than measured the model takes even with these offsets, in the median of
-    large messages or products; 1 where there are none."""
+    """Return the ratio of the model's seconds with these offsets to the measured ones, as the
+    median over large messages or products; 1 where there are none."""
     c = replace(published, **coefficients_with_offsets(published, offsets))
     if isinstance(timings, CollectiveTimings):
         is_large = timings.sizes >= LARGE_BYTES
@@ -227,8 +230,8 @@ def remaining_slowdown(
 
 
 def coefficients_with_offsets(c: Coefficients, offsets: Mapping[str, float]) -> dict[str, float]:
-    """The values of those coefficients that have an offset, with it added on the unbounded scale:
-    what training should achieve on a machine so far from the published ones."""
+    """Return the values of the coefficients that have an offset, with the offset added on the
+    unbounded scale. They are what training should achieve on this machine."""
     return {
         name: float(to_natural(name, to_unbounded(name, float(getattr(c, name))) + offset))
         for name, offset in offsets.items()

@@ -1,4 +1,4 @@
-"""Measured runs, as calibrations take them in."""
+"""Measured runs, as calibrations read them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Literal
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 
-# No source counts for more runs than this.
+# The most runs that any source counts for, so that no flood of reports drags a profile.
 MAX_SOURCE_WEIGHT = 50.0
-# Every source may count for so many, however few runs the others have.
+# The runs that every source may count for, however few the others have.
 MIN_SOURCE_LIMIT = 10.0
 
 MemoryKind = Literal["allocated", "reserved", "needed"]
-"""Which memory a peak counts, in the words of models.cost.predictions.Predictions."""
+"""The memory that a peak counts, in the words of models.cost.predictions.Predictions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What was measured of a run, or of a part of a step by a micro-benchmark.
+    """The measurements of a run, or of a part of a step by a micro-benchmark.
 
-    `memory_bytes` is the peak on the fullest device, of what `memory_kind` says: what the framework
-    allocated or reserved, or all that the device needed. `out_of_memory` says that the run did not
-    fit, and so needed at least what the device has. `exposed_s` is the time of communication that
-    no compute hid. `coefficients` are those that were measured by themselves: the imbalance of
-    experts in a run, or the subject of a micro-benchmark.
+    `memory_bytes` is the peak on the fullest device of the memory that `memory_kind` names: what
+    the framework allocated or reserved, or all that the device needed. A run with `out_of_memory`
+    did not fit, and so needed at least what the device has. `exposed_s` is the time of
+    communication that no compute hid. `coefficients` are those that were measured by themselves:
+    the imbalance of experts in a run, or the subject of a micro-benchmark.
 
-    Keys sort by time. `weight` is how many runs the observation counts for. Runs of one `source`
-    share a level of noise. Runs of one `group` are alike (one model on one chip and stack), and
-    cross-validation holds them out together. `organisation` is who ran a published run. Among
-    these, runs of one sparse `model` may all be off alike.
+    Keys sort by time. `weight` is the number of runs that the observation counts for. Runs of one
+    `source` share a level of noise. Runs of one `group` are alike (one model on one chip and
+    stack), and cross-validation holds them out together. `organisation` is who ran a published run.
+    Among published runs, those of one sparse `model` may all be off alike.
     """
 
     key: str
@@ -51,7 +51,7 @@ class Observation:
     model: str = ""
 
     def without_parts(self) -> Observation:
-        """A run without what was measured of the parts of its step."""
+        """Return the run without the measurements of the parts of its step."""
         has_parts = self.exposed_s is not None or self.coefficients
         if self.step_time_s is None or not has_parts:
             return self
@@ -59,9 +59,10 @@ class Observation:
 
 
 def with_limited_sources(observations: Sequence[Observation]) -> list[Observation]:
-    """The same runs, with the weights of large sources lowered, so that a flood of reports from one
-    source does not drag everybody's profile: none counts for more than MAX_SOURCE_WEIGHT runs, nor,
-    where there are other sources, for more than the next largest or MIN_SOURCE_LIMIT."""
+    """Return the runs with the weights of large sources lowered, so that a flood of reports from
+    one source does not drag everybody's profile. No source counts for more than MAX_SOURCE_WEIGHT
+    runs. Where there are other sources, none counts for more than the next largest, or
+    MIN_SOURCE_LIMIT."""
     sizes = Counter(o.source for o in observations)
     others = sorted(sizes.values())[:-1]
     limit = MAX_SOURCE_WEIGHT

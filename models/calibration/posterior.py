@@ -1,4 +1,4 @@
-"""What is known of a profile's terms together: the precision of their joint posterior.
+"""The joint posterior of a profile's terms, as a precision matrix.
 
 Marginal spreads alone forget that a sum is known better than its parts. A stack's runs fix the
 common term plus the stack's offset. With the precision kept, runs of another stack move the common
@@ -22,15 +22,15 @@ from models.spec.profile import TermKey
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """The `precision` (k, k) of the terms `keys`, on their unbounded scale. Terms that are not
-    among them are independent, with the spread that the profile says."""
+    """The `precision` (k, k) of the terms `keys`, on their unbounded scale. Other terms are
+    independent, with the spread that the profile says."""
 
     keys: tuple[TermKey, ...]
     precision: Array
 
     @classmethod
     def independent(cls) -> Posterior:
-        """The posterior in which every term is independent."""
+        """Return the posterior in which every term is independent."""
         return cls((), np.zeros((0, 0)))
 
     @classmethod
@@ -39,7 +39,8 @@ class Posterior:
         return cls(tuple(keys), (precision + precision.T) / 2)
 
     def joined(self, other: Posterior) -> Posterior:
-        """The posterior of the terms of both, where those of one say nothing of the other's."""
+        """Return the posterior of the terms of both, where those of one say nothing of the
+        other's."""
         n = len(self.keys)
         precision = np.zeros((n + len(other.keys),) * 2)
         precision[:n, :n] = self.precision
@@ -47,16 +48,16 @@ class Posterior:
         return Posterior(self.keys + other.keys, precision)
 
     def with_added_variance(self, variance: Mapping[TermKey, float]) -> Posterior:
-        """The posterior of terms that may have changed since, each by so much variance."""
+        """Return the posterior of terms that may have changed since, each by so much variance."""
         if not variance.keys() & {*self.keys}:
             return self
         added = np.diag([variance.get(key, 0.0) for key in self.keys])
         return Posterior.of(self.keys, np.linalg.inv(self.precision) + added)
 
     def precision_of(self, keys: Sequence[TermKey], spread: Array) -> Array:
-        """The precision (n, n) of these terms, in their order. Terms that are not in the posterior
-        have their `spread` (n,); terms of the posterior that are not asked for are integrated
-        out."""
+        """Return the precision (n, n) of these terms, in their order. Terms that are not in the
+        posterior have their `spread` (n,). Terms of the posterior that are not asked for are
+        integrated out."""
         position = {key: i for i, key in enumerate(keys)}
         result = np.diag(1 / spread**2)
         kept = [i for i, key in enumerate(self.keys) if key in position]
@@ -70,9 +71,9 @@ class Posterior:
         return result
 
     def to_json(self) -> dict[str, Any]:
-        """The lower Cholesky factor, row by row, as little-endian 32-bit floats in base64. Its
-        product with its transpose stays positive definite when the factor is rounded; a rounded
-        precision might not."""
+        """Return the keys and the lower Cholesky factor of the precision, row by row, as
+        little-endian 32-bit floats in base64. The product of the factor with its transpose stays
+        positive definite when the factor is rounded; a rounded precision might not."""
         rows = np.tril_indices(len(self.keys))
         factor = np.linalg.cholesky(self.precision)[rows] if self.keys else np.zeros(0)
         return {
@@ -89,5 +90,5 @@ class Posterior:
 
 
 def shipped_posterior() -> Posterior:
-    """The joint posterior of the shipped profile (data/posterior.json)."""
+    """Return the joint posterior of the shipped profile (data/posterior.json)."""
     return Posterior.from_json(json.loads((files("models") / "data/posterior.json").read_text()))

@@ -1,5 +1,5 @@
-"""Random effects: what all runs of one model have in common that no term of a fit explains,
-integrated out of the fit.
+"""Random effects are what all runs of one model have in common and no term of a fit explains. They
+are integrated out of the fit.
 
 Residuals are r = J (θ - θ₀) + z + noise, where z ~ N(0, σ²) is the same for all runs of a model.
 However many runs a model has, together they then count as one measurement of how fast its kernels
@@ -21,19 +21,21 @@ from models.columns import Array
 
 @dataclass(frozen=True)
 class RandomEffects:
-    """One normally distributed effect for each model: `model` (runs,) is the index of each run's
-    model, and `spread` (models,) the standard deviation σ of each effect, 0 for a model without."""
+    """One normally distributed effect for each model. `model` (runs,) is the index of each run's
+    model, and `spread` (models,) the standard deviation σ of each effect, 0 for a model without
+    one."""
 
     model: Array
     spread: Array
 
     def means(self, residual: Array, irls_weight: Array) -> Array:
-        """The posterior mean of the effect of each run's model; shape (runs,)."""
+        """Return the posterior mean of the effect of each run's model; shape (runs,)."""
         sums = np.bincount(self.model, irls_weight * residual, len(self.spread))
         return np.asarray((sums * self._variances(irls_weight))[self.model])
 
     def lost_information(self, linear: Linearisation, irls_weight: Array) -> Array:
-        """What not knowing the effects takes off the normal matrix JᵀSJ; shape (terms, terms)."""
+        """Return the information that unknown effects take off the normal matrix JᵀSJ; shape
+        (terms, terms)."""
         uncertain = self.spread > 0
         number = np.cumsum(uncertain) - 1
         has_effect = uncertain[self.model]
@@ -44,15 +46,15 @@ class RandomEffects:
         return np.asarray(sums.T @ (sums * self._variances(irls_weight)[uncertain, None]))
 
     def loss(self, effect: Array) -> float:
-        """-2 log of the prior density of the effects, up to a constant. `effect` (runs,) is that of
-        each run's model."""
+        """Return -2 log of the prior density of the effects, up to a constant. `effect` (runs,) is
+        the effect of each run's model."""
         models, first = np.unique(self.model, return_index=True)
         spread = self.spread[models]
         has_effect = spread > 0
         return float(((effect[first][has_effect] / spread[has_effect]) ** 2).sum())
 
     def _variances(self, irls_weight: Array) -> Array:
-        """The posterior variance 1 / (Σ S + σ⁻²) of each effect; shape (models,)."""
+        """Return the posterior variance 1 / (Σ S + σ⁻²) of each effect; shape (models,)."""
         variance = self.spread**2
         precision = np.bincount(self.model, irls_weight, len(self.spread))
         return np.asarray(variance / (variance * precision + 1))

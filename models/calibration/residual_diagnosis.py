@@ -1,15 +1,15 @@
-"""Why a run was slower or faster than predicted: first the parts of its step that were measured,
-then the term that is the likeliest to make up the rest.
+"""A diagnosis says why a run was slower or faster than predicted: first by the parts of its step
+that were measured, then by the term that is the likeliest to make up the rest.
 
 A measured part accounts for as much of the gap as it differs from its prediction. The rest has one
 of these causes, whose probabilities follow from how well each explains it:
 
 - The coefficients of the profile are off by as much as they are known to be. They are drawn from
-  what is known of them (importance sampling), each draw weighted by how close the terms that were
-  not measured come to what is left of the step; the cause is the term that differs most.
-- Something is broken: one term takes longer than any coefficient says. A fault is as likely in
-  each, and how many times longer it makes the term has a wide distribution.
-- Something that no term describes: another job than was said, an error of the measurement.
+  their distributions (importance sampling). A draw has the more weight, the closer the terms that
+  were not measured come to what is left of the step. The cause is the term that differs most.
+- Something is broken, and one term takes longer than any coefficient says. A fault is as likely in
+  each term. The factor by which it lengthens the term has a wide distribution.
+- Something happened that no term describes: the job was another, or the measurement has an error.
 
 The spreads of coefficients say which term varies most from run to run. They say nothing of faults,
 so that a gap which they hardly explain is no evidence for the term that varies most.
@@ -31,13 +31,13 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 COMMUNICATION = ("tensor_s", "context_s", "expert_s", "data_s", "pipeline_s")
-_DRAWS = 400
-# Of log time: the bandwidth of the kernel that weights draws around the measured time.
+_DRAWS = 400  # of the coefficients, for each run
+# The bandwidth, in log time, of the kernel that weights draws around the measured time.
 _BANDWIDTH = 0.05
-# Of the runs that are looked at: so many have a fault, or are not what they were said to be.
+# The share of diagnosed runs that have a fault, or are not what they were said to be.
 _FAULT_SHARE = 0.1
-# The mean of the logarithm of how many times longer a fault makes a term (exponential), and the
-# mean of the absolute one of the step where no term describes what happened (Laplace).
+# The mean logarithm of the factor by which a fault lengthens a term (exponential), and the mean
+# absolute logarithm of that of a step that no term describes (Laplace).
 _FAULT_LOG_MEAN = 1.0
 _LEAST_DENSITY = 1e-300  # keeps quotients finite
 # A time is likely enough for a suspect within these quantiles of the draws, or up to this factor
@@ -46,15 +46,15 @@ _LIKELY_QUANTILES = (0.01, 0.99)
 _TAIL_FACTOR = 1.5
 # Keeps logarithms finite where measured parts leave nothing of a step.
 _LEAST_S = 1e-9
-# Of the gap: a rest below it needs no explanation.
+# A rest below this share of the gap needs no explanation.
 _SMALL_REST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A term of the breakdown, by how many seconds of a step it probably differs from its
-    prediction, and the probability that it is this term that makes the difference. `undescribed` is
-    the probability that it is none."""
+    """A term of the breakdown that may make up a gap. `excess_s` is the number of seconds of a step
+    by which it probably differs from its prediction. `probability` is the probability that this
+    term makes the difference, and `undescribed` that no term does."""
 
     term: str
     excess_s: float
@@ -63,14 +63,14 @@ class Suspect:
 
     @property
     def is_likely(self) -> bool:
-        """Whether the term is likelier than something that no term describes."""
+        """True where the term is likelier than something that no term describes."""
         return self.probability > self.undescribed
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPart:
-    """By how many seconds a measured part of a step differs from its prediction. `term` is the one
-    that probably makes most of the difference, for a part of several terms."""
+    """The seconds by which a measured part of a step differs from its prediction. For a part of
+    several terms, `term` is the one that probably makes most of the difference."""
 
     name: str
     excess_s: float
@@ -82,8 +82,8 @@ class Diagnosis:
     """The gap between a measured and a predicted step time in seconds, above 0 where the run was
     slower, with the measured parts of it and the rest.
 
-    `suspect` is for the rest: None where the rest needs no explanation (`is_explained`), or where
-    no term is at all likely to make up so much.
+    `suspect` is the likeliest cause of the rest. It is None where the rest needs no explanation
+    (`is_explained`), or where no term is at all likely to make up so much.
     """
 
     gap_s: float
@@ -93,14 +93,14 @@ class Diagnosis:
 
     @property
     def is_explained(self) -> bool:
-        """Whether the measured parts make up nearly all of the gap."""
+        """True where the measured parts make up nearly all of the gap."""
         return bool(self.parts) and abs(self.rest_s) <= _SMALL_REST * abs(self.gap_s)
 
 
 @dataclass(frozen=True, slots=True)
 class TermDraws:
-    """Seconds of each term of one layout's step under draws of the coefficients, (draws,) each; the
-    first draw is the prediction itself."""
+    """Seconds of each term of one layout's step under draws of the coefficients, each of shape
+    (draws,). The first draw is the prediction itself."""
 
     terms: dict[str, Array]
 
@@ -124,9 +124,9 @@ class TermDraws:
         exposed: float | None = None,
         imbalance: Mapping[str, float] | None = None,
     ) -> Diagnosis:
-        """The diagnosis of a run that took so long. `exposed` is its communication that no compute
-        hid, in seconds, and `imbalance` by how many seconds its experts being out of balance
-        lengthens each term; None where they were not measured."""
+        """Return the diagnosis of a run that took so long. `exposed` is its communication that no
+        compute hid, in seconds. `imbalance` is by term the number of seconds that unbalanced
+        experts add. Either is None where it was not measured."""
         parts = list[MeasuredPart]()
         unmeasured = self.terms
         if exposed is not None:
@@ -148,13 +148,13 @@ class TermDraws:
 def _split_communication(
     terms: Mapping[str, Array],
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The terms that are not of communication, and those that are."""
+    """Return the terms that are not of communication, and those that are."""
     others = {name: seconds for name, seconds in terms.items() if name not in COMMUNICATION}
     return others, {name: terms[name] for name in COMMUNICATION}
 
 
 def _is_likely(terms: Mapping[str, Array], excess_s: float) -> bool:
-    """Whether these terms together take so much more than predicted in any draw that is at all
+    """Say whether these terms together take so much more than predicted in any draw that is at all
     likely."""
     together = total(terms.values())
     low, high = np.quantile(together, _LIKELY_QUANTILES)
@@ -162,8 +162,8 @@ def _is_likely(terms: Mapping[str, Array], excess_s: float) -> bool:
 
 
 def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
-    """Which of these terms, that together take so much more than predicted, is likeliest to make
-    the difference."""
+    """Return the term that is likeliest to make the difference, where these terms together take so
+    much more than predicted."""
     usual = _by_spread(terms, excess_s)
     faults = _by_fault(terms, excess_s)
     undescribed = _undescribed(terms, excess_s)
@@ -171,7 +171,8 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
     evidence = (1 - _FAULT_SHARE) * usual.density + prior * (sum(faults.values()) + undescribed)
 
     def shares(term: str) -> tuple[float, float]:
-        """The probabilities that the term is off as coefficients are, and that it has a fault."""
+        """Return the probability that the term is off as coefficients are, and that it has a
+        fault."""
         spread = (1 - _FAULT_SHARE) * usual.density * usual.differs_most[term]
         return spread / evidence, prior * faults.get(term, 0.0) / evidence
 
@@ -187,9 +188,9 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _BySpread:
-    """How well the known spreads of the coefficients explain a time: its `density` by its
-    logarithm; and by term the probability that it `differs_most`, and its mean excess in
-    seconds."""
+    """The explanation of a time by the known spreads of the coefficients. `density` is that of the
+    logarithm of the time. By term, `differs_most` is the probability that it differs most, and
+    `excess_s` its mean excess in seconds."""
 
     density: float
     differs_most: Mapping[str, float]
@@ -199,7 +200,7 @@ class _BySpread:
 def _by_spread(terms: Mapping[str, Array], excess_s: float) -> _BySpread:
     together = np.maximum(total(terms.values()), _LEAST_S)
     distance = np.log(together / _took_s(terms, excess_s)) / _BANDWIDTH
-    # Less the nearest, as all draws may be so far off that each weight would be 0.
+    # The nearest distance is taken off, as all draws may be so far off that each weight would be 0.
     nearest = float((distance**2).min())
     weight = np.exp(-0.5 * (distance**2 - nearest))
     height = math.exp(-0.5 * nearest) / (_BANDWIDTH * math.sqrt(2 * math.pi))
@@ -216,8 +217,8 @@ def _by_spread(terms: Mapping[str, Array], excess_s: float) -> _BySpread:
 
 
 def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
-    """How well a fault in each term that takes any time explains the time of all: its density by
-    its logarithm. No fault makes a term faster."""
+    """Return, for a fault in each term that takes any time, the density of the logarithm of the
+    time of all terms. No fault makes a term faster."""
     predicted = {name: float(seconds[0]) for name, seconds in terms.items() if seconds[0] > 0}
     if excess_s <= 0:
         return dict.fromkeys(predicted, 0.0)
@@ -231,23 +232,24 @@ def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
 
 
 def _undescribed(terms: Mapping[str, Array], excess_s: float) -> float:
-    """The density of the logarithm of the time of all terms where none describes what happened."""
+    """Return the density of the logarithm of the time of all terms where none describes what
+    happened."""
     together = max(float(total(terms.values())[0]), _LEAST_S)
     distance = abs(math.log(_took_s(terms, excess_s) / together))
     return math.exp(-distance / _FAULT_LOG_MEAN) / (2 * _FAULT_LOG_MEAN)
 
 
 def _took_s(terms: Mapping[str, Array], excess_s: float) -> float:
-    """The seconds that terms took which took so much more than predicted."""
+    """Return the seconds of terms that together took so much more than predicted."""
     return max(float(total(terms.values())[0]) + excess_s, _LEAST_S)
 
 
 def imbalance_excess_s(
     problem: Problem, layout: Layout, profile: Profile, imbalance: float
 ) -> dict[str, float] | None:
-    """By how many seconds each term grows beyond its prediction with experts so far out of balance.
-    `imbalance` is the tokens of the busiest of the expert-parallel devices over their mean, less 1.
-    None where no imbalance is predicted."""
+    """Return the seconds by which each term grows beyond its prediction with experts so far out of
+    balance; None where no imbalance is predicted. `imbalance` is the tokens of the busiest of the
+    expert-parallel devices over their mean, less 1."""
     measured = deviation(problem, layout.ep, imbalance)
     if measured is None:
         return None
@@ -259,5 +261,5 @@ def imbalance_excess_s(
 
 
 def exposed_s(time: Mapping[str, Array]) -> Array:
-    """Seconds of communication that no compute hides, from the terms of a step."""
+    """Return the seconds of communication that no compute hides, from the terms of a step."""
     return np.asarray(total(time[name] for name in COMMUNICATION))

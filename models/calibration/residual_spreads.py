@@ -1,7 +1,7 @@
-"""How far runs scatter around predictions: outliers, and the spread of residuals by kind of run.
+"""The scatter of runs around predictions: outliers, and the spread of residuals by kind of run.
 
-Kinds are nested, widest first (Problem.neighbourhood_scopes), and each kind's spread is pooled with
-that of the one around it, so that a kind of few runs inherits what its relatives show.
+Kinds are nested, widest first (Problem.neighbourhood_scopes). Each kind's spread is pooled with
+that of the kind around it, so that a kind of few runs inherits what its relatives show.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from models.columns import Array
 from models.prediction.coverage import quantities
 from models.spec.profile import Z80, Neighbourhood, Profile, Term, is_of_fleet
 
-OUTLIER_SPREADS = 4.0
-# The spread of the wider kind counts as so many runs in that of a narrower one.
+OUTLIER_SPREADS = 4.0  # a run farther off than so many spreads is an outlier
+# The spread of the wider kind counts as so many runs in that of a narrower kind.
 POOLING_RUNS = 10
-# A group's runs err together: they count for no more than so many independent ones.
+# A group's runs err together, so they count for no more than so many independent ones.
 _RUNS_OF_A_GROUP = 3
-# A term is identified if its posterior spread is below this share of its prior's.
+# A term is identified where its posterior spread is below this share of its prior's. With 0.9 a
+# term that runs had shrunk by 5 to 10% counted as unseen, and widened intervals of its own runs
+# (docs/experiments.md).
 _IDENTIFIED_SHARE = 0.95
 
 
 def is_identified(before: Term, after: Term) -> bool:
-    """Whether the data said something of a term."""
+    """Say whether the data identified a term."""
     return after.spread < _IDENTIFIED_SHARE * before.spread
 
 
 def outliers(fit: Fit, estimate: Estimate) -> list[str]:
-    """Keys of runs whose measurement lies far from the estimate, and of runs of a new fleet that
-    were reported out of memory and need far less."""
+    """Return keys of runs whose measurement lies far from the estimate, and of runs of a new fleet
+    that were reported out of memory and need far less."""
     residuals = fit.residual(estimate.linear.predicted)
     limits = OUTLIER_SPREADS * np.minimum(estimate.common_noise, fit.prior_noise)
     return [
@@ -43,7 +45,7 @@ def outliers(fit: Fit, estimate: Estimate) -> list[str]:
 
 
 def weight_without_outliers(fit: Fit, estimate: Estimate) -> Array:
-    """The weights of a fit's targets, 0 for outliers; shape (targets,)."""
+    """Return the weights of a fit's targets, 0 for outliers; shape (targets,)."""
     excluded = set(outliers(fit, estimate))
     return np.where([target.key in excluded for target in fit.targets], 0.0, fit.weight)
 
@@ -58,11 +60,11 @@ def residual_spreads(
     widening: Array | float = 1.0,
     quantities: Collection[str] = ("step_time",),
 ) -> tuple[Neighbourhood, ...]:
-    """The spread of the residuals of each kind of run, around `held_out` log predictions.
+    """Return the spread of the residuals of each kind of run, around `held_out` log predictions.
 
-    With `known` spreads, those of published runs by scope, only the spreads of the fleet's own
-    pairs of chip and stack are estimated, and the others are handed through. `widening` is how many
-    times wider each run's prediction is than its kind, because it lies where no other run has been.
+    With `known`, the spreads of published runs by scope, only the spreads of the fleet's own pairs
+    of chip and stack are estimated, and the others are passed on. `widening` is the factor by which
+    a run's prediction is wider than its kind's, because it lies where no other run has been.
     `groups` names the group of each key. Only measurements of these `quantities` and with a
     `weight` count; by default the weights are the fit's.
     """
@@ -93,8 +95,8 @@ def residual_spreads(
 
 
 def _members_by_scope(fit: Fit, weight: Array, *, only_fleet: bool) -> dict[str, list[int]]:
-    """Indices of the targets with a weight, by scope: of the fleet's pairs of chip and stack, or of
-    all other kinds."""
+    """Return indices of the targets with a weight, by scope: of the fleet's pairs of chip and
+    stack, or of all other kinds."""
     members: dict[str, list[int]] = {}
     for i in np.flatnonzero(weight > 0).tolist():
         *published, pair = fit.targets[i].problem.neighbourhood_scopes
@@ -106,8 +108,8 @@ def _members_by_scope(fit: Fit, weight: Array, *, only_fleet: bool) -> dict[str,
 def _pooling_spread(
     fit: Fit, row: int, scope: str, spreads: Mapping[str, Neighbourhood]
 ) -> Neighbourhood | None:
-    """What was known of a scope, or else the spread of the narrowest scope around it, found by one
-    of its runs; None for the widest."""
+    """Return what was known of a scope, or else the spread of the narrowest scope around it; None
+    for the widest. `row` is one run of the scope."""
     if scope in spreads:
         return spreads[scope]
     scopes = fit.targets[row].problem.neighbourhood_scopes
@@ -116,9 +118,9 @@ def _pooling_spread(
 
 
 def lies_outside_others(fit: Fit, labels: Array) -> Array:
-    """Whether each target has some quantity (models.prediction.coverage) outside the range of the
-    targets with other labels on its generation of chips, or of all others where it is alone on its
-    generation; shape (targets,)."""
+    """Return a mask of the targets that have some quantity (models.prediction.coverage) outside the
+    range of other labels; shape (targets,). That range is over the targets on its generation of
+    chips, or over all where it is alone on its generation."""
     values = np.array(
         [list(quantities(target.problem, target.layout).values()) for target in fit.targets]
     )
@@ -141,9 +143,9 @@ def lies_outside_others(fit: Fit, labels: Array) -> Array:
 def widening_outside(
     profile: Profile, fit: Fit, held_out: Array, outside: Array, weight: Array
 ) -> float:
-    """How many times farther from their `held_out` predictions those runs are that lie `outside` of
-    all others, in spreads of their kind; 1 where there are too few to tell. Only runs with a
-    `weight` count."""
+    """Return the ratio of the distance of runs that lie `outside` of all others to the distance of
+    those inside, from their `held_out` predictions, in spreads of their kind. It is at least 1, and
+    1 where there are too few runs to tell. Only runs with a `weight` count."""
     spreads = [
         profile.neighbourhood(target.problem.neighbourhood_scopes).spread for target in fit.targets
     ]
@@ -159,8 +161,9 @@ def widening_outside(
 
 
 def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
-    """The variance of each run's log prediction that comes from terms of which the data said
-    nothing; shape (targets,). Offsets of a fleet count as part of how far its runs scatter."""
+    """Return the variance of each run's log prediction that comes from terms that the data did not
+    identify; shape (targets,). Offsets of a fleet are left out, because they count as part of how
+    far its runs scatter."""
     variance = np.diag(estimate.covariance)
     is_published = np.array([not is_of_fleet(term.scope) for term in fit.terms])
     is_unidentified = np.sqrt(variance) >= _IDENTIFIED_SHARE * fit.prior_spread
@@ -169,7 +172,7 @@ def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
 
 
 def _distance_of_80_percent(distance: Array, weight: Array) -> float:
-    """The distance within which 80% of the weight lies."""
+    """Return the distance within which 80% of the weight lies."""
     order = np.argsort(distance)
     share = np.cumsum(weight[order]) / weight.sum()
     return float(distance[order][np.searchsorted(share, 0.8)])

@@ -20,12 +20,13 @@ from models.spec.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profi
 # The spread of the random effect of a sparse model. Medians of published sparse models, predicted
 # by fits that had not seen them, spread by 0.07 (middle half) to 0.16 (middle 80%).
 _RANDOM_EFFECT_SPREAD = 0.12
-# What was published counts as so many runs of a new fleet, where it tells how far runs scatter.
+# Published runs count as so many runs of a new fleet where they tell how far its runs scatter.
 _NOISE_PRIOR_RUNS = 1.0
 # Measured parts of a step contradict its step time where they move the fitted one away from it by
 # more than this share of the noise of unseen runs.
 _CONTRADICTION = 0.25
-# Exposed communication has a logarithm: it is taken to be no less than this share of a step.
+# Exposed communication must have a logarithm, so it is taken to be no less than this share of a
+# step.
 _LEAST_EXPOSED = 1e-3
 
 
@@ -45,7 +46,7 @@ _MEMORY_QUANTITIES: dict[str, Quantity] = {
 }
 MEMORY_QUANTITIES = tuple(_MEMORY_QUANTITIES)
 RUN_QUANTITIES = ("step_time", "exposed", *MEMORY_QUANTITIES)
-"""Those that are measured in runs; the others may come from micro-benchmarks."""
+"""The quantities that are measured in runs; the others may come from micro-benchmarks."""
 
 
 def time_fit(
@@ -55,8 +56,8 @@ def time_fit(
     *,
     new_fleet: bool = False,
 ) -> Fit:
-    """The fit of step times and of measured parts of them. `new_fleet` says that the runs are of
-    machines which the profile may not have seen."""
+    """Return the fit of step times and of measured parts of them. With `new_fleet`, the runs are of
+    machines that the profile may not have seen."""
     targets = [target for o in _by_key(observations) for target in _time_targets(o)]
     coefficients = frozenset(KINDS) - MEMORY_COEFFICIENTS
     if not new_fleet:
@@ -86,10 +87,10 @@ def memory_fit(
     *,
     new_fleet: bool = False,
 ) -> Fit:
-    """The fit of measured peaks of memory, and of bounds: runs that did not fit needed at least the
-    device's memory, the others at most.
+    """Return the fit of measured peaks of memory, and of bounds: runs that did not fit needed at
+    least the device's memory, and the others at most.
 
-    Of published runs a measured peak is enough. In a new fleet the run is a bound too, which
+    A measured peak of a published run is enough. In a new fleet the run is a bound too, which
     answers runs of the same layout that are said not to have fitted.
     """
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
@@ -111,9 +112,9 @@ def memory_fit(
 def solve_time_fit(
     profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, new_fleet: bool
 ) -> tuple[Fit, Estimate, list[str]]:
-    """The fit of step times, its estimate, and the keys of runs of which it leaves out the measured
-    parts, since these contradict the step times that were measured beside them. Parts are there to
-    say what makes a step long, and its length is surer.
+    """Return the fit of step times, its estimate, and the keys of runs whose measured parts it
+    leaves out because they contradict the step times measured beside them. Parts are there to say
+    what makes a step long, and its length is surer.
 
     Only reports of a new fleet come with parts that nobody has checked.
     """
@@ -133,8 +134,8 @@ def solve_time_fit(
 def _contradicted_runs(
     fit: Fit, estimate: Estimate, observations: Sequence[Observation], posterior: Posterior
 ) -> set[str]:
-    """Keys of runs whose step time is farther from this estimate than from that of a fit without
-    any parts, by more than is tolerated."""
+    """Return keys of runs whose step time is farther from this estimate than from that of a fit
+    without any parts, by more than is tolerated."""
     bare = [o.without_parts() for o in observations]
     bare_fit = time_fit(fit.profile, bare, posterior, new_fleet=True)
     distances = _step_time_distances(fit, estimate)
@@ -152,7 +153,7 @@ def _contradicted_runs(
 
 
 def _step_time_distances(fit: Fit, estimate: Estimate) -> dict[str, float]:
-    """By key of a run, how far its log step time is from what it is fitted to."""
+    """Return, by key of a run, the distance of its log step time from the fitted one."""
     residuals = np.abs(fit.residual(estimate.linear.predicted)).tolist()
     return {
         target.key: residual
@@ -162,10 +163,10 @@ def _step_time_distances(fit: Fit, estimate: Estimate) -> dict[str, float]:
 
 
 def step_time_noise(profile: Profile, problem: Problem) -> float:
-    """How far step times of unseen machines scatter: as far as those of published runs that are as
-    sparse or dense. Narrower kinds say less of other machines, since the runs of a stack are mostly
-    those of the organisation that wrote it. What all runs of a sparse model have in common is no
-    noise: a fleet has offsets for it."""
+    """Return the standard deviation of log step times on unseen machines: that of published runs
+    that are as sparse or dense. Narrower kinds say less of other machines, since the runs of a
+    stack are mostly those of the organisation that wrote it. What all runs of a sparse model have
+    in common is no noise, because a fleet has offsets for it."""
     spread = profile.neighbourhood(problem.neighbourhood_scopes[:2]).spread
     if not problem.architecture.is_moe:
         return spread
@@ -173,21 +174,22 @@ def step_time_noise(profile: Profile, problem: Problem) -> float:
 
 
 def _memory_noise(profile: Profile, problem: Problem) -> float:
-    """The same of peaks of memory."""
+    """Return the standard deviation of the log of peaks of memory on unseen machines: that of
+    published runs that are as sparse or dense."""
     return profile.memory_neighbourhood(problem.neighbourhood_scopes[:2]).spread
 
 
 def _with_noise_by_density(targets: Sequence[Target]) -> list[Target]:
-    """The same targets, where the sparse and the dense runs of a source scatter each in their own
-    way."""
+    """Return the targets with a source for the sparse and one for the dense runs of each source,
+    because these scatter each in their own way."""
     return [
         replace(target, source=f"{target.source}/{target.problem.density}") for target in targets
     ]
 
 
 def _noise_inflation(known: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:
-    """How many times as noisy a new fleet's runs are taken to be, as long as there are too few of
-    them to tell how far they scatter."""
+    """Return the factor by which a new fleet's runs are taken to be noisier, as long as there are
+    too few of them to tell how far they scatter."""
     seen = len(targets) + sum(one.runs for one in known if is_of_fleet(one.scope))
     return float(np.sqrt(1 + _NOISE_PRIOR_RUNS / max(seen, 1)))
 
@@ -197,7 +199,7 @@ def _by_key(observations: Sequence[Observation]) -> list[Observation]:
 
 
 def _time_targets(o: Observation) -> list[Target]:
-    """The step time first, then the parts of it, each a source of noise of its own."""
+    """Return the step time first, then the parts of it, each with a source of noise of its own."""
     targets = list[Target]()
     if o.step_time_s is not None:
         targets.append(_target(o, "step_time", o.step_time_s))
@@ -235,8 +237,9 @@ def _target(o: Observation, quantity: str, value: float, side: Side = "equal") -
 
 
 def _with_repeated_bounds_as_one(targets: Sequence[Target]) -> list[Target]:
-    """The same targets, where bounds that a source repeats of one layout weigh together no more
-    than one run does: what a layout needs is the same every time."""
+    """Return the targets with lower weights for bounds that a source repeats of one layout.
+    Together these weigh no more than one run does, since what a layout needs is the same every
+    time."""
     problems = number_by_problem([target.problem for target in targets])
     bounds = [
         None if t.side == "equal" else (problem, t.layout, t.side, t.source)

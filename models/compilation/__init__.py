@@ -1,1 +1,1 @@
-"""The compilation of the cost model to machine code, and where that is kept."""
+"""Compilation of the cost model to machine code, which is kept from one process to the next."""

@@ -19,17 +19,17 @@ from numba.misc.appdirs import user_cache_dir
 
 _PACKAGE = Path(__file__).parents[1]
 _CLAIMS = "claims"
-"""The file of the locks, which holds nothing."""
+"""The name of an empty file whose bytes are locked."""
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 class CacheFolders:
-    """Folders that keep files by name: a file is looked for in each, and kept in the first that
-    takes it. The first part of a name, up to a dash, is what it is of; the second part its version,
-    which replaces others.
+    """Folders that keep files by name. A file is looked for in each of them, and kept in the first
+    that takes it. A name has parts between dashes: the first names the function, the second is its
+    version. A new version replaces the others.
 
-    A folder counts only where no other user could put a file into it, for its files are code that
-    will run.
+    A folder counts only where no other user could put a file into it, because its files are code
+    that will run.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -39,7 +39,7 @@ class CacheFolders:
         return [folder for folder in self._folders if _is_safe(folder)]
 
     def usable(self) -> Iterator[Path]:
-        """The folders that exist, and those that can be made."""
+        """Yield the folders that exist, and those that can be made."""
         for folder in self._folders:
             with suppress(OSError):
                 folder.mkdir(mode=0o755, parents=True)
@@ -47,7 +47,8 @@ class CacheFolders:
                 yield folder
 
     def load(self, name: str) -> bytes | None:
-        """What was kept under a name; None where nothing was, or where not all of it is left."""
+        """Return the content that was kept under a name; None where nothing was, or where not all
+        of it is left."""
         for folder in self.existing():
             with suppress(OSError):
                 content = (folder / name).read_bytes()
@@ -57,16 +58,16 @@ class CacheFolders:
         return None
 
     def claim(self, name: str) -> Claim | None:
-        """Waits until no other process has claimed a name, and claims it; None where no folder can
-        be written, or has no locks."""
+        """Wait until no other process has claimed a name, and claim it. Return None where no folder
+        can be written, or has no locks."""
         for folder in self.usable():
             with suppress(OSError):
                 return Claim(folder / _CLAIMS, name)
         return None
 
     def save(self, name: str, content: bytes) -> None:
-        """Keeps it, unless no folder can be written. Several processes may do this at once: a file
-        has its name only when it is whole."""
+        """Keep the content under this name, unless no folder can be written. Several processes may
+        do this at once: a file gets its name only when it is whole."""
         for folder in self.usable():
             unfinished = folder / f"{name}-{uuid.uuid4().hex}"
             try:
@@ -80,8 +81,8 @@ class CacheFolders:
 
 
 class Claim:
-    """A name that one process has at a time, as a lock on a byte of a file: it ends with the
-    process, however that ends."""
+    """A claim is a name that one process has at a time, as a lock on a byte of a file. It ends with
+    the process, however that ends."""
 
     def __init__(self, file: Path, name: str) -> None:
         byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
@@ -109,7 +110,8 @@ def _remove(file: Path) -> None:
 
 
 def _is_safe(folder: Path) -> bool:
-    """Whether only this user, the administrator and the owner of the sources can write there."""
+    """Say whether only this user, the administrator and the owner of the sources can write
+    there."""
     owners = {os.geteuid(), 0, Path(__file__).stat().st_uid}
     try:
         status = folder.lstat()
@@ -121,8 +123,9 @@ def _is_safe(folder: Path) -> bool:
 
 @cache
 def machine_code() -> CacheFolders:
-    """Of this package, for this interpreter. The places are the folder that NUMBA_CACHE_DIR names,
-    that of the sources, the user's for caches, and that for temporary files."""
+    """Return the folders for this package and this interpreter, in this order: the one that
+    NUMBA_CACHE_DIR names, that of the sources, the user's for caches, and the one for temporary
+    files."""
     interpreter = sys.implementation.cache_tag
     folders = [_PACKAGE / "__pycache__" / f"machine-code-{interpreter}"]
     # There may be other copies of this package, whose machine code goes to the same places.
@@ -131,8 +134,8 @@ def machine_code() -> CacheFolders:
     if numba.config.CACHE_DIR:
         folders.insert(0, Path(numba.config.CACHE_DIR).absolute() / name)
     home = Path(user_cache_dir())
-    if home.is_absolute():  # as it is not where the user has no home
+    if home.is_absolute():  # a user without a home has a relative one
         folders.append(home / name)
-    with suppress(OSError):  # where there is no folder for temporary files
+    with suppress(OSError):  # a machine may lack a folder for temporary files
         folders.append(Path(tempfile.gettempdir()) / f"{name}-{os.geteuid()}")
     return CacheFolders(folders)

@@ -23,27 +23,27 @@ target_any_like_this_one()
 
 
 def compiled(function: F) -> F:
-    """The function as machine code. What divides by zero is infinite or not a number, as in
-    numpy."""
+    """Return the function as machine code. A quotient with the divisor zero is infinite or not a
+    number, as in numpy."""
     return _compiled(function, forceinline=False)
 
 
 def inlined(function: F) -> F:
-    """The same, as a part of the machine code of every function that calls it: for what runs for
-    every layout, and is called from few places."""
+    """Return the function as machine code that becomes a part of every function that calls it. It
+    is for functions that run for every layout and are called from few places."""
     return _compiled(function, forceinline=True)
 
 
 def _compiled(function: F, *, forceinline: bool) -> F:
     dispatcher = Dispatcher(function, options(forceinline=forceinline))
-    if function.__module__.startswith(f"{_PACKAGE.name}."):  # not that of a test
+    if function.__module__.startswith(f"{_PACKAGE.name}."):  # a function of a test is not kept
         dispatcher._cache = MachineCode(function, _PACKAGE, machine_code())
     return cast(F, dispatcher)
 
 
 def options(*, forceinline: bool) -> dict[str, Any]:
-    """The options of numba. Arrays are borrowed from whoever calls from Python, so that nobody
-    counts references, and nobody calls from C."""
+    """Return the options of numba. Arrays are borrowed from their owner in Python, so references
+    need no counts, and no function is called from C, so none needs a wrapper."""
     return {
         "nopython": True,
         "nogil": True,
@@ -51,5 +51,5 @@ def options(*, forceinline: bool) -> dict[str, Any]:
         "_nrt": False,
         "no_cfunc_wrapper": True,
         "forceinline": forceinline,
-        "boundscheck": None,  # as NUMBA_BOUNDSCHECK says
+        "boundscheck": None,  # None leaves it to NUMBA_BOUNDSCHECK
     }

@@ -1,8 +1,8 @@
 """The machine code of a compiled function, kept from one process to the next.
 
-This stands in for numba's own cache. That one takes no notice of a change in another file: a
-function goes on calling what a function there was before. Processes that write it at once may mix
-up its entries, and it needs a folder that can be written.
+It replaces numba's own cache, which takes no notice of a change in another file: a function goes on
+calling the old version of what it calls. Processes that write that cache at once may mix up its
+entries, and it needs a folder that can be written.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _takes_turns = ContextVar("takes_turns", default=False)
 
 
 class NotKept(Exception):
-    """A function would have to be compiled."""
+    """The machine code of a function is not kept, and compiling it is not allowed."""
 
 
 @contextmanager
 def only_kept() -> Iterator[None]:
-    """Within the block, in this thread, functions of which no machine code is kept raise
-    NotKept."""
+    """Make functions raise NotKept, within the block and in this thread, where no machine code of
+    theirs is kept."""
     token = _may_compile.set(False)
     try:
         yield
@@ -43,8 +43,8 @@ def only_kept() -> Iterator[None]:
 
 @contextmanager
 def taking_turns() -> Iterator[None]:
-    """Within the block, a function that another process is compiling is waited for, and not
-    compiled twice."""
+    """Make functions wait, within the block, where another process is compiling them, so that none
+    is compiled twice."""
     token = _takes_turns.set(True)
     try:
         yield
@@ -53,8 +53,9 @@ def taking_turns() -> Iterator[None]:
 
 
 class MachineCode:
-    """What numba asks of a cache (numba.core.caching): a file for each types of arguments and each
-    kind of processor. `package` is the folder of the package that the function is from."""
+    """The cache that numba asks for machine code (numba.core.caching). It has a file for each
+    combination of argument types and kind of processor. `package` is the folder of the package that
+    the function is from."""
 
     def __init__(self, function: Callable[..., Any], package: Path, folders: CacheFolders) -> None:
         digest = source_digest(Path(function.__code__.co_filename), package)
@@ -67,8 +68,8 @@ class MachineCode:
         return str(next(iter(self._folders.existing()), None))
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """What was compiled for these types of arguments; None where nothing was, whereupon numba
-        compiles. Raises NotKept where it may not."""
+        """Return what was compiled for these types of arguments; None where nothing was, whereupon
+        numba compiles. Raise NotKept where compiling is not allowed."""
         target.refresh()
         if is_part():
             return None
@@ -85,10 +86,10 @@ class MachineCode:
         return CompileResult._rebuild(target, *pickle.loads(kept))
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Keeps what was compiled for Python. Parts of that are quickly made anew."""
+        """Keep what was compiled for Python. Its parts are quickly made anew."""
         if isinstance(result.library, Part):
             return
-        if not result.library.has_dynamic_globals:  # such as an address, which the next one lacks
+        if not result.library.has_dynamic_globals:  # as addresses are, which end with a process
             name = self._file_name(signature, result.library.codegen)
             self._folders.save(name, dumps(result._reduce()))
         self._end_claim()

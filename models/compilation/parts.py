@@ -1,9 +1,9 @@
-"""Functions that only compiled functions call, as parts of the machine code of those.
+"""Parts are functions that only compiled functions call, within the machine code of their callers.
 
 numba makes machine code of every function, with that of all that it calls, and again of each that
-calls it: for a chain of ten functions the last one is optimised ten times. Here a function that is
-called from Python is compiled whole, once; what it calls is translated only to the intermediate
-code of LLVM, which goes into the whole. That takes a third of the time.
+calls it. In a chain of ten functions the last one is optimised ten times. Here a function that
+Python calls is compiled whole, once. The functions that it calls are only translated to the
+intermediate code of LLVM, which goes into the whole. That takes a third of the time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 
 _is_part = ContextVar("is_part", default=False)
-"""Whether what is compiled is called from what is being compiled."""
+"""True while a function is compiled for a caller that is being compiled itself."""
 
 
 def is_part() -> bool:
-    """Whether a function is compiled for a caller that is being compiled."""
+    """Say whether a function is compiled for a caller that is being compiled."""
     return _is_part.get()
 
 
@@ -37,7 +37,8 @@ def _as_part() -> Iterator[None]:
 
 
 class Part(JITCodeLibrary):
-    """Intermediate code of a function that is called from others, without that of its callees."""
+    """The intermediate code of a function that is called from others, without that of its
+    callees."""
 
     def add_linking_library(self, library: Any) -> None:
         self._linking_libraries.append(library)
@@ -46,7 +47,7 @@ class Part(JITCodeLibrary):
         self._finalized = True
 
     def with_callees(self) -> list[Any]:
-        """This library and those of all that it calls, directly or not."""
+        """Return this library and those of all that it calls, directly or not."""
         found = [self]
         for library in found:
             if isinstance(library, Part):
@@ -55,7 +56,7 @@ class Part(JITCodeLibrary):
 
 
 class _Whole(JITCodeLibrary):
-    """Machine code of a function that Python calls, with that of all that it calls."""
+    """The machine code of a function that Python calls, with that of all that it calls."""
 
     def add_linking_library(self, library: Any) -> None:
         if isinstance(library, Part):
@@ -66,7 +67,7 @@ class _Whole(JITCodeLibrary):
 
 
 class _Pipeline(Compiler):
-    """numba's own steps, for one or the other."""
+    """The steps of numba's own compiler, for a part or for a whole."""
 
     def __init__(
         self,
@@ -93,12 +94,12 @@ class Dispatcher(CPUDispatcher):
         self._compiler._customize_flags = _customized
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Compiles for a caller that is being compiled."""
+        """Compile for a caller that is being compiled."""
         with _as_part():
             return super().get_call_template(args, kws)
 
     def compile(self, sig: Any) -> Any:
-        """Compiles for Python, unless for a caller that is being compiled."""
+        """Compile for Python, or for a caller that is being compiled."""
         args, _ = sigutils.normalize_signature(sig)
         found = self.overloads.get(tuple(args))
         if found is not None and isinstance(found.library, Part) and not is_part():
@@ -106,7 +107,7 @@ class Dispatcher(CPUDispatcher):
         return super().compile(sig)
 
     def add_overload(self, result: Any) -> None:
-        """Offers what was compiled: a whole to Python, and a part to those that are compiled."""
+        """Offer a compiled whole to Python, and a part to functions that are being compiled."""
         if not isinstance(result.library, Part):
             super().add_overload(result)
             return

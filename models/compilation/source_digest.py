@@ -1,7 +1,7 @@
 """A digest of all that the machine code of a function depends on.
 
 A compiled function contains the functions that it calls and the constants that it names, in
-whatever files those are. So the digest is one of its own file and of all that this imports.
+whatever files those are. So the digest covers its own file and all that this file imports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _IMPORT = re.compile(r"^\s*(?:from|import) ([.\w]+)", re.MULTILINE)
 
 @cache
 def source_digest(file: Path, package: Path) -> str:
-    """Of a file, of all that it imports from its package, and of what compiles them."""
+    """Return a digest of a file, of all that it imports from its package, and of the versions of
+    what compiles them."""
     versions = platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__
     digest = hashlib.sha256(repr((versions, numba.config.BOUNDSCHECK)).encode())
     for each in sorted(sources(file, package)):
@@ -32,7 +33,7 @@ def source_digest(file: Path, package: Path) -> str:
 
 
 def sources(file: Path, package: Path) -> set[Path]:
-    """A file of a package, and all that it imports from there, directly or not."""
+    """Return a file of a package and all that it imports from there, directly or not."""
     pending, found = [file], set[Path]()
     while pending:
         file = pending.pop()
@@ -44,18 +45,19 @@ def sources(file: Path, package: Path) -> set[Path]:
 
 @cache
 def _imported(file: Path) -> list[list[str]]:
-    """The modules that a file imports, each by the parts of its name."""
+    """Return the modules that a file imports, each by the parts of its name."""
     return [name.split(".") for name in _IMPORT.findall(_text(file))]
 
 
 @cache
 def _text(file: Path) -> str:
-    """What was in a file when it was first asked for, which is while its functions are imported."""
+    """Return the text of a file when it was first asked for, which is while its functions are
+    imported."""
     return file.read_text("utf-8")
 
 
 def _files_of(name: list[str], package: Path) -> Iterable[Path]:
-    """The file of a module, if it is one of the package. A package stands for its modules."""
+    """Return the file of a module if the package has it. A package stands for its modules."""
     if name[0] != package.name:
         return []
     module = package.joinpath(*name[1:])

@@ -2,10 +2,10 @@
 exercised, where those runs were, and between which sizes and degrees they lie.
 
 A term is *measured* where runs on the same chip and stack exercised it. It is *inherited* where
-only runs on the chip's generation, or of the stack, did; for compute only the generation counts,
-and not even that for a chip that is announced. Otherwise it rests on the *data sheet* and the
-priors (data/priors.json). A run exercises a term that takes at least EXERCISED_SHARE of the time,
-or of the memory, that was measured.
+only runs on the chip's generation, or of the stack, did. Compute is inherited from the generation
+alone, and from nothing on a chip that is announced. Otherwise a term rests on the *data sheet* and
+the priors (data/priors.json). A run exercises a term that takes at least EXERCISED_SHARE of the
+time, or of the memory, that was measured.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile, QuantityRange, TermCoverage
 
-EXERCISED_SHARE = 0.02
-DECISIVE_SHARE = 0.05  # of the step: the weakest of the terms above it grades the prediction
+EXERCISED_SHARE = 0.02  # of a step or of memory: a smaller term is lost in the scatter of runs
+DECISIVE_SHARE = 0.05  # of a step: the weakest of the terms above it grades the prediction
 
-# What runs of a stack on another generation of chips say nothing of.
+# Runs of a stack on another generation of chips say nothing of these terms.
 COMPUTE_TERMS = frozenset({"compute_s", "recompute_s"})
 
 EvidenceLevel = Literal["measured", "inherited", "data_sheet"]
@@ -37,9 +37,9 @@ _FROM_STRONGEST: tuple[EvidenceLevel, ...] = ("measured", "inherited", "data_she
 
 _EVERYWHERE = "all"  # the scope of the ranges of all runs
 
-_ANY = (-math.inf, math.inf)  # the range of a quantity of which there are no runs
-_CACHED_SCOPES = 256  # of chip, generation and stack, with a profile
-_CACHED_PROBLEMS = 64  # with a profile, of which is kept what its runs say of them
+_ANY = (-math.inf, math.inf)  # the range of a quantity that no run has told
+_CACHED_SCOPES = 256  # chips, generations and stacks, each with a profile
+_CACHED_PROBLEMS = 64  # pairs of a profile and a generation or stack
 
 _RangeKey = tuple[str, str]  # a quantity and a scope
 _Ranges = dict[_RangeKey, tuple[float, float]]
@@ -47,8 +47,8 @@ _Ranges = dict[_RangeKey, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermEvidence:
-    """What one term rests on: the kind of evidence, the scope of the runs behind it, how many there
-    are, and of how many sources; None where the profile does not say."""
+    """The evidence behind one term: its kind, the scope of the runs, and the numbers of runs and of
+    their sources. `sources` is None where the profile does not say it."""
 
     ground: EvidenceLevel
     scope: str
@@ -64,10 +64,10 @@ class TermEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What a prediction rests on, by the name of the term.
+    """The evidence behind a prediction, by the name of the term.
 
-    `grade` is the weakest evidence among the terms that decide the step. `outside` names, in
-    words, where the prediction extrapolates beyond every run.
+    `grade` is the weakest evidence among the terms that decide the step. `outside` says, in words,
+    where the prediction extrapolates beyond every run.
     """
 
     grade: EvidenceLevel
@@ -77,7 +77,8 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run behind a profile, which of its step time and its memory were measured, and by whom."""
+    """A run behind a profile, with its source, and whether its step time and its memory were
+    measured."""
 
     problem: Problem
     layout: Layout
@@ -93,8 +94,8 @@ def provenance(
     memory: Mapping[str, float],
     profile: Profile,
 ) -> Provenance:
-    """Return what a prediction with these terms of time and memory rests on. Terms that are zero
-    are left out."""
+    """Return the evidence behind a prediction with these terms of time and memory. Terms that are
+    zero are left out."""
     evidence = _evidence_of_terms(
         profile,
         _chip_and_stack_scope(problem),
@@ -119,8 +120,8 @@ def provenance(
 def _evidence_of_terms(
     profile: Profile, chip_and_stack: str, generation: str | None, stack: str
 ) -> dict[str, TermEvidence]:
-    """Return what each term of time and memory rests on, in these scopes. The generation is None
-    where its runs say nothing of the chip."""
+    """Return the evidence behind each term of time and memory in these scopes. The generation is
+    None where its runs say nothing of the chip."""
     terms = [*TIME_TERMS, *map(in_gib, MEMORY_TERMS)]
     return {
         term: _term_evidence(term, profile, chip_and_stack, generation, stack) for term in terms
@@ -143,9 +144,9 @@ def _term_evidence(
 
 
 def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Return for each layout whether some quantity lies outside the range of all runs, or of those
-    on the chip's generation; shape (n,). Where no run is on the generation, or nothing has been
-    measured on the chip, all do."""
+    """Return a mask of the layouts that have some quantity outside the range of all runs, or of the
+    runs on the chip's generation; shape (n,). It is true for all layouts where no run is on the
+    generation, or where nothing has been measured on the chip."""
     is_unmeasured = problem.cluster.chip.is_data_sheet_only
     has_runs = _has_runs_on_generation(problem, profile)
     result = np.full(len(layouts), is_unmeasured or not has_runs)
@@ -158,8 +159,8 @@ def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[float, float]]:
-    """Return for each quantity of which there are runs the range that those of all runs and those
-    of runs on the chip's generation have in common."""
+    """Return the range of each quantity that the runs of both scopes have in common: those of all
+    runs, and those on the chip's generation. Quantities that no run has told are left out."""
     ranges: dict[str, tuple[float, float]] = {}
     for span in profile.spans:
         if span.scope in (_EVERYWHERE, generation):
@@ -169,7 +170,7 @@ def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[
 
 
 def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Iterator[str]:
-    """Yield, in words, how the question lies outside what the runs behind the profile were."""
+    """Yield, in words, how the question lies outside the runs behind the profile."""
     chip = problem.cluster.chip
     generation = chip.generation
     if chip.is_data_sheet_only:
@@ -203,7 +204,8 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
-    """Return the kinds of model, dense or sparse, of which the profile has runs of this stack."""
+    """Return the kinds of model, dense or sparse, that runs of this stack behind the profile
+    had."""
     prefix = f"{stack}/"
     return {
         neighbourhood.scope.removeprefix(prefix)
@@ -213,8 +215,8 @@ def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
 
 
 def _has_runs_on_generation(problem: Problem, profile: Profile) -> bool:
-    """Say whether some run was on the chip's generation. A profile without any run is not held to
-    that: its priors are wide as they are."""
+    """Say whether some run was on the chip's generation. A profile without any run passes too,
+    since its priors are wide as they are."""
     generation = _generation_scope(problem)
     return not profile.spans or generation in profile.scopes_of_ranges
 
@@ -232,8 +234,8 @@ def _stack_scope(problem: Problem) -> str:
 
 
 def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
-    """Return the sizes and degrees by which runs are told apart, by name: numbers for one layout;
-    for several, those of the layout are arrays of shape (n,)."""
+    """Return the sizes and degrees by which runs are told apart, by name. They are numbers for one
+    layout; for several layouts the degrees are arrays of shape (n,)."""
     workload = problem.workload
     parameters = problem.architecture.parameters
     return {
@@ -288,7 +290,7 @@ def with_ranges(profile: Profile, runs: Iterable[MeasuredRun]) -> Profile:
 
 
 def _source_code(source: str) -> str:
-    """A short code that tells sources apart and says nothing of them."""
+    """Return a short code that tells sources apart and says nothing of them."""
     return blake2s(source.encode(), digest_size=4).hexdigest()
 
 

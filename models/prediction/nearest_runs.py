@@ -1,4 +1,4 @@
-"""Nearest runs finds the runs that are most like a question, to be shown beside a prediction. No
+"""Nearest runs are the runs most like a question. They are shown beside a prediction, and no
 prediction is made from them.
 
 The distance between two runs is a sum over the traits in which they differ. Another chip,
@@ -27,7 +27,7 @@ KIND_DISTANCES: dict[str, float] = {
     "precision": 0.5,
 }
 """The distance that a difference in each trait adds. Another generation is another chip too, so
-that the two add up."""
+both distances add up."""
 DISTANCE_PER_DOUBLING = 0.25
 """The distance that a factor of two adds, for each of SIZE_TRAITS."""
 SIZE_TRAITS = (
@@ -38,8 +38,8 @@ SIZE_TRAITS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTraits:
-    """What runs are compared by. In a question a trait that is left open is None, and adds nothing
-    to the distance."""
+    """The traits by which runs are compared. A trait that a question leaves open is None, and adds
+    nothing to the distance."""
 
     chip: str | None = None
     generation: str | None = None

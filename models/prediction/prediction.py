@@ -31,24 +31,24 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Z80, Neighbourhood, Profile
 
-_DRAWS = 48  # of the unknown terms, for each layout
-_LAYOUTS_TOGETHER = 128  # each with its draws: a limit of memory
+_DRAWS = 48  # of the unknown terms, for each layout; their quantiles make its interval
+_LAYOUTS_TOGETHER = 128  # each with its draws, which bounds the memory of one call
 _MEMORY_TERMS_GIB = tuple(map(in_gib, MEMORY_TERMS))
-_CACHED_LAYOUTS = 64  # that were predicted alone
-_CACHED_SPREADS = 64  # of so many pairs of a profile and a problem, or its scopes
+_CACHED_LAYOUTS = 64  # layouts that were predicted alone
+_CACHED_SPREADS = 64  # pairs of a profile and a problem, or of a profile and its scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What is predicted of one layout: step time in seconds, and memory in GiB on the fullest
-    stage, both with central 80% intervals.
+    """The prediction of one layout: step time in seconds, and memory in GiB on the fullest stage,
+    both with central 80% intervals.
 
     `mfu` and `tflops_per_chip` are keyed by convention: attention counted "causal" or "full";
     recompute is never counted. `layers_per_chunk` is the partition of the layers in the order of
-    the model: chunk i lies on stage i modulo pp, except that in a V the chunks from pp on lie on
-    stage 2·pp - 1 - i. `micro_batch_group` is set for an interleaved schedule: how many
-    micro-batches pass a chunk before the next. `fit_probability` is the probability that the memory
-    needed is within what is usable, on the device and on its host.
+    the model. Chunk i lies on stage i modulo pp, except that in a V the chunks from pp on lie on
+    stage 2·pp - 1 - i. `micro_batch_group` is the number of micro-batches that pass a chunk before
+    the next, and is None unless the schedule is interleaved. `fit_probability` is the probability
+    that the memory needed is within what is usable, on the device and on its host.
     """
 
     layout: Layout
@@ -103,7 +103,8 @@ def predict_layouts(
 
 @cached_by_identity(_CACHED_LAYOUTS, objects=2)
 def predictions_of(problem: Problem, profile: Profile, layout: Layout) -> Predictions:
-    """Return the prediction of one layout as a row, which an answer is made of and explained by."""
+    """Return the prediction of one layout as a row. An answer is made of this row and explained by
+    it."""
     return predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
 
 
@@ -123,7 +124,7 @@ def describe(
     time = dict(zip(TIME_TERMS, predictions.time_terms[row].tolist(), strict=True))
     memory_gib = (predictions.memory_terms[row] / GIB).tolist()
     memory = dict(zip(_MEMORY_TERMS_GIB, memory_gib, strict=True))
-    context_gib = memory["context_gib"]  # of the runtime: it is not part of what is uncertain
+    context_gib = memory["context_gib"]  # the runtime's memory is no part of what is uncertain
     usable_gib = problem.cluster.usable_bytes / GIB
     reserved_gib = float(predictions.reserved_bytes[row]) / GIB
     host_bytes = float(predictions.host_bytes[row])
@@ -187,15 +188,14 @@ def _probability_within(limit: float, median: float, spread: float) -> float:
 
 
 def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
-    """Return how far off predictions by this profile may be.
+    """Return the standard deviations by which predictions of this profile may be off.
 
-    Step times are as far off as those of their neighbourhood were, and farther by how far sources
-    of runs lie from each other and by what the terms without runs add. A chip or stack that no run
-    informed has more of those terms than the neighbourhood's own runs had, and is given the
-    difference. Where the question extrapolates beyond every run, the spread is multiplied by what
-    that was found to cost. The spread of memory is that of models.cost.memory_uncertainty. Random
-    draws are the same for every layout and on
-    every call, so that a prediction is a function of its inputs.
+    Runs of the neighbourhood scatter by its spread. The distance between sources of runs adds to
+    it, and so do terms without runs. A chip or stack that no run informed has more such terms than
+    the neighbourhood's own runs had, and gets the difference. Where the question extrapolates
+    beyond every run, the spread is multiplied by the factor that runs beyond all others were found
+    to have. The spread of memory is that of models.cost.memory_uncertainty. Random draws are the
+    same for every layout and on every call, so that a prediction is a function of its inputs.
     """
     problem = predictions.problem
     layouts = predictions.layouts
@@ -221,13 +221,13 @@ def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
 
 
 class _KnownSpreads(NamedTuple):
-    """What a profile knows of how far off predictions of a problem may be, whatever the layout."""
+    """The spreads that a profile knows for all predictions of a problem, whatever the layout."""
 
     profile: Profile
-    """The profile, with an offset of unknown size where no run has told one."""
+    """The profile, with an offset of mean zero wherever no run has told one."""
     neighbourhood: Neighbourhood
     draws: Array
-    """Records of coefficients under draws of the terms without runs; shape (draws,)."""
+    """Records of coefficients under draws of the terms without runs, of shape (draws,)."""
     memory: MemoryUncertainty
 
 
@@ -246,10 +246,10 @@ def _unknown_variances(rows: LayoutRows, draws: Array) -> Array:
     """Return the variances of log step time that come from the terms without runs, towards faster
     and towards slower; shape (2, n).
 
-    They are found by drawing those terms, and are those of normal distributions with the same
-    central 80%: some draws have tails (a rate of ageing is a logarithm in an exponent). Time that
-    is hidden can only slow a step down, so the distribution may be narrower towards faster, and
-    that side is then as narrow as it is.
+    The terms are drawn, and the variances are those of normal distributions with the same central
+    80%, because some draws have tails (a rate of ageing is a logarithm in an exponent). Hidden time
+    can only slow a step down, so the distribution may be narrower towards faster. The variance
+    towards faster then is that of its own, narrower side.
     """
     low, middle, high = _quantiles(_drawn_log_times(rows, draws), [0.1, 0.5, 0.9])
     half_width = (high - low) / 2
@@ -260,13 +260,13 @@ def _unknown_variances(rows: LayoutRows, draws: Array) -> Array:
 def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
     """Return the standard deviation of the logarithm of the ratio of two layouts' step times.
 
-    The errors of two layouts of one question have about half of their variance in common, so that
-    the ratio is as far off as one step time of their neighbourhood is: of 178 published questions
-    that were measured both without and with a pipeline, 71% lie in the 80% interval of their ratio
+    The errors of two layouts of one question have about half of their variance in common, so the
+    ratio is as far off as one step time of their neighbourhood is. Of 178 published questions that
+    were measured both without and with a pipeline, 71% lie in the 80% interval of their ratio
     (tests/benchmarks/pipeline_gaps.py), and 77% where each counts as much as in the fit. The terms
-    without runs are the same for both layouts, so that they are drawn once, and what they do to the
-    ratio counts. Where the question extrapolates beyond every run, the spread is widened as that of
-    a prediction is (log_spreads).
+    without runs are the same for both layouts: they are drawn once, and only their effect on the
+    ratio counts. Where the question extrapolates beyond every run, the spread is widened as for a
+    single prediction (log_spreads).
     """
     problem = pair.problem
     known = _known_spreads(profile, problem)
@@ -280,8 +280,8 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
 
 
 def _quantiles(values: Array, shares: Sequence[float]) -> Array:
-    """Return these quantiles along the last axis, which becomes the first; between values they are
-    interpolated. It is what np.quantile does, in a fifth of the time for few values."""
+    """Return these quantiles along the last axis, which becomes the first. Between values they are
+    interpolated. np.quantile returns the same and takes five times as long for few values."""
     ordered = np.sort(values, axis=-1)
     at = np.array(shares) * (values.shape[-1] - 1)
     below = at.astype(np.int64)

@@ -1,10 +1,10 @@
-"""A timeline shows which stage of a pipeline computes what, and when, during one step. It runs the
-schedule operation by operation.
+"""A timeline shows which stage of a pipeline computes what, and when, during one step. The schedule
+is run operation by operation.
 
 The closed forms of models.cost.pipeline give the length of a step at once; here every forward,
 backward and weight gradient has its place. Where stages are unequal the two lengths may differ.
-Under 1F1B, ZB-H1 and all-forward-all-backward they differ only by sends, of which the closed form
-counts those on the longest path of 1F1B.
+Under 1F1B, ZB-H1 and all-forward-all-backward they differ only by sends: the closed form counts
+those on the longest path of 1F1B.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
 
-MAX_OPERATIONS = 20_000  # shown, unless a schedule needs more for its fewest micro-batches
-MAX_REQUIRED_OPERATIONS = 60_000  # of those: a layout that needs more has no timeline
+MAX_OPERATIONS = 20_000  # operations shown, unless the fewest micro-batches of a schedule make more
+MAX_REQUIRED_OPERATIONS = 60_000  # where a schedule needs more, a layout has no timeline
 _KINDS_OF_OPERATION = 3  # forward, backward, weight gradient
-# What is left of a step once the pipeline has drained.
+# These terms come once the pipeline has drained.
 _AFTER_PIPELINE = ("optimizer_s", "fixed_s", "jitter_s")
 _NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What one stage does from `start_s` to `end_s` of a step."""
+    """The work of one stage from `start_s` to `end_s` of a step."""
 
     stage: int
     name: str
@@ -49,8 +49,8 @@ class Timeline:
     """The events of a step, by stage and then by time.
 
     `micro_batches` of the step's `of_micro_batches` are shown. `pipeline_s` is the time from the
-    first operation to the last. `closed_form_s` is the prediction's own figure for that; it is None
-    unless all micro-batches are shown.
+    first operation to the last. `closed_form_s` is the prediction's own figure for that time, and
+    is None unless all micro-batches are shown.
     """
 
     events: tuple[Event, ...]
@@ -67,9 +67,8 @@ def timeline(
 ) -> Timeline:
     """Return the timeline of the first micro-batches of a step.
 
-    About as many are shown as are asked for, or all, if they make at most MAX_OPERATIONS; and never
-    fewer than the schedule needs. Raises Invalid where those make more than
-    MAX_REQUIRED_OPERATIONS.
+    It shows about as many as are asked for, or else all of them, within MAX_OPERATIONS, but never
+    fewer than the schedule needs. Raise Invalid where those make more than MAX_REQUIRED_OPERATIONS.
     """
     rows = Layouts.of([layout])
     predicted = predict(problem, rows, profile.coefficients(problem.scopes))
@@ -125,8 +124,8 @@ def _micro_batches_shown(layout: Layout, of_micro_batches: int, wanted: int | No
 
 
 def _required_micro_batches(layout: Layout) -> tuple[int, int]:
-    """Return the fewest micro-batches that the schedule runs with, and the number of which they
-    must be a multiple."""
+    """Return the fewest micro-batches that the schedule runs with, and the number that must divide
+    the micro-batches."""
     if layout.schedule == "dualpipe":  # sends micro-batches in pairs, one from either end
         return 2 * layout.pp, 2
     if layout.schedule == "interleaved":
@@ -135,8 +134,8 @@ def _required_micro_batches(layout: Layout) -> tuple[int, int]:
 
 
 def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]:
-    """Yield what every stage does, one after the other, once the pipeline has drained at
-    `start`."""
+    """Yield the events of every stage after the pipeline has drained at `start`, one after the
+    other."""
     for name, seconds in time.items():
         if seconds > 0:
             end = start + seconds
@@ -150,8 +149,8 @@ def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) ->
 
 
 def _operation_seconds(problem: Problem, layout: Layout, c: Coefficients) -> dict[str, Array]:
-    """Return by kind of operation what one micro-batch takes on each chunk, with the communication
-    that it leaves exposed there; each of shape (chunks,)."""
+    """Return by kind of operation the seconds of one micro-batch on each chunk, with the
+    communication that it leaves exposed there; each of shape (chunks,)."""
     parts = LayoutParts.of(problem, layout, c)
     chunks = _parts_of_chunks(problem, Layouts.of([layout]))
     forward = np.array([parts.forward_s[chunk].sum() for chunk in chunks])

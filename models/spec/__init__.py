@@ -1,2 +1,2 @@
-"""What is asked: the model, the hardware, the software, the workload and the layout, as immutable
-values."""
+"""The values that a question is made of: model, hardware, software, workload and layout. All of
+them are immutable."""

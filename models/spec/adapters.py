@@ -13,21 +13,22 @@ from models.spec.projection import Projection
 
 Target = Literal["attention", "mlp", "experts"]
 BaseBits = Literal[2, 3, 4, 8, 16]
-MAX_RANK = 4096
+MAX_RANK = 4096  # the largest that a request may have; trained adapters have tens or hundreds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
-    """LoRA (arXiv 2106.09685): beside each chosen matrix two of `rank` elements between them are
-    trained, and everything else is frozen. Biases, norms, embedding and head are not trained."""
+    """LoRA (arXiv 2106.09685) trains two low-rank matrices beside each chosen one, with `rank`
+    elements between them, and freezes everything else. Biases, norms, embedding and head are not
+    trained."""
 
     rank: int = 16
     targets: tuple[Target, ...] = ("attention", "mlp", "experts")
-    """The matrices that have adapters: those of the mixers, of dense networks and shared experts,
-    and of routed experts."""
+    """The groups of matrices that have adapters: "attention" has those of the mixers, "mlp" those
+    of dense networks and shared experts, "experts" those of routed experts."""
     base_bits: BaseBits = 16
-    """Of a frozen weight in memory: fewer than 16 are converted to 16 wherever a layer runs (QLoRA,
-    arXiv 2305.14314)."""
+    """Bits of a frozen weight in memory. Weights of fewer than 16 bits are converted to 16 wherever
+    a layer runs (QLoRA, arXiv 2305.14314)."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= MAX_RANK:
@@ -42,23 +43,23 @@ class Lora:
             raise Invalid("workload.lora.base_bits", self.base_bits, rule)
 
     def matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
-        """The matrices outside routed experts that have adapters."""
+        """Yield the matrices outside routed experts that have adapters."""
         if "attention" in self.targets:
             yield from layer.projections(hidden_size)
         if "mlp" in self.targets and layer.dense:
             yield from _network(layer.dense, hidden_size)
 
     def expert_matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
-        """The matrices of each routed expert that have adapters."""
+        """Yield the matrices of each routed expert that have adapters."""
         if layer.moe and "experts" in self.targets:
             yield from _network(layer.moe.expert, layer.moe.token_size(hidden_size))
 
     def parameters(self, layer: Layer, hidden_size: int) -> int:
-        """Trained parameters outside routed experts."""
+        """Return the number of trained parameters outside routed experts."""
         return self._parameters_beside(self.matrices(layer, hidden_size))
 
     def expert_parameters(self, layer: Layer, hidden_size: int) -> int:
-        """Trained parameters of all routed experts."""
+        """Return the number of trained parameters in all routed experts."""
         experts = layer.moe.num_experts if layer.moe else 0
         return experts * self._parameters_beside(self.expert_matrices(layer, hidden_size))
 
@@ -67,7 +68,7 @@ class Lora:
 
 
 def _network(mlp: Mlp, token_size: int) -> Iterator[Projection]:
-    """The matrices of a network, those that read the token as one."""
+    """Yield the matrices of a network. Those that read the token count as one matrix, "up"."""
     width = mlp.intermediate_size
     yield Projection("up", token_size, (mlp.matrices - 1) * width, "columns")
     yield Projection("down", width, token_size, "rows")

@@ -1,8 +1,8 @@
 """The transformer: its layers, their shapes and their parameters.
 
-An :class:`Architecture` is one list of layers. Every way in which configs write down which layers
-are of what kind (layer_types, periods, pattern strings) is turned into that list when it is read,
-so that nothing downstream asks "which layers are dense?".
+An :class:`Architecture` is one list of layers. Configs write down in many ways which layers are of
+what kind (layer_types, periods, pattern strings). All of them are turned into that list when they
+are read, so that nothing downstream asks "which layers are dense?".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.spec.feed_forward import Mlp, Moe
 from models.spec.layer import Layer
 from models.spec.recurrence import Mamba2, Recurrence
 
-MAX_LAYERS = 1024
+MAX_LAYERS = 1024  # the deepest model that a request may have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +26,24 @@ class ParameterCount:
     """Numbers of parameters by part of the model."""
 
     total: int
-    """Of the language model without the modules of multi-token prediction, as model cards and
-    transformers count. The encoder of images is not in it."""
+    """Parameters of the language model, counted as model cards and transformers do: without the
+    modules of multi-token prediction and without the encoder of images."""
     embedding: int
     lm_head: int
     experts: int
-    """In routed experts."""
+    """Parameters in routed experts."""
     active: int
-    """What one token visits: all but the routed experts that it is not sent to."""
+    """Parameters that one token visits: all but the routed experts that it is not sent to."""
     mtp: int
-    """In the modules of multi-token prediction."""
+    """Parameters in the modules of multi-token prediction."""
     encoder: int
-    """In the encoder of images with its projector."""
+    """Parameters in the encoder of images and its projector."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A decoder-only transformer, perhaps with an encoder of images. `learned_positions`,
-    `lm_head_bias` and `final_norm_bias` are for old model families."""
+    """A decoder-only transformer, which may have an encoder of images. Only old model families have
+    `learned_positions`, `lm_head_bias` and `final_norm_bias`."""
 
     name: str
     hidden_size: int
@@ -51,15 +51,16 @@ class Architecture:
     layers: tuple[Layer, ...]
     tie_word_embeddings: bool = False
     mtp_layers: int = 0
-    """Modules of multi-token prediction, each with a layer like the last."""
+    """The number of modules of multi-token prediction; each has a layer like the last."""
     learned_positions: int = 0
-    """Positions that have a learned embedding; 0 where positions are rotary or absent."""
+    """The number of positions with a learned embedding; 0 where positions are rotary or absent."""
     lm_head_bias: bool = False
     final_norm_weight: bool = True
     final_norm_bias: bool = False
     encoder: Encoder | None = None
     head_size: int | None = None
-    """What the output projection gives for every token; None for a logit of every word."""
+    """The outputs of the output projection for every token; None stands for one logit for every
+    word."""
 
     @property
     def head_outputs(self) -> int:
@@ -76,7 +77,8 @@ class Architecture:
 
     @cached_property
     def layer_runs(self) -> tuple[tuple[int, int], ...]:
-        """The layers run-length encoded: (index into `kinds`, how many in a row)."""
+        """The layers run-length encoded: pairs of an index into `kinds` and a number of layers in a
+        row."""
         index = {kind: i for i, kind in enumerate(self.kinds)}
         return tuple(
             (kind, len(list(run))) for kind, run in groupby(index[layer] for layer in self.layers)
@@ -84,7 +86,7 @@ class Architecture:
 
     @cached_property
     def layers_per_kind(self) -> tuple[int, ...]:
-        """How many layers are of each of `kinds`."""
+        """The number of layers of each of `kinds`."""
         return tuple(
             sum(count for kind, count in self.layer_runs if kind == one)
             for one in range(len(self.kinds))
@@ -92,8 +94,8 @@ class Architecture:
 
     @cached_property
     def trained_layers_per_kind(self) -> tuple[int, ...]:
-        """How many layers are of each of `kinds`, with those of multi-token prediction, which are
-        like the last layer."""
+        """The number of layers of each of `kinds`, with those of the modules of multi-token
+        prediction, which count as the kind of the last layer."""
         last = self.layer_runs[-1][0]
         return tuple(
             count + self.mtp_layers * (kind == last)
@@ -102,12 +104,12 @@ class Architecture:
 
     @property
     def trained_part_counts(self) -> list[float]:
-        """How often each part of the model occurs: a layer of each of `kinds`, then the embedding
-        and the head, which occur once."""
+        """The number of times that each part of the model occurs: a layer of each of `kinds`, then
+        the embedding and the head, which occur once."""
         return [*self.trained_layers_per_kind, 1.0, 1.0]
 
     def part_has_experts(self, part: int) -> bool:
-        """Whether a part has routed experts; parts are numbered as in `trained_part_counts`."""
+        """Say whether a part has routed experts. Parts are numbered as in `trained_part_counts`."""
         return part < len(self.kinds) and self.kinds[part].moe is not None
 
     @property
@@ -130,14 +132,14 @@ class Architecture:
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether some layer has Mamba-2, a mixer alone or a network alone: frameworks have other
-        code for such models than for transformers."""
+        """True where some layer has Mamba-2, or has a mixer alone or a network alone. Frameworks
+        run such models with other code than transformers."""
         has_state_space = any(isinstance(each, Mamba2) for each in self.recurrences)
         return has_state_space or any(layer.blocks == 1 for layer in self.kinds)
 
     def with_depth_scaled(self, times: float) -> Architecture:
-        """An architecture that is `times` times as deep, its kinds of layers in the same order and
-        proportion. Raises Invalid above MAX_LAYERS."""
+        """Return this architecture made `times` times as deep. Kinds of layers keep their order and
+        their proportions. Raise Invalid above MAX_LAYERS."""
         have = len(self.layers)
         wanted = max(round(times * have), 1)
         if wanted > MAX_LAYERS:
@@ -162,7 +164,7 @@ class Architecture:
         lm_head += self.head_outputs if self.lm_head_bias else 0
         total = body + embedding + lm_head + h * (self.final_norm_weight + self.final_norm_bias)
         streams = self.residual_streams
-        if streams > 1:  # the last block's are collapsed (DeepseekV4HyperHead of transformers)
+        if streams > 1:  # the last ones are collapsed (DeepseekV4HyperHead of transformers)
             total += streams * streams * h + streams + 1
         return ParameterCount(
             total=total,
@@ -176,9 +178,9 @@ class Architecture:
 
     @property
     def mtp_parameters(self) -> int:
-        """Parameters of one module of multi-token prediction: a layer like the last, a projection
-        from 2h to h and three norms. It shares embedding and head with the main model (DeepSeek-V3,
-        arXiv 2412.19437 §2.2)."""
+        """The parameters of one module of multi-token prediction: a layer like the last, a
+        projection from 2h to h and three norms. It shares embedding and head with the main model
+        (DeepSeek-V3, arXiv 2412.19437 §2.2)."""
         h = self.hidden_size
         return self.layers[-1].parameters(h) + 2 * h * h + 3 * h
 
@@ -208,12 +210,13 @@ class Architecture:
         moe: MoeShape | None = None,
         mtp_layers: int = 0,
     ) -> Architecture:
-        """An architecture from the fields that people write down.
+        """Return an architecture made from the fields that people write down.
 
         With a `sliding_window`, every `full_attention_period`-th layer has full attention instead;
-        none has if that is not given. Unless given, the output projection of attention has a bias
-        where the others have one and there is no MLA, and blocks are parallel where a layer has one
-        norm. Raises Invalid where fields contradict each other.
+        without a period, none has. Where `attention_output_bias` is not given, the output
+        projection has a bias if the other projections have one and there is no MLA. Where
+        `parallel_blocks` is not given, blocks are parallel if a layer has one norm. Raise Invalid
+        where fields contradict each other.
         """
         attention = _attention(
             hidden_size,
@@ -270,11 +273,12 @@ class MlaShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeShape:
-    """Which layers are sparse and how, as configs write it down.
+    """The sparse layers of a model and their shape, as configs write them down.
 
-    The first `first_k_dense` layers are dense. Of the others the last of every `moe_layer_freq` in
-    a row is sparse (every second one in Llama-4 Maverick). `bias` is that of the router and of
-    every expert (gpt-oss). `groups_per_token` is all groups unless given.
+    The first `first_k_dense` layers are dense. Among the other layers, the last of every
+    `moe_layer_freq` in a row is sparse (every second one in Llama-4 Maverick). With `bias`, the
+    router and every expert have biases (gpt-oss). Where `groups_per_token` is not given, a token
+    may go to all groups.
     """
 
     num_experts: int
@@ -289,11 +293,11 @@ class MoeShape:
     groups_per_token: int | None = None
 
     def covers(self, index: int) -> bool:
-        """Whether the layer of this index, counted from 0, is sparse."""
+        """Say whether the layer with this index, counted from 0, is sparse."""
         return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
 
     def block(self, gated: bool) -> Moe:
-        """The feed-forward network of a sparse layer."""
+        """Return the feed-forward network of a sparse layer."""
         shared = self.shared_expert_intermediate_size
         if shared is None:
             shared = self.num_shared_experts * self.moe_intermediate_size

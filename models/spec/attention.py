@@ -1,4 +1,4 @@
-"""Self-attention: its shape, its parameters, and how many keys its queries see."""
+"""Self-attention: its shape, its parameters, and the number of keys that its queries see."""
 
 from __future__ import annotations
 
@@ -14,56 +14,60 @@ from models.spec.projection import Projection, parameters_of
 class Compression:
     """Keys and values of many tokens, pooled to one entry each (DeepSeek-V4 §2.3).
 
-    A gate weighs the `rate` tokens of a window, element by element. With `overlap` every entry is
-    pooled from its own window and from the one before, each by projections of its own. A query sees
-    all entries of windows before it, or those that an indexer chooses, beside the keys of its
-    sliding window.
+    A gate weighs the `rate` tokens of a window, element by element. With `overlap`, an entry is
+    pooled from its own window and from the one before, each through projections of its own. Beside
+    the keys of its sliding window, a query sees the entries of all windows before it, or only those
+    that an indexer chooses.
     """
 
     rate: int
     overlap: bool = False
 
     def projections(self, hidden_size: int, dim: int) -> list[Projection]:
-        """Of entries of `dim` elements: what is pooled, and the gate."""
+        """Return the projections that entries of `dim` elements are pooled from, and those of the
+        gate."""
         return [
             Projection("compressed", hidden_size, self._series(dim), "whole"),
             Projection("compression_gate", hidden_size, self._series(dim), "whole"),
         ]
 
     def vectors(self, dim: int) -> int:
-        """Parameters outside matrices: a bias for each place in a window, and the norm of an
-        entry."""
+        """Return the number of parameters outside matrices: a bias for each place in a window, and
+        the norm of an entry."""
         return self.rate * self._series(dim) + dim
 
     def _series(self, dim: int) -> int:
-        """Elements that are pooled of each token."""
+        """Return the elements that are pooled of each token."""
         return 2 * dim if self.overlap else dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """Chooses the keys that each query sees (DeepSeek-V3.2, arXiv 2512.02556 §2.1).
+    """An indexer chooses the keys that each query sees (DeepSeek-V3.2, arXiv 2512.02556 §2.1).
 
-    Heads of its own score every key that comes before the query; attention then reads the `top_k`
-    keys with the largest scores. Its keys have one head. Every tensor-parallel rank has all of it.
+    It has heads of its own, which score every key that comes before the query; attention then reads
+    the `top_k` keys with the largest scores. The keys of the indexer have one head. Every
+    tensor-parallel rank has the whole indexer.
     """
 
     num_heads: int
     head_dim: int
     top_k: int
-    """Keys, or compressed entries where attention has those."""
+    """The number of keys, or of compressed entries where attention has those."""
     weighs_heads: bool = True
-    """Scores of heads are added with weights that a projection gives; otherwise their maximum
-    counts (MiniMax-M3)."""
+    """Scores of heads are added with weights that a projection gives. Where it is false, the
+    largest score of any head counts (MiniMax-M3)."""
     norm_parameters: int = 0
-    """Of the norms of its queries and keys."""
+    """The parameters in the norms of its queries and keys."""
     shared: bool = False
-    """It is that of a layer before, whose keys this layer reads too (arXiv 2603.12201)."""
+    """The layer uses the indexer of a layer before it, whose choice of keys it reads too (arXiv
+    2603.12201)."""
 
     def projections(
         self, hidden_size: int, query_size: int, compression: Compression | None
     ) -> list[Projection]:
-        """`query_size`: elements of what its queries are made from."""
+        """Return the projections of the indexer. `query_size` is the number of elements that its
+        queries are made from."""
         if self.shared:
             return []
         heads = self.num_heads * self.head_dim
@@ -82,60 +86,63 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Self-attention: multi-head, grouped-query, or multi-head latent (MLA, DeepSeek-V2,
-    arXiv 2405.04434), which it is where `kv_lora_rank` is set."""
+    """Self-attention: multi-head, grouped-query, or multi-head latent attention (MLA, DeepSeek-V2,
+    arXiv 2405.04434). It is MLA where `kv_lora_rank` is set."""
 
     num_heads: int
     num_kv_heads: int
-    """As many as `num_heads` for MLA, which expands the latent to keys and values of every head."""
+    """Key-value heads. MLA expands the latent to keys and values of every head, and so has
+    `num_heads` of them."""
     head_dim: int
-    """Elements of a query or a key of one head; for MLA with and without rotary position."""
+    """Elements of a query or a key of one head. For MLA they include those with and those without a
+    rotary position."""
     v_head_dim: int
     """Elements of a value of one head."""
     q_lora_rank: int | None = None
-    """Elements of the latent that queries are made from; None where they have no latent."""
+    """Elements of the latent that queries are made from; None where queries have no latent."""
     kv_lora_rank: int | None = None
     """Elements of the latent that keys and values are made from."""
     rope_head_dim: int = 0
-    """For MLA, how many elements of `head_dim` have a rotary position."""
+    """Elements of `head_dim` that have a rotary position, for MLA."""
     window: int | None = None
-    """A query sees at most this many keys: the last ones or, if `chunked`, those of its chunk."""
+    """The most keys that a query sees: the last ones or, if `chunked`, those of its chunk."""
     chunked: bool = False
     causal: bool = True
-    """A query sees only keys before it. Otherwise it sees all of its sequence, or of its chunk."""
+    """A query sees only keys before it. Where it is false, a query sees all of its sequence, or all
+    of its chunk."""
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: bool = False
-    """Queries and keys are normalised, with one weight of `head_dim` that all heads share, or one
-    for each head if `qk_norm_all_heads`."""
+    """Queries and keys are normalised, with one weight of `head_dim` that all heads share, or with
+    one for each head if `qk_norm_all_heads`."""
     qk_norm_all_heads: bool = False
     kv_norm: bool = False
     """Keys that are values too are normalised with a weight of `head_dim`."""
     sinks: bool = False
     """Every head has a learned logit that attention may go to instead of a key (gpt-oss)."""
     output_gate: bool = False
-    """What comes out of each head is multiplied with a gate that is projected from the input, an
-    element each (Qwen3-Next)."""
+    """The output of each head is multiplied, element by element, with a gate that is projected from
+    the input (Qwen3-Next)."""
     gate_per_head: bool = False
-    """That gate has one element a head (Step-3.5)."""
+    """The output gate has one element for each head instead of one for each element (Step-3.5)."""
     values_are_keys: bool = False
-    """One projection gives both (DeepSeek-V4, and the full layers of Gemma 4)."""
+    """One projection gives keys and values (DeepSeek-V4, and the full layers of Gemma 4)."""
     output_groups: int = 1
-    """Heads are divided into this many groups, each with a projection of its own to
-    `output_lora_rank` elements; the output is projected from these."""
+    """Groups that the heads are divided into. Each group has a projection of its own to
+    `output_lora_rank` elements, and the output is projected from these."""
     output_lora_rank: int | None = None
     compression: Compression | None = None
     indexer: Indexer | None = None
 
     @property
     def kv_dim(self) -> int:
-        """Elements of one token's keys and values as attention reads them."""
+        """Elements of the keys and values of one token as attention reads them."""
         one = self.head_dim if self.values_are_keys else self.head_dim + self.v_head_dim
         return self.num_kv_heads * one
 
     def kv_share(self, tp: Array) -> Array:
-        """The share of all key-value heads that a device has: 1/tp, but at least one head, which is
-        repeated on several devices where tp exceeds their number."""
+        """Return the share of all key-value heads that a device has: 1/tp, but at least one head.
+        Heads are repeated on several devices where tp exceeds their number."""
         return np.maximum(1 / tp, 1 / self.num_kv_heads)
 
     @property
@@ -144,7 +151,7 @@ class Attention:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether queries see keys that are chosen or pooled, not only the last ones."""
+        """True where queries see keys that are chosen or pooled, not only the last ones."""
         return self.indexer is not None or self.compression is not None
 
     @property
@@ -211,7 +218,7 @@ class Attention:
 
     @property
     def _latent_norms(self) -> int:
-        """RMSNorm on each latent."""
+        """The parameters of the RMSNorm on each latent."""
         return (self.kv_lora_rank or 0) + (self.q_lora_rank or 0)
 
     @property
@@ -223,7 +230,7 @@ class Attention:
         return total
 
     def _index_vectors(self, indexer: Indexer) -> int:
-        """Parameters of the indexer outside its matrices."""
+        """Return the parameters of the indexer outside its matrices."""
         if indexer.shared:
             return 0
         if self.compression is None:
@@ -231,15 +238,17 @@ class Attention:
         return self.compression.vectors(indexer.head_dim)
 
     def replicated_parameters(self, hidden_size: int) -> int:
-        """Parameters of what every tensor-parallel rank has whole."""
+        """Return the parameters that every tensor-parallel rank has whole."""
         whole = parameters_of(each for each in self.projections(hidden_size) if each.cut == "whole")
         return whole + self._latent_norms
 
     def mean_keys(self, seq_len: float) -> float:
-        """How many keys a query sees on average, with compressed entries: of those before it s/2 in
-        a sequence of s tokens, w - w²/2s with a sliding window w < s, half a chunk where attention
-        is chunked, and as many chosen ones as there are at most.
-        Where it is not causal, it sees all of them."""
+        """Return how many keys a query sees on average, compressed entries included.
+
+        A causal query sees s/2 of the keys in a sequence of s tokens, w - w²/2s with a sliding
+        window w < s, and half a chunk where attention is chunked. It sees at most as many keys as
+        the indexer chooses. A query that is not causal sees all keys of its sequence or window.
+        """
         if not self.causal:
             return min(self.window or seq_len, seq_len)
         if self.compression is None:
@@ -254,13 +263,13 @@ class Attention:
         return _mean_within(self.window, seq_len) + _mean_within(chosen, entries)
 
     def mean_scored(self, seq_len: float) -> float:
-        """How many keys or entries the indexer scores for a query, on average."""
+        """Return how many keys or entries the indexer scores for a query, on average."""
         if self.indexer is None or self.indexer.shared:
             return 0.0
         return seq_len / 2 / (self.compression.rate if self.compression else 1)
 
     def most_keys(self, seq_len: float) -> float:
-        """How many keys the last query sees."""
+        """Return how many keys the last query of a sequence sees."""
         chosen = None if self.indexer is None else self.indexer.top_k
         if self.compression is None:
             return min(filter(None, (self.window, chosen, seq_len)))
@@ -269,8 +278,8 @@ class Attention:
 
 
 def _mean_within(limit: float | None, length: float, *, chunked: bool = False) -> float:
-    """How many of the `length` that come one after the other are before each of them on average, of
-    which at most the last `limit` count."""
+    """Return how many earlier positions each of `length` positions sees on average, where it sees
+    at most the last `limit`, or only those of its chunk if `chunked`."""
     if limit is None or limit >= length:
         return length / 2
     if chunked:

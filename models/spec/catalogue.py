@@ -20,15 +20,16 @@ from models.spec.stack import Stack
 T = TypeVar("T")
 
 _MOST_PADDING = 128 * 64
-"""The most entries that Megatron-LM adds to a vocabulary, which it pads to a multiple of 128 times
-the tensor-parallel size (--make-vocab-size-divisible-by)."""
+"""The most entries that Megatron-LM adds to a vocabulary. It pads vocabularies to a multiple of 128
+times the tensor-parallel size (--make-vocab-size-divisible-by); 64 is the largest size that this
+allows for."""
 
 
 _BEFORE_HARDWARE = re.compile(
     r"^(?:nvidia-|tesla-|amd-|instinct-|intel-|google-|aws-|huawei-|gpu-|standard-|ml\.)+(?=.)"
 )
-"""Vendors and their brands, as drivers and node labels print them; Azure's and SageMaker's words
-for a machine."""
+"""Words that stand before the name of hardware: vendors and their brands, as drivers and node
+labels print them, and the words of Azure and SageMaker for a machine."""
 
 
 def chip(name: str) -> Chip:
@@ -40,8 +41,8 @@ def fabric(name: str) -> Fabric:
 
 
 def fabric_described_as(text: str) -> Fabric | None:
-    """The fabric of the cluster whose published runs describe it in these words; None where there
-    is none."""
+    """Return the fabric of the cluster that published runs describe in these words; None where no
+    cluster is described so."""
     return _described_fabrics().get(text)
 
 
@@ -54,15 +55,17 @@ def architecture(name: str) -> Architecture:
 
 
 def architecture_shape(name: str) -> dict[str, Any]:
-    """The fields that an architecture is made of (Architecture.from_shape). Raises UnknownName."""
+    """Return the fields that an architecture is made from (Architecture.from_shape). Raise
+    UnknownName for an unknown name."""
     known = architecture(name).name
     entry = next(entry for entry in _load("architectures") if entry["id"] == known)
     return {"name": known, **entry["shape"]}
 
 
 def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
-    """A cluster of a chip on the fabric of its data sheet, or else of a fabric preset and its chip.
-    `fields` are further fields of Cluster. Raises UnknownName."""
+    """Return a cluster named by its chip, on the fabric of the chip's data sheet, or by a fabric
+    preset, with the chip that the preset joins. `fields` are further fields of Cluster. Raise
+    UnknownName for an unknown preset."""
     if part := _hardware_named(preset, chips()):
         links = part.fabric
     elif named := _hardware_named(preset, fabrics()):
@@ -73,13 +76,13 @@ def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
 
 
 def fabric_chip(fabric_id: str) -> str:
-    """The id of the chip that a fabric preset joins."""
+    """Return the id of the chip that a fabric preset joins."""
     return _fabric_chips()[fabric_id]
 
 
 @cache
 def chips() -> Mapping[str, Chip]:
-    """Every chip, by id and by alias."""
+    """Return every chip, by id and by alias."""
     return _index((chip_from(entry), entry["aliases"]) for entry in _load("chips"))
 
 
@@ -90,8 +93,8 @@ def fabrics() -> Mapping[str, Fabric]:
 
 @cache
 def stacks() -> Mapping[str, Stack]:
-    """Every stack, by id and by alias. What a stack does not say, the one that it is `like`
-    does."""
+    """Return every stack, by id and by alias. Fields that a stack leaves out are those of the stack
+    that it is `like`."""
     entries = {entry["id"]: entry for entry in _load("stacks")}
 
     def read(entry: dict[str, Any]) -> Stack:
@@ -102,7 +105,7 @@ def stacks() -> Mapping[str, Stack]:
 
 
 def as_tuples(value: Any) -> Any:
-    """A value with its lists, and the lists in them, as tuples."""
+    """Return a value with its lists, and the lists in them, as tuples."""
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
@@ -123,8 +126,8 @@ def architectures() -> Mapping[str, Architecture]:
 
 @cache
 def families() -> Mapping[str, str]:
-    """The model_type of Hugging Face, by the id and the aliases of a shipped architecture; without
-    those that have none."""
+    """Return the model_type of Hugging Face by the id and the aliases of a shipped architecture.
+    Architectures without a model_type are left out."""
     return {
         name: entry["family"]
         for entry in _load("architectures")
@@ -134,8 +137,8 @@ def families() -> Mapping[str, str]:
 
 
 def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | None:
-    """The name of the first of other models that is the same as this one; it may differ in its name
-    and in the padding of its vocabulary. None where no other is the same."""
+    """Return the name of the first of `others` that equals this model in all but its name and the
+    padding of its vocabulary; None where none does."""
     for known in others:
         if not 0 <= own.vocab_size - known.vocab_size < _MOST_PADDING:
             continue
@@ -145,8 +148,8 @@ def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | No
 
 
 def with_known_biases(own: Architecture) -> Architecture:
-    """A model whose biases and norms nobody told, with those of the first shipped model that is
-    otherwise the same; unchanged where there is none."""
+    """Return a model whose biases and norms nobody told, with those of the first shipped model that
+    is otherwise equal. Return it unchanged where no shipped model is."""
     known = _shipped_by_plain().get(_plain(own))
     if known is None:
         return own
@@ -161,7 +164,8 @@ def with_known_biases(own: Architecture) -> Architecture:
 
 @cache
 def _shipped_by_plain() -> Mapping[Architecture, Architecture]:
-    """The first shipped model for each that is the same but for its biases and norms."""
+    """Return shipped models by their plain form, without biases and norms. The first of several
+    models with one plain form is kept."""
     shipped: dict[Architecture, Architecture] = {}
     for known in architectures().values():
         shipped.setdefault(_plain(known), known)
@@ -169,7 +173,8 @@ def _shipped_by_plain() -> Mapping[Architecture, Architecture]:
 
 
 def _plain(own: Architecture) -> Architecture:
-    """A model without what sources seldom tell, or tell apart from the shape."""
+    """Return a model without the fields that sources seldom state, and without those that they
+    state apart from the shape."""
     layers = tuple(_plain_layer(layer) for layer in own.layers)
     return replace(
         own, name="", vocab_size=0, tie_word_embeddings=False, mtp_layers=0, layers=layers
@@ -198,8 +203,8 @@ def _plain_layer(layer: Layer) -> Layer:
 
 
 def chip_from(entry: Mapping[str, Any]) -> Chip:
-    """A chip from an entry in the form of data/chips.json. Its fabric is its scale-up domain or
-    torus, and its NICs. Raises Invalid where it has no links."""
+    """Return a chip from an entry in the form of data/chips.json. Its fabric is its scale-up domain
+    or torus, and its NICs. Raise Invalid where it has no links."""
     up = entry["scale_up"]
     out = entry.get("scale_out_gb_s")
     levels = []
@@ -249,21 +254,22 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
 
 @cache
 def _fabric_chips() -> Mapping[str, str]:
-    """The chip of every fabric, both by id."""
+    """Return the id of the chip of every fabric, by the id of the fabric."""
     return {entry["id"]: entry["chip"] for entry in _load("fabrics")}
 
 
 @cache
 def _described_fabrics() -> Mapping[str, Fabric]:
-    """The fabrics of published runs, by the words that describe their cluster there."""
+    """Return the fabrics of published runs, by the words that describe their cluster there."""
     return {
         text: _fabric_from(entry) for entry in _load("fabrics") for text in entry.get("printed", ())
     }
 
 
 def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
-    """A fabric from an entry of data/fabrics.json. Without a torus its first level is the scale-up
-    domain, whose links between peers are those of the chip unless the entry has its own."""
+    """Return a fabric from an entry of data/fabrics.json. Without a torus its first level is the
+    scale-up domain. The links between peers in that domain are those of the chip unless the entry
+    has its own."""
     of_chip = chip(entry["chip"]).fabric
     levels = []
     for index, level in enumerate(entry["levels"]):
@@ -286,7 +292,7 @@ def _load(name: str) -> list[dict[str, Any]]:
 
 
 def _index(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
-    """Values by their id and by their aliases."""
+    """Return values by their id and by their aliases, in one mapping."""
     index: dict[str, Any] = {}
     for value, aliases in items:
         for name in (value.id, *aliases):
@@ -299,8 +305,8 @@ def _normal(name: str) -> str:
 
 
 def _bare(name: str) -> str:
-    """A name of hardware without what vendors, drivers and clouds put before it: h200 of NVIDIA
-    H200, p5.48xlarge of ml.p5.48xlarge."""
+    """Return a name of hardware without the words that vendors, drivers and clouds put before it:
+    h200 for NVIDIA H200, p5.48xlarge for ml.p5.48xlarge."""
     return _BEFORE_HARDWARE.sub("", _normal(name))
 
 
@@ -312,7 +318,8 @@ def _find_hardware(field: str, name: str, index: Mapping[str, T]) -> T:
 
 
 def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
-    """As _named does, and also without what stands before the name of a chip or a machine."""
+    """Return the hardware with this name. Words that vendors, drivers and clouds put before it may
+    differ. Return None where no hardware has the name."""
     if found := _named(name, index):
         return found
     wanted = _bare(name)
@@ -327,8 +334,8 @@ def _find(field: str, name: str, index: Mapping[str, T]) -> T:
 
 
 def _named(name: str, index: Mapping[str, T]) -> T | None:
-    """The value of a name, however its letters, spaces and hyphens are written; None where there is
-    none."""
+    """Return the value of a name, however its letters, spaces and hyphens are written; None where
+    no value has the name."""
     if name in index:
         return index[name]
     wanted = _normal(name)

@@ -1,4 +1,5 @@
-"""What a caller asks of a layout: allowed values of its knobs, and memory to leave free."""
+"""The constraints that a caller puts on layouts: allowed values of knobs, and memory to leave
+free."""
 
 from __future__ import annotations
 
@@ -42,28 +43,26 @@ KNOBS = (
     "recompute_modules",
     "recompute_layers",
 )
-EVEN_CHANCE = 0.5  # that a layout fits whose predicted memory is just what there is
+EVEN_CHANCE = 0.5  # that a layout fits whose predicted memory equals what is usable
 SAFE_FIT_PROBABILITY = 0.9
-"""How surely a layout has to fit unless the caller says otherwise: the upper end of the 80%
-interval of its memory is within what is usable."""
-MAX_FIT_PROBABILITY = 0.99
+"""The probability with which a layout has to fit unless the caller says otherwise. The upper end of
+the 80% interval of its memory is then within what is usable."""
+MAX_FIT_PROBABILITY = 0.99  # the surest that a request may ask for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """What a caller asks of a layout."""
-
     allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """The values that a knob may take, by knob; a knob that is not named is free. "dp" is
+    """The values that a knob may take, by knob; a knob that is not named is free. "dp" stands for
     dp_replicate·dp_shard. "recompute_modules" lists the modules that selective recompute takes, all
     of them together."""
     memory_reserve_gib: float = 0.0
     """Memory of every device to leave free, in GiB."""
     min_fit_probability: float = SAFE_FIT_PROBABILITY
-    """The least probability that a layout fits into memory, given how uncertain its predicted
-    memory is."""
+    """The least probability with which a layout must fit into memory, given the uncertainty of its
+    predicted memory."""
     use_all_chips: bool = False
-    """Whether an answer on fewer chips, where those are faster or no layout uses all, is none."""
+    """Refuses layouts on fewer chips, whether those would be faster or no layout uses all chips."""
 
     def __post_init__(self) -> None:
         for knob, values in self.allowed.items():
@@ -82,7 +81,7 @@ class Constraints:
 
     def _check_recompute(self) -> None:
         """Raise Invalid where modules are asked for though selective recompute is ruled out, or a
-        number of layers though full recompute is."""
+        number of layers though full recompute is ruled out."""
         recompute = self.allowed.get("recompute", RECOMPUTE)
         layers = self.allowed.get("recompute_layers", (0,))
         modules = self.allowed.get("recompute_modules")
@@ -97,7 +96,7 @@ class Constraints:
 
 
 def _broken_rule(knob: str, values: tuple[Any, ...]) -> str | None:
-    """What the values of a knob must be, where they are not; None where they are."""
+    """Return the rule that the values of a knob break; None where they break none."""
     if not values:
         return "must allow at least one value"
     if knob in WHOLE_NUMBER_KNOBS:

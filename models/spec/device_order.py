@@ -1,4 +1,4 @@
-"""How the devices of a cluster are numbered.
+"""The numbering of the devices of a cluster.
 
 Numbers grow from the inside of the cluster outwards. A torus can be filled in several ways: along
 its dims in any order, and through one block of it after the other. Together, the order of the dims
@@ -17,10 +17,11 @@ from models.columns import Array
 from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
 
 Step = tuple[int, int, int]
-"""The dim that a step goes along, how many devices it joins, and how far apart they are."""
+"""A step along a dim: the index of the dim, the number of devices that it joins, and their
+distance."""
 
 
-_CACHED = 64  # clusters
+_CACHED = 64  # clusters, so that one with several questions is numbered once
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,30 +34,31 @@ class DeviceOrders:
     """
 
     domains: Array
-    """(fillings, steps): how many devices the steps so far join."""
+    """Devices that the steps so far join, of shape (fillings, steps)."""
     dims: Array
-    """(fillings, steps): the dim of the cluster that a step goes along."""
+    """The dim of the cluster that each step goes along, of shape (fillings, steps)."""
     strides: Array
-    """(fillings, steps): how far apart along their dim the devices are that a step joins."""
+    """The distance of the devices that a step joins, along its dim, of shape (fillings, steps)."""
     fillings: Array
-    """(n, 2): the fillings whose blocks divide the torus, as rows of (order of the dims, length of
-    blocks), the default first."""
+    """The fillings whose blocks divide the torus, as rows of (order of the dims, length of blocks),
+    of shape (n, 2). The default is the first."""
     kinds: Array
-    """(n,): a number for each of `fillings`, the same for those that are alike."""
+    """A number for each of `fillings`, of shape (n,). Fillings that are alike have the same
+    number."""
     default_domains: Array
-    """(dims,): how many devices each dim of the cluster joins with those inside it."""
+    """Devices that each dim of the cluster joins with those inside it, of shape (dims,)."""
     lengths: Array
-    """(dims,): how many of the next smaller domains each dim joins."""
+    """The number of the next smaller domains that each dim joins, of shape (dims,)."""
 
     @cached_property
     def distinct_fillings(self) -> Array:
-        """The first of all fillings that are alike, as rows of (order, block)."""
+        """The simplest of all fillings that are alike, as rows of (order, block)."""
         return self.fillings_with_blocks(TORUS_BLOCKS)
 
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
-        """The distinct fillings among those with blocks of these lengths."""
+        """Return the distinct fillings among those with blocks of these lengths."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
-        # Of those that are alike the one with the smallest blocks, the simplest, comes first.
+        # The filling with the smallest blocks is the simplest, and stands for all that are alike.
         rows = rows[np.argsort(self.fillings[rows, 1], kind="stable")]
         _, first = np.unique(self.kinds[rows], return_index=True)
         return np.asarray(self.fillings[rows[np.sort(first)]])
@@ -68,10 +70,10 @@ class DeviceOrders:
 
 @lru_cache(_CACHED)
 def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]) -> DeviceOrders:
-    """The orders of a cluster.
+    """Return the orders of a cluster.
 
-    `domains` are the devices that each dim joins with those inside it. `rings` says of the dims
-    of a torus what each is called, where it stands among the dims and whether it closes.
+    `domains` are the devices that each dim joins with those inside it. `rings` has a row for each
+    dim of a torus: its name, its place among the dims and whether it closes.
     """
     places = {name: at for name, at, _ in rings}
     closes = {at: wraps for _, at, wraps in rings}
@@ -110,8 +112,9 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
 
 
 def _steps(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterator[Step]:
-    """The steps from the inside out. The dims of a torus (`along`, in their order) come together,
-    where its innermost dim stands: first within a block, then from block to block."""
+    """Yield the steps from the inside out. The dims of a torus (`along`, in their order) come
+    together, at the place of the innermost of them: first within a block, then from block to
+    block."""
     for dim, length in enumerate(lengths):
         if dim not in along:
             yield dim, length, 1
@@ -124,12 +127,13 @@ def _steps(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterator
 
 
 def filling_code(torus_axes: Array, torus_block: Array) -> Array:
-    """The number of a filling: its row in DeviceOrders.domains. `torus_axes` are codes of the order
-    of the dims, `torus_block` lengths of blocks."""
+    """Return the number of a filling, which is its row in DeviceOrders.domains. `torus_axes` are
+    codes of the order of the dims, `torus_block` are lengths of blocks."""
     return torus_axes * len(TORUS_BLOCKS) + np.searchsorted(TORUS_BLOCKS, torus_block)
 
 
 def filling_of(code: Array) -> tuple[Array, Array]:
-    """What has this number: the codes of the order of the dims, and the lengths of blocks."""
+    """Return the filling with this number: the codes of the order of the dims, and the lengths of
+    blocks."""
     axes, block = np.divmod(code, len(TORUS_BLOCKS))
     return axes, np.array(TORUS_BLOCKS)[block]

@@ -1,4 +1,4 @@
-"""The encoder of a vision-language model: what makes tokens of images for the language model."""
+"""The encoder of a vision-language model, which makes tokens for the language model from images."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from models.spec.layer import Layer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projector:
-    """What brings the encoder's output to tokens of the language model."""
+    """A projector turns the output of the encoder into tokens of the language model."""
 
     matrices: tuple[tuple[int, int], ...]
-    """Elements in and out of each product that a token of an image has."""
+    """The matrices, as (elements in, elements out), that each token of an image is multiplied
+    with."""
     vectors: int = 0
     """Parameters of biases and norms."""
 
@@ -25,20 +26,20 @@ class Projector:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """A vision transformer whose output stands among the tokens of the language model, where its
-    images are. Its attention is bidirectional, within an image. Raises Invalid where it is trained
-    through a frozen projector."""
+    """A vision transformer makes tokens from images, which stand among the tokens of the language
+    model. Its attention is bidirectional, within an image. Raise Invalid where the encoder is
+    trained through a frozen projector."""
 
     hidden_size: int
     layers: tuple[Layer, ...]
     tokens_per_sequence: int
     """Tokens of images in a sequence of the language model, on average."""
     tokens_per_image: int
-    """Tokens of one image, or of the tile or frame that attention does not leave."""
+    """Tokens of one image, or of one tile or frame where attention stays within those."""
     patches_per_token: int
     """Patches, the encoder's own tokens, that make one token of the language model."""
     patch_elements: int
-    """Numbers of a patch that its embedding reads."""
+    """Elements of a patch that its embedding reads."""
     other_parameters: int
     """Parameters of the tower beside its layers and the matrix of the patch embedding."""
     projector: Projector
@@ -65,13 +66,13 @@ class Encoder:
 
     @property
     def num_heads(self) -> int:
-        """The heads of every layer."""
+        """The number of heads, which is that of the first layer."""
         attention = self.layers[0].attention
         return attention.num_heads if attention else 1
 
     @property
     def parameters(self) -> int:
-        """Those of the tower and of the projector."""
+        """The parameters of the tower and of the projector."""
         layers = sum(layer.parameters(self.hidden_size) for layer in self.layers)
         embedding = self.patch_elements * self.hidden_size
         return layers + embedding + self.other_parameters + self.projector.parameters

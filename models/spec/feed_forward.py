@@ -28,7 +28,7 @@ class Mlp:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
     """A mixture of experts: a router, `num_experts` routed experts, and a shared expert that every
-    token visits, if it has a size."""
+    token visits, where it has a size."""
 
     num_experts: int
     experts_per_token: int
@@ -41,28 +41,31 @@ class Moe:
     """Every expert has biases."""
     router_bias: bool = False
     shared_gate: bool = False
-    """What the shared expert puts out is multiplied with a gate of the token."""
+    """The output of the shared expert is multiplied with a gate that the token gives."""
     selection_bias: bool = False
-    """The router adds a bias for each expert when it selects them: DeepSeek's balancing without an
-    auxiliary loss. The bias is updated by a rule, not by a gradient. Checkpoints carry it and
-    `transformers` counts it as a buffer, and so it is not counted as a parameter."""
+    """The router adds a bias for each expert when it selects experts: DeepSeek's balancing without
+    an auxiliary loss. The bias is updated by a rule, not by a gradient. Checkpoints carry it and
+    `transformers` counts it as a buffer, so it is not counted as a parameter."""
     selection_bias_is_parameter: bool = False
-    """`transformers` counts that bias all the same."""
+    """The bias of the selection counts as a parameter, because `transformers` counts it in this
+    model."""
     router_scales: bool = False
-    """The router's input is scaled element by element, and so is each expert's output (Gemma 4)."""
+    """The router's input is scaled element by element, and the output of each expert is scaled too
+    (Gemma 4)."""
     num_groups: int = 1
-    """Experts are divided into this many groups, each of the same number of experts in a row
+    """Groups that the experts are divided into, each of the same number of experts in a row
     (DeepSeek-V2, arXiv 2405.04434 §2.2.2)."""
     groups_per_token: int = 1
-    """All experts of a token come from this many groups."""
+    """The most groups that the experts of one token come from."""
     latent_size: int | None = None
-    """Tokens are projected to this many elements before they are sent to experts, and back after
-    (latent experts, arXiv 2601.18089); None where experts read the stream itself."""
+    """Elements of a token as experts read it. Tokens are projected to this size before they are
+    sent to experts, and back afterwards (latent experts, arXiv 2601.18089). None stands for experts
+    that read the stream itself."""
     latent_norm: bool = False
-    """What experts put out is normalised before it is projected back."""
+    """The output of experts is normalised before it is projected back."""
     zero_experts: int = 0
-    """The router chooses among this many more experts, which compute nothing (LongCat-Flash, arXiv
-    2509.01322 §2.1). `experts_per_token` counts those that compute."""
+    """Experts that compute nothing, which the router chooses among as well (LongCat-Flash, arXiv
+    2509.01322 §2.1). `experts_per_token` counts only experts that compute."""
 
     @property
     def expert(self) -> Mlp:
@@ -74,16 +77,16 @@ class Moe:
         return Mlp(intermediate_size=size, gated=self.gated, bias=self.bias) if size else None
 
     def token_size(self, hidden_size: int) -> int:
-        """Elements of a token as experts read and write it."""
+        """Return the elements of a token as experts read and write it."""
         return hidden_size if self.latent_size is None else self.latent_size
 
     def expert_parameters(self, hidden_size: int) -> int:
-        """Of all routed experts."""
+        """Return the parameters of all routed experts."""
         return self.num_experts * self.expert.parameters(self.token_size(hidden_size))
 
     def replicated_parameters(self, hidden_size: int) -> int:
-        """Parameters of what every tensor-parallel rank has whole: the router, and the projections
-        to the latent and back."""
+        """Return the parameters that every tensor-parallel rank has whole: the router, and the
+        projections to the latent and back."""
         latent = self.latent_size or 0
         return hidden_size * (self.num_experts + self.zero_experts + 2 * latent)
 

@@ -2,8 +2,8 @@
 
 A matrix multiplication of M x K by K x N takes 2·M·N·K FLOPs forward and twice that backward. For a
 token and N weights that makes the "6N" of Kaplan et al. (arXiv 2001.08361) and PaLM (arXiv
-2204.02311, appendix B). N counts the weights that a token is multiplied with: the output head is
-among them, the input embedding, which is a look-up, is not. Sources that count both add 6·V·h FLOPs
+2204.02311, appendix B). N counts the weights that a token is multiplied with. The output head is
+among them; the input embedding, which is a look-up, is not. Sources that count both add 6·V·h FLOPs
 a token: 7% for Llama-3.1-8B.
 
 Attention adds 2·keys·heads·(query-key dim + value dim) FLOPs a token forward. The conventions
@@ -25,12 +25,12 @@ from models.spec.projection import parameters_of
 from models.spec.workload import Workload
 
 AttentionCount = Literal["causal", "full", "none"]
-_KEPT = 1024  # layers, each of which every FLOP count asks for
+_KEPT = 1024  # layers: every FLOP count of a model asks for each of its layers
 
 
 def attention_flops(attention: Attention, seq_len: float, count: AttentionCount) -> float:
-    """Forward FLOPs of one token in scores and their product with the values, and in those of the
-    indexer that chooses its keys."""
+    """Return the forward FLOPs of one token in the scores of attention, in their product with the
+    values, and in the indexer that chooses the keys."""
     if count == "none":
         return 0.0
     keys, scored = attention.mean_keys(seq_len), attention.mean_scored(seq_len)
@@ -44,7 +44,7 @@ def attention_flops(attention: Attention, seq_len: float, count: AttentionCount)
 
 @cached_by_identity(_KEPT)
 def matmul_parameters(layer: Layer, hidden_size: int) -> int:
-    """How many weights of a layer one token is multiplied with."""
+    """Return the number of weights of a layer that one token is multiplied with."""
     total = parameters_of(layer.projections(hidden_size))
     if layer.dense:
         total += layer.dense.matrices * hidden_size * layer.dense.intermediate_size
@@ -58,7 +58,7 @@ def matmul_parameters(layer: Layer, hidden_size: int) -> int:
 def layer_forward_flops(
     architecture: Architecture, layer: Layer, seq_len: float, count: AttentionCount = "causal"
 ) -> float:
-    """Forward FLOPs of one token through one layer."""
+    """Return the forward FLOPs of one token through one layer."""
     return _layer_flops(architecture.hidden_size, layer, seq_len, count)
 
 
@@ -78,9 +78,9 @@ def head_forward_flops(
     *,
     mtp: bool = True,
 ) -> float:
-    """Forward FLOPs of one token through the output head and, if `mtp`, through the modules of
-    multi-token prediction: each a layer like the last, a projection from 2h to h, and the head once
-    more."""
+    """Return the forward FLOPs of one token through the output head and, if `mtp`, through the
+    modules of multi-token prediction. A module has a layer like the last, a projection from 2h to
+    h, and the head once more."""
     h = architecture.hidden_size
     head = 2 * h * architecture.head_outputs
     modules = architecture.mtp_layers if mtp else 0
@@ -95,7 +95,7 @@ def forward_flops_per_token(
     *,
     mtp: bool = True,
 ) -> float:
-    """Forward FLOPs of one token through the whole model."""
+    """Return the forward FLOPs of one token through the whole model."""
     body = sum(
         n * layer_forward_flops(architecture, architecture.kinds[kind], seq_len, count)
         for kind, n in architecture.layer_runs
@@ -104,21 +104,21 @@ def forward_flops_per_token(
 
 
 def tower_forward_flops(encoder: Encoder, count: AttentionCount = "causal") -> float:
-    """Forward FLOPs of the encoder, on the images of one sequence."""
+    """Return the forward FLOPs of the encoder on the images of one sequence."""
     hidden, length = encoder.hidden_size, encoder.patches_per_image
     layers = sum(_layer_flops(hidden, layer, length, count) for layer in encoder.layers)
     return encoder.patches_per_sequence * (layers + 2 * encoder.patch_elements * hidden)
 
 
 def projector_forward_flops(encoder: Encoder) -> float:
-    """Forward FLOPs of what brings the encoder's output to the language model, for one sequence."""
+    """Return the forward FLOPs of the projector on the images of one sequence."""
     products = sum(n_in * n_out for n_in, n_out in encoder.projector.matrices)
     return 2.0 * encoder.tokens_per_sequence * products
 
 
 def encoder_flops(encoder: Encoder, count: AttentionCount = "causal") -> float:
-    """FLOPs of the encoder and its projector on the images of one sequence: three passes where they
-    are trained, and forward alone where they are frozen."""
+    """Return the FLOPs of the encoder and its projector on the images of one sequence: three passes
+    where they are trained, and forward alone where they are frozen."""
     tower = tower_forward_flops(encoder, count) * (3 if encoder.trained else 1)
     return tower + projector_forward_flops(encoder) * (3 if encoder.projector_trained else 1)
 
@@ -130,11 +130,13 @@ def model_flops(
     *,
     mtp: bool = True,
 ) -> float:
-    """FLOPs of one training step: forward, and backward, which takes twice as many; no recompute.
+    """Return the FLOPs of one training step: forward, and backward, which takes twice as many.
+    Recompute is not counted.
 
-    Attention sees documents where sequences are packed. Frozen weights have no gradients, so that
-    their products take two passes for three, and one where nothing before them is trained; adapters
-    are not counted. A frozen encoder takes one. Forwards of a reference are counted.
+    Where sequences are packed, attention sees documents. Frozen weights have no gradients: their
+    products take two passes instead of three, and one where nothing before them is trained.
+    Adapters are not counted. A frozen encoder takes one pass. The forward passes of a reference are
+    counted.
     """
     length = workload.attended_length
     per_token = forward_flops_per_token(architecture, length, count, mtp=mtp)
@@ -150,9 +152,9 @@ def model_flops(
 
 
 def _frozen_flops(architecture: Architecture, seq_len: float, count: AttentionCount) -> float:
-    """FLOPs of one token that a step does not need, since layers are frozen: a product for each
-    weight, and all of backward where nothing before a layer is trained. The head counts as
-    trained."""
+    """Return the FLOPs of one token that a step does not need because layers are frozen: one
+    product for each weight, and all of backward where nothing before a layer is trained. The head
+    counts as trained."""
     frozen = 0.0
     for kind, layers in architecture.layer_runs:
         layer = architecture.kinds[kind]
@@ -173,9 +175,11 @@ def step_time_from_throughput(
     recompute_counted: bool = False,
     mtp: bool = True,
 ) -> float:
-    """The step time in seconds behind a published FLOP/s per chip, in the convention of the source.
+    """Return the step time in seconds behind a published FLOP/s per chip, in the convention of the
+    source.
 
-    Where the source counted recompute, a step has four forward passes' worth of FLOPs, not three.
+    Where the source counted recompute, a step has four forward passes' worth of FLOPs instead of
+    three.
     """
     passes = 4 / 3 if recompute_counted else 1.0
     flops = passes * model_flops(architecture, workload, count, mtp=mtp)

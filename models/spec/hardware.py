@@ -21,9 +21,9 @@ from models.errors import Invalid
 from models.spec.device_order import DeviceOrders, orders_of
 
 GIB = 2**30
-MAX_CHIPS = 10**6
+MAX_CHIPS = 10**6  # the largest cluster that a request may have
 DATA_SHEET_ONLY = "data sheet only"
-"""The confidence in the figures of a chip that is announced, and on which nothing has been
+"""The confidence in the figures of a chip that is announced and on which nothing has been
 measured."""
 _CHIPS_PER_TRAY = 4  # a job takes the chips of a rack by whole trays
 
@@ -35,13 +35,13 @@ class Level:
     name: str
     gb_s_per_chip: float
     size: int | None = None
-    """How many chips reach each other; None means every chip of the cluster."""
+    """The number of chips that reach each other; None stands for every chip of the cluster."""
     scale: Literal["up", "out"] = "out"
-    """Whether these are scale-up links (NVLink, xGMI) or the network. The innermost level of a
+    """The kind of links: scale-up links (NVLink, xGMI), or the network. The innermost level of a
     fabric without a torus is always scale-up."""
     peer_gb_s: float | None = None
-    """The bandwidth to one peer where there is no switch. In a full mesh of chips each reaches a
-    peer over one link only, and so a group of g chips drives g - 1 of a chip's links."""
+    """The bandwidth to one peer where there is no switch. In a full mesh each chip reaches a peer
+    over one link only, so a group of g chips drives g - 1 of a chip's links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,27 +50,27 @@ class Torus:
 
     ndim: int
     max_chips: int
-    """The most chips of a slice."""
+    """The most chips in a slice."""
     gb_s_per_link: float
     """The bandwidth of each link, one way; a chip has two links along every dim."""
     wrap: Literal["cubes", "length"]
-    """Which dims close into rings. "cubes": all of them, when every dim is a multiple of
-    `wrap_length` (TPU v4, v5p and v7x, where optical switches close whole 4x4x4 cubes). "length":
-    dims of exactly `wrap_length` (16 on v5e and v6e)."""
+    """The rule by which dims close into rings. With "cubes" all of them do, when every dim is a
+    multiple of `wrap_length` (TPU v4, v5p and v7x, where optical switches close whole 4x4x4 cubes).
+    With "length" dims of exactly `wrap_length` do (16 on v5e and v6e)."""
     wrap_length: int
 
     def wraps(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
-        """For every dim of a slice of this shape, whether it closes into a ring."""
+        """Return, for every dim of a slice of this shape, true where it closes into a ring."""
         if self.wrap == "cubes":
             whole = all(n % self.wrap_length == 0 for n in shape)
             return tuple(whole for _ in shape)
         return tuple(n == self.wrap_length for n in shape)
 
     def is_slice(self, shape: tuple[int, ...]) -> bool:
-        """Whether a slice may have this shape.
+        """Say whether a slice may have this shape.
 
-        Slices of three dims are whole 4x4x4 cubes from 64 chips on. The dims of smaller ones, and
-        of slices of two dims, are powers of two (https://cloud.google.com/tpu/docs/v5p, .../v6e).
+        From 64 chips on, slices of three dims are whole 4x4x4 cubes. Smaller slices, and slices of
+        two dims, have powers of two as dims (https://cloud.google.com/tpu/docs/v5p, .../v6e).
         """
         num_chips = math.prod(shape)
         unit = self._unit(num_chips)
@@ -78,7 +78,7 @@ class Torus:
         return num_chips <= self.max_chips and whole
 
     def shape_for(self, num_chips: int) -> tuple[int, ...] | None:
-        """The most cubic slice shape of `num_chips`, or None if there is none."""
+        """Return the most cubic slice shape of `num_chips`; None where there is none."""
         unit = self._unit(num_chips)
         if num_chips > self.max_chips or num_chips % unit**self.ndim:
             return None
@@ -88,7 +88,7 @@ class Torus:
         return min(slices, key=lambda shape: (max(shape), sum(shape)), default=None)
 
     def _unit(self, num_chips: int) -> int:
-        """The number that every dim of a slice of so many chips is a multiple of."""
+        """Return the number that divides every dim of a slice of so many chips."""
         return self.wrap_length if self.ndim == 3 and num_chips >= self.wrap_length**3 else 1
 
 
@@ -128,8 +128,8 @@ class Fabric:
 
     @property
     def domain(self) -> int | None:
-        """The number of chips in a switched scale-up domain; None where there is none, or where one
-        joins every chip."""
+        """The number of chips in a switched scale-up domain; None where there is no such domain, or
+        where one domain joins every chip."""
         return self.scale_up[-1].size if self.torus is None and self.scale_up else None
 
     def require_domain(self, field: str, value: object) -> None:
@@ -142,7 +142,8 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """An accelerator as its data sheet has it. A price, power or year of None is not known."""
+    """An accelerator as its data sheet describes it. A price, power or year is None where it is not
+    known."""
 
     id: str
     name: str
@@ -158,12 +159,12 @@ class Chip:
     fabric: Fabric
     """The links that the data sheet names: the scale-up domain or torus, and the NICs."""
     host_memory_gb: float | None = None
-    """A chip's share of the memory of a host that it is sold in, which offload may fill; None is
-    not known."""
+    """The share of a host's memory that one chip has, which offload may fill; None where it is not
+    known."""
     compute_units: int = 1
-    """Units (SMs, CUs, cores) that work on one tile of a matrix product each."""
+    """Units (SMs, CUs, cores) that each work on one tile of a matrix product."""
     gemm_tile: int = 128
-    """The side of such a tile."""
+    """The side of a tile of a matrix product, in elements."""
     devices_per_chip: int = 1
     year: int | None = None
     tdp_w: float | None = None
@@ -171,7 +172,7 @@ class Chip:
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     confidence: str | None = None
-    """How sure the figures are: high, medium or low, or DATA_SHEET_ONLY."""
+    """The confidence in the figures: high, medium or low, or DATA_SHEET_ONLY."""
     caveats: str | None = None
 
     @property
@@ -179,12 +180,13 @@ class Chip:
         return self.confidence == DATA_SHEET_ONLY
 
     def matmul_dtype(self, dtype: str) -> str:
-        """The number format that matrix products of `dtype` are computed in: fp32 in place of TF32
-        on chips without it."""
+        """Return the number format that matrix products of `dtype` are computed in: fp32 in place
+        of TF32 on chips without TF32."""
         return "fp32" if dtype == "tf32" and "tf32" not in self.peak_tflops else dtype
 
     def peak_flops(self, dtype: str) -> float:
-        """Dense FLOP/s of one chip at `dtype`. Raises Invalid where no peak is published."""
+        """Return the dense FLOP/s of one chip at `dtype`. Raise Invalid where no peak is
+        published."""
         computed = self.matmul_dtype(dtype)
         if computed not in self.peak_tflops:
             have = ", ".join(sorted(self.peak_tflops))
@@ -195,21 +197,23 @@ class Chip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dim:
-    """One step outwards in a cluster: links that join smaller domains of devices into a larger."""
+    """A dim is one step outwards in a cluster: links that join smaller domains of devices into a
+    larger one."""
 
     name: str
     kind: Literal["switch", "ring"]
-    """Whether a device reaches any other of its domain, or this is a dim of a torus."""
+    """The way in which devices are joined: through a "switch", a device reaches any other of its
+    domain; a "ring" is a dim of a torus."""
     scale: Literal["up", "out"]
-    """Whether the latency and efficiency of scale-up links apply, or those of the network."""
+    """The class of links whose latency and efficiency apply: scale-up links, or the network."""
     domain: int
-    """How many devices the dim joins, with all dims inside it."""
+    """The number of devices that the dim joins, together with all dims inside it."""
     gb_s: float
-    """The bandwidth of one device through a switch, or of one link of a ring; one way."""
+    """The bandwidth one way, in GB/s: of one device through a switch, or of one link of a ring."""
     wraps: bool = False
-    """Whether a ring closes."""
+    """A ring closes."""
     peer_gb_s: float | None = None
-    """The bandwidth to one peer where there is no switch, as in Level."""
+    """The bandwidth to one peer in GB/s where there is no switch (see Level)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,10 +224,10 @@ class Cluster:
     fabric: Fabric
     num_chips: int
     torus_shape: tuple[int, ...] | None = None
-    """The shape of a slice of a torus; None takes the most cubic one."""
+    """The shape of a slice of a torus; None stands for the most cubic one."""
     chips_per_domain: int | None = None
-    """How many chips of each switched scale-up domain the job holds, 64 of 72 say; None takes what
-    `_chips_per_domain` says."""
+    """The number of chips that the job holds of each switched scale-up domain, such as 64 of 72.
+    None stands for the number that `_chips_per_domain` works out."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_chips <= MAX_CHIPS:
@@ -243,24 +247,24 @@ class Cluster:
 
     @property
     def is_torus(self) -> bool:
-        """Whether the scale-up links are a torus, of which a layout has knobs."""
+        """True where the scale-up links are a torus. Layouts then have knobs for its filling."""
         return self.fabric.torus is not None
 
     @property
     def fills_fabric(self) -> bool:
-        """Whether the job leaves out no node of a fabric of limited size."""
+        """True where the fabric has a limited size and the job leaves out no node of it."""
         levels = self.fabric.levels
         largest = levels[-1].size if levels else None
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
 
     def has_same_links(self, other: Cluster) -> bool:
-        """Whether the links join the devices of this cluster as they do those of another with the
-        same chips, however many more devices the fabrics could join."""
+        """Say whether links join the devices of this cluster as they join those of another with the
+        same chips. The number of further devices that either fabric could join does not matter."""
         return self.dims == other.dims and self.fills_fabric == other.fills_fabric
 
     @property
     def usd_per_hour(self) -> float | None:
-        """The price of all chips, where that of one is known."""
+        """The price of all chips; None where the price of one is not known."""
         price = self.chip.usd_per_chip_hour
         return None if price is None else price * self.num_chips
 
@@ -281,19 +285,18 @@ class Cluster:
         return self.chip.memory_bandwidth_gb_s * 1e9 / self.chip.devices_per_chip
 
     def peak_flops(self, dtype: str) -> float:
-        """Dense FLOP/s of one device."""
+        """Return the dense FLOP/s of one device."""
         return self.chip.peak_flops(dtype) / self.chip.devices_per_chip
 
     @property
     def peak_flops_16(self) -> float:
-        """Dense 16-bit FLOP/s of one device: of bf16, or fp16 on chips without it."""
+        """Dense 16-bit FLOP/s of one device: those of bf16, or of fp16 on chips without bf16."""
         return self.peak_flops("bf16" if "bf16" in self.chip.peak_tflops else "fp16")
 
     @cached_property
     def slice_shape(self) -> tuple[int, ...]:
-        """The dims of one slice of a torus; empty where there is no torus. Several slices are
-        joined by the switched levels. Raises Invalid where `torus_shape` does not divide the
-        chips."""
+        """The dims of one slice of a torus; empty where there is no torus. The switched levels join
+        several slices. Raise Invalid where `torus_shape` does not divide the chips."""
         torus = self.fabric.torus
         if torus is None:
             return ()
@@ -312,7 +315,7 @@ class Cluster:
 
     @property
     def wraps(self) -> tuple[tuple[int, bool], ...]:
-        """For every dim of a slice, how long it is and whether it closes into a ring."""
+        """The length of every dim of a slice, and whether it closes into a ring."""
         torus = self.fabric.torus
         if torus is None:
             return ()
@@ -320,13 +323,13 @@ class Cluster:
 
     @cached_property
     def dims(self) -> tuple[Dim, ...]:
-        """The dims from the inside out, without those that the job does not reach; equal neighbours
-        are merged. Raises Invalid where the links do not join all devices."""
+        """The dims from the inside out, without those that the job does not reach; neighbours with
+        equal links are merged. Raise Invalid where the links do not join all devices."""
         return _merged([*self._torus_dims(), *self._switched_dims()], self.num_devices)
 
     def _torus_dims(self) -> Iterator[Dim]:
-        """The dies of a chip, and the dims of a slice from the last, the innermost, to the
-        first."""
+        """Yield the dies of a chip, then the dims of a slice from the last one, the innermost, to
+        the first."""
         torus = self.fabric.torus
         if torus is None:
             return
@@ -370,9 +373,9 @@ class Cluster:
         domain: int | None = None,
         num_chips: int | None = None,
     ) -> Cluster:
-        """The cluster with its scale-up and scale-out bandwidth that many times as high, with
-        another number of chips in a scale-up domain, or with another number of chips. Raises
-        Invalid where the fabric has no domain to change."""
+        """Return the cluster with its scale-up and scale-out bandwidth multiplied by these factors,
+        with a scale-up domain of `domain` chips, and with `num_chips` chips. Raise Invalid where
+        the fabric has no domain to change."""
         fabric = self.fabric
         if domain is not None:
             fabric.require_domain("domain", domain)
@@ -383,8 +386,8 @@ class Cluster:
             gb_s = level.gb_s_per_chip * times
             levels.append(replace(level, gb_s_per_chip=gb_s, peer_gb_s=peer_gb_s))
         if domain is not None:
-            # The domain is the last scale-up level. Levels stay that are smaller inside it, and
-            # larger outside.
+            # The domain is the last scale-up level. Smaller levels inside it stay, and so do larger
+            # ones outside.
             last = len(fabric.scale_up) - 1
             inner = [level for level in levels[:last] if (level.size or domain) < domain]
             outer = [level for level in levels[last + 1 :] if (level.size or domain + 1) > domain]
@@ -400,11 +403,12 @@ class Cluster:
         )
 
     def with_num_chips(self, num_chips: int) -> Cluster:
-        """The cluster with another number of chips.
+        """Return the cluster with another number of chips.
 
-        A job that holds a given number of chips of each scale-up domain keeps it, or takes fewer
-        where there are fewer in all. A given shape of slices is kept where whole slices make up the
-        new number; the shape of a single slice is not, since the slice grows or shrinks.
+        A job that holds a given number of chips of each scale-up domain keeps that number, or takes
+        fewer where there are fewer chips in all. The shape of several slices is kept where whole
+        slices make up the new number. The shape of a single slice is not kept, since that slice
+        grows or shrinks.
         """
         per_domain = self.chips_per_domain
         slice_chips = math.prod(self.torus_shape or ())
@@ -429,23 +433,23 @@ class Cluster:
 
     @property
     def scale_out_mask(self) -> Array:
-        """Which of `dims` lie beyond the scale-up domain, as a mask; one dim where there is
-        none."""
+        """A mask of the dims beyond the scale-up domain, of shape (dims,). Without dims it has one
+        entry, which is false."""
         return np.array([dim.scale == "out" for dim in self.dims] or [False])
 
     @property
     def scale_up_domain(self) -> int:
-        """How many devices scale-up links join."""
+        """The number of devices that scale-up links join."""
         return max((dim.domain for dim in self.dims if dim.scale == "up"), default=1)
 
     @property
     def scale_up_domain_chips(self) -> int:
-        """How many chips scale-up links join."""
+        """The number of chips that scale-up links join."""
         return self.scale_up_domain // self.chip.devices_per_chip
 
     @cached_property
     def _chips_per_domain(self) -> int:
-        """How many chips of each scale-up domain the job holds.
+        """The number of chips that the job holds of each scale-up domain.
 
         Unless given, it is the largest number above half a domain that fills every domain alike in
         whole trays: 256 chips on racks of 72 are 4 x 64. Where there is no such number, all domains
@@ -467,8 +471,9 @@ class Cluster:
 
 
 def _merged(dims: list[Dim], n: int) -> tuple[Dim, ...]:
-    """The dims that join the n devices of a job: without those that add no device, and with
-    switched neighbours of equal links as one. Raises Invalid where they join fewer."""
+    """Return the dims that join the n devices of a job. Dims that add no device are left out, and
+    switched neighbours with equal links are merged. Raise Invalid where the dims join fewer
+    devices."""
     kept: list[Dim] = []
     for dim in dims:
         previous = kept[-1].domain if kept else 1
@@ -486,12 +491,12 @@ def _merged(dims: list[Dim], n: int) -> tuple[Dim, ...]:
 
 
 def _links(dim: Dim) -> tuple[str, str, float]:
-    """What tells the links of a dim from those of another."""
+    """Return the properties by which the links of a dim are told from those of another."""
     return dim.kind, dim.scale, dim.gb_s
 
 
 def _factor_tuples(n: int, ndim: int) -> list[tuple[int, ...]]:
-    """Non-decreasing tuples of `ndim` positive integers whose product is `n`."""
+    """Return the non-decreasing tuples of `ndim` positive integers whose product is `n`."""
     if ndim == 1:
         return [(n,)]
     return [

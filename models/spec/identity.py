@@ -1,4 +1,5 @@
-"""Caches of what is worked out of objects that take long to hash, such as problems and profiles."""
+"""Caches by identity, for results that depend on objects that take long to hash, such as problems
+and profiles."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ R = TypeVar("R")
 
 
 class _Identity:
-    """An object as the key of a cache, equal only to itself. The key keeps the object alive, so
+    """An object as the key of a cache is equal only to itself. The key keeps the object alive, so
     that no other object can have its id."""
 
     __slots__ = ("of",)
@@ -27,8 +28,9 @@ class _Identity:
 
 
 def cached_by_identity(size: int, objects: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that keeps the last `size` results of a function of frozen objects. These, its
-    first arguments, are told from others by their identity; further arguments are compared."""
+    """Return a decorator that keeps the last `size` results of a function of frozen objects. The
+    first `objects` arguments are told from others by their identity; further arguments are
+    compared."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         of_any: Callable[..., R] = function

@@ -1,4 +1,4 @@
-"""One layer: what mixes the tokens, and what mixes the channels of each."""
+"""One layer: a mixer of tokens, and a network that mixes the channels of each token."""
 
 from __future__ import annotations
 
@@ -12,36 +12,39 @@ from models.spec.projection import Projection
 from models.spec.recurrence import Recurrence
 
 Gradients = Literal["weights", "inputs", "none"]
-_KEPT = 1024  # sizes of layers, of which a problem asks dozens of times
+_KEPT = 1024  # sizes of layers: a problem asks for each dozens of times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer on a residual stream: a mixer of tokens, which is attention, a recurrence or both
-    side by side, and then a feed-forward network. Some layers have only one of the two."""
+    """One layer on a residual stream has a mixer of tokens, which is attention, a recurrence or
+    both side by side, and then a feed-forward network. Some layers have only one of the two."""
 
     attention: Attention | None = None
     recurrence: Recurrence | None = None
     feed_forward: Mlp | Moe | None = None
     num_norms: int = 2
-    """Norms on the residual stream. One stands before the mixer, one before the network."""
+    """The number of norms on the residual stream. Of two, one stands before the mixer and one
+    before the network."""
     post_norms: bool = False
-    """They stand behind these instead."""
+    """Norms stand behind the mixer and the network instead of before them."""
     norm_weight: bool = True
     norm_bias: bool = False
     parallel: bool = False
-    """Attention and the feed-forward network read the same stream, and their outputs are added up
+    """Attention and the feed-forward network read the same stream. Their outputs are added up
     before they are reduced over tensor parallelism."""
     residual_streams: int = 1
-    """With several, a block reads a weighted sum of them, and its output and they are mixed anew
-    after it (manifold-constrained hyper-connections, arXiv 2512.24880)."""
+    """The number of residual streams. With several, a block reads a weighted sum of the streams;
+    afterwards the streams and its output are mixed anew (manifold-constrained hyper-connections,
+    arXiv 2512.24880)."""
     attention_residuals: bool = False
-    """A block reads a weighted sum of what groups of layers before it put out, with weights from a
-    query and a norm of its own (arXiv 2603.15031). Only these parameters are counted: that sum is
-    not priced."""
+    """A block reads a weighted sum of the outputs of groups of layers before it, with weights from
+    a query and a norm of its own (arXiv 2603.15031). Only the parameters of the query and the norm
+    are counted: the sum is not priced."""
     gradients: Gradients = "weights"
-    """What backward computes: gradients of weights and inputs; of "inputs" alone, where the weights
-    are frozen; or "none", where nothing before the layer is trained either."""
+    """The gradients that backward computes: those of weights and inputs ("weights"), those of
+    inputs alone where the weights are frozen ("inputs"), or "none" where nothing before the layer
+    is trained either."""
 
     @property
     def mixers(self) -> list[Attention | Recurrence]:
@@ -49,19 +52,20 @@ class Layer:
 
     @property
     def blocks(self) -> int:
-        """How many of mixer and network the layer has."""
+        """The number of blocks: 2 with a mixer and a network, 1 with one of them alone."""
         return bool(self.mixers) + (self.feed_forward is not None)
 
     @property
     def dense(self) -> Mlp | None:
-        """The block that every token visits: the feed-forward network of a dense layer, the shared
-        expert of a sparse one."""
+        """The network that every token visits: the feed-forward network of a dense layer, or the
+        shared expert of a sparse one."""
         network = self.feed_forward
         return network.shared if isinstance(network, Moe) else network
 
     @property
     def norm_follows(self) -> bool:
-        """Whether the output of the feed-forward network is normalised before it is added."""
+        """True where the output of the feed-forward network is normalised before it is added to the
+        stream."""
         return self.post_norms or self.num_norms > 2
 
     @property
@@ -69,7 +73,7 @@ class Layer:
         return self.feed_forward if isinstance(self.feed_forward, Moe) else None
 
     def projections(self, hidden_size: int) -> list[Projection]:
-        """The matrices of the mixers."""
+        """Return the matrices of the mixers."""
         return [each for mixer in self.mixers for each in mixer.projections(hidden_size)]
 
     @cached_by_identity(_KEPT)
@@ -79,7 +83,7 @@ class Layer:
         return blocks + self._stream_parameters(hidden_size)
 
     def _stream_parameters(self, hidden_size: int) -> int:
-        """Of norms, and of what mixes residual streams."""
+        """Return the parameters of norms, and of the mixing of residual streams."""
         norms = self.num_norms * hidden_size * (self.norm_weight + self.norm_bias)
         if self.attention_residuals:
             norms += self.blocks * 2 * hidden_size
@@ -88,16 +92,17 @@ class Layer:
         return norms + self.blocks * hyper_connection_parameters(hidden_size, self.residual_streams)
 
     def replicated_parameters(self, hidden_size: int) -> int:
-        """The parameters that every tensor-parallel rank has whole: norms, routers, projections to
-        latents, and the like."""
+        """Return the parameters that every tensor-parallel rank has whole: norms, routers,
+        projections to latents, and the like."""
         whole = self._stream_parameters(hidden_size)
         whole += sum(mixer.replicated_parameters(hidden_size) for mixer in self.mixers)
         return whole + (self.moe.replicated_parameters(hidden_size) if self.moe else 0)
 
     @cached_by_identity(_KEPT)
     def orthogonalisation_flops(self, hidden_size: int) -> tuple[float, float]:
-        """FLOPs of Muon's orthogonalisation, for each parameter outside and for each inside routed
-        experts: five Newton-Schulz steps (arXiv 2502.16982 §2.2).
+        """Return the FLOPs of Muon's orthogonalisation for each parameter outside routed experts,
+        and for each parameter inside them. Muon takes five Newton-Schulz steps (arXiv 2502.16982
+        §2.2).
 
         A step on an m x n matrix X, m <= n, computes X X^T, its square, and the product of both
         with X: 4 m² n + 2 m³ FLOPs.
@@ -116,13 +121,15 @@ class Layer:
 
 
 def _newton_schulz_flops(matrices: list[tuple[int, int]]) -> float:
-    """FLOPs of five steps on each of these matrices, for each of their parameters."""
+    """Return the FLOPs of five Newton-Schulz steps on these matrices, for each of their
+    parameters."""
     flops = sum(5 * (4 * min(m) ** 2 * max(m) + 2 * min(m) ** 3) for m in matrices)
     return flops / max(sum(a * b for a, b in matrices), 1)
 
 
 def hyper_connection_parameters(hidden_size: int, streams: int) -> int:
-    """Of one block: a projection of all streams to the weights that collapse, expand and mix them,
-    their offsets, and three scales (DeepseekV4HyperConnection of transformers)."""
+    """Return the parameters that one block adds: a projection of all streams to the weights that
+    collapse, expand and mix them, the offsets of these weights, and three scales
+    (DeepseekV4HyperConnection of transformers)."""
     weights = (2 + streams) * streams
     return weights * streams * hidden_size + weights + 3

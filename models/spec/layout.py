@@ -1,7 +1,7 @@
 """A layout: mesh degrees, their placement, micro-batch, schedule, recompute, sharding and offload.
 
-:class:`Layout` is one layout, with names. :class:`Layouts` are many, as arrays of numbers.
-Everything downstream works on arrays: one layout is an array of length one.
+:class:`Layout` is one layout, with names. :class:`Layouts` are many layouts, as arrays of numbers.
+All later computation works on arrays: one layout is an array of length one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
 TORUS_AXES: tuple[tuple[str, ...], ...] = tuple(permutations("zyx"))
 TORUS_BLOCKS = (1, 2, 4)
-MAX_LAYERS = 10**4  # of a chunk
+MAX_LAYERS = 10**4  # of one chunk of a stated partition
 TORUS_KNOBS = ("torus_axes", "torus_block")
 DEGREES = (*AXES, "ep", "etp")
 _POSITIVE_KNOBS = (
@@ -43,7 +43,8 @@ _POSITIVE_KNOBS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One layout. The product of pp, dp_replicate, dp_shard, cp and tp is the number of devices."""
+    """One layout of a job. The product of pp, dp_replicate, dp_shard, cp and tp is the number of
+    devices."""
 
     pp: int = 1
     dp_replicate: int = 1
@@ -51,41 +52,41 @@ class Layout:
     cp: int = 1
     tp: int = 1
     ep: int = 1
-    """Expert parallelism, which folds over the axes other than pp; `etp` does too."""
+    """Expert parallelism. Together with `etp` it folds over the mesh axes other than pp."""
     etp: int = 1
     """Tensor parallelism of experts."""
     placement: tuple[str, ...] = AXES
-    """The mesh axes from the innermost links outwards."""
+    """The mesh axes in the order from the innermost links outwards."""
     torus_axes: tuple[str, ...] = TORUS_AXES[0]
     """The dims of a torus in the order in which they are filled."""
     torus_block: int = 1
-    """A torus is filled through one block after the other; blocks are so many devices long along
-    each dim."""
+    """The side of a block, in devices along each dim. A torus is filled through one block after the
+    other."""
     micro_batch: int = 1
     """The sequences that a data-parallel rank runs at a time."""
     schedule: str = "1f1b"
     virtual_stages: int = 1
-    """The model chunks that a device holds."""
+    """The number of model chunks that a device holds."""
     balanced: bool = False
-    """Layers are split over stages so that the slowest stage is fastest, or as `layers_per_chunk`
-    says; not in equal numbers."""
+    """Layers are split over stages so that the slowest stage is as fast as it can be, or as
+    `layers_per_chunk` says. Where it is false, stages have equal numbers of layers."""
     layers_per_chunk: tuple[int, ...] = ()
-    """How many layers each of the pp * virtual_stages chunks has, in the order of the model. Where
-    nothing is said, `balanced` decides."""
+    """The number of layers of each of the pp * virtual_stages chunks, in the order of the model.
+    Where it is empty, `balanced` decides."""
     recompute: str = "none"
-    """What backward computes again: nothing ("none"), some modules of every layer ("selective"), or
-    all but the inputs of layers ("full")."""
+    """The part of forward that backward computes again: nothing ("none"), some modules of every
+    layer ("selective"), or all but the inputs of layers ("full")."""
     recompute_modules: tuple[str, ...] = ()
-    """The modules of selective recompute (models.spec.recompute.MODULES); where none is named,
-    those that the stack takes unless told otherwise."""
+    """The modules of selective recompute (models.spec.recompute.MODULES). Where none is named,
+    selective recompute takes the default modules of the stack."""
     recompute_layers: int = 0
-    """With full recompute, how many layers of each chunk are recomputed, the first ones; 0 means
-    all."""
+    """The number of first layers of each chunk that full recompute takes; 0 stands for all."""
     zero_stage: int = 0
-    """What dp_shard shards, together with cp: optimizer states (1), gradients too (2), parameters
-    too (3, FSDP)."""
+    """The tensors that dp_shard, together with cp, shards: optimizer states (1), gradients too (2),
+    parameters too (3, FSDP)."""
     reshard: bool = True
-    """In stage 3, gathered parameters are dropped again after forward."""
+    """Gathered parameters are dropped after forward, and gathered again for backward. It matters in
+    stage 3 alone."""
     sequence_parallel: bool = False
     """Norms and residuals are sharded over tp."""
     offload_activations: bool = False
@@ -154,7 +155,8 @@ class Layout:
         return self.pp * self.dp * self.cp * self.tp
 
     def summary(self) -> str:
-        """The layout in one line: degrees above 1, and the knobs away from their plainest value."""
+        """Return the layout in one line: degrees above 1, and the knobs away from their plainest
+        value."""
         axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
         parts = [f"{axis}={getattr(self, axis)}" for axis in axes if getattr(self, axis) > 1]
         if not parts:
@@ -182,7 +184,7 @@ class Layout:
         return " ".join(parts)
 
     def _active_axes(self, order: tuple[str, ...]) -> list[str]:
-        """The axes of an order that have more than one rank."""
+        """Return the axes of an order that have more than one rank."""
         return [axis for axis in order if getattr(self, axis) > 1]
 
     def _recompute_summary(self) -> str:
@@ -205,12 +207,13 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts(Columns):
-    """n layouts; each field is an array of n integers or truth values.
+    """n layouts, in fields that are arrays of n integers or truth values.
 
     `schedule`, `placement` and `torus_axes` are indices into SCHEDULES, PLACEMENTS and TORUS_AXES.
     `recompute` is the number of a policy with its modules (models.spec.recompute).
-    `layers_per_chunk` holds strings, empty where nothing is said: a character for each chunk, whose
-    code point is one more than the number of its layers (`stated_layers` reads them).
+    `layers_per_chunk` holds strings, with a character for each chunk whose code point is one more
+    than the number of its layers. Strings are empty where no partition is stated. `stated_layers`
+    reads them.
     """
 
     pp: Array
@@ -273,13 +276,13 @@ class Layouts(Columns):
         return self.pp * self.dp * self.cp * self.tp
 
     def num_micro_batches(self, global_batch: int) -> Array:
-        """How many micro-batches a rank runs in one step. It is at least 1: a batch that does not
-        divide is for a rule to refuse."""
+        """Return the number of micro-batches that a rank runs in one step. It is at least 1,
+        because a rule refuses a batch that does not divide."""
         return np.maximum(global_batch // (self.dp * self.micro_batch), 1)
 
     @property
     def states_layers(self) -> Array:
-        """Whether `layers_per_chunk` says how layers are split, (n,)."""
+        """A mask of the layouts whose `layers_per_chunk` states a partition, of shape (n,)."""
         strings = self.layers_per_chunk
         if strings.itemsize == np.dtype("U1").itemsize and strings.flags.c_contiguous:
             return np.asarray(strings.view(np.uint32) > 0)
@@ -287,7 +290,8 @@ class Layouts(Columns):
 
     @property
     def stated_layers(self) -> Array:
-        """The numbers of `layers_per_chunk`, (n, most chunks); 0 beyond the last chunk."""
+        """The numbers of `layers_per_chunk`, of shape (n, most chunks), with 0 beyond the last
+        chunk."""
         strings = np.ascontiguousarray(self.layers_per_chunk)
         points = (
             strings.view(np.uint32).reshape(len(strings), strings.itemsize // 4).astype(np.int64)
@@ -303,19 +307,21 @@ _DTYPES: dict[str, type] = {
     "offload_activations": bool,
     "offload_optimizer": bool,
 }
-"""Of the columns that do not hold integers."""
+"""The types of the columns that do not hold integers."""
 
 
 def active_axes(x: Layouts) -> Array:
-    """Which axes have more than one rank, as bits in the order of AXES."""
+    """Return the axes that have more than one rank, as bits in the order of AXES, of shape (n,)."""
     return np.asarray(sum((getattr(x, axis) > 1) * (1 << bit) for bit, axis in enumerate(AXES)))
 
 
 @cache
 def equivalent_placements() -> Array:
-    """(active axes, placement): the first placement that has these axes in the same order.
+    """Return, by (active axes, placement), the first placement that has these axes in the same
+    order.
 
-    Axes of one rank move no data, and so placements that differ in where these stand are the same.
+    Axes of one rank move no data, so placements that differ only in where such axes stand are
+    equivalent.
     """
     found = np.zeros((1 << len(AXES), len(PLACEMENTS)), dtype=np.int64)
     for pattern, of_pattern in enumerate(found):
@@ -327,7 +333,8 @@ def equivalent_placements() -> Array:
 
 @cache
 def pipeline_outermost() -> Array:
-    """(active axes, placement): whether none of these axes lies outside the pipeline's."""
+    """Return, by (active axes, placement), true where none of these axes lies outside the
+    pipeline's."""
     found = np.ones((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
     for pattern, of_pattern in enumerate(found):
         for code, order in enumerate(PLACEMENTS):
@@ -337,12 +344,12 @@ def pipeline_outermost() -> Array:
 
 @cache
 def offered_orders(offered: tuple[tuple[str, ...], ...]) -> Array:
-    """(active axes, placement): whether the placement has these axes in the order of one that is
-    offered. Where none is named, all placements are offered."""
+    """Return, by (active axes, placement), true where the placement has these axes in the order of
+    an offered placement. Where no order is named, all placements are offered."""
     codes = [PLACEMENTS.index(order) for order in offered] or list(range(len(PLACEMENTS)))
     return np.array([np.isin(first, first[codes]) for first in equivalent_placements()])
 
 
 def _axes_in(pattern: int, order: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes of an order whose bits are set in a pattern of active axes."""
+    """Return the axes of an order whose bits are set in a pattern of active axes."""
     return tuple(axis for axis in order if pattern >> AXES.index(axis) & 1)

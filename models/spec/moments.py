@@ -11,17 +11,17 @@ from models.spec.projection import Projection
 from models.spec.workload import Workload
 
 PROJECTION_BYTES = 4.0
-"""Of an element of the matrix that projects, which is in fp32 (galore_torch galore_projector.py);
-APOLLO draws it anew from a seed."""
+"""Bytes of an element of the projection matrix, which is in fp32 (galore_torch
+galore_projector.py). APOLLO draws that matrix anew from a seed."""
 
 
 def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
-    """Returns the bytes that the optimizer keeps of a parameter beside its master copy, on average
+    """Return the bytes that the optimizer keeps of a parameter beside its master copy, on average
     over the model.
 
-    Of an m x n matrix of a layer, m <= n, whose gradient is projected to rank r, there are moments
-    of r x n elements and an m x r projection. Embedding, head, norms and biases have moments of
-    their own size.
+    For an m x n matrix of a layer, m <= n, whose gradient is projected to rank r, the optimizer
+    keeps moments of r x n elements and an m x r projection. Embedding, head, norms and biases have
+    moments of their own size.
     """
     whole = workload.optimizer_state.moment_bytes
     if workload.moment_rank is None:
@@ -40,7 +40,7 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
 
 
 def _matrices(layer: Layer, hidden_size: int) -> Iterator[tuple[Projection, int]]:
-    """The matrices of a layer, and how many there are of each."""
+    """Yield the matrices of a layer, each with its number of copies."""
     every = Lora(targets=("attention", "mlp", "experts"))
     yield from ((one, one.groups) for one in every.matrices(layer, hidden_size))
     experts = layer.moe.num_experts if layer.moe else 0

@@ -1,4 +1,4 @@
-"""A problem: what to train, on what, with which software. Everything but the layout."""
+"""A problem: model, workload, cluster and software, which is everything but the layout."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from models.spec.recompute import policy_code, recomputed
 from models.spec.stack import VENDORS, Stack
 from models.spec.workload import Workload
 
-_KEPT_MODULES = 1024  # of all models together
+_KEPT_MODULES = 1024  # answers for all models together: a model has one for each module
 
 
 def _other_vendors(stack: Stack, chip: Chip) -> str:
-    """What a stack runs on instead of a chip, and which others run on that."""
+    """Return the rule that a chip of another vendor breaks. It names the vendors that the stack
+    runs on, and the stacks that run on the chip."""
     every = dict.fromkeys(catalogue.stacks().values())
     able = [each.id for each in every if not each.vendors or chip.vendor in each.vendors]
     rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
@@ -38,7 +39,8 @@ def _other_vendors(stack: Stack, chip: Chip) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What a layout is asked for. Raises Invalid where its parts do not go together.
+    """The question that layouts answer: what to train, on which chips, with which software. Raise
+    Invalid where its parts do not go together.
 
     Properties that end in `_bytes` are bytes of one element, unless they say otherwise.
     """
@@ -73,7 +75,7 @@ class Problem:
             self._require_images(self.architecture.encoder)
 
     def _require_images(self, encoder: Encoder) -> None:
-        """Raises Invalid where the workload does not go with an encoder of images."""
+        """Raise Invalid where the workload does not go with an encoder of images."""
         seq_len = self.workload.seq_len
         for name in ("tokens_per_sequence", "tokens_per_image"):
             tokens = getattr(encoder, name)
@@ -87,31 +89,30 @@ class Problem:
 
     @cached_property
     def kernel(self) -> str:
-        """The attention kernel."""
         return self.stack.kernel_on(self.cluster.chip.generation)
 
     @property
     def launch(self) -> str:
-        """What submits kernels: "eager", "compiled" or "graph"."""
+        """The way in which kernels are launched: "eager", "compiled" or "graph"."""
         return "graph" if self.is_captured else self.stack.launch
 
     @property
     def is_captured(self) -> bool:
-        """Whether a step is captured once and replayed as a graph on the device, which leaves no
+        """True where a step is captured once and replayed as a graph on the device, which leaves no
         gaps between kernels."""
         return self.architecture.is_moe and self.stack.moe_graphs == "full"
 
     @property
     def is_partly_captured(self) -> bool:
-        """Whether all of it is captured but for the experts."""
+        """True where a whole step is captured as a graph but for the experts."""
         return self.architecture.is_moe and self.stack.moe_graphs == "partial"
 
     @property
     def loss_chunks(self) -> int:
-        """Into how many parts of a micro-batch head and loss are divided. Where one kernel has both
-        they are such that logits take no more than what the head reads (liger_kernel
-        ops/fused_linear_cross_entropy.py: chunks of tokens by the ratio of vocabulary to hidden
-        size)."""
+        """The number of parts of a micro-batch for which head and loss run one after the other.
+        Where one kernel has both, a part is so small that its logits take no more memory than the
+        input of the head (liger_kernel ops/fused_linear_cross_entropy.py: chunks of tokens by the
+        ratio of vocabulary to hidden size)."""
         model, chunks = self.architecture, self.stack.loss_chunks
         if self.stack.loss != "fused_linear":
             return chunks
@@ -129,7 +130,7 @@ class Problem:
 
     @property
     def overlaps_tensor(self) -> bool:
-        """Whether tensor-parallel traffic runs beside compute."""
+        """True where tensor-parallel traffic runs beside compute."""
         return (
             self.stack.overlap_tensor
             and self.workload.precision not in self.stack.overlap_tensor_not_in
@@ -137,13 +138,13 @@ class Problem:
 
     @property
     def overlaps_experts(self) -> bool:
-        """Whether all-to-alls of experts may run beside compute of another micro-batch."""
+        """True where all-to-alls of experts may run beside compute of another micro-batch."""
         has_code = self.stack.overlap_expert_of_hybrids or not self.architecture.is_hybrid
         return self.stack.overlap_expert and has_code
 
     @property
     def materialises_scores(self) -> bool:
-        """Whether the attention kernel writes the scores of all pairs of tokens to memory."""
+        """True where the attention kernel writes the scores of all pairs of tokens to memory."""
         return self.kernel in ("unfused", "fused_softmax")
 
     @property
@@ -153,13 +154,14 @@ class Problem:
 
     @property
     def operand_bytes(self) -> float:
-        """The bytes of the copies of a layer's parameter that GEMMs read, beside the one in use."""
+        """The bytes of the copies of a layer's parameter that GEMMs read, beside the parameter in
+        use."""
         gemm_bytes = self.workload.number_format.gemm_bytes
         return 2 * gemm_bytes if self.stack.keeps_operands and gemm_bytes < 2 else 0.0
 
     @property
     def scales_rows(self) -> bool:
-        """Whether every row of an operand in fp8 has a scale of its own."""
+        """True where every row of an operand in fp8 has a scale of its own."""
         return self.workload.precision == "fp8" and self.stack.fp8_scaling == "rowwise"
 
     @property
@@ -174,12 +176,12 @@ class Problem:
 
     @property
     def cast_bytes(self) -> float:
-        """The bytes read and written to bring an element of a product's input to the format that
-        it is multiplied in, as it is and transposed.
+        """The bytes read and written to bring an element of a product's input to the format that it
+        is multiplied in, both as it is and transposed.
 
-        That is one pass where both have the same scale. Scales of rows and of columns differ, so
-        that one pass writes a row's cast and a transposed copy, and another casts that (torchao
-        testing/training/roofline_utils.py, get_tensor_memory_traffic_ovhd_s).
+        One pass does it where both casts have the same scale. Scales of rows and of columns differ:
+        then one pass writes the cast of rows and a transposed copy, and a second pass casts that
+        copy (torchao testing/training/roofline_utils.py, get_tensor_memory_traffic_ovhd_s).
         """
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
@@ -189,8 +191,9 @@ class Problem:
 
     @property
     def weight_cast_bytes(self) -> float:
-        """The same of a weight with every forward, where it is cast with every use: a third of what
-        forward and backward take together, a cast for each and a transposed copy for one."""
+        """The bytes read and written in one forward to cast an element of a weight that is cast
+        with every use. One forward is charged a third of what forward and backward take together: a
+        cast for each, and a transposed copy for one."""
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
         return (4 * wide + 2 * narrow) / 3 if self.scales_rows else 0.0
@@ -211,9 +214,9 @@ class Problem:
 
     @property
     def gradient_reduction_bytes(self) -> float:
-        """The bytes of a gradient while it is reduced: as backward leaves it and, where it is sent
-        wider, the wider copy too (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
-        foreach_reduce)."""
+        """The bytes of a gradient while it is reduced: the gradient that backward leaves and, where
+        it is sent in a wider format, the wider copy too
+        (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce)."""
         wider_copy = self.reduce_bytes if self._sends_wider_gradients else 0.0
         return self.parameter_bytes + wider_copy
 
@@ -223,8 +226,8 @@ class Problem:
 
     @property
     def shard_copy_bytes(self) -> tuple[float, float]:
-        """Bytes read and written for each element that ZeRO 3 shards, by the copies beside its
-        collectives: when a parameter is gathered, and when its gradient is reduced."""
+        """The bytes that copies beside the collectives of ZeRO 3 read and write for each sharded
+        element: when a parameter is gathered, and when its gradient is reduced."""
         cast = self.parameter_bytes + self.reduce_bytes
         if self.stack.shards == "each":
             return 2 * self.gather_bytes, cast
@@ -235,20 +238,21 @@ class Problem:
 
     @property
     def gather_bytes(self) -> float:
-        """The bytes of a gathered parameter on the wire: those of 16 bits, where it is cast with
-        every use."""
+        """The bytes of a gathered parameter on the wire. It has 16 bits where it is cast with every
+        use."""
         if self.scales_rows:
             return self.parameter_bytes
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
     @property
     def master_bytes(self) -> float:
-        """The bytes of the fp32 copy beside the parameter in use; 0 where that is fp32 itself."""
+        """The bytes of the fp32 copy beside the parameter in use; 0 where the parameter in use is
+        fp32 itself."""
         return 0.0 if self.parameter_bytes >= 4 else self.workload.optimizer_state.master_bytes
 
     @property
     def base_bytes(self) -> float:
-        """The bytes of a parameter as it lies in memory, which frozen ones may do in fewer bits:
+        """The bytes of a parameter as it lies in memory. Frozen parameters may have fewer bits,
         with a scale for every 64 of them (QLoRA, arXiv 2305.14314 §3)."""
         lora = self.workload.lora
         if lora is None or lora.base_bits == 16:
@@ -257,7 +261,7 @@ class Problem:
 
     @property
     def adapter_parameters(self) -> int:
-        """How many parameters of adapters are trained; 0 where the model's own are."""
+        """The number of trained parameters in adapters; 0 where the model's own are trained."""
         lora, model = self.workload.lora, self.architecture
         if lora is None:
             return 0
@@ -272,7 +276,7 @@ class Problem:
 
     @property
     def trained_layer_parameters(self) -> int:
-        """How many parameters of layers are trained, those of adapters or the model's own."""
+        """The number of trained parameters in layers: those of adapters, or the model's own."""
         if self.workload.lora:
             return self.adapter_parameters
         model = self.architecture
@@ -289,24 +293,24 @@ class Problem:
 
     @property
     def keeps_sharded_parameters(self) -> bool:
-        """Whether ZeRO 3 shards parameters as they are used, and not, or not only, an fp32 copy,
-        which frozen ones do not have."""
+        """True where ZeRO 3 shards the parameters that layers use. Otherwise it shards an fp32 copy
+        alone, which frozen parameters do not have."""
         workload = self.workload
         has_frozen = workload.lora is not None or workload.trained is not None
         return self.stack.parameter_shards or has_frozen or not workload.master_weights
 
     def has_module(self, name: str) -> bool:
-        """Whether some layer has a module of models.spec.recompute.MODULES."""
+        """Say whether some layer has this module of models.spec.recompute.MODULES."""
         return _has_module(self.architecture, name)
 
     def effective_modules(self, modules: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of some modules that a layer has; all of them where no layer has any."""
+        """Return those of some modules that a layer has, or all of them where no layer has any."""
         return tuple(filter(self.has_module, modules)) or modules
 
     @cached_property
     def forward_flops(self) -> tuple[tuple[float, ...], float]:
-        """Forward FLOPs of one token through each kind of layer, and through the head: the weights
-        by which layers are split over pipeline stages."""
+        """Forward FLOPs of one token through each kind of layer, and through the head. They are the
+        weights by which layers are split over pipeline stages."""
         seq_len = self.workload.attended_length
         layers = tuple(
             float(layer_forward_flops(self.architecture, kind, seq_len))
@@ -317,8 +321,8 @@ class Problem:
     @cached_property
     def encoder_flops(self) -> float:
         """FLOPs of the encoder of images for one token of a sequence, as if it took three passes
-        like a layer: forward FLOPs where it is trained, and a third of them where it is frozen. By
-        this weight it stands beside the layers of the first pipeline stage."""
+        like a layer: its forward FLOPs where it is trained, and a third of them where it is frozen.
+        The encoder has this weight beside the layers of the first pipeline stage."""
         encoder = self.architecture.encoder
         return encoder_flops(encoder) / 3 / self.workload.seq_len if encoder else 0.0
 
@@ -331,8 +335,8 @@ class Problem:
 
     @property
     def experts_keep_tensor(self) -> bool:
-        """Whether experts are sharded over tensor parallelism like the rest of the model, which is
-        all that the stack can do."""
+        """True where experts are sharded over tensor parallelism like the rest of the model,
+        because the stack has no other way."""
         return self.architecture.is_moe and self.stack.expert_folding == "beside_tensor"
 
     @property
@@ -341,7 +345,7 @@ class Problem:
 
     @property
     def neighbourhood_scopes(self) -> tuple[str, ...]:
-        """The kinds of runs that a run of this problem belongs to, widest first
+        """The kinds of runs that a run of this problem belongs to, from the widest on
         (models.spec.profile.Neighbourhood)."""
         return (
             "all",
@@ -352,7 +356,7 @@ class Problem:
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes of a profile that apply to this problem, widest first."""
+        """The scopes of a profile that apply to this problem, from the widest on."""
         chip = self.cluster.chip
         stack = self.stack
         return (
@@ -371,8 +375,9 @@ class Problem:
     @property
     def fleet_scopes(self) -> dict[str, str]:
         """The scopes of the deployment that reports come from (models.calibration.fleet_effects),
-        by what they stand for: all of it, its chip, its stack, or both together; and of sparse
-        models, those that run on both, and the model, told by its number of parameters."""
+        by their kind: "all" of it, its "chip", its "stack", or the "pair" of both. A sparse model
+        has two more: "sparse" for all sparse models on that pair, and "model", told by its number
+        of parameters."""
         chip = self.cluster.chip.id
         stack = self.stack.calibrated_as
         scopes = {
@@ -394,7 +399,8 @@ def _has_module(architecture: Architecture, name: str) -> bool:
 
 
 def number_by_problem(problems: Iterable[Problem]) -> list[int]:
-    """A number for each problem, from 0 in order of appearance; equal problems share one."""
+    """Return a number for each problem, counted from 0 in order of appearance; equal problems share
+    one."""
     problems = list(problems)
     # Hashing a problem is slow, and the same object often comes many times: it is hashed once.
     by_identity = {id(problem): problem for problem in problems}

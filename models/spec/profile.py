@@ -1,9 +1,9 @@
-"""Profiles: what the data sheets do not say, as coefficients with a mean and a spread.
+"""Profiles: what data sheets leave out, as coefficients with a mean and a spread.
 
 A coefficient lives on an unbounded scale (the log of a positive number, the log-odds of a fraction)
 and is the sum of the *terms* that apply to a problem: one for everything ("all") and offsets for
 narrower *scopes* ("generation:hopper", "chip:h200-sxm-141gb", "stack:megatron", …). A scope without
-runs has no term, or a term at its prior, and so inherits from the wider one.
+runs has no term, or a term at its prior, and so inherits from the wider scope.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Value = TypeVar("Value")
 
 Number = float | Array
 TermKey = tuple[str, str]
-"""The coefficient and the scope of a term."""
+"""The key of a term: its coefficient and its scope."""
 FLEET = "fleet"
 """The kind of the scopes of one deployment's machines (models.calibration.fleet_effects)."""
 Z80 = 1.2815515655446004
 """Half of the central 80% interval of a normal distribution, in standard deviations."""
 _CACHED_SCOPES = 64
-"""Of how many pairs of a profile and scopes is kept what follows from them."""
+"""The number of pairs of a profile and scopes for which results are kept."""
 
 
 def is_of_fleet(scope: str) -> bool:
@@ -41,18 +41,20 @@ def is_of_fleet(scope: str) -> bool:
 
 
 def _fraction(scopes: str) -> Any:
-    """A field between 0 and 1; `scopes` are the kinds of scopes that it may differ between."""
+    """Return a field between 0 and 1; `scopes` are the kinds of scopes that it may differ
+    between."""
     return field(metadata={"kind": "fraction", "scopes": tuple(scopes.split())})
 
 
 def _positive(scopes: str) -> Any:
-    """A field above 0; `scopes` are the kinds of scopes that it may differ between."""
+    """Return a field above 0; `scopes` are the kinds of scopes that it may differ between."""
     return field(metadata={"kind": "positive", "scopes": tuple(scopes.split())})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """The coefficients of one (chip, fabric, stack), or arrays of them (draws from the posterior).
+    """The coefficients of one (chip, fabric, stack), as numbers or as arrays of draws from the
+    posterior.
 
     The docstring of each field says what it measures and in which unit.
     """
@@ -64,15 +66,15 @@ class Coefficients:
     gemm_4: Number = _fraction("generation chip stack fleet")
     """Rate of large 4-bit matrix multiplications, as a fraction of the dense peak."""
     row_scaled_gemm: Number = _fraction("generation")
-    """The rate of an 8-bit product whose operands have a scale for every row, as a fraction of that
-    of one whose operands have one each."""
+    """Rate of an 8-bit product whose operands have a scale for every row, as a fraction of the rate
+    with one scale for each operand."""
     ragged_rows: Number = _fraction("generation")
-    """The rate of a product on tensor cores whose matrices have rows of no whole number of vectors,
-    as a fraction of that of others."""
+    """Rate of a product on tensor cores whose matrices have rows that are no whole number of
+    vectors, as a fraction of the rate with whole vectors."""
     gemm_tail_waves: Number = _positive("generation")
     """Time lost at the end of a matrix multiplication, in waves of tiles over the whole chip."""
     grouped_gemm: Number = _fraction("generation stack")
-    """Rate of the grouped GEMM of experts, as a fraction of a plain GEMM's."""
+    """Rate of the grouped GEMM of experts, as a fraction of the rate of a plain GEMM."""
     expert_serialisation: Number = _fraction("stack")
     """Fraction of the experts of a device that run one after the other, each with a tail of its
     own."""
@@ -82,8 +84,8 @@ class Coefficients:
     narrow_heads: Number = _positive("kernel")
     """Exponent of (head dim / 128) in the rate of attention with narrower heads."""
     chosen_keys: Number = _fraction("stack")
-    """Rate of attention over keys that are chosen for each query, and of the choice, as a fraction
-    of that of attention over all keys."""
+    """Rate of attention over keys that are chosen for each query, and of the choice itself, as a
+    fraction of the rate of attention over all keys."""
     recurrence_traffic: Number = _positive("generation stack")
     """Memory traffic of the kernels of linear attention and state-space models, as a multiple of
     the counted bytes."""
@@ -95,31 +97,31 @@ class Coefficients:
     """Memory traffic of permuting tokens for their experts and back, as a multiple of the counted
     bytes."""
     bias_traffic: Number = _positive("generation stack")
-    """How many times the outputs of experts are read or written to add their biases."""
+    """Number of times that the outputs of experts are read or written to add their biases."""
     launch_s: Number = _positive("launch stack fleet")
     """Host time of a kernel launch, in seconds."""
     expert_launch_s: Number = _positive("launch stack")
     """Host time of a launch for one expert, in seconds."""
     hook_s: Number = _positive("stack")
-    """Host time of ZeRO 3 for a matrix of an expert that it gathers by itself, in forward, in
-    seconds; backward takes twice that."""
+    """Host time in forward of ZeRO 3 for each matrix of an expert that it gathers by itself, in
+    seconds. Backward takes twice that."""
     routing_launches: Number = _positive("routing generation stack")
     """Launches for routing, dispatch and combination in the forward of a sparse layer."""
     ageing: Number = _positive("stack")
-    """How much slower kernels are in older software: growth of the log of their time, per year."""
+    """Growth of the log of kernel time with the age of the software, per year."""
     routing_ageing: Number = _positive("stack")
-    """The same growth of the log of the time to permute tokens, per year."""
+    """Growth of the log of the time to permute tokens with the age of the software, per year."""
     launch_ageing: Number = _positive("stack")
-    """The same growth of the log of the time of launches, per year."""
+    """Growth of the log of launch time with the age of the software, per year."""
     compute_overhead: Number = _positive("steps stack chip fleet")
-    """Compute time as a multiple of what is counted: sustained clock, gaps, and all else that
-    kernels do not explain."""
+    """Compute time as a multiple of the counted time. It stands for sustained clock, gaps, and all
+    else that kernels do not explain."""
     scaleup: Number = _fraction("generation fleet")
     """Bandwidth of collectives within the scale-up domain, as a fraction of the link rate."""
     scaleout: Number = _fraction("generation stack fleet")
     """Bandwidth of collectives beyond the domain, as a fraction of the NIC rate."""
     alltoall: Number = _fraction("generation stack fleet")
-    """Bandwidth of all-to-alls, as a fraction of a ring's."""
+    """Bandwidth of all-to-alls, as a fraction of the bandwidth of a ring."""
     collective_s: Number = _positive("generation stack fleet")
     """Fixed cost of a collective call, in seconds."""
     scaleup_hop_s: Number = _positive("generation")
@@ -127,7 +129,7 @@ class Coefficients:
     scaleout_hop_s: Number = _positive("generation stack fabric")
     """Latency of a hop between domains, in seconds."""
     ring_step_s: Number = _positive("fabric")
-    """What a network adds to every step of a ring that leaves the domain, in seconds."""
+    """Time that a network adds to every step of a ring that leaves the domain, in seconds."""
     stall_s: Number = _positive("stack fabric")
     """Host time of a hop of a tensor-parallel collective beside pipeline sends, in seconds."""
     send_s: Number = _positive("stack")
@@ -137,8 +139,8 @@ class Coefficients:
     data_overlap: Number = _fraction("stack")
     """Fraction of the compute window that can hide data-parallel traffic."""
     expert_prefetch: Number = _fraction("stack")
-    """Fraction of the gather of expert weights that can be hidden; the rest is waited for by
-    kernels that need the weights of all experts."""
+    """Fraction of the gather of expert weights that can be hidden. Kernels that need the weights of
+    all experts wait for the rest."""
     expert_overlap: Number = _fraction("stack")
     """Fraction of expert-parallel traffic that is hidden where the stack overlaps it."""
     context_overlap: Number = _fraction("stack")
@@ -146,8 +148,8 @@ class Coefficients:
     pipeline_overlap: Number = _fraction("stack")
     """Fraction of pipeline sends that is hidden where the stack overlaps them."""
     interference: Number = _fraction("generation")
-    """By how much hidden traffic slows the compute that it hides behind, as a fraction of the
-    traffic's time."""
+    """Slowdown of compute by the traffic that hides behind it, as a fraction of that traffic's
+    time."""
     imbalance: Number = _positive("stack")
     """Standard deviation of the experts' shares of tokens under natural routing, as a fraction of
     their mean."""
@@ -157,8 +159,8 @@ class Coefficients:
     """Time lost to stragglers, as a fraction of the step time for every doubling of the devices
     beyond one node."""
     slow_node_s: Number = _positive("fabric")
-    """Delay of every send and receipt in jobs that leave out no node, and so not the one that is in
-    trouble, in seconds."""
+    """Delay of every send and receipt, in seconds, in jobs that use every node of their cluster,
+    and so cannot leave out a node that is in trouble."""
     host_gb_s: Number = _positive("generation chip")
     """Bandwidth between a device and host memory, for offload, in GB/s."""
     activation_memory: Number = _positive("steps stack fleet")
@@ -170,8 +172,8 @@ class Coefficients:
     context_gib: Number = _positive("generation stack fleet")
     """Memory of runtime, libraries and communication buffers, in GiB."""
     kernel_age: Number = 0.0
-    """Not fitted: years between the newest software of all and the newest that ran on the chip's
-    generation. Nothing is known of kernels younger than that."""
+    """Years between the newest software of all and the newest that ran on the chip's generation. It
+    is counted and not fitted. Nothing is known of kernels younger than that."""
 
 
 _FITTED = [f for f in fields(Coefficients) if f.metadata]
@@ -184,26 +186,28 @@ SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FIT
 
 
 def _of_known(cls: type[Value], data: Mapping[str, Any]) -> Value:
-    """An instance of a dataclass, of those members that are fields of it."""
+    """Return an instance of a dataclass, made of those members of `data` that are its fields."""
     known = {field.name for field in fields(cast(Any, cls))}
     return cls(**{name: value for name, value in data.items() if name in known})
 
 
 def _is_known(term: Mapping[str, Any]) -> bool:
-    """Whether this release has the coefficient of a term, and lets it vary with such scopes."""
+    """Say whether this release has the coefficient of a term, and lets it differ between such
+    scopes."""
     kinds = "all", *SCOPES.get(term["coefficient"], ())
     return term["coefficient"] in KINDS and term["scope"].partition(":")[0] in kinds
 
 
 def to_unbounded(name: str, value: float) -> float:
-    """The log of a positive coefficient, the log-odds of a fraction."""
+    """Return the log of a positive coefficient, or the log-odds of a fraction."""
     if KINDS[name] == "fraction":
         return math.log(value / (1 - value))
     return math.log(value)
 
 
 def to_natural(name: str, value: Any) -> Any:
-    """The inverse of :func:`to_unbounded`, of a number or an array."""
+    """Return the coefficient, as a number or an array, whose unbounded value is `value`. It inverts
+    :func:`to_unbounded`."""
     if KINDS[name] == "fraction":
         return 1 / (1 + np.exp(-value))
     return np.exp(value)
@@ -211,8 +215,8 @@ def to_natural(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """What a scope adds to a coefficient, on the unbounded scale: `mean`, and `spread` as a
-    standard deviation. `runs` is the number of runs that informed it."""
+    """A term is what a scope adds to a coefficient, on the unbounded scale: `mean`, with `spread`
+    as its standard deviation. `runs` is the number of runs that informed it."""
 
     coefficient: str
     scope: str
@@ -235,20 +239,21 @@ class Term:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no run says anything of it. Terms of a fleet are never unknown: what tells one
-        fleet from others is part of how far runs scatter."""
+        """True where no run says anything of the term. Terms of a fleet are never unknown: the
+        difference between fleets is part of how far runs scatter."""
         return not self.runs and not is_of_fleet(self.scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """How far runs of one kind lay from what a fit without their model, chip and stack predicted.
+    """The distance of runs of one kind from what a fit without their model, chip and stack
+    predicted.
 
     `spread` is a standard deviation of log step time, or of the log of peak memory: that of the
-    normal distribution with the same central 80%. Other runs of the same source were in that fit,
-    so that it is the spread within a source. `unidentified` is the part of it that comes from terms
-    of which no run says anything. `runs` is how many runs it rests on. `between` is how far one
-    source lies from another in what all of its runs have in common.
+    normal distribution with the same central 80%. Other runs of the same source were in the fit, so
+    it is the spread within a source. `unidentified` is the part of `spread` that comes from terms
+    that no run informed. `runs` is the number of runs behind it. `between` is the standard
+    deviation between sources of what all runs of a source have in common.
     """
 
     scope: str
@@ -259,21 +264,22 @@ class Neighbourhood:
 
     @property
     def total(self) -> float:
-        """The spread of runs of a source that nobody has seen."""
+        """The spread of runs from a source that nobody has seen."""
         return math.hypot(self.spread, self.between)
 
     def with_variance(self, unidentified: float) -> float:
-        """The spread of a prediction whose terms without runs have this variance."""
+        """Return the spread of a prediction whose terms without runs have this variance."""
         return math.hypot(self.within(unidentified), self.between)
 
     def within(self, unidentified: float) -> float:
-        """The same without what all runs of a source have in common."""
+        """Return the spread within a source of a prediction whose terms without runs have this
+        variance."""
         return math.sqrt(self.spread**2 + max(unidentified - self.unidentified**2, 0.0))
 
     def seen_from(self, between: float) -> Neighbourhood:
-        """The same, where sources lie this far from each other. A fleet's own runs tell where it
-        lies: the variance of a mean that has the prior variance τ², after n runs of variance σ²,
-        is 1 / (1/τ² + n/σ²)."""
+        """Return this neighbourhood with sources that lie `between` apart. The own runs of a fleet
+        tell where the fleet lies: after n runs of variance σ², the variance of a mean with prior
+        variance τ² is 1 / (1/τ² + n/σ²)."""
         if is_of_fleet(self.scope) and between:
             between = 1 / math.sqrt(between**-2 + self.runs * self.spread**-2)
         return replace(self, between=between)
@@ -281,9 +287,9 @@ class Neighbourhood:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermCoverage:
-    """How many of the runs behind a profile exercised a term of the breakdown in a scope
+    """The number of runs behind a profile that exercised a term of the breakdown in a scope
     (models.prediction.coverage). `sources` are codes that tell the sources of these runs apart, in
-    order; empty where they are not known."""
+    order; it is empty where they are not known."""
 
     term: str
     scope: str
@@ -297,7 +303,7 @@ class TermCoverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantityRange:
-    """Between which values of a quantity the runs of a scope lie."""
+    """The range of the values of a quantity that the runs of a scope have."""
 
     quantity: str
     scope: str
@@ -316,31 +322,32 @@ class NewestSoftware:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """An immutable set of terms, with what the runs behind them say of its reach."""
+    """A profile is an immutable set of terms, with what the runs behind them say of its reach."""
 
     id: str
     terms: tuple[Term, ...]
     residual_spread: float
-    """What the model leaves unexplained: a standard deviation of log step time."""
+    """The standard deviation of log step time that the model leaves unexplained."""
     made_by: str
     software_year: float
-    """The date of the newest software that the terms describe; Stack.age_years counts back from
-    it."""
+    """The date of the newest software that the terms describe, as a year with a fraction.
+    Stack.age_years counts back from it."""
     unseen_widening: float = 1.0
-    """How many times wider intervals are where no run on the chip's generation has been
+    """The factor by which intervals are wider where no run was on the chip's generation
     (models.prediction.coverage)."""
     neighbourhoods: tuple[Neighbourhood, ...] = ()
     """The neighbourhoods of step time, by the scope that names the kind of run."""
     memory_neighbourhoods: tuple[Neighbourhood, ...] = ()
     between_sources: float = 0.0
-    """How far one source of runs lies from another that the fit has not seen: a standard deviation
-    of log step time."""
+    """The standard deviation of log step time between a source of runs and one that the fit has not
+    seen."""
     memory_between_sources: float = 0.0
-    """The same of the log of peak memory."""
+    """The standard deviation of log peak memory between a source of runs and one that the fit has
+    not seen."""
     seen: tuple[TermCoverage, ...] = ()
-    """Which terms of the breakdown the runs behind the profile exercised."""
+    """The terms of the breakdown that the runs behind the profile exercised."""
     spans: tuple[QuantityRange, ...] = ()
-    """Between which values of a quantity these runs lie."""
+    """The ranges of quantities that the runs behind the profile cover."""
     newest: tuple[NewestSoftware, ...] = ()
     """The newest software that ran on each generation of chips."""
     version: int = 1
@@ -351,7 +358,7 @@ class Profile:
 
     @cached_property
     def _places_by_scope(self) -> dict[str, list[int]]:
-        """Where the terms of each scope stand among all terms."""
+        """The positions of the terms of each scope among all terms."""
         places: dict[str, list[int]] = {}
         for place, term in enumerate(self.terms):
             places.setdefault(term.scope, []).append(place)
@@ -359,22 +366,21 @@ class Profile:
 
     @cached_property
     def coverage_of(self) -> dict[tuple[str, str], TermCoverage]:
-        """Which runs exercised a term of the breakdown, by term and scope."""
+        """The runs that exercised a term of the breakdown, by term and scope."""
         return {(one.term, one.scope): one for one in self.seen}
 
     @cached_property
     def range_of(self) -> dict[tuple[str, str], QuantityRange]:
-        """Where the runs of a scope lie, by quantity and scope."""
+        """The range that the runs of a scope cover, by quantity and scope."""
         return {(one.quantity, one.scope): one for one in self.spans}
 
     @cached_property
     def scopes_of_ranges(self) -> frozenset[str]:
-        """The scopes of `spans`."""
         return frozenset(one.scope for one in self.spans)
 
     def kernel_age(self, scopes: Iterable[str]) -> float:
-        """Years from the newest software of all back to the newest that ran in one of these
-        scopes."""
+        """Return the years from the newest software of all back to the newest that ran in one of
+        these scopes."""
         wanted = set(scopes)
         return max(
             (self.software_year - one.year for one in self.newest if one.scope in wanted),
@@ -382,12 +388,13 @@ class Profile:
         )
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """The neighbourhood of step time of the narrowest scope that has one; `scopes` come widest
-        first. Where none has one, it is the residual spread."""
+        """Return the neighbourhood of step time of the narrowest scope that has one. `scopes` come
+        widest first. Where none has one, the neighbourhood is the residual spread."""
         return self._narrowest(self.neighbourhoods, scopes).seen_from(self.between_sources)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """The same of memory."""
+        """Return the neighbourhood of peak memory of the narrowest scope that has one, or the
+        residual spread where none has one."""
         narrowest = self._narrowest(self.memory_neighbourhoods, scopes)
         return narrowest.seen_from(self.memory_between_sources)
 
@@ -399,7 +406,7 @@ class Profile:
         return next((known[scope] for scope in reversed(scopes) if scope in known), none)
 
     def terms_in(self, scopes: Iterable[str]) -> tuple[Term, ...]:
-        """The terms that apply to a problem with these scopes; those of "all" always do."""
+        """Return the terms that apply to a problem with these scopes. Terms of "all" always do."""
         return self._terms_in(frozenset(scopes))
 
     @cached_by_identity(_CACHED_SCOPES)
@@ -408,8 +415,9 @@ class Profile:
         return tuple(self.terms[place] for place in sorted(chain.from_iterable(places)))
 
     def with_offsets(self, scopes: Iterable[str]) -> Profile:
-        """The profile with an offset of mean zero for every coefficient that differs between such
-        scopes, where no run has told by how much. How wide these are is in data/priors.json."""
+        """Return the profile with an offset of mean zero for every coefficient that may differ
+        between such scopes though no run has told by how much. The spreads of these offsets are in
+        data/priors.json."""
         return self._with_offsets(frozenset(scopes))
 
     @cached_by_identity(_CACHED_SCOPES)
@@ -421,8 +429,8 @@ class Profile:
     def coefficients(
         self, scopes: Sequence[str], offsets: Mapping[TermKey, Array] | None = None
     ) -> Coefficients:
-        """The coefficients of a problem with these scopes. `offsets` are added to single terms, for
-        draws."""
+        """Return the coefficients of a problem with these scopes. `offsets` are added to single
+        terms, for draws."""
         if offsets:
             return self._moved_by(scopes, offsets)
         return self._mean_coefficients(frozenset(scopes))
@@ -441,7 +449,7 @@ class Profile:
         return Coefficients(**natural, kernel_age=self.kernel_age(scopes))
 
     def with_terms(self, changed: Mapping[TermKey, Term], **fields_: Any) -> Profile:
-        """A copy with these terms replaced or added, and other fields as given."""
+        """Return a copy with these terms replaced or added, and with other fields as given."""
         merged = {**self.by_key, **changed}
         return replace(self, terms=tuple(merged.values()), **fields_)
 
@@ -467,8 +475,8 @@ class Profile:
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
         """Read what `to_json` wrote, here or in another release. Coefficients that did not exist
         when the profile was written get the terms of the shipped priors. Coefficients, scopes and
-        fields that a later release has added are ignored. Raises Invalid where a coefficient has
-        no term."""
+        fields that a later release has added are ignored. Raise Invalid where a coefficient has no
+        term."""
         terms = tuple(_of_known(Term, term) for term in data["terms"] if _is_known(term))
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
         terms += tuple(term for term in _prior_terms() if term.coefficient in missing)
@@ -499,7 +507,8 @@ class Profile:
 
 
 def _without_between(neighbourhood: Neighbourhood) -> dict[str, Any]:
-    """A neighbourhood as it is stored: what lies between sources is the profile's."""
+    """Return a neighbourhood as it is stored. The spread between sources is stored once, with the
+    profile."""
     fields_ = asdict(neighbourhood)
     del fields_["between"]
     return fields_
@@ -507,8 +516,8 @@ def _without_between(neighbourhood: Neighbourhood) -> dict[str, Any]:
 
 @cache
 def _prior_data() -> dict[str, Any]:
-    """What measurements of single parts suggest, and where coefficients may differ from it
-    (data/priors.json)."""
+    """Return the document of priors (data/priors.json): what measurements of single parts suggest,
+    and the scopes in which coefficients may differ from it."""
     data: dict[str, Any] = json.loads((files("models") / "data/priors.json").read_text())
     return data
 
@@ -519,8 +528,8 @@ def _prior_terms() -> tuple[Term, ...]:
 
 
 def _unknown_offsets(scope: str) -> Iterator[Term]:
-    """The offsets of a scope before any run, whose spreads are shares of those of the coefficients
-    themselves."""
+    """Yield the offsets of a scope before any run. Their spreads are shares of the spreads of the
+    coefficients themselves."""
     shares = _prior_data()["offsets"].get(scope.partition(":")[0], {})
     spreads = {term.coefficient: term.spread for term in _prior_terms() if term.scope == "all"}
     for coefficient, share in shares.items():
@@ -535,13 +544,13 @@ def _unknown_offsets(scope: str) -> Iterator[Term]:
 
 @cache
 def priors() -> Profile:
-    """What is known of hardware before any training run: measurements of its parts, with their
-    sources (data/priors.json)."""
+    """Return what is known of hardware before any training run: measurements of its parts, with
+    their sources (data/priors.json)."""
     return Profile.from_json(_prior_data())
 
 
 @cache
 def shipped_profile() -> Profile:
-    """The profile fitted from published measurements that comes with the code
+    """Return the profile fitted from published measurements that comes with the code
     (data/profile.json)."""
     return Profile.from_json(json.loads((files("models") / "data/profile.json").read_text()))

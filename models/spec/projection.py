@@ -1,4 +1,4 @@
-"""A weight matrix of a mixer, and how tensor parallelism cuts it."""
+"""A weight matrix of a mixer, and the way in which tensor parallelism cuts it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 Cut = Literal["columns", "kv", "rows", "whole"]
-"""What tensor parallelism divides: the outputs; those of key-value heads, which are repeated where
-there are fewer of them than devices; the inputs; or nothing, where every device has the whole
-matrix and multiplies its own tokens with it."""
+"""The side of a matrix that tensor parallelism divides. "columns" are its outputs, "rows" its
+inputs. "kv" are the outputs of key-value heads, which are repeated where devices outnumber them.
+With "whole" every device has the whole matrix, and multiplies its own tokens with it."""
 
 
 class Projection(NamedTuple):
-    """A matrix from `n_in` to `n_out` elements of a token. With several `groups` it has as many
-    blocks on its diagonal, and nothing beside them."""
+    """A matrix from `n_in` to `n_out` elements of a token. With several `groups` it is
+    block-diagonal, with one block for each group."""
 
     name: str
     n_in: int
@@ -21,7 +21,7 @@ class Projection(NamedTuple):
     cut: Cut
     groups: int = 1
     fused: bool = False
-    """It is computed in one product with the others of its mixer that are fused."""
+    """The matrix is computed in one product with the other fused ones of its mixer."""
 
     @property
     def parameters(self) -> int:

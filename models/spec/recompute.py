@@ -1,14 +1,14 @@
-"""Recompute: what backward computes again instead of keeping it from forward.
+"""Recompute: the part of forward that backward computes again instead of keeping it.
 
-A policy recomputes nothing, some modules of every layer ("selective"), or layers as a whole
-("full"), of which all or the first few of each chunk. Modules have the names of Megatron-Core's
-`--recompute-modules` (megatron/core/transformer/transformer_config.py), with five more: `mlp_act`
-is the activation function of a dense MLP, `alternate_mm` every second matrix product outside the
-experts, and `grouped_mm` the products of experts; torchtitan's operator-level policy does not save
-these two (torchtitan/distributed/activation_checkpoint.py). `out_proj` is the output projection of
-attention, and `mlp_gate` one of the two up-projections of a gated MLP; MaxText's policies name the
-tensors that they put out (maxtext layers/nnx_decoders.py). In arrays, a policy is one number with a
-bit for every module.
+A policy recomputes nothing, some modules of every layer ("selective"), or whole layers ("full"):
+all of a chunk, or the first few. Modules have the names of Megatron-Core's `--recompute-modules`
+(megatron/core/transformer/transformer_config.py), with five more. `mlp_act` is the activation
+function of a dense MLP. `alternate_mm` is every second matrix product outside the experts, and
+`grouped_mm` the products of experts; torchtitan's operator-level policy does not save these two
+(torchtitan/distributed/activation_checkpoint.py). `out_proj` is the output projection of attention,
+and `mlp_gate` one of the two up-projections of a gated MLP; MaxText's policies name the tensors
+that they put out (maxtext layers/nnx_decoders.py). In arrays, a policy is one number with a bit for
+every module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODULES = (
 )
 NONE = 0
 STACK_SELECTIVE = 1 << len(MODULES)
-"""Selective recompute of the modules that the stack takes unless told otherwise."""
+"""The number of selective recompute of the modules that the stack takes unless told otherwise."""
 FULL = 2 * STACK_SELECTIVE
 
 PIECES = (
@@ -51,31 +51,34 @@ PIECES = (
     "experts",
     "grouped",
 )
-"""The pieces of a layer's forward that can be computed again by themselves. `up` are the
-up-projections of MLA, `ends` the projections of keys and of the output, and `output` the latter
-alone with the residual stream behind it, all of attention; `dense_half` are the products of an MLP
-that `alternate_mm` does not save, of a gated one its second up-projection. `grouped` are the
-products of experts, with their sorted tokens where these come from no other device, and `experts`
-is the rest of what brings tokens to experts and back."""
+"""The pieces of a layer's forward that can be computed again by themselves.
+
+`up` are the up-projections of MLA. `ends` are the projections of keys and of the output. `output`
+is the projection of the output alone, with the residual stream behind it. These three are parts of
+attention. `dense_half` are the products of an MLP that `alternate_mm` does not save, which for a
+gated MLP is its second up-projection. `grouped` are the products of experts, with their sorted
+tokens where these come from no other device. `experts` is the rest of what brings tokens to experts
+and back.
+"""
 LAST = "last"
-"""The last product of a dense feed-forward network, which compilers leave out where backward needs
-nothing of it."""
+"""The last product of a dense feed-forward network. Compilers leave it out of recompute where
+backward does not need its result."""
 _INPUTS = "inputs"
-"""What tensor parallelism gathers for the products that `alternate_mm` does not save: traffic, and
-no work."""
+"""The inputs that tensor parallelism gathers for the products that `alternate_mm` does not save.
+They are traffic without work."""
 
 
 def policy_code(recompute: str, modules: Collection[str] = ()) -> int:
-    """The number of a policy; `modules` are those of selective recompute, the stack's own where
-    none is named."""
+    """Return the number of a policy. `modules` are the modules of selective recompute; where none
+    is named, the policy takes those of the stack."""
     if recompute == "selective" and modules:
         return sum(1 << MODULES.index(name) for name in set(modules))
     return {"none": NONE, "selective": STACK_SELECTIVE, "full": FULL}[recompute]
 
 
 def decode_policy(number: int) -> tuple[str, tuple[str, ...]]:
-    """The name of the policy with this number, and its modules where they are not the stack's
-    own."""
+    """Return the name of the policy with this number, and its modules where they are not the
+    stack's own."""
     if number in (NONE, STACK_SELECTIVE, FULL):
         return {NONE: "none", STACK_SELECTIVE: "selective", FULL: "full"}[number], ()
     return "selective", tuple(name for bit, name in enumerate(MODULES) if number >> bit & 1)
@@ -83,23 +86,24 @@ def decode_policy(number: int) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """What of a layer is computed again: the whole of it, or some pieces."""
+    """The part of a layer that is computed again: the whole of it, or some pieces."""
 
     whole: bool
     pieces: frozenset[str]
     skips_last: bool = False
-    """The last product of a dense network is not (Stack.skips_last_product)."""
+    """The last product of a dense network is not computed again (Stack.skips_last_product)."""
     unsent_share: float = 0.0
-    """The share of forward's tensor-parallel traffic that this last product would have brought."""
+    """The share of forward's tensor-parallel traffic that the skipped last product would have
+    brought."""
 
     @property
     def tensor(self) -> float:
         """The share of forward's tensor-parallel traffic that recompute brings again.
 
         In forward each of two blocks gathers and scatters: four quarters. Two of them go with the
-        feed-forward network, whose gate alone gathers, and one that scatters with the output
+        feed-forward network, whose gate alone gathers, and one that scatters goes with the output
         projection of attention. The products of `alternate_mm` gather again what they read in both
-        blocks, and scatter nothing again, since what reduce_scatter_tensor gave is saved
+        blocks. They scatter nothing again, since the results of reduce_scatter_tensor are saved
         (torchtitan/distributed/activation_checkpoint.py).
         """
         if self.whole:
@@ -113,18 +117,18 @@ class Recomputed:
 
     @property
     def context(self) -> float:
-        """The share of forward's context-parallel traffic."""
+        """The share of forward's context-parallel traffic that recompute brings again."""
         return 1.0 if self.whole or "attention" in self.pieces else 0.0
 
     @property
     def expert(self) -> float:
-        """The share of forward's expert-parallel traffic."""
+        """The share of forward's expert-parallel traffic that recompute brings again."""
         return 1.0 if self.whole or "experts" in self.pieces else 0.0
 
 
 def recomputed(number: int, layer: Layer) -> Recomputed:
-    """What of a layer a policy recomputes. Its modules are named: STACK_SELECTIVE is for
-    Stack.recomputed to resolve."""
+    """Return the part of a layer that a policy recomputes. The policy has to name its modules:
+    Stack.recomputed resolves STACK_SELECTIVE."""
     pieces: set[str] = set()
     _, modules = decode_policy(number)
     for module in modules:
@@ -133,7 +137,7 @@ def recomputed(number: int, layer: Layer) -> Recomputed:
 
 
 def _pieces(module: str, layer: Layer) -> set[str]:
-    """The pieces of a layer that a module consists of; none where the layer lacks the module."""
+    """Return the pieces of a layer that make up a module; none where the layer lacks the module."""
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
         if (module == "mlp") == (layer.moe is not None):

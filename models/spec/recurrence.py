@@ -14,22 +14,24 @@ from models.spec.projection import Projection, parameters_of
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
-    """What all kinds share: heads, each with a state of `key_dim` x `value_dim` elements."""
+    """A recurrence has heads, each with a state of `key_dim` x `value_dim` elements. The class
+    holds what all kinds of recurrence share."""
 
     num_heads: int
-    """Heads of values, and of the output."""
+    """The heads of values, and of the output."""
     num_key_heads: int
-    """Heads of keys and queries (in Mamba-2 the groups of B and C), each for as many of values."""
+    """The heads of keys and queries (in Mamba-2 the groups of B and C). Each serves an equal number
+    of heads of values."""
     key_dim: int
     """Elements of a key; in Mamba-2 the size of the state, N."""
     value_dim: int
     """Elements of a value."""
     conv_kernel: int = 0
-    """Tokens that the convolution before the recurrence sees; 0 where there is none."""
+    """Tokens that the convolution before the recurrence sees; 0 where there is no convolution."""
 
     @property
     def kind(self) -> str:
-        """What requests call it."""
+        """The name of this kind in requests."""
         raise NotImplementedError
 
     @property
@@ -68,8 +70,8 @@ class Recurrence:
 
     @property
     def flops(self) -> float:
-        """Forward FLOPs of the recurrence for each token, with its convolution, as papers and
-        frameworks count them: those of one step after the other."""
+        """Forward FLOPs of the recurrence for each token, with its convolution. Papers and
+        frameworks count them as if the recurrence took one step after the other."""
         return self._state_flops + 2 * self.conv_channels * self.conv_kernel
 
     @property
@@ -77,38 +79,38 @@ class Recurrence:
         raise NotImplementedError
 
     chunk = 128
-    """Tokens that are worked on together, as in Megatron-Core's Mamba."""
+    """Tokens that are worked on together: as many as in Megatron-Core's Mamba."""
 
     @property
     def light_traffic(self) -> float:
-        """Elements of a token that forward reads and writes beside the recurrence: by the
-        convolution, and by the norm and gate of the output."""
+        """Elements of a token that forward reads and writes beside the recurrence: in the
+        convolution, and in the norm and gate of the output."""
         return 2 * self.conv_channels + 3 * self.values
 
     @property
     def traffic(self) -> float:
         """Elements of a token, of 16 bits, that the kernels of the recurrence read and write in
-        forward. One makes each chunk's state, the next passes states on, and the last reads them
-        with its tokens: fp32 states are written twice and read twice, and tokens read twice (the
-        kernels of mamba_ssm's ssd_combined.py)."""
+        forward. The first kernel makes the state of each chunk, the next passes states on, and the
+        last reads them with its tokens. So fp32 states are written twice and read twice, and tokens
+        are read twice (the kernels of mamba_ssm's ssd_combined.py)."""
         states = 4 * 2 * self.state / self.chunk
         return states + 2 * self.streams + self.values
 
     @property
     def kept(self) -> float:
-        """Elements of a token that stay for backward beside what projections put out: the output
-        before its norm and gate, and behind them."""
+        """Elements of a token that are kept for backward beside the outputs of projections: the
+        output of the recurrence before its norm and gate, and after them."""
         return 2 * self.values
 
     def replicated_parameters(self, hidden_size: int) -> int:
-        """Parameters of what every tensor-parallel rank has whole."""
+        """Return the parameters that every tensor-parallel rank has whole."""
         return parameters_of(each for each in self.projections(hidden_size) if each.cut == "whole")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2(Recurrence):
-    """Mamba-2 (arXiv 2405.21060): one projection gives the gate, values, B and C, and a time step
-    for each head. Its parameters are those of NemotronHMamba2Mixer of transformers."""
+    """Mamba-2 (arXiv 2405.21060) has one projection that gives the gate, values, B and C, and a
+    time step for each head. Its parameters are those of NemotronHMamba2Mixer of transformers."""
 
     conv_bias: bool = True
     bias: bool = False
@@ -125,7 +127,8 @@ class Mamba2(Recurrence):
 
     @property
     def _vectors(self) -> int:
-        """With A, D and the bias of the time step for each head."""
+        """Parameters outside matrices and the convolution: A, D and the bias of the time step for
+        each head, the biases of the convolution and the norm."""
         biases = self.conv_channels if self.conv_bias else 0
         return biases + 3 * self.num_heads + (self.values if self.norm else 0)
 
@@ -137,7 +140,8 @@ class Mamba2(Recurrence):
 
     @property
     def _state_flops(self) -> float:
-        """7 for each element of the state (mamba_layer_flops of Megatron-LM's training.py)."""
+        """Forward FLOPs of the state for each token: 7 for each element (mamba_layer_flops of
+        Megatron-LM's training.py)."""
         return 7 * self.state
 
 
@@ -146,15 +150,16 @@ class DeltaNet(Recurrence):
     """The gated delta rule (arXiv 2412.06464), or Kimi delta attention (arXiv 2510.26692), whose
     state decays with a rate for each element of a key.
 
-    Parameters are those of Qwen3NextGatedDeltaNet and KimiLinearDeltaAttention of transformers.
+    Its parameters are those of Qwen3NextGatedDeltaNet and KimiLinearDeltaAttention of transformers.
     """
 
     decay_per_element: bool = False
     decay_rank: int | None = None
-    """Elements that the decay of each element is projected from; None where a head has one decay,
-    projected from the input."""
+    """Elements that the decay of each element is projected from. None stands for one decay of a
+    head, projected from the input."""
     gate_rank: int | None = None
-    """Elements that the gate of the output is projected from; None for a whole matrix."""
+    """Elements that the gate of the output is projected from; None stands for one matrix from the
+    input."""
 
     @property
     def kind(self) -> str:
@@ -177,37 +182,41 @@ class DeltaNet(Recurrence):
 
     @property
     def _vectors(self) -> int:
-        """A for each head, the bias of every decay, and the norm that heads share."""
+        """Parameters outside matrices and the convolution: A for each head, the bias of every
+        decay, and the norm that heads share."""
         return self.num_heads + self._decays + self.value_dim
 
     chunk = 64
-    """As in flash-linear-attention."""
+    """Tokens that are worked on together: as many as in flash-linear-attention."""
 
     @property
     def traffic(self) -> float:
-        """Keys and values are besides transformed within each chunk, for every head, and read again
-        (arXiv 2406.06484 §3.2); states have 16 bits."""
+        """Elements of a token, of 16 bits, that the kernels read and write in forward. Beside the
+        traffic of states and tokens, keys and values are transformed within each chunk for every
+        head, and read again (arXiv 2406.06484 §3.2). States have 16 bits."""
         states = 4 * self.state / self.chunk
         transformed = 2 * (self.num_heads * self.key_dim + self.values)
         return states + transformed + 2 * self.streams + self.values
 
     @property
     def kept(self) -> float:
-        """And what the convolution puts out, which its kernels do not compute again
+        """Elements of a token that are kept for backward beside the outputs of projections. They
+        include the output of the convolution, which the kernels do not compute again
         (chunk_gated_delta_rule of flash-linear-attention)."""
         return super().kept + self.conv_channels
 
     @property
     def _state_flops(self) -> float:
-        """Four products with the state: of keys with themselves and with values, its update, and
-        the query's (linear attention in Megatron-LM's training.py)."""
+        """Forward FLOPs of the state for each token, which takes part in four products: those of
+        keys with themselves and with values, its update, and the product with the query (linear
+        attention in Megatron-LM's training.py)."""
         return 8 * self.state
 
 
 @dataclass(frozen=True, kw_only=True)
 class LightningAttention(Recurrence):
     """Linear attention with a fixed decay for each head (arXiv 2401.04658), as in MiniMax-01 (arXiv
-    2501.08313 §2.2). Parameters are those of MiniMaxLightningAttention of transformers."""
+    2501.08313 §2.2). Its parameters are those of MiniMaxLightningAttention of transformers."""
 
     kind = "lightning_attention"
 
@@ -220,25 +229,26 @@ class LightningAttention(Recurrence):
 
     @property
     def _vectors(self) -> int:
-        """The norm of what heads put out."""
+        """Parameters outside matrices: the norm of the outputs of heads."""
         return self.values
 
     @property
     def _state_flops(self) -> float:
-        """The update of the state and the query's product with it (arXiv 2501.08313 §2.2.2)."""
+        """Forward FLOPs of the state for each token: those of its update and of the query's product
+        with it (arXiv 2501.08313 §2.2.2)."""
         return 4 * self.state
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShortConvolution(Recurrence):
-    """A convolution over the last few tokens between two gates (LFM2). What it remembers are these
-    tokens. Its channels are the heads, of one element each.
+    """A convolution over the last few tokens between two gates (LFM2). These tokens are its state.
+    Its channels are the heads, of one element each.
 
-    Parameters are those of Lfm2ShortConv of transformers.
+    Its parameters are those of Lfm2ShortConv of transformers.
     """
 
     bias: bool = False
-    """Of the convolution and of both projections."""
+    """The convolution and both projections have biases."""
     kind = "short_convolution"
 
     @classmethod
@@ -254,7 +264,8 @@ class ShortConvolution(Recurrence):
 
     @property
     def conv_channels(self) -> int:
-        """What is convolved is already gated."""
+        """Channels of the convolution. Its input is already gated, so they are those of the
+        values."""
         return self.values
 
     def projections(self, hidden_size: int) -> list[Projection]:
@@ -275,27 +286,29 @@ class ShortConvolution(Recurrence):
 
     @property
     def _state_flops(self) -> float:
-        """Its gates multiply twice."""
+        """Forward FLOPs for each token beside the convolution: those of its two gates."""
         return 2 * self.values
 
     @property
     def light_traffic(self) -> float:
-        """Each gate reads two streams and writes one, and the convolution reads and writes one."""
+        """Elements of a token that forward reads and writes: each gate reads two streams and writes
+        one, and the convolution reads and writes one."""
         return 8 * self.values
 
     @property
     def traffic(self) -> float:
-        """There are no states."""
+        """Zero, because there are no states."""
         return 0.0
 
     @property
     def kept(self) -> float:
-        """What the convolution reads and puts out, and that behind its gate."""
+        """Elements of a token that are kept for backward: the input and the output of the
+        convolution, and the output of the gate behind it."""
         return 3 * self.values
 
 
 def _through(rank: int | None, name: str, n_in: int, n_out: int) -> list[Projection]:
-    """A projection, or two with `rank` elements between them."""
+    """Return one projection, or two with `rank` elements between them."""
     if rank is None:
         return [Projection(name, n_in, n_out, "columns", fused=True)]
     return [

@@ -44,7 +44,7 @@ KERNELS: tuple[str, ...] = (
     "splash",
 )
 VENDORS = ("nvidia", "amd", "intel", "google", "aws", "huawei")
-"""The vendors of whose chips it is known which software runs on them."""
+"""The vendors for whose chips it is known which software runs on them."""
 
 _PYTORCH_KERNELS = {"volta": "fused_softmax", "blackwell": "cudnn", "tpu": "splash"}
 _KERNELS_PICKED = {
@@ -52,16 +52,16 @@ _KERNELS_PICKED = {
     "pytorch": _PYTORCH_KERNELS,
     "triton": {**_PYTORCH_KERNELS, "ampere": "flash1"},
 }
-"""For software that picks its kernel by the chip: which one on which generation of chips. On other
-generations it is FlashAttention-2."""
+"""The kernel that software takes on each generation of chips, for software that picks it by the
+chip. On generations that are not listed it takes FlashAttention-2."""
 _KERNEL_GENERATIONS: dict[str, tuple[str, ...]] = {
     "flash3": ("hopper",),
     "flash4": ("hopper", "blackwell"),
     "cudnn": ("ampere", "ada", "hopper", "blackwell"),
     "splash": ("tpu",),
 }
-"""The generations that a kernel is written for. Kernels that are not listed run wherever somebody
-ported them."""
+"""The generations that a kernel is written for. A kernel that is not listed runs wherever somebody
+ported it."""
 _WITHOUT_FLASH = ("tpu", "volta")  # generations that FlashAttention does not run on
 _KNOWN_GENERATIONS = {
     *_WITHOUT_FLASH,
@@ -71,11 +71,11 @@ _KNOWN_GENERATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What one training stack can do, and what it does unless told otherwise.
+    """The abilities of one training stack, and its behaviour unless told otherwise.
 
-    Of the fields that software sets by its switches, these are the values that tuned recipes take;
-    models.spec.switches has the frameworks' own, and what both were before. Bytes are bytes of one
-    element.
+    Fields that software sets by its switches have the values that tuned recipes take.
+    models.spec.switches has the frameworks' own values, and earlier values of both. Bytes are bytes
+    of one element.
     """
 
     id: str
@@ -83,32 +83,32 @@ class Stack:
     schedules: tuple[str, ...]
     """The pipeline schedules it runs, by their names in models.spec.layout.SCHEDULES."""
     zero_stages: tuple[int, ...]
-    """Which of ZeRO 0 (plain data parallelism) to 3 (FSDP) it offers."""
+    """The ZeRO stages it offers, from 0 (plain data parallelism) to 3 (FSDP)."""
     aliases: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
-    """The vendors on whose chips it runs; on any where none is named."""
+    """The vendors on whose chips it runs. Where none is named it runs on all chips."""
     max_virtual_stages: int = 1
     """The most model chunks of a device that are searched; 1 means no interleaving."""
     interleaves_hybrids: bool = True
-    """Hybrid models (Architecture.is_hybrid) may have several chunks on a device too
-    (Megatron-Bridge models/hybrid/hybrid_provider.py has no virtual stages)."""
+    """Hybrid models (Architecture.is_hybrid) may have several chunks on a device. Megatron-Bridge
+    has no virtual stages for them (models/hybrid/hybrid_provider.py)."""
     micro_batch_groups: Literal["stages", "equal", "any"] = "stages"
-    """In what groups the interleaved schedule passes micro-batches through a chunk: of exactly pp
-    ("stages"), of equal size from pp up ("equal"), or of any sizes from pp up ("any")."""
+    """The groups in which the interleaved schedule passes micro-batches through a chunk: of exactly
+    pp ("stages"), of equal size from pp up ("equal"), or of any sizes from pp up ("any")."""
     plain_micro_batches: Literal["any", "stages", "multiple"] = "any"
-    """How many micro-batches schedules without virtual stages need: any number, pp or more
-    ("stages", PyTorch's PipelineScheduleSingle), or a multiple of pp ("multiple", MaxText
+    """The number of micro-batches that schedules without virtual stages need: any number, pp or
+    more ("stages", PyTorch's PipelineScheduleSingle), or a multiple of pp ("multiple", MaxText
     configs/types.py)."""
     partition: Literal["even", "balanced", "threshold"] = "even"
-    """How it splits layers over stages: into equal numbers ("even"), into any contiguous stages
-    ("balanced"), or so that each stage takes layers until the cost of all layers so far passes its
-    share ("threshold")."""
+    """The way in which it splits layers over stages: into equal numbers ("even"), into any
+    contiguous stages ("balanced"), or so that each stage takes layers until the cost of all layers
+    so far passes its share ("threshold")."""
     reshard: tuple[bool, ...] = (True,)
-    """Whether FSDP drops gathered parameters after forward (True), keeps them (False), or can do
-    either."""
+    """The choices of FSDP with gathered parameters after forward: it drops them (True), keeps them
+    (False), or can do either (both)."""
     placements: tuple[tuple[str, ...], ...] = ()
-    """The orders of the mesh axes over ranks that it offers, innermost first; any order where none
-    is named."""
+    """The orders of the mesh axes over ranks that it offers, innermost first. Where none is named
+    it offers any order."""
     equal_data_parallel: bool = False
     """A pipeline inside data parallelism needs as many data-parallel ranks for experts as for the
     rest of the model (Megatron-Core parallel_state.py)."""
@@ -116,20 +116,21 @@ class Stack:
     """The ZeRO stages in which it may shard over a part of the data-parallel ranks and replicate
     over the rest."""
     max_pp: int = MAX_CHIPS
-    """The largest pipeline degree that is searched. In this and the next three fields, 1 means that
-    the stack does not have the axis, unless `unsearched_axes` names it."""
+    """The largest pipeline degree that is searched. Here and in `max_tp`, `max_cp` and `max_ep`, 1
+    means that the stack does not have the axis, unless `unsearched_axes` names it."""
     max_tp: int = 1
     max_cp: int = 1
     max_ep: int = 1
     unsearched_axes: tuple[str, ...] = ()
-    """The axes that it has and that are not searched: layouts that state them are predicted."""
+    """The axes that it has and that are not searched. Layouts that state them are predicted."""
     unsearched_zero_stages: tuple[int, ...] = ()
-    """ZeRO stages that it has and that are not searched: layouts that state them are predicted."""
+    """The ZeRO stages that it has and that are not searched. Layouts that state them are
+    predicted."""
     experts_alone: bool = False
     """ZeRO 3 goes with expert parallelism only where there is no context parallelism (DeepSpeed
     engine.py, _validate_zero3_moe_compatibility)."""
     shards_over_context_and_experts: bool = False
-    """Axes of context and expert parallelism shard parameters too, and so go with ZeRO 3 only
+    """The axes of context and expert parallelism shard parameters too, and so go with ZeRO 3 only
     (MaxText configs/base.yml, logical_axis_rules; accelerate, where they need FSDP2)."""
     min_zero_in_context: int = 0
     """The lowest ZeRO stage that goes with context parallelism, whose axis shards parameters too
@@ -155,131 +156,142 @@ class Stack:
     """The vendors on whose chips fp8 without a pipeline allows one micro-batch only (MaxText
     configs/types.py)."""
     replicates_kv_heads: bool = True
-    """tp may exceed the number of key-value heads, each of which is then on several ranks."""
+    """tp may exceed the number of key-value heads. Each head is then on several ranks."""
     sequence_parallel: tuple[bool, ...] = (False,)
-    """With tp > 1, whether norms and residuals are sharded over tp too: always, never or either."""
+    """The choices for norms and residuals with tp > 1: they are sharded over tp (True), they are
+    not (False), or both are offered."""
     context: Literal["ring", "allgather", "ulysses"] = "ring"
-    """How attention under context parallelism sees the other chunks of a sequence."""
+    """The way in which attention under context parallelism reaches the other chunks of a
+    sequence."""
     expert_tensor_parallel: bool = False
     """etp may differ from 1."""
     expert_folding: Literal["all", "shard", "beside_tensor"] = "all"
-    """The dense axes that expert parallelism may fold over: "all"; "shard", all but dp_replicate;
-    or "beside_tensor", dp_shard and cp, where experts are sharded over tp like the rest of the
-    model (etp = tp)."""
+    """The dense axes that expert parallelism may fold over: "all" of them, all but dp_replicate
+    ("shard"), or dp_shard and cp ("beside_tensor"). With "beside_tensor" experts are sharded over
+    tp like the rest of the model (etp = tp)."""
     dispatcher: Literal["alltoall", "deduplicated", "allgather"] = "alltoall"
-    """What tokens are sent as: a copy for each chosen expert ("alltoall"), one for each domain that
-    holds some of them ("deduplicated"), or every token to the chips of every expert
-    ("allgather")."""
+    """The form in which tokens are sent to experts: a copy for each chosen expert ("alltoall"), a
+    copy for each domain that holds some of them ("deduplicated"), or every token to the chips of
+    every expert ("allgather")."""
     node_limit: int | None = None
-    """A token is routed to at most this many scale-up domains (4 in DeepSeek-V3, §2.1.2)."""
+    """The most scale-up domains that a token is routed to (4 in DeepSeek-V3, §2.1.2)."""
     overlap_data: bool = True
-    """Data-parallel traffic runs beside compute; the following fields say so of other traffic."""
+    """Data-parallel traffic runs beside compute."""
     overlap_zero1: bool = True
-    """Where data-parallel traffic overlaps, so does what ZeRO 1 scatters and gathers once a
-    step."""
+    """The scatter and the gather of ZeRO 1, once a step, run beside compute where data-parallel
+    traffic does."""
     overlap_tensor: bool = False
     overlap_tensor_not_in: tuple[str, ...] = ()
-    """The precisions in which tensor-parallel traffic does not overlap after all."""
+    """The precisions in which tensor-parallel traffic does not overlap even so."""
     overlap_expert: bool = False
     overlap_expert_of_hybrids: bool = True
-    """It does so in hybrid models too (Megatron-Core has schedules of GPTModel alone,
-    core/models/gpt/gpt_model.py, build_schedule_plan)."""
+    """Expert-parallel traffic overlaps in hybrid models too. Megatron-Core has the schedules for
+    GPTModel alone (core/models/gpt/gpt_model.py, build_schedule_plan)."""
     overlap_pipeline: bool = True
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """The recompute policies it offers."""
     default_recompute: str = "none"
     """The policy that is on unless told otherwise."""
     selective: tuple[tuple[str, ...], ...] = (("layernorm", "mlp_act", "moe_act", "mla_up_proj"),)
-    """Sets of modules (models.spec.recompute.MODULES) that it recomputes together, its own choice
-    first."""
+    """Sets of modules (models.spec.recompute.MODULES) that it recomputes together. The first set is
+    its own choice."""
     recompute_modules: tuple[str, ...] = ()
-    """Other modules that it can be told to recompute."""
+    """Further modules that it can be told to recompute."""
     recomputes_last: bool = True
-    """Recompute of a layer repeats its last matrix product too, though backward needs nothing of
-    it. torch/utils/checkpoint.py stops before it, and compilers leave it out."""
+    """Recompute of a layer repeats its last matrix product, though backward needs nothing of its
+    result. torch/utils/checkpoint.py stops before that product, and compilers leave it out."""
     recompute_layers: bool = False
-    """It can recompute the first few layers of a chunk only."""
+    """It can recompute only the first few layers of a chunk."""
     offload: tuple[str, ...] = ()
-    """What it can keep in host memory: "activations", "optimizer"."""
+    """The tensors that it can keep in host memory: "activations", "optimizer"."""
     offload_alone: bool = False
     """Activations go to the host only without a pipeline and without recompute (Megatron-Core
     transformer_config.py)."""
     offloads_checkpoints: bool = False
-    """Activations go to the host only as what full recompute keeps (accelerate: activation
+    """Only the activations that full recompute keeps go to the host (accelerate: activation
     checkpointing of FSDP2; DeepSpeed activation_checkpointing/config.py, cpu_checkpointing)."""
     checkpoint_offload_stages: tuple[int, ...] = (0, 1, 2, 3)
-    """The ZeRO stages in which it does so."""
+    """The ZeRO stages in which the activations that full recompute keeps may go to the host."""
     offloads_recurrences: bool = True
-    """What state-space and linear-attention layers keep goes to the host too."""
+    """The activations of state-space and linear-attention layers go to the host too."""
     offloads_adam_alone: bool = False
     """Optimizer states go to the host with Adam only (Megatron-Core optimizer/cpu_offloading)."""
     offloads_gradients: bool = False
-    """With the optimizer's states the gradients of ZeRO 2 and 3 go to the host too, as they come,
-    and are added up there in fp32 (ZeRO-Offload, arXiv 2101.06840 §4)."""
+    """The gradients of ZeRO 2 and 3 go to the host together with the optimizer's states. They go as
+    they come, and are added up there in fp32 (ZeRO-Offload, arXiv 2101.06840 §4)."""
     parameters_on_host: bool = False
-    """With the optimizer's states the parameters of ZeRO 3 are on the host too, and come for every
-    pass (DeepSpeed's offload_param; FSDP's CPU offload, which is of all three)."""
+    """The parameters of ZeRO 3 are on the host together with the optimizer's states, and come to
+    the device for every pass (DeepSpeed's offload_param; FSDP's CPU offload, which moves all
+    three)."""
     host_buffers: float = 1.0
-    """Host memory of what is offloaded, as a multiple of its bytes: 1.5 by DeepSpeed's estimators
-    (runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs, additional_buffer_factor)."""
+    """Host memory that offload takes, as a multiple of the bytes that are offloaded: 1.5 by
+    DeepSpeed's estimators (runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs,
+    additional_buffer_factor)."""
     attention_kernel: Kernel = "auto"
-    """A kernel, or who picks it by the chip: "auto" takes the fastest; "pytorch" what eager PyTorch
-    takes, FlashAttention-2 before Blackwell (torchtitan models/attention.py); "triton", on Ampere,
-    a Triton kernel as fast as FlashAttention's first version."""
+    """A kernel, or the rule that picks one by the chip. "auto" takes the fastest. "pytorch" takes
+    the kernel of eager PyTorch, which is FlashAttention-2 before Blackwell (torchtitan
+    models/attention.py). "triton" takes, on Ampere, a Triton kernel as fast as FlashAttention's
+    first version."""
     gather_unit: Literal["layer", "matrix"] = "layer"
-    """What FSDP gathers at a time: a layer or, with XLA, a weight matrix."""
+    """The unit that FSDP gathers at a time: a layer or, with XLA, a weight matrix."""
     gradient_bytes: float = 4
-    """Bytes of an accumulated gradient. In fp32 training these and the bytes of what is gathered
-    and reduced are 4, whatever is said here."""
+    """Bytes of an accumulated gradient. In fp32 training, this field, `reduce_bytes` and
+    `gather_bytes` count as 4 whatever they say."""
     reduce_bytes: float = 0
-    """Bytes of a gradient on the wire; 0 means those of an accumulated one."""
+    """Bytes of a gradient on the wire; 0 stands for those of an accumulated gradient."""
     gather_bytes: float = 2
-    """Bytes of a gathered parameter on the wire; 0 means the operand format of GEMMs."""
+    """Bytes of a gathered parameter on the wire; 0 stands for those of the operand format of
+    GEMMs."""
     tensor_gathers_in: tuple[str, ...] = ()
-    """The precisions in which tensor parallelism gathers what products read as they read it, cast
-    before it is sent (Transformer Engine pytorch/module/layernorm_linear.py; torchao
-    float8/float8_tensor_parallel.py, with scales of whole tensors); otherwise in 16 bits."""
+    """The precisions in which tensor parallelism casts the inputs of products before it gathers
+    them (Transformer Engine pytorch/module/layernorm_linear.py; torchao
+    float8/float8_tensor_parallel.py, with scales of whole tensors). In other precisions it gathers
+    16 bits."""
     fp8_scaling: Literal["tensorwise", "rowwise"] = "tensorwise"
-    """What a scale of fp8 is for: a whole tensor, or a row of an operand, so that an operand is
-    cast once for rows and once for columns, weights with every use, and after it is gathered
-    (torchao float8/config.py, Float8LinearRecipeName)."""
+    """The part of a tensor that shares a scale of fp8: all of it, or a row of an operand. With
+    scales of rows an operand is cast once for rows and once for columns, and weights are cast with
+    every use, after they are gathered (torchao float8/config.py, Float8LinearRecipeName)."""
     whole_gradients: bool = False
-    """ZeRO 1 all-reduces gradients, where other stacks reduce-scatter what each device updates."""
+    """ZeRO 1 all-reduces gradients. Other stacks reduce-scatter the part that each device
+    updates."""
     whole_blocks: bool = False
     """In formats below 16 bits, kernels refuse weights whose sides on a device are no multiples of
     the format's block (Transformer Engine pytorch/utils.py, pytorch/tensor/mxfp8_tensor.py). Other
     stacks pad such weights or leave them in 16 bits."""
     keeps_operands: bool = False
-    """Beside the parameters in use it keeps copies of them in the format of GEMMs, as they are and
-    transposed (the weight cache of Transformer Engine, without --fp8-param-gather)."""
+    """It keeps copies of the parameters in use in the format of GEMMs, as they are and transposed
+    (the weight cache of Transformer Engine, without --fp8-param-gather)."""
     parameter_shards: bool = False
-    """ZeRO 3 keeps shards of the parameters in use beside the fp32 ones (Rajbhandari et al., arXiv
-    1910.02054 §5: 16 bytes of states a parameter), where other stacks gather from the fp32 ones."""
+    """ZeRO 3 keeps shards of the parameters in use beside the fp32 shards (Rajbhandari et al.,
+    arXiv 1910.02054 §5: 16 bytes of states a parameter). Other stacks gather from the fp32
+    shards."""
     shards: Literal["in_place", "flat", "each"] = "in_place"
-    """How ZeRO 3 keeps the tensors of a layer: "in_place"; "flat", as views of one tensor whose
-    gradients are joined, and cast where they are sent wider (FullyShardedDataParallel); or "each",
-    copied out of what was gathered and into what is reduced (fully_shard,
+    """The way in which ZeRO 3 keeps the tensors of a layer. "in_place" needs no copies. With "flat"
+    they are views of one tensor, whose gradients are joined, and cast where they are sent in a
+    wider format (FullyShardedDataParallel). With "each" they are copied out of the gathered buffer
+    and into the one that is reduced (fully_shard,
     torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
     parallel_loss: bool = True
-    """With tp > 1 the loss works on each device's part of the vocabulary, not on gathered
+    """With tp > 1 the loss works on each device's part of the vocabulary instead of on gathered
     logits."""
     loss: Literal["fused", "fused_linear", "compiled", "pytorch", "stepwise"] = "fused"
-    """The kernels of the loss and of the gradient of logits: one ("fused"), or one for each of
-    many chunks of tokens, with the head's product, so that logits are never there at once
-    ("fused_linear", Liger); PyTorch's cross_entropy compiled ("compiled") or as its several kernels
-    ("pytorch"), or a kernel for every operation ("stepwise")."""
+    """The kernels of the loss and of the gradient of logits. "fused" is one kernel. "fused_linear"
+    (Liger) is one kernel for each of many chunks of tokens, with the head's product, so that all
+    logits are never in memory at once. "compiled" is PyTorch's cross_entropy compiled, "pytorch" is
+    the several kernels that it has otherwise, and "stepwise" is a kernel for every operation."""
     loss_chunks: int = 1
-    """Into how many parts of a micro-batch head and loss are divided, one worked on at a time."""
+    """The number of parts of a micro-batch for which head and loss run one after the other."""
     tiled_mlp: bool = False
-    """Dense networks work on as many tokens at a time as the hidden size, keep their input only and
-    compute forward once more in backward (ALST, arXiv 2506.13996; DeepSpeed
+    """Dense networks work on as many tokens at a time as the hidden size. They keep only their
+    input, and compute forward once more in backward (ALST, arXiv 2506.13996; DeepSpeed
     runtime/sequence_parallel/ulysses_sp.py, TiledMLP)."""
     keeps_logits: bool = False
     """The last stage of a pipeline keeps the logits of all micro-batches until the step ends."""
     pads: Literal["nothing", "vocabulary", "products"] = "nothing"
-    """What it pads until the rows of matrices are whole vectors: the vocabulary (Megatron-LM
-    --make-vocab-size-divisible-by), or every product that is not launched eagerly, as compilers do
-    (XLA gpu/transforms/cublas_pad_for_gemms.h, PyTorch torch/_inductor/fx_passes/pad_mm.py)."""
+    """The dimensions that it pads until the rows of matrices are whole vectors: the vocabulary
+    (Megatron-LM --make-vocab-size-divisible-by), or every product that is not launched eagerly, as
+    compilers do (XLA gpu/transforms/cublas_pad_for_gemms.h, PyTorch
+    torch/_inductor/fx_passes/pad_mm.py)."""
     low_precision_activations: bool = False
     """Inputs of activation functions are kept in the format of GEMMs (DeepSeek-V3 §3.3.3)."""
     fused: bool = True
@@ -287,25 +299,26 @@ class Stack:
     fused_norm: bool = False
     """Norms are fused kernels, even where the other operations are not."""
     launch: Literal["eager", "compiled", "graph"] = "eager"
-    """How kernels are launched, which decides what a launch costs the host."""
+    """The way in which kernels are launched, which decides what a launch costs the host."""
     moe_graphs: Literal["none", "partial", "full"] = "none"
-    """How much of a step of a sparse model is captured as CUDA graphs, whatever `launch` is:
+    """The part of a step of a sparse model that is captured as CUDA graphs, whatever `launch` is:
     nothing; all but the experts and what sends tokens to them and back ("partial"); or all."""
     static_experts: bool = False
-    """The experts of a device have buffers of a fixed size, over which tokens are dropped
+    """The experts of a device have buffers of a fixed size, and tokens beyond it are dropped
     (Megatron-Core: the rank capacity of HybridEP, with paged stash)."""
     experts_at_once: bool = False
-    """One grouped kernel multiplies for all experts of a device; otherwise a loop goes through
-    them."""
+    """One grouped kernel multiplies for all experts of a device. Where it is false, a loop goes
+    through the experts."""
     expert_loop: Literal["kernels", "modules", "gathered_modules"] = "kernels"
-    """What that loop calls for each expert: kernels, from C++; a module of Python, operation by
-    operation; or such a module, every matrix of which ZeRO 3 gathers by itself from its hooks in
-    Python (DeepSpeed, unless the sparse layer is a leaf: deepspeed.utils.set_z3_leaf_modules)."""
+    """The calls of a loop over experts. "kernels" are called from C++. "modules" are modules of
+    Python, which run operation by operation. With "gathered_modules" ZeRO 3 gathers every matrix of
+    such a module by itself, from its hooks in Python (DeepSpeed, unless the sparse layer is a leaf:
+    deepspeed.utils.set_z3_leaf_modules)."""
     fused_routing: bool = False
-    """Router, permutations and dispatch are a few fused kernels."""
+    """The router, permutations and dispatch are a few fused kernels."""
     one_sequence_since: float | None = None
-    """When the micro-batches of its pipelines became one sequence unless told otherwise; before,
-    there were as many micro-batches as stages."""
+    """The year, with a fraction, from which the micro-batches of its pipelines have been one
+    sequence unless told otherwise. Before, there were as many micro-batches as stages."""
     usual_virtual_stages: int | None = None
     """Chunks of a device under a schedule that interleaves them, unless told otherwise."""
     usual_seq_len: int | None = None
@@ -314,10 +327,10 @@ class Stack:
     """Sequences of a device, unless told otherwise: all in one micro-batch, without gradient
     accumulation."""
     usual_sharding: Literal["slice"] | None = None
-    """How ZeRO 3 shards parameters unless told otherwise: "slice" means over the devices of a
-    slice, replicated over slices."""
+    """The devices over which ZeRO 3 shards parameters unless told otherwise. "slice" means those of
+    a slice, with replicas over slices."""
     age_years: float = 0.0
-    """How much older it is than the newest software that profiles were fitted to."""
+    """Years by which it is older than the newest software that profiles were fitted to."""
     ties_in_pipeline: bool = True
     """In a pipeline, the first and the last stage can share the embedding of a model that ties it
     to its head."""
@@ -325,7 +338,7 @@ class Stack:
     """It keeps running statistics for a load-balancing loss over the global batch, which then
     constrains no schedule."""
     like: str | None = None
-    """The stack that this one equals except for what is said here, and whose coefficients it
+    """The stack that this one equals in all that its entry leaves out, and whose coefficients it
     shares."""
     source: str = ""
 
@@ -351,11 +364,13 @@ class Stack:
 
     @property
     def calibrated_as(self) -> str:
-        """The id of the stack whose coefficients it shares; its own where it is like no other."""
+        """The id of the stack whose coefficients it shares; its own id where it is like no
+        other."""
         return self.like or self.id
 
     def all_reduces_gradients(self, zero_stage: Any) -> Any:
-        """Whether gradients are all-reduced at a ZeRO stage, or at each of an array of them."""
+        """Say whether gradients are all-reduced at a ZeRO stage, or at each of an array of
+        stages."""
         return zero_stage <= int(self.whole_gradients)
 
     @property
@@ -365,32 +380,32 @@ class Stack:
         return tuple(name for name in MODULES if name in names)
 
     def recomputed(self, number: int, layer: Layer) -> Recomputed:
-        """What of a layer a recompute policy computes again."""
+        """Return the part of a layer that a recompute policy computes again."""
         if number == STACK_SELECTIVE:
             number = policy_code("selective", self.selective[0])
         skips_last = self.skips_last_product(layer)
         unsent_share = 0.0
         if skips_last and not layer.moe:
-            # The scatter behind the network is not sent: one of forward's four messages, and one of
+            # The scatter behind the network is not sent: one of forward's four messages, or one of
             # two in a parallel layer.
             unsent_share = 0.5 if layer.parallel else 0.25
         return replace(recomputed(number, layer), skips_last=skips_last, unsent_share=unsent_share)
 
     def skips_last_product(self, layer: Layer) -> bool:
-        """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert.
-        It can where only a residual sum follows, no norm or gate whose backward needs the
-        output."""
+        """Say whether recompute leaves out the down-projection of a layer's dense MLP or shared
+        expert. It can where only a residual sum follows. Backward of a norm or a gate would need
+        the output."""
         gated = layer.moe is not None and layer.moe.shared_gate
         return not (self.recomputes_last or layer.dense is None or layer.norm_follows or gated)
 
     @property
     def calls_expert_modules(self) -> bool:
-        """Whether a loop in Python goes through the experts of a sparse layer."""
+        """True where a loop in Python goes through the experts of a sparse layer."""
         return not self.experts_at_once and self.expert_loop != "kernels"
 
     @property
     def gathers_experts_apart(self) -> bool:
-        """Whether ZeRO 3 gathers every matrix of every expert by itself."""
+        """True where ZeRO 3 gathers every matrix of every expert by itself."""
         return not self.experts_at_once and self.expert_loop == "gathered_modules"
 
     @property
@@ -398,9 +413,10 @@ class Stack:
         return self.partition == "threshold"
 
     def missing_kernel_reason(self, generation: str, vendor: str) -> str | None:
-        """Why its attention kernel does not run on chips of a generation; None where it does.
+        """Return the reason why its attention kernel does not run on chips of a generation; None
+        where it runs.
 
-        Any kernel is taken to run on chips of a vendor or generation of which nothing is known.
+        A kernel is taken to run on chips of a vendor or generation of which nothing is known.
         """
         kernel = self.kernel_on(generation)
         runs_on = _KERNEL_GENERATIONS.get(kernel)
@@ -412,7 +428,7 @@ class Stack:
         return None
 
     def kernel_on(self, generation: str) -> str:
-        """The attention kernel that this stack picks on chips of a generation."""
+        """Return the attention kernel that this stack picks on chips of a generation."""
         if self.attention_kernel not in _KERNELS_PICKED:
             return self.attention_kernel
         return _KERNELS_PICKED[self.attention_kernel].get(generation, "flash2")

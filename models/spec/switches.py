@@ -1,5 +1,5 @@
-"""The switches of the training stacks: what each framework calls them, what it does when nobody
-sets them, and what tuned recipes set them to, by release.
+"""The switches of the training stacks by release: their names in each framework, what it does when
+nobody sets them, and the values that tuned recipes set.
 
 A switch is a choice of the software that no layout makes: which dispatcher sends tokens to experts,
 whether gradients are reduced beside compute, which kernel computes the loss. Each is one field of
@@ -42,15 +42,16 @@ Condition = Literal[
     "sp_compiled",
     "low_precision_zero",
 ]
-"""Where a switch means something.
+"""The condition under which a switch means something.
 
-Everywhere; never, where the framework has no words and only dates are known; with an axis longer
-than 1; with tensor and sequence parallelism in a format in which their traffic may overlap ("sp");
-where all-to-alls may run beside another micro-batch ("ep_beside"); with virtual stages; in a sparse
-model, or one whose experts have no capacity ("uncapped_moe"), or in a dense model; with parameters
-sharded ("zero_3"), beside an optimizer on the host ("offloaded_zero_3"), or only what is updated
-sharded ("zero_1_2"); where kernels are compiled; or with GEMMs in fewer than 16 bits and what is
-updated sharded.
+"always" and "never" depend on nothing; with "never" the framework has no words, and only dates are
+known. "dp", "tp", "pp", "cp" and "ep" need an axis longer than 1. "sp" needs tensor and sequence
+parallelism in a format in which their traffic may overlap, and "sp_compiled" compiled kernels too.
+"ep_beside" holds where all-to-alls may run beside another micro-batch, and "interleaved" with
+virtual stages. "moe" is a sparse model, "uncapped_moe" one whose experts have no capacity, and
+"dense" a dense model. "zero_3" shards parameters, "offloaded_zero_3" does so with the optimizer on
+the host, and "zero_1_2" shards only what is updated. "compiled" needs compiled kernels.
+"low_precision_zero" needs GEMMs in fewer than 16 bits and a ZeRO stage above 0.
 """
 
 NOTHING = "(nothing)"
@@ -62,41 +63,42 @@ class Setting:
     """One value of a switch, and the arguments that set it in the framework's own words."""
 
     value: Any
-    """Of the field of the stack."""
+    """The value of the field of the stack."""
     arguments: Mapping[str, Any]
-    """Argument by name, as `launch_arguments` returns them: True for a flag without a value. Empty
-    where the value is what the framework does when it is told nothing."""
+    """Arguments by name, as `launch_arguments` returns them; a flag without a value is True. It is
+    empty where the value is what the framework does when it is told nothing."""
     words: str
     """The arguments as somebody would write them."""
     with_zero: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments that go with these where a ZeRO stage shards something."""
+    """Further arguments that go with `arguments` where a ZeRO stage shards something."""
     needs: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments that the framework needs beside these. They are written, and not looked at
-    where arguments are read."""
+    """Further arguments that the framework needs beside `arguments`. They are written, and passed
+    over where arguments are read."""
     any_value: tuple[str, ...] = ()
-    """Arguments that are read as this with whatever value they have."""
+    """Arguments that are read as this setting whatever value they have."""
     also: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the stack that the same arguments decide."""
     brings: Mapping[str, Any] = field(default_factory=dict)
-    """Other fields of the stack without which nobody who asks for this value has it. Arguments that
-    are read say by themselves whether they are there."""
+    """Other fields of the stack that everybody has who asks for this value. Where arguments are
+    read, they say by themselves whether they set these fields."""
     in_code: str = ""
-    """A sentence on what the training script does in its own code for this value, where no
-    argument of the framework says it: `arguments` are then those of programs around it, which are
+    """A sentence on what the training script does in its own code for this value, where no argument
+    of the framework says it. `arguments` are then those of programs around the framework, which are
     read and not written."""
     only_read: bool = False
-    """The framework stops at these arguments, so that nothing offers or writes them."""
+    """The framework stops at these arguments, so nothing offers or writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dated:
-    """A value from a release on."""
+    """A value that holds from a release on."""
 
     value: Any
     release: str | None
-    """None where it has been so for as long as the table reaches back."""
+    """The first release with this value; None where the table reaches no farther back."""
     since: float
-    """The year of that release, with a fraction; 0 where there is none."""
+    """The year of the first release with this value, with a fraction; 0 where no release is
+    known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,32 +108,36 @@ class Switch:
     field: str
     """The field of the stack that it sets."""
     name: str
-    """What the framework calls it: a flag or a key."""
+    """The name of the switch in the framework: a flag or a key."""
     condition: Condition
     settings: tuple[Setting, ...]
-    """Of several with one value, the first is how it is written; the others are read too."""
+    """The values of the switch. Where several settings have one value, the first is written, and
+    the others are read too."""
     defaults: tuple[Dated, ...]
-    """What the framework does when it is told nothing, oldest first."""
+    """The behaviour of the framework when it is told nothing, oldest first."""
     taken: tuple[Dated, ...]
-    """What tuned recipes set, oldest first: what predictions and recommendations take unless the
-    request says otherwise."""
+    """The values that tuned recipes set, oldest first. Predictions and recommendations take them
+    unless the request says otherwise."""
     source: str
     published: tuple[Dated, ...] = ()
-    """The value in published runs of the framework that do not say it, where it is not `taken`."""
+    """The value in published runs of the framework that do not state it, where that is not the
+    value of tuned recipes."""
     of_script: bool = False
-    """Whether its arguments are those of the training script, by the names of transformers'
-    TrainingArguments and TRL, and none of the launcher's."""
+    """Its arguments are those of the training script, by the names of transformers'
+    TrainingArguments and TRL, and none is the launcher's."""
     numerics: bool = False
-    """Whether it changes what is computed: who trains decides about it, whatever it would gain."""
+    """It changes what is computed. The person who trains decides about it, whatever it would
+    gain."""
     rarely_set: bool = False
-    """Whether few set it but the makers of the framework, in the recipes that they publish."""
+    """Few set it but the makers of the framework, in the recipes that they publish."""
 
     def default_at(self, year: float | None = None) -> Dated:
-        """What the framework did that year when it was told nothing; now, where none is given."""
+        """Return what the framework did that year when it was told nothing; without a year, what it
+        does now."""
         return _at(self.defaults, year)
 
     def taken_at(self, year: float | None = None) -> Dated:
-        """What tuned recipes set that year; now, where none is given."""
+        """Return what tuned recipes set that year; without a year, what they set now."""
         return _at(self.taken, year)
 
     @property
@@ -143,20 +149,20 @@ class Switch:
 
 
 def switches_of(stack: Stack) -> tuple[Switch, ...]:
-    """The switches of a stack; of one without a table of its own, those of the stack that it is
-    like."""
+    """Return the switches of a stack. A stack without a table of its own has the switches of the
+    stack that it is like."""
     return _tables().get(stack.id, _NO_TABLE).switches
 
 
 def releases(stack_id: str) -> Mapping[str, float]:
-    """The releases of a stack whose dates are known, oldest first, and the year of each with a
-    fraction."""
+    """Return the releases of a stack whose dates are known, oldest first, and the year of each with
+    a fraction."""
     return _tables().get(stack_id, _NO_TABLE).releases
 
 
 def release_year(stack_id: str, release: str) -> float:
-    """The year of a release, with a fraction; of a patch that is not listed, that of its minor
-    release. Raises Invalid, naming those that are known."""
+    """Return the year of a release, with a fraction. A patch that is not listed has the year of its
+    minor release. Raise Invalid, with the known releases, where the release is unknown."""
     known = releases(stack_id)
     number = release.strip().removeprefix("v")
     minor = next((name for name in known if _minor(name) == _minor(number)), None)
@@ -172,13 +178,13 @@ def _minor(release: str) -> tuple[str, ...]:
 
 
 def release_of(stack_id: str, year: float) -> str | None:
-    """The newest release that there was that year; None where none is known."""
+    """Return the newest release that had come by that year; None where none is known."""
     found = (name for name, since in releases(stack_id).items() if _has_come(since, year))
     return next(reversed([*found]), None)
 
 
 def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
-    """The switches that the framework, told nothing, now has otherwise than that year."""
+    """Return the switches whose default has changed since that year."""
     return tuple(
         switch
         for switch in switches_of(stack)
@@ -187,7 +193,7 @@ def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
 
 
 def as_of(stack: Stack, year: float) -> Stack:
-    """The stack with its switches as tuned recipes set them that year."""
+    """Return the stack with its switches as tuned recipes set them that year."""
     earlier: dict[str, Any] = {}
     for switch in switches_of(stack):
         then = switch.taken_at(year)
@@ -197,9 +203,9 @@ def as_of(stack: Stack, year: float) -> Stack:
 
 
 def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack:
-    """The stack as somebody who does not say how ran it that year, or now where none is given: as
-    published runs of it are, and without what few set, unless these are the makers of the
-    framework."""
+    """Return the stack as an organisation ran it that year, or now without a year, if it does not
+    state its switches. Switches are as in published runs. Those that are rarely set have their
+    defaults, unless the organisation makes the framework."""
     table = _tables().get(stack.id, _NO_TABLE)
     published = {
         one.field: _at(one.published, year).value for one in table.switches if one.published
@@ -212,8 +218,8 @@ def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack
 
 
 def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
-    """The stack with some fields changed, and those that the same arguments decide or that go with
-    them, unless the changes say them too."""
+    """Return the stack with some fields changed. Fields that the same arguments decide, or that go
+    with the changed ones, change too unless `changes` has them."""
     implied: dict[str, Any] = {}
     for switch in switches_of(stack):
         if switch.field in changes:
@@ -225,13 +231,13 @@ def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
 
 
 def applies(switch: Switch, problem: Problem, layout: Layout) -> bool:
-    """Whether a switch means something for a layout."""
+    """Say whether a switch means something for a layout."""
     return _CONDITIONS[switch.condition](problem, layout)
 
 
 def setting_of(switch: Switch, value: Any) -> Setting:
-    """How a value of a switch is written. Raises Invalid where the framework has no words for
-    it."""
+    """Return the setting of a switch that has this value. Raise Invalid where the framework has no
+    words for the value."""
     for setting in switch.settings:
         if setting.value == value:
             return setting
@@ -243,9 +249,9 @@ def setting_of(switch: Switch, value: Any) -> Setting:
 def launch_arguments(
     problem: Problem, layout: Layout, *, of_script: bool = False
 ) -> dict[str, Any]:
-    """The arguments for all switches that mean something for a layout, set as the stack of the
-    problem has them: the framework's, or those of the training script. Raises Invalid where there
-    are no words for a value."""
+    """Return the arguments for all switches that mean something for a layout, as the stack of the
+    problem has them. They are the framework's arguments or, with `of_script`, those of the training
+    script. Raise Invalid where there are no words for a value."""
     arguments: dict[str, Any] = {}
     for switch, setting in _settings_of(problem, layout):
         if setting.only_read:
@@ -260,24 +266,24 @@ def launch_arguments(
 
 
 def launch_code(problem: Problem, layout: Layout) -> list[str]:
-    """Returns a sentence for each switch of a layout that the training script must see to in its
-    own code."""
+    """Return a sentence for each switch of a layout that the training script must see to in its own
+    code."""
     found = (setting.in_code for _, setting in _settings_of(problem, layout))
     return [sentence for sentence in found if sentence]
 
 
 def _settings_of(problem: Problem, layout: Layout) -> Iterator[tuple[Switch, Setting]]:
-    """Every switch that has words and means something for a layout, as the stack has it."""
+    """Yield every switch that has words and means something for a layout, with the stack's
+    setting."""
     for switch in switches_of(problem.stack):
         if switch.settings and applies(switch, problem, layout):
             yield switch, setting_of(switch, getattr(problem.stack, switch.field))
 
 
 def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack:
-    """What the framework is with the launch arguments of a layout: the stack of the catalogue that
-    nobody changed, as old before `software_year` as the problem's, with the switches that mean
-    something for the layout set as the problem has them, and with whatever else their arguments
-    decide."""
+    """Return the stack that the launch arguments of a layout give. It is the stack of the
+    catalogue, as old before `software_year` as the problem's. Switches that mean something for the
+    layout are set as the problem has them, and so is all that their arguments decide."""
     base = catalogue.stack(problem.stack.id)
     if problem.stack.age_years:
         base = as_of(base, software_year - problem.stack.age_years)
@@ -295,12 +301,12 @@ def read_switches(
     release: str | None,
     holds: Callable[[Condition], bool] = lambda condition: True,
 ) -> dict[str, Any]:
-    """Fields of the stack as some arguments set them. What they leave out is as the release of the
-    framework has it, the newest where none is given.
+    """Return the fields of the stack that some arguments set. Fields that they leave out are as the
+    release of the framework has them; without a release, as the newest has them.
 
     `arguments` may hold others than those of switches, which are passed over. `holds` says which
-    conditions hold, where it is known: two switches of one name differ in theirs. Raises Invalid
-    where the value of an argument is none that the switch has.
+    conditions are known to hold, since two switches of one name differ in their conditions. Raise
+    Invalid where an argument has a value that is none of the switch's.
     """
     year = None if release is None else release_year(stack_id, release)
     values: dict[str, Any] = {}
@@ -317,7 +323,7 @@ def read_switches(
 
 
 def _read_setting(switch: Switch, given: Mapping[str, Any]) -> Setting:
-    """The setting that says most of the given arguments."""
+    """Return the setting that explains most of the given arguments."""
     fitting = [
         one
         for one in switch.settings
@@ -334,7 +340,8 @@ def _read_setting(switch: Switch, given: Mapping[str, Any]) -> Setting:
 
 
 def _same(given: Any, value: Any) -> bool:
-    """Whether an argument has a value, however it is written. Left out, a flag is off."""
+    """Say whether an argument has a value, however it is written. A flag that is left out is
+    off."""
     if isinstance(value, (list, tuple)):
         return isinstance(given, (list, tuple)) and [*map(str, given)] == [*map(str, value)]
     if given is None:
@@ -343,14 +350,14 @@ def _same(given: Any, value: Any) -> bool:
 
 
 def _at(values: Sequence[Dated], year: float | None) -> Dated:
-    """The value of a year: the last that had come by then, or else the first."""
+    """Return the value of a year: the last that had come by then, or else the first."""
     if year is None:
         return values[-1]
     return next((one for one in reversed(values) if _has_come(one.since, year)), values[0])
 
 
 def _has_come(since: float, year: float) -> bool:
-    return since <= year + 1e-9  # years count back from the newest software, which rounds them
+    return since <= year + 1e-9  # years count back from the newest software, and are rounded so
 
 
 def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:
@@ -363,8 +370,9 @@ def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:
 
 
 def _may_overlap_experts(problem: Problem, layout: Layout) -> bool:
-    """Another micro-batch is at hand, and no all-to-all is repeated (Megatron-Core
-    transformer_config.py, overlap_moe_expert_parallel_comm)."""
+    """Say whether all-to-alls may run beside compute: another micro-batch is at hand, and no
+    all-to-all is repeated (Megatron-Core transformer_config.py,
+    overlap_moe_expert_parallel_comm)."""
     has_another = layout.pp == 1 or layout.virtual_stages > 1
     is_repeated = layout.recompute == "full" or "moe" in layout.recompute_modules
     has_all_to_all = layout.ep > 1 and problem.stack.dispatcher != "allgather"
@@ -424,7 +432,7 @@ _NO_TABLE = _Table(releases={}, switches=())
 
 @cache
 def _tables() -> Mapping[str, _Table]:
-    """The table of every stack that has one or is like one that does, by the id of the stack."""
+    """Return the table of every stack that has one, or is like a stack that has one, by its id."""
     documents = {
         file.name.removesuffix(".json"): json.loads(file.read_text())
         for file in (files("models") / "data/switches").iterdir()
@@ -441,8 +449,8 @@ def _tables() -> Mapping[str, _Table]:
 def _table_from(
     document: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]], stack: Stack
 ) -> _Table:
-    """A table from its document, with the switches of the stack that it is `like` where it has none
-    for a field."""
+    """Return a table made from its document. It has the switches of the stack that it is `like` for
+    the fields that it leaves out."""
     inherited = documents.get(document.get("like", ""), {"releases": {}, "switches": ()})
     own = {entry["field"] for entry in document["switches"]}
     rest = [entry for entry in inherited["switches"] if entry["field"] not in own]
@@ -455,8 +463,8 @@ def _table_from(
 
 
 def _switch_from(entry: Mapping[str, Any], stack: Stack, known: Mapping[str, float]) -> Switch:
-    """A switch from an entry of a table. Where it says nothing of recipes, they take what the stack
-    of the catalogue has."""
+    """Return a switch made from an entry of a table. Where the entry says nothing of recipes, they
+    take what the stack of the catalogue has."""
     own = [{"value": _as_listed(getattr(stack, entry["field"]))}]
     return Switch(
         field=entry["field"],
@@ -495,7 +503,8 @@ def _setting_from(entry: Mapping[str, Any]) -> Setting:
 
 
 def _words(arguments: Mapping[str, Any]) -> str:
-    """Arguments as they are written: flags with dashes and a space, keys with an equals sign."""
+    """Return arguments as they are written: flags with dashes and a space, keys with an equals
+    sign."""
     return " ".join(_word(name, value) for name, value in arguments.items()) or NOTHING
 
 
@@ -522,7 +531,7 @@ def _dated(entries: Iterable[Mapping[str, Any]], known: Mapping[str, float]) -> 
 
 
 def _since(entry: Mapping[str, Any], known: Mapping[str, float]) -> float:
-    """The year from which an entry holds: its own, or else that of its release."""
+    """Return the year from which an entry holds: its own, or else that of its release."""
     if "since" in entry:
         return float(entry["since"])
     return float(known[entry["release"]]) if "release" in entry else 0.0

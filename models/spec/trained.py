@@ -1,4 +1,4 @@
-"""Which parts of a model are trained, where some of its own parameters are frozen."""
+"""The parts of a model that are trained, where some of its own parameters are frozen."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from models.spec.workload import Workload
 
 
 def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
-    """Returns the model that a workload trains: with the head that it has, and its layers marked
-    by the gradients that backward computes in them. Raises Invalid where no layer is named that
-    the model has."""
+    """Return the model that a workload trains: with the head that the workload asks for, and with
+    layers marked by the gradients that backward computes in them. Raise Invalid where layers are
+    named and the model has none of them."""
     if workload.head == "score":
         architecture = replace(architecture, tie_word_embeddings=False, head_size=1)
     trained = workload.trained
@@ -32,7 +32,8 @@ def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
 
 
 def trains_embedding(architecture: Architecture, workload: Workload) -> bool:
-    """Whether the input embedding is trained, as it is with a head that it is tied to."""
+    """Say whether the input embedding is trained. It is where a head that it is tied to is
+    trained."""
     if workload.trained is None:
         return workload.lora is None
     is_head = architecture.tie_word_embeddings and workload.trained.head
@@ -40,7 +41,8 @@ def trains_embedding(architecture: Architecture, workload: Workload) -> bool:
 
 
 def trains_head(architecture: Architecture, workload: Workload) -> bool:
-    """Whether the output projection is trained, as it is with an embedding that it is tied to."""
+    """Say whether the output projection is trained. It is where an embedding that it is tied to is
+    trained."""
     if workload.trained is None:
         return workload.lora is None
     is_embedding = architecture.tie_word_embeddings and workload.trained.embedding
@@ -48,7 +50,8 @@ def trains_head(architecture: Architecture, workload: Workload) -> bool:
 
 
 def _numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
-    """Returns the numbers of those layers that the model has, from 0."""
+    """Return the numbers, counted from 0, of those layers that the model has. Raise Invalid where
+    it has none of them."""
     found = frozenset(at % num_layers for at in layers if -num_layers <= at < num_layers)
     if layers and not found:
         rule = f"must name some layer of the model, which has {num_layers}: 0 to {num_layers - 1}"
@@ -57,8 +60,8 @@ def _numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
 
 
 def _gradients(at: int, chosen: frozenset[int], first: int) -> Gradients:
-    """What backward computes in the layer with this number, where `first` is the first that it
-    reaches."""
+    """Return the gradients that backward computes in the layer with this number. `first` is the
+    first layer that backward reaches."""
     if at in chosen:
         return "weights"
     return "inputs" if at >= first else "none"

@@ -1,4 +1,4 @@
-"""What is trained on: sequences, batch, number formats, optimizer and load balancing."""
+"""A workload: sequences, batch, number formats, optimizer and load balancing of training."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ LoadBalancing = Literal["none", "micro_batch_loss", "global_batch_loss", "bias"]
 Routing = Literal["balanced", "natural"]
 Head = Literal["vocabulary", "score"]
 
+# The largest values that a request may have. They keep out numbers that no training has.
 MAX_SEQ_LEN = 10**8
 MAX_BATCH = 10**7
 MAX_SPREAD = 10.0
@@ -30,15 +31,15 @@ class NumberFormat:
     gemm_bytes: float
     """The bytes of an operand of linear layers, with its share of the scales."""
     activation_bytes: float
-    """The bytes of activations, parameters in use and operands of attention: 2, or 4 for fp32, in
-    every recipe here."""
+    """The bytes of activations, parameters in use and operands of attention: 4 for fp32, and 2 in
+    all other recipes here."""
     block: int = 1
-    """Kernels take only operands whose sides are multiples of this."""
+    """The number that must divide the sides of operands; other operands have no kernels."""
 
     @property
     def gathered_bytes(self) -> float:
         """Bytes of a parameter on the wire where it is gathered in the format of GEMMs. Formats
-        that scale by blocks are gathered before they are converted (Megatron-Core
+        that scale by blocks are converted after they are gathered (Megatron-Core
         distributed_data_parallel.py, torchao float8 and mx_formats)."""
         return self.gemm_bytes if self.gemm_bytes in (1, 2) else self.activation_bytes
 
@@ -47,7 +48,7 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
     "fp32": NumberFormat("tf32", 4, 4),
     "fp16": NumberFormat("fp16", 2, 2),
     "bf16": NumberFormat("bf16", 2, 2),
-    # Block: Transformer Engine pytorch/utils.py, assert_dim_for_fp8_exec.
+    # The block is from Transformer Engine pytorch/utils.py, assert_dim_for_fp8_exec.
     "fp8": NumberFormat("fp8", 1, 2, 16),
     # One scale byte is shared by 32 elements (OCP MX v1.0).
     "mxfp8": NumberFormat("fp8", 1 + 1 / 32, 2, 32),
@@ -59,7 +60,7 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Bytes that an optimizer keeps of every parameter, beside the parameter in use."""
+    """The bytes that an optimizer keeps of every parameter, beside the parameter in use."""
 
     master_bytes: float
     """The bytes of the fp32 master copy."""
@@ -85,7 +86,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Sequences are packed with documents that attention does not cross."""
+    """Sequences are packed with documents, and attention does not cross from one to another."""
 
     mean_length: float
     """Tokens of a document on average."""
@@ -106,10 +107,10 @@ class Reference:
     """Forward passes without gradients whose outputs a loss compares with those of training."""
 
     forwards: float = 1.0
-    """How many, of every sequence: one of DPO, three of KTO, which also takes mismatched pairs
+    """Forward passes of every sequence: one in DPO, three in KTO, which also takes mismatched pairs
     through both models."""
     own_weights: bool = True
-    """Whether a frozen copy of the model runs them, beside the one that is trained. Without one
+    """A frozen copy of the model runs them, beside the model that is trained. Where it is false,
     adapters are switched off, or the trained model runs them itself."""
 
     def __post_init__(self) -> None:
@@ -123,16 +124,17 @@ class Trained:
     """Some of the model's own parameters are trained, and the others are frozen."""
 
     layers: tuple[int, ...] | None = None
-    """Numbers of the layers that are trained whole, from 0, or from -1 at the end; None for all.
-    Numbers beyond the model's are of layers that it does not have."""
+    """Numbers of the layers that are trained whole, counted from 0, or from -1 at the end; None
+    stands for all. Numbers beyond the depth of the model name no layer."""
     embedding: bool = False
     head: bool = False
-    """The output projection, which is the embedding where the two are tied."""
+    """The output projection is trained. It is the embedding where the two are tied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What every training step does: `global_batch` sequences of `seq_len` tokens, and how."""
+    """The work of every training step: `global_batch` sequences of `seq_len` tokens, and the
+    recipe."""
 
     seq_len: int
     global_batch: int
@@ -140,34 +142,39 @@ class Workload:
     precision: Precision = "bf16"
     optimizer: str = "adamw"
     load_balancing: LoadBalancing = "none"
-    """How a mixture of experts keeps its experts busy. "global_batch_loss" is an auxiliary loss
+    """The method that keeps the experts of a mixture busy. "global_batch_loss" is an auxiliary loss
     over the whole global batch, which needs every forward before the first backward.
-    "micro_batch_loss", "bias" (without an auxiliary loss, DeepSeek-V3 §2.1.2) and "none" do
-    not."""
+    "micro_batch_loss", "bias" (without an auxiliary loss, DeepSeek-V3 §2.1.2) and "none" do not."""
     routing: Routing = "natural"
-    """Whether experts are forced to get equally many tokens ("balanced"), as in benchmarks."""
+    """The distribution of tokens over experts: "natural", or forced to be equal ("balanced"), as in
+    benchmarks."""
     capacity_factor: float | None = None
-    """Every expert works on this many times its even share of the tokens: fewer are padded, and
-    more are dropped (Fedus et al., arXiv 2101.03961 §2.2). None where none is dropped."""
+    """The tokens that every expert works on, as a multiple of its even share: fewer are padded, and
+    more are dropped (Fedus et al., arXiv 2101.03961 §2.2). None stands for dropping none."""
     token_budget: float | None = None
-    """Tokens of the whole training run, where that is known."""
+    """Tokens of the whole training run; None where that is not known."""
     packing: Packing | None = None
-    """None where each sequence is one document, or attention crosses documents."""
+    """The documents in a sequence. None stands for one document a sequence, or for attention that
+    crosses documents."""
     master_weights: bool = True
-    """Whether the optimizer updates an fp32 copy of 16-bit parameters. Without one its moments have
+    """The optimizer updates an fp32 copy of 16-bit parameters. Where it is false, its moments have
     16 bits too, unless they have 8; updates are rounded, stochastically or not."""
     lora: Lora | None = None
-    """What is trained in place of the model's own weights, or of those of its layers."""
+    """Adapters, which are trained in place of the model's own weights, or of those of its
+    layers."""
     trained: Trained | None = None
-    """None where all parameters are trained, or adapters and nothing else."""
+    """The model's own parameters that are trained. None stands for all of them, or for none beside
+    adapters."""
     reference: Reference | None = None
-    """None where the loss needs one forward alone, as that of supervised training does."""
+    """The forward passes that a loss needs beside the one of training. None stands for no further
+    ones, as in supervised training."""
     head: Head = "vocabulary"
-    """What the output projection gives for every token: a logit for each word, or one number, as
+    """The output of the last projection for every token: a logit for each word, or one number, like
     that of a reward model."""
     moment_rank: int | None = None
-    """The rank of projected gradients, of which the optimizer keeps moments of the matrices of
-    layers (GaLore, arXiv 2403.03507; APOLLO, arXiv 2412.05270); None where it projects none."""
+    """The rank that gradients are projected to. The optimizer keeps moments of this rank for the
+    matrices of layers (GaLore, arXiv 2403.03507; APOLLO, arXiv 2412.05270). None stands for no
+    projection."""
 
     def __post_init__(self) -> None:
         _require_between("seq_len", self.seq_len, 1, MAX_SEQ_LEN)
@@ -197,8 +204,8 @@ class Workload:
             )
 
     def _require_documents_within_sequences(self, packing: Packing) -> None:
-        """No document is longer than a sequence, so that the mean square of lengths is at most
-        their mean times that of a sequence."""
+        """Raise Invalid where documents would be longer than a sequence. The mean square of lengths
+        is then at most their mean times the length of a sequence, which bounds their spread."""
         if packing.mean_length > self.seq_len:
             rule = f"must be at most seq_len = {self.seq_len}: longer documents are cut"
             raise Invalid("workload.packing.mean_length", packing.mean_length, rule)
@@ -224,8 +231,8 @@ class Workload:
 
     @property
     def attended_length(self) -> float:
-        """Tokens of a sequence in which every token sees, on average, as many as it does of its
-        document: E[l²] / E[l] of documents of l tokens."""
+        """The length of a sequence in which a token sees on average as many tokens as it sees of
+        its document: E[l²] / E[l] of documents of l tokens."""
         if self.packing is None:
             return self.seq_len
         squares = self.packing.mean_length * (1 + self.packing.spread**2)
