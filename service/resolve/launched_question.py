@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from models.errors import Invalid
+from models.layouts.rule_sources import rule_source
+from models.layouts.rules import RULES_BY_NAME, Rule
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.catalogue import as_tuples
@@ -51,6 +53,8 @@ from service.schemas.workload import WorkloadFields
 
 Form = TypeVar("Form", bound=BaseModel)
 Joined = TypeVar("Joined")
+_DEVICES = RULES_BY_NAME["mesh_fills_cluster"]
+_BATCH = RULES_BY_NAME["batch_divides"]
 _MOST_UNREAD = 10
 _MOST_UNREAD_CHARACTERS = 120
 _MOST_HINTS = 3
@@ -340,6 +344,7 @@ class _Joining:
             self._stop_or(
                 error,
                 self.reading.devices_setting,
+                _DEVICES,
                 f"makes {devices} devices with the settings beside it, and the job has {asked}",
                 cure=f"values that make {asked} devices",
             )
@@ -443,6 +448,7 @@ class _Joining:
             self._stop_or(
                 error,
                 self.reading.micro_batches_setting,
+                _BATCH,
                 rule,
                 cure=f"a global batch of {max(micro_batch, 1) * steps * ranks}",
                 hides_layout=True,
@@ -508,13 +514,14 @@ class _Joining:
         self,
         error: Invalid,
         setting: str | None,
+        broken: Rule,
         rule: str,
         cure: str,
         *,
         hides_layout: bool = False,
     ) -> None:
-        """Remember that the framework stops at a setting; raise the error where stops are not
-        allowed, or no setting is to blame."""
+        """Remember that the framework stops at a setting, as at a layout that breaks a rule. Raises
+        the error where stops are not allowed, or no setting is to blame."""
         if setting is None or self.stops is None:
             raise error
         self.stops.append(
@@ -522,6 +529,7 @@ class _Joining:
                 setting=setting,
                 value=error.value,
                 rule=rule,
+                source=rule_source(broken, catalogue.stack(str(self.reading.stack["name"]))),
                 cure=cure,
                 hides_layout=hides_layout,
             )

@@ -273,6 +273,7 @@ def test_what_megatron_refuses_is_illegal_and_named_by_its_flag(
     assert broken["setting"] == setting
     assert setting in broken["field"]
     assert broken["cure"]
+    assert broken["source"]
     assert answer["best"]["fit_probability"] >= 0.9
     assert name in answer["summary"]
     refused = shared_client.post("/v1/predictions", json=without(typed(old, new), "time_limit_s"))
@@ -326,6 +327,7 @@ def test_what_parses_and_is_refused_gets_a_verdict(
     broken = {rule["setting"]: rule for rule in answer["broken_rules"]}
     assert broken[setting]["name"] == "framework_stops"
     assert broken[setting]["cure"]
+    assert broken[setting]["source"]
     assert answer["prediction"] is answer["fits"] is None
     assert answer["best"]["fit_probability"] >= 0.9
     assert shared_client.post("/v1/predictions", json=body).status_code == 422
