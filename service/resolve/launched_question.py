@@ -81,6 +81,18 @@ class LaunchedQuestion:
     overruled: tuple[str, ...] = ()
     """Sentences about values of the launch in whose place those of the request were taken."""
 
+    unpadded_vocabulary: int | None = None
+    """Entries of the vocabulary that the launch pads in its own way, where it alone says them."""
+
+    @property
+    def unpadded(self) -> PinnedQuestion:
+        """The question of a launch that may pad its vocabulary otherwise."""
+        model = self.question.model
+        if self.unpadded_vocabulary is None or not isinstance(model, ShapeFields | LayerListFields):
+            return self.question
+        whole = model.model_copy(update={"vocab_size": self.unpadded_vocabulary})
+        return self.question.model_copy(update={"model": whole})
+
     @property
     def settings(self) -> Mapping[str, str]:
         """What the framework calls the knobs of the layout."""
@@ -150,7 +162,13 @@ def launched_question(
         reading.settings,
         reading.reservations,
         tuple(joining.overruled),
+        reading.unpadded_vocabulary if _leaves_vocabulary(parts.model) else None,
     )
+
+
+def _leaves_vocabulary(model: object) -> bool:
+    """Whether a request leaves it to its launch to say the vocabulary."""
+    return model is None or (isinstance(model, dict) and "vocab_size" not in model)
 
 
 def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
