@@ -55,6 +55,8 @@ Form = TypeVar("Form", bound=BaseModel)
 Joined = TypeVar("Joined")
 _DEVICES = RULES_BY_NAME["mesh_fills_cluster"]
 _BATCH = RULES_BY_NAME["batch_divides"]
+_WITHOUT_SLURM = ("google",)
+"""Vendors whose chips no Slurm hands out: a feature v4 is an architecture of x86, and no TPU."""
 _MOST_UNREAD = 10
 _MOST_UNREAD_CHARACTERS = 120
 _MOST_HINTS = 3
@@ -376,23 +378,34 @@ class _Joining:
 
     def _warn_of_other_chip(self, chip: Chip) -> None:
         """Note where the script asks for GPUs that are not those of the request."""
-        named = self.command.chip if self.command else None
-        if named is None or self.parts.cluster is None or chip.id.startswith(named.lower()):
+        asked = None if self.parts.cluster is None else self._asked_chips()
+        if asked is None or chip.id.startswith(asked.preset.lower()):
             return
-        asked = self._asked_chips()
-        if asked is not None and self.resolver.cluster_parts(asked)[0].value.id != chip.id:
+        if self.resolver.cluster_parts(asked)[0].value.id != chip.id:
             self.overruled.append(
-                f"the script asks for GPUs {named}, and the request has {chip.id}: the request is"
-                " taken"
+                f"the script asks for GPUs {asked.preset}, and the request has {chip.id}: the"
+                " request is taken"
             )
 
     def _asked_chips(self) -> ClusterPreset | None:
-        """The chips by the name that Slurm has for them, where the catalogue has it too."""
-        chip = self.command.chip if self.command else None
-        if chip is None:
+        """The chips by the name that the scheduler has for them, where the catalogue has it too;
+        else by the feature of nodes that is a chip, where just one is."""
+        if self.command is None:
             return None
+        if self.command.chip is not None:
+            return self._preset(self.command.chip)
+        named = dict[str, ClusterPreset]()
+        for feature in self.command.features:
+            preset = self._preset(feature)
+            chip = None if preset is None else self.resolver.cluster_parts(preset)[0].value
+            if preset is not None and chip is not None and chip.vendor not in _WITHOUT_SLURM:
+                named.setdefault(chip.id, preset)
+        return next(iter(named.values())) if len(named) == 1 else None
+
+    def _preset(self, name: str) -> ClusterPreset | None:
+        """The cluster of a name, where the catalogue has it."""
         try:
-            form = ClusterPreset(preset=chip)
+            form = ClusterPreset(preset=name)
             self.resolver.cluster_parts(form)
         except (Invalid, ValidationError):
             return None
