@@ -23,7 +23,7 @@ from models.spec.stack import Stack
 from models.spec.switches import changed, releases
 from service.errors import NotATrainingJob, Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
-from service.formats.launch.formats import FORMATS
+from service.formats.launch.formats import FORMATS, TOOLS
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import (
@@ -57,6 +57,7 @@ _DEVICES = RULES_BY_NAME["mesh_fills_cluster"]
 _BATCH = RULES_BY_NAME["batch_divides"]
 _WITHOUT_SLURM = ("google",)
 """Vendors whose chips no Slurm hands out: a feature v4 is an architecture of x86, and no TPU."""
+_OF_TRAINER = ("fsdp", "deepspeed")
 _MOST_UNREAD = 10
 _MOST_UNREAD_CHARACTERS = 120
 _MOST_HINTS = 3
@@ -532,7 +533,10 @@ class _Joining:
 
     def _stack_of(self, form: str | StackFields, framework: str) -> Stack:
         """The stack that the request names. Raises Invalid where it is of another framework."""
-        base = self.resolver.stack(form if isinstance(form, str) else form.name).value
+        name = form if isinstance(form, str) else form.name
+        base = self.resolver.stack(name).value
+        if name.lower() in TOOLS and framework in _OF_TRAINER:
+            return catalogue.stack(framework)  # which its file tells
         if base.calibrated_as != framework:
             field = "stack" if isinstance(form, str) else "stack.name"
             rule = f"does not run {self.reading.framework}, of which the launch is: leave it out"
