@@ -11,6 +11,7 @@ from typing import Any
 from models.advice.layout_check import BrokenRule, LayoutCheck, check_layout, nearest_cures
 from models.advice.layout_warnings import LayoutWarning
 from models.advice.single_changes import SingleChange
+from models.layouts.rule_sources import rule_source
 from models.layouts.rules import broken_rules
 from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.layout import Layout
@@ -312,12 +313,12 @@ def _expressible(asked: _ResolvedRequest) -> Callable[[Problem, Layout], bool] |
 
 def _broken_rule(asked: _ResolvedRequest, broken: BrokenRule) -> BrokenRuleAnswer:
     """A broken rule, with the field of the request to blame and what the framework calls it."""
-    workload = asked.question.workload
+    stack = asked.resolved.problem.stack
     setting = asked.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
     if broken.is_of_batch and asked.read is None:
-        return BrokenRuleAnswer.of_batch(broken, workload, setting)
+        return BrokenRuleAnswer.of_batch(broken, asked.question, stack, setting)
     step = broken.knob if asked.read is None else setting or broken.knob
-    value = workload.global_batch if broken.is_of_batch else None
+    value = asked.question.workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
         name=broken.rule.name,
         kind=broken.rule.kind,
@@ -325,6 +326,7 @@ def _broken_rule(asked: _ResolvedRequest, broken: BrokenRule) -> BrokenRuleAnswe
         setting=setting,
         value=value if broken.knob is None else getattr(asked.completed, broken.knob),
         rule=broken.message,
+        source=rule_source(broken.rule, stack),
         cure=broken.cure if asked.read is None else _cure_in_settings(asked.read.format, broken),
     )
 
@@ -348,6 +350,7 @@ def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
         setting=setting,
         value=echoed_value(stop.value),
         rule=truncate(stop.rule, _MOST_RULE_CHARACTERS),
+        source=stop.source,
         cure=truncate(stop.cure or stop.rule, _MOST_RULE_CHARACTERS),
     )
 

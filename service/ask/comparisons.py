@@ -109,7 +109,7 @@ def _launched_sides(
     resolver: Resolver, request: ComparisonRequest | LaunchedComparisonRequest
 ) -> dict[str, LaunchedQuestion]:
     """The sides that are launch configurations. What the first says, the second must not
-    contradict, except for the stack."""
+    contradict, except for the stack, and for how a vocabulary is padded."""
     if isinstance(request, ComparisonRequest):
         return {}
     launched = dict[str, LaunchedQuestion]()
@@ -119,7 +119,7 @@ def _launched_sides(
         if side.launch is not None:
             field = f"{name}.launch"
             launched[name] = launched_question(resolver, side.launch, parts, field, other)
-            parts = QuestionParts.of(launched[name].question, request.stack)
+            parts = QuestionParts.of(launched[name].unpadded, request.stack)
             other = f"the request and {field}"
     return launched
 

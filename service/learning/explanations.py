@@ -12,6 +12,7 @@ from models.advice.remedies import MemoryShown, Remedy, must_change, remedies
 from models.advice.single_changes import SingleChange
 from models.cost.predictions import TIME_TERMS
 from models.errors import Invalid
+from models.layouts.rule_sources import rule_source
 from models.layouts.rules import first_broken
 from models.prediction.prediction import Prediction, predict_layouts
 from models.spec.constraints import SAFE_FIT_PROBABILITY
@@ -327,13 +328,14 @@ def _failure(it: _Explained) -> FailureExplained:
 
 def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
     if broken.is_of_batch:
-        return BrokenRuleAnswer.of_batch(broken, run.question.workload)
+        return BrokenRuleAnswer.of_batch(broken, run.question, run.problem.stack)
     return BrokenRuleAnswer(
         name=broken.rule.name,
         field=run.place if broken.knob is None else f"{run.place}.{broken.knob}",
         setting=None,
         value=None if broken.knob is None else getattr(run.settled, broken.knob),
         rule=broken.message,
+        source=rule_source(broken.rule, run.problem.stack),
         cure=broken.cure,
     )
 

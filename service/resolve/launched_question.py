@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from models.errors import Invalid
+from models.layouts.rule_sources import rule_source
+from models.layouts.rules import RULES_BY_NAME, Rule
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.catalogue import as_tuples
@@ -21,7 +23,7 @@ from models.spec.stack import Stack
 from models.spec.switches import changed, releases
 from service.errors import NotATrainingJob, Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
-from service.formats.launch.formats import FORMATS
+from service.formats.launch.formats import FORMATS, TOOLS
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import (
@@ -51,6 +53,11 @@ from service.schemas.workload import WorkloadFields
 
 Form = TypeVar("Form", bound=BaseModel)
 Joined = TypeVar("Joined")
+_DEVICES = RULES_BY_NAME["mesh_fills_cluster"]
+_BATCH = RULES_BY_NAME["batch_divides"]
+_WITHOUT_SLURM = ("google",)
+"""Vendors whose chips no Slurm hands out: a feature v4 is an architecture of x86, and no TPU."""
+_OF_TRAINER = ("fsdp", "deepspeed")
 _MOST_UNREAD = 10
 _MOST_UNREAD_CHARACTERS = 120
 _MOST_HINTS = 3
@@ -76,6 +83,18 @@ class LaunchedQuestion:
     """Settings of the launch on which no verdict rests."""
     overruled: tuple[str, ...] = ()
     """Sentences about values of the launch in whose place those of the request were taken."""
+
+    unpadded_vocabulary: int | None = None
+    """Entries of the vocabulary that the launch pads in its own way, where it alone says them."""
+
+    @property
+    def unpadded(self) -> PinnedQuestion:
+        """The question of a launch that may pad its vocabulary otherwise."""
+        model = self.question.model
+        if self.unpadded_vocabulary is None or not isinstance(model, ShapeFields | LayerListFields):
+            return self.question
+        whole = model.model_copy(update={"vocab_size": self.unpadded_vocabulary})
+        return self.question.model_copy(update={"model": whole})
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -146,7 +165,13 @@ def launched_question(
         reading.settings,
         reading.reservations,
         tuple(joining.overruled),
+        reading.unpadded_vocabulary if _leaves_vocabulary(parts.model) else None,
     )
+
+
+def _leaves_vocabulary(model: object) -> bool:
+    """Whether a request leaves it to its launch to say the vocabulary."""
+    return model is None or (isinstance(model, dict) and "vocab_size" not in model)
 
 
 def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
@@ -340,6 +365,7 @@ class _Joining:
             self._stop_or(
                 error,
                 self.reading.devices_setting,
+                _DEVICES,
                 f"makes {devices} devices with the settings beside it, and the job has {asked}",
                 cure=f"values that make {asked} devices",
             )
@@ -353,23 +379,34 @@ class _Joining:
 
     def _warn_of_other_chip(self, chip: Chip) -> None:
         """Note where the script asks for GPUs that are not those of the request."""
-        named = self.command.chip if self.command else None
-        if named is None or self.parts.cluster is None or chip.id.startswith(named.lower()):
+        asked = None if self.parts.cluster is None else self._asked_chips()
+        if asked is None or chip.id.startswith(asked.preset.lower()):
             return
-        asked = self._asked_chips()
-        if asked is not None and self.resolver.cluster_parts(asked)[0].value.id != chip.id:
+        if self.resolver.cluster_parts(asked)[0].value.id != chip.id:
             self.overruled.append(
-                f"the script asks for GPUs {named}, and the request has {chip.id}: the request is"
-                " taken"
+                f"the script asks for GPUs {asked.preset}, and the request has {chip.id}: the"
+                " request is taken"
             )
 
     def _asked_chips(self) -> ClusterPreset | None:
-        """The chips by the name that Slurm has for them, where the catalogue has it too."""
-        chip = self.command.chip if self.command else None
-        if chip is None:
+        """The chips by the name that the scheduler has for them, where the catalogue has it too;
+        else by the feature of nodes that is a chip, where just one is."""
+        if self.command is None:
             return None
+        if self.command.chip is not None:
+            return self._preset(self.command.chip)
+        named = dict[str, ClusterPreset]()
+        for feature in self.command.features:
+            preset = self._preset(feature)
+            chip = None if preset is None else self.resolver.cluster_parts(preset)[0].value
+            if preset is not None and chip is not None and chip.vendor not in _WITHOUT_SLURM:
+                named.setdefault(chip.id, preset)
+        return next(iter(named.values())) if len(named) == 1 else None
+
+    def _preset(self, name: str) -> ClusterPreset | None:
+        """The cluster of a name, where the catalogue has it."""
         try:
-            form = ClusterPreset(preset=chip)
+            form = ClusterPreset(preset=name)
             self.resolver.cluster_parts(form)
         except (Invalid, ValidationError):
             return None
@@ -443,6 +480,7 @@ class _Joining:
             self._stop_or(
                 error,
                 self.reading.micro_batches_setting,
+                _BATCH,
                 rule,
                 cure=f"a global batch of {max(micro_batch, 1) * steps * ranks}",
                 hides_layout=True,
@@ -495,7 +533,10 @@ class _Joining:
 
     def _stack_of(self, form: str | StackFields, framework: str) -> Stack:
         """The stack that the request names. Raises Invalid where it is of another framework."""
-        base = self.resolver.stack(form if isinstance(form, str) else form.name).value
+        name = form if isinstance(form, str) else form.name
+        base = self.resolver.stack(name).value
+        if name.lower() in TOOLS and framework in _OF_TRAINER:
+            return catalogue.stack(framework)  # which its file tells
         if base.calibrated_as != framework:
             field = "stack" if isinstance(form, str) else "stack.name"
             rule = f"does not run {self.reading.framework}, of which the launch is: leave it out"
@@ -508,13 +549,14 @@ class _Joining:
         self,
         error: Invalid,
         setting: str | None,
+        broken: Rule,
         rule: str,
         cure: str,
         *,
         hides_layout: bool = False,
     ) -> None:
-        """Remember that the framework stops at a setting; raise the error where stops are not
-        allowed, or no setting is to blame."""
+        """Remember that the framework stops at a setting, as at a layout that breaks a rule. Raises
+        the error where stops are not allowed, or no setting is to blame."""
         if setting is None or self.stops is None:
             raise error
         self.stops.append(
@@ -522,6 +564,7 @@ class _Joining:
                 setting=setting,
                 value=error.value,
                 rule=rule,
+                source=rule_source(broken, catalogue.stack(str(self.reading.stack["name"]))),
                 cure=cure,
                 hides_layout=hides_layout,
             )

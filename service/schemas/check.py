@@ -12,8 +12,10 @@ from models.advice.layout_warnings import LayoutWarning
 from models.advice.single_changes import SingleChange
 from models.cost.memory_uncertainty import percent
 from models.errors import Invalid
+from models.layouts.rule_sources import rule_source
 from models.prediction.prediction import Prediction
 from models.spec.hardware import Cluster
+from models.spec.stack import Stack
 from service.formats.settings.reservation import Reservation
 from service.json_pointers import TAG_PREFIX
 from service.schemas.allocation import AllocationFields
@@ -34,7 +36,6 @@ from service.schemas.prediction import (
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.wire import Document
-from service.schemas.workload import WorkloadFields
 
 CHECK_TIME_S = 0.5
 
@@ -97,14 +98,18 @@ class BrokenRuleAnswer(Document):
     """What the framework calls it; null where that is not known, or no single one is to blame."""
     value: Any
     rule: str
+    source: str
+    """Where the rule is from: the framework, its release and the file that refuses it; or the
+    arithmetic behind it, whatever the framework."""
     cure: str
     """Values that obey the rule."""
 
     @classmethod
     def of_batch(
-        cls, broken: BrokenRule, workload: WorkloadFields, setting: str | None = None
+        cls, broken: BrokenRule, question: PinnedQuestion, stack: Stack, setting: str | None = None
     ) -> BrokenRuleAnswer:
         """A rule that blames the global batch of a question, as it was given."""
+        workload = question.workload
         return cls(
             name=broken.rule.name,
             kind=broken.rule.kind,
@@ -112,6 +117,7 @@ class BrokenRuleAnswer(Document):
             setting=setting,
             value=getattr(workload, workload.batch_field),
             rule=broken.message,
+            source=rule_source(broken.rule, stack),
             cure=broken.cure,
         )
 

@@ -91,6 +91,7 @@ def show_check(output: Output, answer: dict[str, Any]) -> None:
     for rule in answer.get("broken_rules", []):
         output.point("bad", f"{rule['setting'] or rule['field']}: {rule['rule']}")
         output.more(f"instead: {rule['cure']}")
+        output.more(f"source: {rule['source']}")
     for reservation in answer.get("reservations", []):
         output.point("open", f"{reservation['setting']}: {reservation['reason']}")
         output.more(reservation["cure"])

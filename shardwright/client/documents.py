@@ -46,6 +46,7 @@ class BrokenRuleAnswer(TypedDict):
     setting: str | None
     value: Any
     rule: str
+    source: str
     cure: str
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,14 +10,13 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.jobs import kubernetes, recipes, skypilot
-from service.formats.jobs.job_text import JobText
+from service.formats.jobs.job_text import JobText, listed, mapping
 from service.formats.launch.documents import read_yaml
 from service.formats.shell.files import LaunchFiles
 
-_MARKS = re.compile(
-    r"^(?:\"?kind\"?\s*:|run\s*:|(?:ARGS|MODEL_ARGS|TRAINING_ARGS|MEGATRON_ARGS|args)\s*:)",
-    re.MULTILINE,
-)
+_NAMES = "kind|run|ARGS|MODEL_ARGS|TRAINING_ARGS|MEGATRON_ARGS|args"
+_MARKS = re.compile(rf"^\"?(?:{_NAMES})\"?\s*:", re.MULTILINE)
+_MARKS_OF_JSON = re.compile(rf'"(?:{_NAMES})"\s*:')
 _DIVIDES = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)
 _MOST_DOCUMENTS = 32
 
@@ -33,16 +33,7 @@ def opened(text: str, files: LaunchFiles) -> tuple[str, LaunchFiles]:
 
 
 def _job(text: str) -> JobText | None:
-    if not _MARKS.search(text):
-        return None
-    documents: list[Mapping[str, Any]] = []
-    for part in _DIVIDES.split(text)[:_MOST_DOCUMENTS]:
-        try:
-            document = read_yaml(part)
-        except Invalid:
-            return None
-        if isinstance(document, Mapping):
-            documents.append(document)
+    documents = _documents(text)
     if any(map(kubernetes.is_object, documents)):
         return kubernetes.job_of(documents)
     for document in documents:
@@ -51,3 +42,26 @@ def _job(text: str) -> JobText | None:
         if recipes.is_recipe(document):
             return recipes.job_of(document)
     return None
+
+
+def _documents(text: str) -> list[Mapping[str, Any]]:
+    """Returns the objects of a text that may describe a job, in JSON or YAML; none of another."""
+    if text.lstrip().startswith("{"):
+        return _of_json(text) if _MARKS_OF_JSON.search(text) else []
+    if not _MARKS.search(text):
+        return []
+    try:
+        found = [read_yaml(part) for part in _DIVIDES.split(text)[:_MOST_DOCUMENTS]]
+    except Invalid:
+        return []
+    return [document for document in found if isinstance(document, Mapping)]
+
+
+def _of_json(text: str) -> list[Mapping[str, Any]]:
+    """Returns the object of a text, or the first of a List, as kubectl prints several."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    items = listed(mapping(document).get("items"))[:_MOST_DOCUMENTS]
+    return [each for each in items if mapping(each)] or [document]

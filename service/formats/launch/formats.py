@@ -151,7 +151,7 @@ _ALL = (
         program=("-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml"),
     ),
     _format(deepspeed_writer, deepspeed_reader, ("deepspeed",)),
-    _format(accelerate_writer, trainer_reader, ("fsdp",), "accelerate"),
+    _format(accelerate_writer, trainer_reader, ("fsdp", "trl"), "accelerate"),
 )
 FORMATS: Mapping[str, LaunchFormat] = {format_.name: format_ for format_ in _ALL}
 TOOLS = ("transformers", "trl", "axolotl", "llama-factory", "llamafactory", "ms-swift", "swift")

@@ -189,6 +189,9 @@ class LaunchReading:
     unwritten: Mapping[str, str] = field(default_factory=dict)
     """Of values that are here and that nobody wrote, by their field, such as workload.seq_len or
     num_micro_batches: where they come from, in words."""
+    unpadded_vocabulary: int | None = None
+    """Entries of the vocabulary before the framework pads them for its tensor-parallel ranks, where
+    it does and they are said."""
     counted: Mapping[str, str] = field(default_factory=dict)
     """Of values that are counted otherwise than they are written, by their field: how."""
     assumed: tuple[str, ...] = ()

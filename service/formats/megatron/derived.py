@@ -42,6 +42,15 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
+    """The entries of a vocabulary before they are padded; None where only the padded ones are
+    said."""
+    size = values.get("vocab_size", "None")
+    if not size.isdecimal():
+        size = vocabulary_of_tokenizer(values) or "None"
+    return int(size) if size.isdecimal() else None
+
+
 def vocabulary_of_tokenizer(values: Mapping[str, str]) -> str | None:
     """The number of tokens of a public tokenizer that is named. The type of a tokenizer does not
     say it: its files do, and anyone's may be of that type."""
@@ -71,13 +80,11 @@ def _usual_width(hidden: int, gated: bool) -> int:
 def _padded_vocabulary(values: Mapping[str, str]) -> str:
     """The vocabulary in multiples of --make-vocab-size-divisible-by times the tensor-parallel
     ranks (megatron/training/vocab_utils.py)."""
-    size = values.get("vocab_size", "None")
-    if not size.isdecimal():
-        size = vocabulary_of_tokenizer(values) or "None"
+    size = unpadded_vocabulary(values)
     divisor = values.get("make_vocab_size_divisible_by", "128")
     tp = values.get("tensor_model_parallel_size", "1")
     is_padded = values.get("pad_vocab_size") != "False" and divisor.isdecimal() and tp.isdecimal()
-    if not size.isdecimal() or not is_padded:
-        return size
+    if size is None or not is_padded:
+        return str(size)
     multiple = max(int(divisor) * int(tp), 1)
-    return str(-(-int(size) // multiple) * multiple)
+    return str(-(-size // multiple) * multiple)

@@ -220,6 +220,7 @@ class Settings:
             setting=f"{self.table.prefix}{name}",
             value=value,
             rule=f"is no setting of {self._framework}, which stops at it: {hint}",
+            source=self.table.facts["parser"],
             cure=meant,
             meant=near or "",
             is_of_name=True,

@@ -19,6 +19,8 @@ class Stop:
     """As the framework writes it."""
     value: object
     rule: str
+    source: str
+    """The release and the file that stops."""
     cure: str = ""
     """What to write instead; empty where the rule says it."""
     meant: str = ""
@@ -35,13 +37,28 @@ class Stopped(Invalid):
     def __init__(self, setting: str, value: object, rule: str, cure: str = "") -> None:
         shown = setting if value is None else f"{setting} {value}"
         super().__init__("launch.arguments", shown, rule)
-        self.stop = Stop(setting=setting, value=value, rule=rule, cure=cure, hides_layout=True)
+        self.setting = setting
+        self.setting_value = value
+        self.cure = cure
+
+    def stop(self, source: str) -> Stop:
+        """The stop that a file of the framework makes of it."""
+        return Stop(
+            setting=self.setting,
+            value=self.setting_value,
+            rule=self.rule,
+            source=source,
+            cure=self.cure,
+            hides_layout=True,
+        )
 
 
 class Stops:
-    """Collects the reasons to stop, so that the rest of a configuration can be read."""
+    """Collects the reasons to stop, so that the rest of a configuration can be read. `source` is
+    the file of the framework that checks what is attempted."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str) -> None:
+        self.source = source
         self.found: list[Stop] = []
 
     def attempt(self, read: Callable[[], Value], instead: Value) -> Value:
@@ -49,6 +66,7 @@ class Stops:
         try:
             return read()
         except Stopped as stopped:
-            if stopped.stop not in self.found:
-                self.found.append(stopped.stop)
+            stop = stopped.stop(self.source)
+            if stop not in self.found:
+                self.found.append(stop)
             return instead

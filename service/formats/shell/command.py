@@ -51,6 +51,8 @@ class Command:
     """All ranks, where their number is said or follows."""
     chip: str | None = None
     """What the scheduler calls the GPUs that are asked for, such as h100."""
+    features: tuple[str, ...] = ()
+    """What the scheduler is to find on every node, which may be a chip."""
     slurm: Mapping[str, str] = field(default_factory=dict)
     """Options of #SBATCH lines, without dashes."""
     files: LaunchFiles = NO_FILES
@@ -87,6 +89,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         nproc_per_node=ranks.per_node,
         num_ranks=ranks.total,
         chip=ranks.chip,
+        features=ranks.features,
         slurm=header.options,
         files=files.with_written(script.written),
         notes=header.notes,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from models.errors import Invalid
 from service.formats.shell.faults import PATH
+from service.formats.shell.features import required_features
 from service.formats.shell.headers import Header, options, used_components
 from service.formats.shell.programs import AGENTS, LAUNCHERS
 
@@ -35,6 +36,8 @@ class Ranks:
     total: int | None = None
     chip: str | None = None
     """What Slurm calls the GPUs that are asked for, such as h100."""
+    features: tuple[str, ...] = ()
+    """What --constraint asks of every node, which may be a chip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
         per_node=on_node.pop() if len(on_node) == 1 else None,
         total=None if None in totals else sum(filter(None, totals)),
         chip=next((part.chip for part in parts if part.chip), None),
+        features=tuple(feature for part in parts for feature in part.features),
     )
 
 
@@ -126,6 +130,7 @@ def _ranks_of_component(
         per_node=on_node,
         total=total,
         chip=chips[-1] if chips else None,
+        features=_features(launchers, nodes.count if nodes else None),
     )
 
 
@@ -265,6 +270,18 @@ def _all_gpus(launchers: Sequence[_Launcher]) -> int | None:
 
 def _chip(launcher: _Launcher) -> str | None:
     return next((match["chip"] for _, match in _requests(launcher) if match["chip"]), None)
+
+
+def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[str, ...]:
+    """What the innermost constraint asks of every node."""
+    said = [
+        launcher.options[name]
+        for launcher in launchers
+        if launcher.asks_for_gpus
+        for name in ("constraint", "C")
+        if name in launcher.options
+    ]
+    return required_features(said[-1], num_nodes) if said else ()
 
 
 def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:

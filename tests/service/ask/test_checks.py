@@ -273,6 +273,7 @@ def test_what_megatron_refuses_is_illegal_and_named_by_its_flag(
     assert broken["setting"] == setting
     assert setting in broken["field"]
     assert broken["cure"]
+    assert broken["source"]
     assert answer["best"]["fit_probability"] >= 0.9
     assert name in answer["summary"]
     refused = shared_client.post("/v1/predictions", json=without(typed(old, new), "time_limit_s"))
@@ -326,6 +327,7 @@ def test_what_parses_and_is_refused_gets_a_verdict(
     broken = {rule["setting"]: rule for rule in answer["broken_rules"]}
     assert broken[setting]["name"] == "framework_stops"
     assert broken[setting]["cure"]
+    assert broken[setting]["source"]
     assert answer["prediction"] is answer["fits"] is None
     assert answer["best"]["fit_probability"] >= 0.9
     assert shared_client.post("/v1/predictions", json=body).status_code == 422
@@ -516,6 +518,33 @@ def test_the_chips_of_the_request_go_before_those_of_the_script(shared_client) -
         one["message"] for one in answer["warnings"] if one["code"] == "request_overrules_launch"
     ]
     assert any("a100" in one and "h100" in one for one in warnings)
+    assert answer["catalogue"]["chip"]["name"].startswith("h100")
+
+
+def constrained(expression: str, **body: Any) -> dict[str, Any]:
+    script = SBATCH.replace("#SBATCH", f"#SBATCH --constraint={expression}", 1)
+    return {"launch": {"format": "megatron", "arguments": script}, **body, **PATIENT}
+
+
+@pytest.mark.parametrize("expression", ["h100", "'h100&ib'", "[h100*16]", "GPU_SKU:H100_SXM5"])
+def test_a_constraint_names_the_chips_as_gres_does(shared_client, expression: str) -> None:
+    answer = check(shared_client, constrained(expression))
+    assert answer["catalogue"]["chip"]["name"] == "h100-sxm-80gb"
+    assert answer["request"]["cluster"]["num_chips"] == 128
+    assert any("cluster.preset" in each for each in answer["launch_read"]["assumed"])
+
+
+@pytest.mark.parametrize("expression", ["'h100|a100'", "[h100*4]", "ib", "v4", "'a100&h100'"])
+def test_a_constraint_that_leaves_the_chips_open_names_none(shared_client, expression: str) -> None:
+    refused = shared_client.post("/v1/checks", json=constrained(expression))
+    problem = assert_problem(refused, "invalid", "/cluster")
+    assert "a launch does not name its chips" in problem["errors"][0]["rule"]
+
+
+def test_the_chips_of_the_request_go_before_a_constraint(shared_client) -> None:
+    answer = check(shared_client, constrained("a100", cluster={"preset": "h100"}))
+    codes = [one["code"] for one in answer["warnings"] if "a100" in one["message"]]
+    assert codes == ["request_overrules_launch"]
     assert answer["catalogue"]["chip"]["name"].startswith("h100")
 
 

@@ -164,3 +164,44 @@ def test_launches_that_train_something_else_are_refused(shared_client) -> None:
     )
     problem = assert_problem(refused, "invalid", "/second/launch/arguments")
     assert "first.launch" in problem["errors"][0]["rule"]
+
+
+def megatron(**changes: str) -> dict:
+    """A script of GPT with arguments in place of, or beside, its own."""
+    arguments = {
+        "num-layers": "24",
+        "hidden-size": "2048",
+        "num-attention-heads": "16",
+        "seq-length": "2048",
+        "max-position-embeddings": "2048",
+        "vocab-size": "50257",
+        "micro-batch-size": "1",
+        "global-batch-size": "64",
+        "tensor-model-parallel-size": "1",
+        **{name.replace("_", "-"): value for name, value in changes.items()},
+    }
+    words = " ".join(f"--{name} {value}" for name, value in arguments.items())
+    text = f"torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py {words} --bf16"
+    return {"launch": {"format": "megatron", "arguments": text}}
+
+
+@pytest.mark.parametrize("degrees", [("1", "8"), ("8", "1"), ("2", "4")])
+def test_scripts_that_pad_one_vocabulary_for_other_degrees_are_compared(
+    shared_client, degrees: tuple[str, str]
+) -> None:
+    first, second = (megatron(tensor_model_parallel_size=degree) for degree in degrees)
+    sides = {"first": first, "second": second, "cluster": {"preset": "h100"}}
+    answer = shared_client.post("/v1/comparisons", json=sides)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    found = [body[side]["prediction"]["layout"]["tp"] for side in ("first", "second")]
+    assert found == [int(degree) for degree in degrees]
+    assert body["request"]["model"]["vocab_size"] == 50257
+
+
+def test_scripts_of_other_vocabularies_are_refused(shared_client) -> None:
+    first, second = megatron(), megatron(vocab_size="32000", tensor_model_parallel_size="2")
+    sides = {"first": first, "second": second, "cluster": {"preset": "h100"}}
+    refused = shared_client.post("/v1/comparisons", json=sides)
+    assert_problem(refused, "invalid", "/second/launch/arguments")
+    assert "vocab_size" in refused.text

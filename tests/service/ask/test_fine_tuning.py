@@ -74,3 +74,35 @@ def test_a_model_type_that_is_no_word_is_refused(shared_client: Any, value: obje
     assert_problem(
         shared_client.post("/v1/predictions", json=question), "invalid", "/model/model_type"
     )
+
+
+def test_a_stack_of_trl_knows_whether_its_release_makes_all_logits(shared_client) -> None:
+    body = {
+        "model": "qwen3-8b",
+        "cluster": {"preset": "h100", "num_chips": 8},
+        "workload": {"seq_len": 131072, "global_batch": 1},
+        "layout": {"cp": 8, "recompute": "full"},
+    }
+    logits = []
+    for stack in ("trl", {"name": "trl", "version": "1.6.0"}, "fsdp"):
+        answer = shared_client.post("/v1/predictions", json={**body, "stack": stack})
+        assert answer.status_code == 201, answer.text
+        logits.append(answer.json()["layouts"][0]["memory_gib"]["logits_gib"])
+    assert logits[0] < 1 < 30 < logits[1] == logits[2]
+
+
+@pytest.mark.parametrize("stack", ["transformers", "axolotl", "llama-factory", "ms-swift", "trl"])
+def test_a_tool_around_the_trainer_is_the_stack_that_its_file_tells(
+    shared_client, stack: str
+) -> None:
+    document = {"bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1}
+    body = {
+        "model": "llama-3.1-8b",
+        "cluster": {"preset": "h100", "num_chips": 8},
+        "workload": {"seq_len": 4096, "global_batch": 8},
+        "launch": {"format": "deepspeed", "arguments": document},
+        "stack": stack,
+    }
+    answer = shared_client.post("/v1/predictions", json=body)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["launch_read"]["framework"] == "DeepSpeed"

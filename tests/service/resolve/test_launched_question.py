@@ -124,7 +124,12 @@ def test_degrees_that_do_not_divide_the_devices_are_left_to_the_rules(asked) -> 
 
 
 def test_what_the_framework_stops_at_is_refused_unless_allowed(asked) -> None:
-    stop = Stop(setting="--recompute-method", value=None, rule="is needed with full recompute")
+    stop = Stop(
+        setting="--recompute-method",
+        value=None,
+        rule="is needed with full recompute",
+        source="megatron-core 0.19.2",
+    )
     with refused("launch.arguments.--recompute-method"):
         asked(replace(READING, stops=(stop,)))
 

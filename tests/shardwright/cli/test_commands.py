@@ -93,6 +93,16 @@ def test_an_answer_for_people_has_the_verdict_first(run: Any, job: str) -> None:
     assert "GO" in found.stdout.splitlines()[0]
 
 
+def test_what_a_framework_refuses_is_shown_with_the_file_that_does(run: Any) -> None:
+    line = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
+    line += " --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 --swiglu"
+    line += " --recompute-granularity full --padded-vocab-size 32768"
+    text = f"srun torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py {line}\n"
+    found = run("check", "-", "--on", "h100", "--no-json", input=text)
+    shown = " ".join(found.stdout.split())
+    assert "source: megatron-core 0.19.2: megatron/training/arguments.py" in shown
+
+
 @pytest.mark.parametrize("command", [("profiles",), ("evidence", "--model", "llama-3.1-8b")])
 def test_lists_are_tables_for_people_and_json_in_pipes(run: Any, command: tuple[str, ...]) -> None:
     assert run(*command, "--no-json").exit_code == 0

@@ -11,6 +11,7 @@ from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stopped, Stops
 from service.formats.shell.faults import PATH
 
+SOURCE = "accelerate 1.15.0: parallelism_config.py, and torch.distributed.device_mesh"
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 """The strategies of FSDP1, in the order of their numbers from 1 (utils/constants.py,
 FSDP_SHARDING_STRATEGY)."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.errors import Invalid
 from models.layouts.factors import divisors
-from service.formats.launch.deepspeed.writer import NAME
+from service.formats.launch.deepspeed.writer import NAME, RELEASE
 from service.formats.launch.job import in_words
 from service.formats.launch.switch_settings import values_of_switches
 from service.formats.settings.field import shown
@@ -17,6 +17,7 @@ from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stopped, Stops
 from service.formats.shell.faults import PATH
 
+SOURCE = f"deepspeed {RELEASE}: runtime/config.py, DeepSpeedConfig"
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
 _ON_HOST = ("cpu", "nvme")
 _MOST_VALUES = 4  # that a cure names
@@ -87,6 +88,7 @@ def stop_at_unknown(settings: Settings) -> None:
                     setting=name,
                     value=settings.given.pop(name),
                     rule=rule,
+                    source=settings.table.facts["parser"],
                     cure=near or "",
                     meant=near or "",
                     is_of_name=True,
@@ -130,7 +132,9 @@ def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> d
     fp16 = settings.truth("fp16.enabled")
     if fp16 and bf16:
         rule = "does not go with bf16.enabled: DeepSpeed stops where both are true"
-        stops.found.append(Stop(setting="fp16.enabled", value=True, rule=rule, cure="drop one"))
+        stops.found.append(
+            Stop(setting="fp16.enabled", value=True, rule=rule, source=SOURCE, cure="drop one")
+        )
     if is_open and not (bf16 or fp16):
         return {}
     found: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}

@@ -161,6 +161,7 @@ class Given:
                     setting=word,
                     value=value,
                     rule=f"is no key=value, and MaxText stops at it: {hint}",
+                    source=self.settings.table.facts["parser"],
                     cure=name if is_known else "",
                     meant=name if is_known else "",
                     is_of_name=True,
@@ -265,4 +266,6 @@ def _overriding(setting: str, said: Any, model: str, value: Any) -> Stop:
         f"differs from {value} in MaxText's file of {model}, at which MaxText stops: leave it out,"
         " or set override_model_config=true"
     )
-    return Stop(setting=setting, value=said, rule=rule, cure="override_model_config=true")
+    source = "maxtext 0.2.5: configs/pyconfig.py, validate_no_keys_overridden_twice"
+    cure = "override_model_config=true"
+    return Stop(setting=setting, value=said, rule=rule, source=source, cure=cure)

@@ -28,6 +28,8 @@ from service.formats.settings.stop import Stop, Stopped, Stops
 from service.formats.shell.faults import PATH
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
+MUON = "maxtext 0.2.5: utils/muon_utils.py, get_muon_weight_dimension_numbers"
+TYPES = "maxtext 0.2.5: configs/types.py, MaxTextConfig"
 _PRECISIONS = {
     "int8": "int8",
     **dict.fromkeys(
@@ -94,7 +96,7 @@ class _Reader:
         self.settings = Settings(self.table)
         self.settings.is_other_release = version not in (None, RELEASE)
         self.ignored: list[str] = []
-        self.stops = Stops()
+        self.stops = Stops(TYPES)
         self.devices_setting: str | None = None
 
     @property
@@ -470,18 +472,18 @@ def _stops(values: Mapping[str, Any], layout: Mapping[str, Any], fsdp: int) -> I
     is the degree of that axis, 0 where it is the rest."""
     if values["shard_optimizer_over_data"] and fsdp != 1:
         rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
-        yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule)
+        yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule, source=TYPES)
     steps = values["gradient_accumulation_steps"]
     if values["quantization"] in _WITHOUT_ACCUMULATION and steps > 1:
         rule = f"does not go with quantization={values['quantization']}: use 1"
-        yield Stop(setting="gradient_accumulation_steps", value=steps, rule=rule)
+        yield Stop(setting="gradient_accumulation_steps", value=steps, rule=rule, source=TYPES)
     if values["opt_type"] == "muon" and not takes_muon(values):
         rule = "is not made for layers of this model: use adamw"
-        yield Stop(setting="opt_type", value="muon", rule=rule)
+        yield Stop(setting="opt_type", value="muon", rule=rule, source=MUON)
     factor = values["capacity_factor"]
     if factor >= 0 and values["model_name"].startswith(DROPLESS):
         rule = "is refused for this model, whose experts drop no tokens: use -1, or leave it out"
-        yield Stop(setting="capacity_factor", value=factor, rule=rule)
+        yield Stop(setting="capacity_factor", value=factor, rule=rule, source=TYPES)
 
 
 def _stop_at(setting: str, value: object, rule: str, cure: str = "") -> None:

@@ -25,6 +25,7 @@ from service.formats.megatron.arguments import (
     read_workload,
     require_known_version,
 )
+from service.formats.megatron.derived import unpadded_vocabulary
 from service.formats.megatron.layer_pattern import layer_switches
 from service.formats.megatron.models import num_layers, read_model, require_layer_pattern
 from service.formats.megatron.stages import layers_per_chunk, virtual_stages
@@ -109,6 +110,7 @@ def reading(
         layout=layout,
         num_devices=given.optional("world_size"),
         num_micro_batches=1 if takes_one else None,
+        unpadded_vocabulary=unpadded_vocabulary(given.values),
         stops=(
             *stops.found,
             *sorted_out.stops,

@@ -14,6 +14,7 @@ from typing import Any
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.megatron.half_read import half_read
 from service.formats.launch.megatron.question import reading, without_refused
+from service.formats.launch.megatron.refusals import SOURCE
 from service.formats.launch.megatron.source import Source, read_source
 from service.formats.launch.megatron.writer import FRAMEWORK, NAME
 from service.formats.megatron.derived import filled_in, vocabulary_of_tokenizer
@@ -47,7 +48,7 @@ def read(
     source = read_source(text, files)
     source.change(changes)
     typed = source.values
-    stops = Stops()
+    stops = Stops(SOURCE)
     given = without_refused(Arguments(in_todays_names(filled_in(typed)), flag_of_argument()), stops)
     set_flags = {
         name: None if source.settings.given[name] is False else source.settings.given[name]

@@ -9,7 +9,7 @@ and that a count is `above` or `at_most` a number, or `at_least` or `below` anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from service.formats.launch.facts import facts
@@ -17,6 +17,7 @@ from service.formats.megatron.values import Arguments
 from service.formats.settings.stop import Stop
 
 _ROWS = "megatron_refusals"
+SOURCE: str = facts(_ROWS)["source"]
 _STATES: Mapping[str, Callable[[str | None], bool]] = {
     "set": lambda word: word is not None,
     "unset": lambda word: word is None,
@@ -31,17 +32,21 @@ def refusals(
     given: Arguments, environment: Mapping[str, str], *, is_newest: bool
 ) -> tuple[Stop, ...]:
     """Every reason at which Megatron-Core would stop."""
-    rows = [*facts(_ROWS)["refusals"], *(facts(_ROWS)["of_parser"] if is_newest else ())]
-    found = [
-        Stop(setting=given.called(argument), value=given.shown(argument), rule=rule)
-        for argument, condition, rule in rows
-        if _holds(condition, given)
-    ]
+    found = [*_broken("refusals", given, SOURCE)]
+    if is_newest:
+        found += _broken("of_parser", given, facts(_ROWS)["of_parser_source"])
     sharding = next((name for name in _SHARDS if given.flag(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"
-        found.append(Stop(setting=given.called(sharding), value=True, rule=rule))
+        found.append(Stop(setting=given.called(sharding), value=True, rule=rule, source=SOURCE))
     return tuple(found)
+
+
+def _broken(rows: str, given: Arguments, source: str) -> Iterator[Stop]:
+    for argument, condition, rule in facts(_ROWS)[rows]:
+        if _holds(condition, given):
+            setting, value = given.called(argument), given.shown(argument)
+            yield Stop(setting=setting, value=value, rule=rule, source=source)
 
 
 def _holds(condition: Mapping[str, Any], given: Arguments) -> bool:

@@ -17,6 +17,7 @@ from models.spec.switches import switches_of
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.megatron.half_read import half_read
 from service.formats.launch.megatron.question import SHAPE, reading, without_refused
+from service.formats.launch.megatron.refusals import SOURCE
 from service.formats.launch.megatron_bridge.adapters import has_adapters, read_adapters
 from service.formats.launch.megatron_bridge.fields import (
     argument_of_field,
@@ -59,7 +60,7 @@ def read(
     found = read_overrides(text, files)
     found.change(changes)
     values = _values(found)
-    stops = Stops()
+    stops = Stops(SOURCE)
     given = without_refused(Arguments(in_todays_names(filled_in(values)), _names()), stops)
     read_as_flags = reading(
         _without_part_of_model(given),

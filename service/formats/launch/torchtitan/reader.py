@@ -35,6 +35,7 @@ from service.formats.shell.faults import PATH, require_arguments_defined
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.nearest_names import suggestion
 
+MESH = f"torchtitan {RELEASE}: distributed/parallel_dims.py and pipeline_parallel.py, trainer.py"
 _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
 _FILE = "job.config_file"
 _TOML_SECTION = re.compile(r"^[ \t]*\[[\w.]+\][ \t\r]*(#.*)?$", re.ASCII | re.MULTILINE)
@@ -93,7 +94,7 @@ class _Reader:
         self.others: dict[str, Any] = {}
         """Flags that 0.3.0 does not have."""
         self.ignored: list[str] = []
-        self.stops = Stops()
+        self.stops = Stops(MESH)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -210,7 +211,10 @@ class _Reader:
                 " of one release"
             )
             cure = earlier.words_of_today(name, value)
-            self.stops.found.append(Stop(setting=f"--{name}", value=value, rule=rule, cure=cure))
+            source = self.table.facts["parser"]
+            self.stops.found.append(
+                Stop(setting=f"--{name}", value=value, rule=rule, source=source, cure=cure)
+            )
         older = earlier.Settings.of(written, self.table)
         self.settings.given = {**older.given, **self.given}
 

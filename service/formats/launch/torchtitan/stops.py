@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from service.formats.launch.torchtitan.writer import RECOMPUTE
+from service.formats.launch.torchtitan.writer import RECOMPUTE, RELEASE
 from service.formats.settings.stop import Stop
 
+SOURCE = f"torchtitan {RELEASE}: trainer.py, Trainer.Config"
+COMPILE = f"torchtitan {RELEASE}: config/configs.py, CompileConfig"
 _GRAPHS = "training.disable_cuda_graphs"
 _ASYNC = "compile.enable_async_tensor_parallel"
 
@@ -29,22 +31,26 @@ def _stops(
             setting=f"--{_GRAPHS}",
             value=False,
             rule="CUDA graphs do not go with a pipeline: set it",
+            source=SOURCE,
         )
     if captures and layout["ep"] > 1 and config and not config.get("captures_experts"):
         yield Stop(
             setting=f"--{_GRAPHS}",
             value=False,
             rule="the standard dispatcher of experts does not go with CUDA graphs: set it",
+            source=SOURCE,
         )
     compiles_model = values["compile.enable"] and "model" in values["compile.components"]
     if values[_ASYNC] and not compiles_model:
         rule = "needs --compile.enable, with model among --compile.components"
-        yield Stop(setting=f"--{_ASYNC}", value=True, rule=rule)
+        yield Stop(setting=f"--{_ASYNC}", value=True, rule=rule, source=COMPILE)
     if values[RECOMPUTE] == "memory-budget" and not compiles_model:
         rule = "needs --compile.enable, with model among --compile.components"
-        yield Stop(setting="activation-checkpoint:memory-budget", value=True, rule=rule)
+        setting = "activation-checkpoint:memory-budget"
+        yield Stop(setting=setting, value=True, rule=rule, source=SOURCE)
     if values["debug.batch_invariant"]:
-        yield Stop(setting="--debug.batch_invariant", value=True, rule="is not for pre-training")
+        rule = "is not for pre-training"
+        yield Stop(setting="--debug.batch_invariant", value=True, rule=rule, source=SOURCE)
     if values["debug.spmd_typechecking"] and layout["pp"] > 1:
         rule = "does not go with a pipeline: check the configuration without one"
-        yield Stop(setting="--debug.spmd_typechecking", value=True, rule=rule)
+        yield Stop(setting="--debug.spmd_typechecking", value=True, rule=rule, source=SOURCE)

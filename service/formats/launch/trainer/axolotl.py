@@ -267,4 +267,6 @@ def _stop_at_fsdp1(settings: Settings) -> None:
 def _stop(settings: Settings, name: str, rule: str) -> None:
     value: Any = settings.given[name]
     release = f"{settings.table.package} {settings.table.release}"
-    settings.stops.append(Stop(setting=name, value=value, rule=f"{release} stops at it: {rule}"))
+    rule = f"{release} stops at it: {rule}"
+    source = f"{release}: utils/schemas/validation.py"
+    settings.stops.append(Stop(setting=name, value=value, rule=rule, source=source))

@@ -93,7 +93,9 @@ def filled(
             own = _NAMES.get(name, name.partition(".")[0])
             rule = f"is not {value}, which --{own} of TrainingArguments says: transformers stops"
             cure = f'"{_AUTO}"'
-            stops.found.append(Stop(setting=name, value=written, rule=rule, cure=cure))
+            stops.found.append(
+                Stop(setting=name, value=written, rule=rule, source=_FINALIZE, cure=cure)
+            )
     if _is_open(full, _STEPS) and not _is_open(full, _MICRO) and _is_open(full, _BATCH):
         full[_STEPS] = 1  # the default of TrainingArguments
     if full.get(_BATCH) == _AUTO:
@@ -103,6 +105,7 @@ def filled(
     return {name: value for name, value in full.items() if not _is_size_of_bucket(name, value)}
 
 
+_FINALIZE = "transformers 5.24.0: integrations/deepspeed.py, trainer_config_finalize"
 _NAMES = {
     _MICRO: "per_device_train_batch_size",
     _STEPS: "gradient_accumulation_steps",

@@ -10,9 +10,11 @@ from typing import Any, get_args
 from models.errors import Invalid
 from models.spec.adapters import BaseBits
 from models.spec.switches import releases
+from service.formats.launch.accelerate import sharding
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.accelerate.launcher import with_prefixes
 from service.formats.launch.accelerate.sharding import fsdp, megatron, replicas
+from service.formats.launch.deepspeed import document as deepspeed_document
 from service.formats.launch.deepspeed import writer as deepspeed_writer
 from service.formats.launch.deepspeed.document import (
     check_reduction,
@@ -81,7 +83,7 @@ class _Reader:
     assumed: list[str] = field(default_factory=list)
     unwritten: dict[str, str] = field(default_factory=dict)
     counted: dict[str, str] = field(default_factory=dict)
-    stops: Stops = field(default_factory=Stops)
+    stops: Stops = field(init=False)
 
     @property
     def _is_tool(self) -> bool:
@@ -148,6 +150,7 @@ class _Reader:
         return lacks
 
     def _of_deepspeed(self, document: Mapping[str, Any], given: Mapping[str, Any]) -> LaunchReading:
+        self.stops = Stops(deepspeed_document.SOURCE)
         has_trainer = bool(given)
         arguments = self._arguments(given)
         num_ranks = arguments.whole("num_processes", least=-1) or self.launched.num_devices
@@ -214,6 +217,7 @@ class _Reader:
     # -- FSDP, replicas and Megatron
 
     def _of_accelerate(self, given: Mapping[str, Any]) -> LaunchReading:
+        self.stops = Stops(sharding.SOURCE)
         given = with_changes(given, self.changes)
         settings = self._arguments(given)
         ranks = settings.whole("num_processes", least=-1) or self.launched.num_devices

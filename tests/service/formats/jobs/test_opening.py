@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import yaml
 
 from service.formats.jobs.opening import opened
 from service.formats.shell.command import Command, split_command
@@ -163,6 +166,14 @@ def test_an_object_says_its_command_and_its_chips(
     assert (command.num_ranks, command.chip) == (ranks, chip)
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("text", OBJECTS)
+def test_an_object_in_json_starts_what_it_does_in_yaml(text: str, indent: int | None) -> None:
+    documents = [*yaml.safe_load_all(text)]
+    whole = documents[0] if len(documents) == 1 else {"kind": "List", "items": documents}
+    assert started(json.dumps(whole, indent=indent)) == started(text)
+
+
 def test_variables_of_the_request_go_before_those_of_the_object() -> None:
     assert started(PYTORCH_JOB, {"A": "9"}).words == ("--a", "9")
     assert started(SKY, {"MB": "9"}).words == ("--mb", "9")
@@ -172,7 +183,9 @@ def test_the_variables_of_a_recipe_are_its_environment() -> None:
     assert started(RECIPE).environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-@pytest.mark.parametrize("text", ["a: 1", "bf16: true\nrun_name: x", "torchrun train.py --kind: x"])
+@pytest.mark.parametrize(
+    "text", ["a: 1", "bf16: true\nrun_name: x", "torchrun train.py --kind: x", '{"kind": 1}', "{"]
+)
 def test_other_texts_stay_as_they_are(text: str) -> None:
     files = LaunchFiles()
     assert opened(text, files) == (text, files)

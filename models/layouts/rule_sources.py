@@ -1,0 +1,38 @@
+"""Where the rules of legality are from: the file of a framework, or the arithmetic behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+from models.layouts.rules import Rule
+from models.spec.stack import Stack
+
+_OF_ALL = ""
+_OTHERWISE = "*"
+_OF_SEARCH = "the limits of the search in stack {stack}: no framework refuses it"
+
+
+def rule_source(rule: Rule, stack: Stack) -> str:
+    """The file of the stack's framework that refuses what breaks a rule, or the one of the stack
+    that it is like; else the ground of the rule in any framework; else the file with the
+    options of the framework, or what the features of the stack were read from."""
+    if rule.kind == "search":
+        return _OF_SEARCH.format(stack=stack.id)
+    own = [_sources().get(name, {}) for name in (stack.id, stack.like or stack.id)]
+    found = [
+        *(each.get(rule.name) for each in (*own, _sources()[_OF_ALL])),
+        *(each.get(_OTHERWISE) for each in own),
+    ]
+    of_features = f"the features of stack {stack.id}: {stack.source}"
+    return next(filter(None, found), of_features)
+
+
+@cache
+def _sources() -> Mapping[str, Mapping[str, str]]:
+    """By stack, the source of a rule by its name."""
+    text = (files("models") / "data" / "rule_sources.json").read_text()
+    found: Mapping[str, Mapping[str, str]] = json.loads(text)
+    return found

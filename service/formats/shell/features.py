@@ -1,0 +1,27 @@
+"""What --constraint of Slurm asks of nodes."""
+
+from __future__ import annotations
+
+import re
+
+_AND = re.compile(r"[&,]")
+_FEATURE = re.compile(r"(?P<name>[A-Za-z][\w.:-]{0,99})(?:\*(?P<count>\d{1,7}))?", re.ASCII)
+_MOST_FEATURES = 16
+
+
+def required_features(expression: str, num_nodes: int | None) -> tuple[str, ...]:
+    """Returns the features that every node of a job has: `h100` and `ib` of h100&ib. An expression
+    with alternatives requires none, nor does a feature of only some of the nodes, such as h100*4 of
+    16. Of a feature with a key, GPU_SKU:H100_SXM5, it is the value."""
+    if "|" in expression:
+        return ()
+    parts = _AND.split(re.sub(r"[\[\]()\s]", "", expression))[:_MOST_FEATURES]
+    found = list[str]()
+    for part in parts:
+        match = _FEATURE.fullmatch(part)
+        if match is None:
+            continue
+        is_alone = len(parts) == 1 and num_nodes is None
+        if match["count"] is None or is_alone or int(match["count"]) == num_nodes:
+            found.append(match["name"].rpartition(":")[2])
+    return tuple(found)
