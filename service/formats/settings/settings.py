@@ -162,8 +162,8 @@ class Settings:
         return shown(name, self.given.get(name, None if field is None else field.default))
 
     def nearest(self, name: str) -> str | None:
-        """The setting that an unknown name may have meant; None where none is near, and for names
-        beyond the first so many, since each takes milliseconds to look up."""
+        """Returns the setting that an unknown name may have meant; None where none is near, and for
+        names beyond the first so many, since each takes half a millisecond to look up."""
         self._num_hints += 1
         return nearest_setting(name, self.table.fields) if self._num_hints <= MOST_HINTS else None
 
