@@ -1,5 +1,5 @@
-"""What an unknown name may have meant: of a chip, a machine, a model, a stack or a family, or of a
-setting of a framework.
+"""This module finds the known name that an unknown one may have meant, be it of a chip, a machine,
+a model, a stack or a family, or of a setting of a framework.
 
 The number in the name of a chip or a model tells one thing from another: B300 is no misspelt B200,
 and A10G no A100. So a name of which only letters are misspelt is told from names that are merely
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import SequenceMatcher
-from functools import lru_cache
-from heapq import nlargest
 from itertools import pairwise
+
+from rapidfuzz.distance import OSA
+from rapidfuzz.process import extract
 
 from models.errors import UnknownName
 
@@ -22,20 +22,20 @@ _LONG_WORD = 5  # letters from which on a word may have two misspelt
 _LETTERS_AND_NUMBERS = re.compile(r"\d+|[^\W\d_]+", re.ASCII)
 _WORD = re.compile(r"[a-z0-9]+")
 _COUNT = re.compile(r"\b\d{1,4}x(?=[a-z])|(?<=\d)x\d{1,4}\b", re.ASCII)
-"""Of chips, as in 8xH100 and GB200x72."""
+"""A count of chips stands in front or behind, as in 8xH100 and GB200x72."""
 _LONG_NUMBER = re.compile(r"\d{3}", re.ASCII)
 _MOST_CHARACTERS = 120  # of a name that is compared: longer ones are no names
-_MOST_COMPARED = 40  # names letter by letter: a tenant may have registered thousands
+_MOST_COMPARED = 40  # names by their parts: more than enough for the first three to be among them
 _SAME_PART = 0.1
-"""How much nearer, of 1, a name with the same letters is, and one with the same numbers: H10 is
+"""A name with the same letters is so much nearer, of 1, and one with the same numbers too: H10 is
 nearer to H100 than to A10."""
 _TUNED = re.compile(r"[-_.](?:instruct|chat|base|it|hf|sft|dpo|fp8|awq|gptq|int4|bf16)(?=[-_.]|$)")
-"""What repositories put behind the name of a model for a variant that has its shape."""
+"""Repositories put this behind the name of a model for a variant that has its shape."""
 _LIKE_A_SETTING = 0.65
-"""Of 1: a word may be missing, as in dispatcher for dispatcher_type. Below it suggestions are other
-settings and no slips of the pen."""
+"""A word may be missing, as in dispatcher for dispatcher_type. Below this likeness, of 1,
+suggestions are other settings and no slips of the pen."""
 _LIKE_A_SUBJECT = 0.5  # of 1, of the words that say what two settings are about: "tokn", "token"
-_MOST_TRIED = 10  # settings that share letters, of which the first is taken that is about the same
+_MOST_TRIED = 10  # settings spelt alike, of which the first is taken that is about the same
 _BESIDE_SUBJECTS = frozenset(
     {"use", "no", "not", "enable", "disable", "num", "is", "with", "max", "min"}
 )
@@ -45,9 +45,9 @@ _BESIDE_SUBJECTS = frozenset(
 def unknown_name(
     field: str, value: str, known: Collection[str], cure: str = "", *, what: str = ""
 ) -> UnknownName:
-    """An error that says what an unknown name may have meant: known names that it is a misspelling
-    of, else the nearest ones. `cure` says what else can be given; `what` says what it should name,
-    as in "of a chip"."""
+    """Returns an error that says what an unknown name may have meant: known names that it is a
+    misspelling of, else the nearest ones. `cure` says what else can be given; `what` says what it
+    should name, as in "of a chip"."""
     error = UnknownName(field, value, known)
     if near := misspelt(value, known):
         error.near = near
@@ -63,14 +63,14 @@ def unknown_name(
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The three known names that take the fewest changes of a letter, one of each spelling, the
-    nearest first. There is always one, however far."""
+    """Returns the three known names that take the fewest changes of a letter, one of each spelling,
+    the nearest first. There is always one, however far."""
     return _alike(_plain(name), _spelt(known, _plain), _MOST_COMPARED)[:_MOST_OFFERED]
 
 
 def nearest_setting(name: str, known: Iterable[str]) -> str | None:
-    """The known setting that is spelt most like `name`, and is about the same: --lora-rank is no
-    slip of the pen for --q-lora-rank. None where none is. Dashes count as underscores."""
+    """Returns the known setting that is spelt most like `name`, and is about the same: --lora-rank
+    is no slip of the pen for --q-lora-rank. None where none is. Dashes count as underscores."""
     asked = _setting(name)
     for candidate in _alike(asked, _spelt(known, _setting), _MOST_TRIED):
         spelling = _setting(candidate)
@@ -82,13 +82,13 @@ def nearest_setting(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The setting that may be meant, as the end of a sentence; empty where there is none."""
+    """Returns the end of a sentence with the setting that may be meant; empty where none is."""
     near = nearest_setting(name, known)
     return f": did you mean {near}?" if near else ""
 
 
 def _spelt(known: Iterable[str], spelling: Callable[[str], str]) -> dict[str, str]:
-    """The first known name of each spelling."""
+    """Returns the first known name of each spelling."""
     found: dict[str, str] = {}
     for candidate in known:
         found.setdefault(spelling(candidate), candidate)
@@ -96,17 +96,10 @@ def _spelt(known: Iterable[str], spelling: Callable[[str], str]) -> dict[str, st
 
 
 def _alike(asked: str, spellings: Mapping[str, str], most: int) -> list[str]:
-    """At most so many known names, by their spelling, the nearest first."""
-    matcher = SequenceMatcher(autojunk=False)
-    matcher.set_seq2(asked)
-
-    def shared_letters(spelling: str) -> float:
-        matcher.set_seq1(spelling)
-        return matcher.quick_ratio()
-
-    compared = nlargest(most, spellings, key=shared_letters)
-    best = sorted(compared, key=lambda spelling: (-_likeness(asked, spelling), spelling))
-    return [spellings[each] for each in best]
+    """Returns at most so many known names, by their spelling, the nearest first."""
+    compared = extract(asked, [*spellings], scorer=OSA.normalized_similarity, limit=most)
+    likeness = {spelling: _likeness(asked, spelling) for spelling, _, _ in compared}
+    return [spellings[each] for each in sorted(likeness, key=lambda each: (-likeness[each], each))]
 
 
 def _setting(name: str) -> str:
@@ -114,8 +107,8 @@ def _setting(name: str) -> str:
 
 
 def _is_about_the_same(name: str, other: str) -> bool:
-    """Whether the words that say what two settings are about are spelt alike, at each step of a
-    dotted name."""
+    """Tells whether the words that say what two settings are about are spelt alike, at each step of
+    a dotted name."""
     steps, others = name.split("."), other.split(".")
     if len(steps) != len(others):
         return False
@@ -124,15 +117,13 @@ def _is_about_the_same(name: str, other: str) -> bool:
 
 
 def _subject(step: str) -> str:
-    """The first word of a name that says what it is about."""
+    """Returns the first word of a name that says what it is about."""
     words = _LETTERS_AND_NUMBERS.findall(step.replace("_", " "))
     return next((word for word in words if word not in _BESIDE_SUBJECTS), words[0] if words else "")
 
 
-@lru_cache(4096)  # pairs of short names: a launch is read several times for one answer
 def _likeness(asked: str, spelling: str) -> float:
-    longest = max(len(asked), len(spelling), 1)
-    likeness = 1 - _edit_distance(asked, spelling, longest) / longest
+    likeness = float(OSA.normalized_similarity(asked, spelling))
     for kind in (r"[a-z]+", r"\d+"):
         if (parts := re.findall(kind, asked)) and parts == re.findall(kind, spelling):
             likeness += _SAME_PART
@@ -140,13 +131,14 @@ def _likeness(asked: str, spelling: str) -> float:
 
 
 def _plain(name: str) -> str:
-    """A name without its organisation, its variant, and what stands between its words."""
+    """Returns a name without its organisation, its variant, and what stands between its words."""
     own = name[:_MOST_CHARACTERS].lower().rstrip("/").rpartition("/")[2]
     return "".join(_WORD.findall(_TUNED.sub("", own)))
 
 
 def misspelt(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three known names that this one is a near misspelling of, the nearest first."""
+    """Returns up to three known names that this one is a near misspelling of, the nearest
+    first."""
     asked = words(name)
     distances: dict[str, int] = {}
     for candidate in known:
@@ -157,12 +149,13 @@ def misspelt(name: str, known: Iterable[str]) -> list[str]:
 
 
 def words(name: str) -> list[str]:
-    """The words of a name, a count of chips apart."""
+    """Returns the words of a name, a count of chips apart."""
     return _WORD.findall(_COUNT.sub(lambda count: f" {count[0]} ", name.lower()))
 
 
 def _distance(asked: list[str], known: list[str]) -> int | None:
-    """How many letters differ, where that is a near misspelling; None where it is another name."""
+    """Returns how many letters differ, counting two that are swapped as one, where that is a near
+    misspelling; None where it is another name."""
     if "".join(asked) == "".join(known):
         return 0
     if len(asked) != len(known):
@@ -177,8 +170,8 @@ def _distance(asked: list[str], known: list[str]) -> int | None:
 
 
 def _word_distance(asked: str, known: str) -> int | None:
-    """Of words with numbers only a digit or letter that is doubled by mistake, and long words of
-    letters beside the same number, are near."""
+    """Returns how many letters of two words differ. Words with numbers are near only where a digit
+    or letter is doubled by mistake, or long words of letters stand beside the same number."""
     if asked == known:
         return 0
     if _without_a_doubled_character(asked, known):
@@ -195,7 +188,7 @@ def _word_distance(asked: str, known: str) -> int | None:
         alone = len(theirs) == 1
         if our_part.isdigit() or their_part.isdigit() or shortest < (3 if alone else _LONG_WORD):
             return None
-        distance = _edit_distance(our_part, their_part, most)
+        distance = OSA.distance(our_part, their_part)
         if distance > most:
             return None
         total += distance
@@ -203,7 +196,7 @@ def _word_distance(asked: str, known: str) -> int | None:
 
 
 def _without_a_doubled_character(asked: str, known: str) -> bool:
-    """Whether a character was typed twice. Not a digit of a short number: H200 is no H20."""
+    """Tells whether a character was typed twice. Not a digit of a short number: H200 is no H20."""
     if len(asked) != len(known) + 1:
         return False
     return any(
@@ -212,21 +205,3 @@ def _without_a_doubled_character(asked: str, known: str) -> bool:
         and (not one.isdigit() or _LONG_NUMBER.search(known) is not None)
         for index, (one, other) in enumerate(pairwise(asked))
     )
-
-
-def _edit_distance(a: str, b: str, most: int) -> int:
-    """How many letters to change, insert, leave out or swap with the next one; some number above
-    `most` where that is more."""
-    if abs(len(a) - len(b)) > most:
-        return most + 1
-    before: list[int] = []
-    row = list(range(len(b) + 1))
-    for i, letter in enumerate(a, 1):
-        above, before = before, row
-        row = [i]
-        for j, other in enumerate(b, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
-            if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == other:
-                cost = min(cost, above[j - 2] + 1)
-            row.append(cost)
-    return row[-1]

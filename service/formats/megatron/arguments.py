@@ -101,14 +101,14 @@ def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any
         values: dict[str, Any] = {}
         for field, name in names.items():
             with suppress(Invalid):
-                values[field] = given.count(name)
+                values[field] = given.required(name)
         stated[part] = parts.get(part, values)
     return stated
 
 
 def require_known_version(given: Arguments, part: str) -> None:
     """Refuse arguments of a version or of a kind that this part of the question cannot say."""
-    if is_of_gpt_neox(given.values):
+    if is_of_gpt_neox(given.given):
         rule = (
             "are those of GPT-NeoX, which are not read: give model, workload and layout in the"
             " request beside the log"
@@ -130,40 +130,41 @@ def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _iterate_stack_fields(given: Arguments) -> Iterator[tuple[str, Any]]:
-    if given.count("tensor_model_parallel_size", 1) > 1:
-        if not given.flag("sequence_parallel"):
+    if (given.whole("tensor_model_parallel_size") or 1) > 1:
+        if not given.truth("sequence_parallel"):
             yield "sequence_parallel", [True, False]
         yield from _overlaps(given, "overlap_tensor")
-    if not given.flag("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
+    if not given.truth("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
         yield from _overlaps(given, "overlap_data")
-    if given.word("num_experts") is not None and given.count("expert_model_parallel_size", 1) > 1:
+    has_experts = given.word("num_experts") is not None
+    if has_experts and (given.whole("expert_model_parallel_size") or 1) > 1:
         yield from _overlaps(given, "overlap_expert")
         if dispatcher := _DISPATCHERS.get(given.word("moe_token_dispatcher_type") or ""):
             yield "dispatcher", dispatcher
     if given.word("grad_reduce_in_bf16") is not None:
-        yield "gradient_bytes", 2 if given.flag("grad_reduce_in_bf16") else 4
+        yield "gradient_bytes", 2 if given.truth("grad_reduce_in_bf16") else 4
     if (given.word("attention_backend") or "").endswith("unfused"):
         yield "attention_kernel", "unfused"
     if given.word("cross_entropy_loss_fusion") is not None:
-        yield "loss", "fused" if given.flag("cross_entropy_loss_fusion") else "stepwise"
+        yield "loss", "fused" if given.truth("cross_entropy_loss_fusion") else "stepwise"
 
 
 def _overlaps(given: Arguments, name: str) -> Iterator[tuple[str, bool]]:
     """The overlap switch of this name, if the dump has any of the arguments that turn it on."""
     stated = [argument for argument in _OVERLAPS[name] if given.word(argument) is not None]
     if stated:
-        yield name, any(map(given.flag, stated))
+        yield name, any(map(given.truth, stated))
 
 
 def read_workload(given: Arguments) -> dict[str, Any]:
     workload: dict[str, Any] = {
-        "seq_len": given.count("seq_length"),
-        "global_batch": given.count("global_batch_size"),
+        "seq_len": given.required("seq_length"),
+        "global_batch": given.required("global_batch_size"),
         "precision": _precision(given),
     }
     if given.word("optimizer") is not None:
         workload["optimizer"] = _optimizer(given)
-    if given.flag("moe_router_force_load_balancing"):
+    if given.truth("moe_router_force_load_balancing"):
         workload["routing"] = "balanced"
     return workload | _capacity(given)
 
@@ -171,7 +172,7 @@ def read_workload(given: Arguments) -> dict[str, Any]:
 def _capacity(given: Arguments) -> dict[str, float]:
     """The tokens that an expert works on, over its even share of them; nothing where no token is
     dropped, which a negative factor says too (core/transformer/transformer_config.py)."""
-    factor = given.number("moe_expert_capacity_factor")
+    factor = given.value("moe_expert_capacity_factor")
     if factor is None or factor < 0 or given.word("num_experts") is None:
         return {}
     if not 0 < factor <= MAX_CAPACITY:
@@ -185,7 +186,7 @@ def _precision(given: Arguments) -> str:
         return "nvfp4"
     if given.word("fp8") not in (None, "False"):
         return "mxfp8" if given.word("fp8_recipe") == "mxfp8" else "fp8"
-    halves = [name for name in ("bf16", "fp16") if given.flag(name)]
+    halves = [name for name in ("bf16", "fp16") if given.truth(name)]
     for name in () if halves else ("bf16", "fp16"):
         given.require_any(name, part="workload")
     return halves[0] if halves else "fp32"
@@ -205,10 +206,10 @@ def _layout(given: Arguments) -> dict[str, Any]:
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         given.require_any(name, part="layout")
     _require_one_kind_of_sequence_parallelism(given)
-    tp = given.count("tensor_model_parallel_size", 1)
-    pp = given.count("pipeline_model_parallel_size", 1)
-    cp = given.count("context_parallel_size", 1)
-    if "world_size" not in given.values or "data_parallel_size" not in given.values:
+    tp = given.whole("tensor_model_parallel_size") or 1
+    pp = given.whole("pipeline_model_parallel_size") or 1
+    cp = given.whole("context_parallel_size") or 1
+    if "world_size" not in given or "data_parallel_size" not in given:
         given.require_any("context_parallel_size", part="layout")
     dp = data_parallel(given, tp * pp * cp)
     if tp > 1:
@@ -220,12 +221,12 @@ def _layout(given: Arguments) -> dict[str, Any]:
         "cp": cp,
         **data_parallel_axes(given, dp),
         **expert_axes(given, tp),
-        "micro_batch": given.count("micro_batch_size"),
+        "micro_batch": given.required("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
         "balanced": _balanced(given, layers, pp * virtual),
         **read_recompute(given, layers, pp * virtual),
-        "sequence_parallel": tp > 1 and given.flag("sequence_parallel"),
+        "sequence_parallel": tp > 1 and given.truth("sequence_parallel"),
         **read_memory_knobs(given),
     }
 
@@ -234,7 +235,7 @@ def data_parallel_axes(given: Arguments, dp: int | None) -> dict[str, int]:
     """The axes of data parallelism and what is sharded over them. One of the axes is left out where
     the number of data-parallel ranks is not known."""
     stage = _zero_stage(given)
-    replicas = given.count("num_distributed_optimizer_instances", 1) if stage else dp
+    replicas = (given.whole("num_distributed_optimizer_instances") or 1) if stage else dp
     axes = {"zero_stage": stage}
     if replicas is None:
         return {"dp_shard": 1, **axes}
@@ -251,22 +252,22 @@ def read_memory_knobs(given: Arguments) -> dict[str, bool]:
     return {
         "reshard": given.word("torch_fsdp2_reshard_after_forward") != "False",
         "offload_activations": _offloads_activations(given),
-        "offload_optimizer": given.flag("optimizer_cpu_offload"),
+        "offload_optimizer": given.truth("optimizer_cpu_offload"),
     }
 
 
 def _require_one_kind_of_sequence_parallelism(given: Arguments) -> None:
     name = "ds_sequence_parallel_size"
-    if given.count(name, 1) > 1:
+    if (given.whole(name) or 1) > 1:
         raise given.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")
 
 
 def data_parallel(given: Arguments, others: int) -> int:
     """The data-parallel size, which is stated or what the other degrees leave of the world."""
-    stated = given.optional("data_parallel_size")
-    world = given.optional("world_size")
+    stated = given.whole("data_parallel_size")
+    world = given.whole("world_size")
     if world is None:
-        return given.count("data_parallel_size") if stated is None else stated
+        return given.required("data_parallel_size") if stated is None else stated
     if world % others or stated not in (None, world // others):
         size = "" if stated is None else f" * data_parallel_size({stated})"
         raise given.invalid("world_size", f"is not tensor * pipeline * context({others}){size}")
@@ -277,11 +278,11 @@ def _virtual_stages(given: Arguments, layers: int, pp: int) -> int:
     if pp == 1:
         return 1
     given.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
-    if stated := given.optional("virtual_pipeline_model_parallel_size"):
+    if stated := given.whole("virtual_pipeline_model_parallel_size"):
         return stated
-    if stated := given.optional("num_virtual_stages_per_pipeline_rank"):
+    if stated := given.whole("num_virtual_stages_per_pipeline_rank"):
         return stated
-    chunk = given.optional("num_layers_per_virtual_pipeline_stage")
+    chunk = given.whole("num_layers_per_virtual_pipeline_stage")
     if chunk is None:
         return 1
     if layers % (pp * chunk):
@@ -298,20 +299,20 @@ def _balanced(given: Arguments, layers: int, stages: int) -> bool:
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1
     names_layers = any(given.word(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
-    counts_ends = names_layers or any(map(given.flag, _SPLIT_WITH_ENDS_FLAGS))
+    counts_ends = names_layers or any(map(given.truth, _SPLIT_WITH_ENDS_FLAGS))
     return stages > 1 and (counts_ends or layers % stages > 0)
 
 
 def _zero_stage(given: Arguments) -> int:
-    if given.flag("use_torch_fsdp2"):
+    if given.truth("use_torch_fsdp2"):
         return 3
-    if given.flag("deepspeed"):
+    if given.truth("deepspeed"):
         return _deepspeed_stage(given)
     given.require_any("use_distributed_optimizer", part="layout")
     strategy = given.word("data_parallel_sharding_strategy") or "optim_grads_params"
-    if not (given.flag("use_megatron_fsdp") or given.flag("use_custom_fsdp")):
+    if not (given.truth("use_megatron_fsdp") or given.truth("use_custom_fsdp")):
         return int(
-            given.flag("use_distributed_optimizer") or given.word("optimizer") == "dist_muon"
+            given.truth("use_distributed_optimizer") or given.word("optimizer") == "dist_muon"
         )
     if strategy not in _ZERO_STAGES:
         raise given.invalid(
@@ -335,15 +336,14 @@ def expert_axes(given: Arguments, tp: int) -> dict[str, int]:
     if given.word("num_experts") is None:
         return {"ep": 1, "etp": 1}
     return {
-        "ep": given.count("expert_model_parallel_size", 1),
-        "etp": given.count("expert_tensor_parallel_size", tp),
+        "ep": given.whole("expert_model_parallel_size") or 1,
+        "etp": given.whole("expert_tensor_parallel_size") or tp,
     }
 
 
 def _offloads_activations(given: Arguments) -> bool:
-    return given.count("cpu_offloading_num_layers", 0, least=0) > 0 or given.flag(
-        "fine_grained_activation_offloading"
-    )
+    offloads_layers = bool(given.whole("cpu_offloading_num_layers", least=0))
+    return offloads_layers or given.truth("fine_grained_activation_offloading")
 
 
 def read_recompute(given: Arguments, layers: int, chunks: int) -> dict[str, Any]:
@@ -358,6 +358,6 @@ def read_recompute(given: Arguments, layers: int, chunks: int) -> dict[str, Any]
             raise given.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
         found["recompute_modules"] = modules
     elif granularity == "full" and given.word("recompute_method") == "block":
-        first = given.count("recompute_num_layers")
+        first = given.required("recompute_num_layers")
         found["recompute_layers"] = first if layers % chunks == 0 and first * chunks < layers else 0
     return found

@@ -64,6 +64,13 @@ def flag_of_argument() -> Mapping[str, str]:
     return found
 
 
+def kind_of_argument(argument: str) -> str:
+    """Returns the kind of an argument's value, whether a flag sets it or Megatron derives it."""
+    flag = flag_of_argument().get(argument)
+    kind: str = table().facts["derived"][argument] if flag is None else table().fields[flag].kind
+    return kind
+
+
 def takes_value(flag: str) -> bool:
     return table().fields[flag].kind != "bool"
 

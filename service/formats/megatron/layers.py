@@ -26,7 +26,7 @@ _MAMBA_EXPANDS = 2
 def has_layers_of_kinds(given: Arguments) -> bool:
     """Whether layers are of several kinds, or of one that a shape has no words for."""
     named = (*PATTERNS, _VARIANT, "moe_latent_size")
-    return any(given.word(name) for name in named) or given.flag("attention_output_gate")
+    return any(given.word(name) for name in named) or given.truth("attention_output_gate")
 
 
 def pattern_of(given: Arguments) -> str | None:
@@ -110,14 +110,14 @@ def _blocks(
 
 
 def _mamba(given: Arguments) -> dict[str, Any]:
-    head_dim = given.count("mamba_head_dim", 64)
-    heads = given.optional("mamba_num_heads")
+    head_dim = given.whole("mamba_head_dim") or 64
+    heads = given.whole("mamba_num_heads")
     return {
         "kind": "mamba2",
-        "num_heads": heads or _MAMBA_EXPANDS * given.count("hidden_size") // head_dim,
+        "num_heads": heads or _MAMBA_EXPANDS * given.required("hidden_size") // head_dim,
         "head_dim": head_dim,
-        "state_size": given.count("mamba_state_dim", 128),
-        "num_groups": given.count("mamba_num_groups", 8),
+        "state_size": given.whole("mamba_state_dim") or 128,
+        "num_groups": given.whole("mamba_num_groups") or 8,
     }
 
 
@@ -157,21 +157,21 @@ def variant_of(given: Arguments) -> str | None:
 def _delta_net(given: Arguments) -> dict[str, Any]:
     return {
         "kind": "gated_delta_net",
-        "num_heads": given.count("linear_num_value_heads", 32),
-        "num_key_heads": given.count("linear_num_key_heads", 16),
-        "key_head_dim": given.count("linear_key_head_dim", 128),
-        "value_head_dim": given.count("linear_value_head_dim", 128),
-        "conv_kernel": given.count("linear_conv_kernel_dim", 4),
+        "num_heads": given.whole("linear_num_value_heads") or 32,
+        "num_key_heads": given.whole("linear_num_key_heads") or 16,
+        "key_head_dim": given.whole("linear_key_head_dim") or 128,
+        "value_head_dim": given.whole("linear_value_head_dim") or 128,
+        "conv_kernel": given.whole("linear_conv_kernel_dim") or 4,
     }
 
 
 def _indexer(given: Arguments) -> dict[str, Any]:
     """Its keys have a norm with a bias."""
-    head_dim = given.count("dsa_indexer_head_dim")
+    head_dim = given.required("dsa_indexer_head_dim")
     return {
-        "num_heads": given.count("dsa_indexer_n_heads"),
+        "num_heads": given.required("dsa_indexer_n_heads"),
         "head_dim": head_dim,
-        "top_k": given.count("dsa_indexer_topk"),
+        "top_k": given.required("dsa_indexer_topk"),
         "norm_parameters": 2 * head_dim,
     }
 
@@ -179,6 +179,6 @@ def _indexer(given: Arguments) -> dict[str, Any]:
 def _is_shared(given: Arguments, index: int) -> bool:
     """Whether the layer of this index, counted from 0, reads the keys that one before it chose
     (core/transformer/experimental_attention_variant/dsa.py, is_dsa_skip_topk_layer)."""
-    period = given.count("dsa_indexer_topk_freq", 1)
-    offset = max(given.count("dsa_indexer_skip_topk_offset", 0, least=0), 1)
+    period = given.whole("dsa_indexer_topk_freq") or 1
+    offset = max(given.whole("dsa_indexer_skip_topk_offset", least=0) or 0, 1)
     return max(index + 1 - offset, 0) % period != 0

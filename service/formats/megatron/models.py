@@ -32,7 +32,7 @@ _UNSUPPORTED = {
 
 
 def num_layers(given: Arguments) -> int:
-    layers = given.count("num_layers")
+    layers = given.required("num_layers")
     if layers > _MAX_LAYERS:
         raise given.invalid("num_layers", f"must be at most {_MAX_LAYERS}")
     return layers
@@ -43,15 +43,15 @@ def read_model(given: Arguments) -> dict[str, Any]:
     layers = num_layers(given)
     given.require_any("swiglu", "quick_geglu", part="model")
     given.require_any("untie_embeddings_and_output_weights", part="model")
-    if any(name in given.values for name in _EXPERT_ARGUMENTS):
+    if any(name in given for name in _EXPERT_ARGUMENTS):
         given.require_any("num_experts", part="model")
     if given.word("kv_lora_rank") is not None:
         given.require_any("multi_latent_attention", part="model")
     model: dict[str, Any] = {
-        "hidden_size": given.count("hidden_size"),
+        "hidden_size": given.required("hidden_size"),
         **_vocabulary(given),
-        "tie_word_embeddings": not given.flag("untie_embeddings_and_output_weights"),
-        "mtp_layers": given.count("mtp_num_layers", 0, least=0),
+        "tie_word_embeddings": not given.truth("untie_embeddings_and_output_weights"),
+        "mtp_layers": given.whole("mtp_num_layers", least=0) or 0,
     }
     of_kinds = has_layers_of_kinds(given)
     return {**model, **(_layers(given, layers) if of_kinds else _shape(given, layers))}
@@ -62,7 +62,7 @@ def _require_described(given: Arguments) -> None:
     for name, missing in _UNSUPPORTED.items():
         if given.word(name) not in (None, "False"):
             raise given.unsupported(name, missing)
-    if given.flag("is_hybrid_model") and pattern_of(given) is None:
+    if given.truth("is_hybrid_model") and pattern_of(given) is None:
         raise given.unsupported("is_hybrid_model", "layers that no pattern names")
     variant_of(given)
 
@@ -71,15 +71,15 @@ def _shape(given: Arguments, layers: int) -> dict[str, Any]:
     """The fields of a model whose layers are alike."""
     model: dict[str, Any] = {
         "num_layers": layers,
-        "intermediate_size": given.count("ffn_hidden_size"),
-        "num_attention_heads": given.count("num_attention_heads"),
+        "intermediate_size": given.required("ffn_hidden_size"),
+        "num_attention_heads": given.required("num_attention_heads"),
         "gated_mlp": _is_gated(given),
         "qk_norm": _has_head_norms(given),
-        "attention_bias": given.flag("add_qkv_bias") or given.flag("add_bias_linear"),
-        "attention_output_bias": given.flag("add_bias_linear"),
+        "attention_bias": given.truth("add_qkv_bias") or given.truth("add_bias_linear"),
+        "attention_output_bias": given.truth("add_bias_linear"),
         **_window(given, layers),
     }
-    if given.flag("multi_latent_attention"):
+    if given.truth("multi_latent_attention"):
         model["mla"] = _mla(given)
     else:
         model |= _heads(given)
@@ -89,12 +89,12 @@ def _shape(given: Arguments, layers: int) -> dict[str, Any]:
 
 
 def _is_gated(given: Arguments) -> bool:
-    return given.flag("swiglu") or given.flag("quick_geglu")
+    return given.truth("swiglu") or given.truth("quick_geglu")
 
 
 def _has_head_norms(given: Arguments) -> bool:
     """Whether queries and keys are normalised; in latent attention their latents are."""
-    return given.flag("qk_layernorm") and not given.flag("multi_latent_attention")
+    return given.truth("qk_layernorm") and not given.truth("multi_latent_attention")
 
 
 def _layers(given: Arguments, layers: int) -> dict[str, Any]:
@@ -110,9 +110,9 @@ def _layers(given: Arguments, layers: int) -> dict[str, Any]:
             given, "linear_attention_freq", layers, lambda period, index: (index + 1) % period > 0
         )
     mlp = {
-        "intermediate_size": given.count("ffn_hidden_size"),
+        "intermediate_size": given.required("ffn_hidden_size"),
         "gated": _is_gated(given),
-        "bias": given.flag("add_bias_linear"),
+        "bias": given.truth("add_bias_linear"),
     }
     switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed(given, layers)}
     experts = _listed_experts(given) if has_experts else None
@@ -121,18 +121,18 @@ def _layers(given: Arguments, layers: int) -> dict[str, Any]:
 
 def _attention(given: Arguments) -> dict[str, Any]:
     """The attention of a layer in a list."""
-    is_latent = given.flag("multi_latent_attention") or bool(
+    is_latent = given.truth("multi_latent_attention") or bool(
         set("+D") & set(pattern_of(given) or "")
     )
     found: dict[str, Any] = {
-        "num_attention_heads": given.count("num_attention_heads"),
+        "num_attention_heads": given.required("num_attention_heads"),
         **({"mla": _mla(given)} if is_latent else _heads(given)),
-        "qk_norm": given.flag("qk_layernorm") and not is_latent,
-        "attention_bias": given.flag("add_qkv_bias") or given.flag("add_bias_linear"),
-        "attention_output_bias": given.flag("add_bias_linear"),
+        "qk_norm": given.truth("qk_layernorm") and not is_latent,
+        "attention_bias": given.truth("add_qkv_bias") or given.truth("add_bias_linear"),
+        "attention_output_bias": given.truth("add_bias_linear"),
         "sinks": given.word("softmax_type") == "learnable",
     }
-    if given.flag("attention_output_gate"):
+    if given.truth("attention_output_gate"):
         found["output_gate"] = "element"
     if (size := _window_size(given)) is not None:
         found["sliding_window"] = size
@@ -144,36 +144,38 @@ def _listed_experts(given: Arguments) -> dict[str, Any]:
     return {
         **_experts(given),
         "gated": _is_gated(given),
-        "shared_gate": given.flag("moe_shared_expert_gate"),
-        "latent_size": given.optional("moe_latent_size"),
+        "shared_gate": given.truth("moe_shared_expert_gate"),
+        "latent_size": given.whole("moe_latent_size"),
     }
 
 
 def _vocabulary(given: Arguments) -> dict[str, int]:
     """The padded vocabulary. The tokenizer has it where arguments as they are typed do not."""
-    size = given.optional("padded_vocab_size") or given.optional("vocab_size")
+    size = given.whole("padded_vocab_size") or given.whole("vocab_size")
     if size is None and given.flags is not None:
         return {}
-    return {"vocab_size": size or given.count("vocab_size")}
+    return {"vocab_size": size or given.required("vocab_size")}
 
 
 def _heads(given: Arguments) -> dict[str, int]:
     given.require_any("group_query_attention", part="model")
-    grouped = given.flag("group_query_attention")
+    grouped = given.truth("group_query_attention")
     heads = {
-        "num_key_value_heads": given.count("num_query_groups" if grouped else "num_attention_heads")
+        "num_key_value_heads": given.required(
+            "num_query_groups" if grouped else "num_attention_heads"
+        )
     }
-    size = given.optional("kv_channels")
+    size = given.whole("kv_channels")
     return heads if size is None else {**heads, "head_dim": size}
 
 
 def _mla(given: Arguments) -> dict[str, int | None]:
     return {
-        "q_lora_rank": given.optional("q_lora_rank"),
-        "kv_lora_rank": given.count("kv_lora_rank"),
-        "qk_nope_head_dim": given.count("qk_head_dim"),
-        "qk_rope_head_dim": given.count("qk_pos_emb_head_dim"),
-        "v_head_dim": given.count("v_head_dim"),
+        "q_lora_rank": given.whole("q_lora_rank"),
+        "kv_lora_rank": given.required("kv_lora_rank"),
+        "qk_nope_head_dim": given.required("qk_head_dim"),
+        "qk_rope_head_dim": given.required("qk_pos_emb_head_dim"),
+        "v_head_dim": given.required("v_head_dim"),
     }
 
 
@@ -222,12 +224,12 @@ def _moe(given: Arguments, layers: int) -> dict[str, int | bool]:
 
 
 def _experts(given: Arguments) -> dict[str, int | bool]:
-    width = given.optional("moe_ffn_hidden_size") or given.count("ffn_hidden_size")
+    width = given.whole("moe_ffn_hidden_size") or given.required("ffn_hidden_size")
     return {
-        "num_experts": given.count("num_experts", least=2),
-        "experts_per_token": given.count("moe_router_topk"),
+        "num_experts": given.required("num_experts", least=2),
+        "experts_per_token": given.required("moe_router_topk"),
         "moe_intermediate_size": width,
-        "bias": given.flag("add_bias_linear"),
+        "bias": given.truth("add_bias_linear"),
         **_groups(given),
         **_shared_expert(given),
     }
@@ -235,13 +237,13 @@ def _experts(given: Arguments) -> dict[str, int | bool]:
 
 def _groups(given: Arguments) -> dict[str, int]:
     """The groups of experts. Without --moe-router-group-topk they limit nothing."""
-    groups = given.optional("moe_router_num_groups")
-    chosen = given.optional("moe_router_group_topk")
+    groups = given.whole("moe_router_num_groups")
+    chosen = given.whole("moe_router_group_topk")
     return {"num_groups": groups, "groups_per_token": chosen} if groups and chosen else {}
 
 
 def _shared_expert(given: Arguments) -> dict[str, int]:
-    width = given.optional("moe_shared_expert_intermediate_size", least=0)
+    width = given.whole("moe_shared_expert_intermediate_size", least=0)
     return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
 
 

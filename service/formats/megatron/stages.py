@@ -43,7 +43,7 @@ def virtual_stages(given: Arguments, pp: int) -> int:
     if len(stated) > 1:
         rule = f"does not go with {given.called(stated[0])}: {_STOPS} unless one alone is given"
         raise given.stopped(stated[1], rule, f"drop it, or drop {given.called(stated[0])}")
-    if dumped := given.optional("virtual_pipeline_model_parallel_size"):
+    if dumped := given.whole("virtual_pipeline_model_parallel_size"):
         return dumped
     if not stated:
         return 1
@@ -54,7 +54,7 @@ def virtual_stages(given: Arguments, pp: int) -> int:
             rule = f"has {chunks} chunks, which {pp} stages must divide"
             raise given.stopped(name, rule, f"as many chunks as a multiple of {pp}")
         return chunks // pp
-    found = given.count(name)
+    found = given.required(name)
     if name == "num_layers_per_virtual_pipeline_stage":
         found = _by_layers_per_chunk(given, pp, found)
     else:
@@ -82,7 +82,7 @@ def _virtual_stages_of_pattern(
 def _require_even_chunks(given: Arguments, pp: int, virtual: int) -> None:
     """Raises Stopped where the layers of a stage do not divide over its chunks, unless its first or
     last stage is said by itself."""
-    if given.optional("num_layers") is None or any(map(given.word, (FIRST, LAST))):
+    if given.whole("num_layers") is None or any(map(given.word, (FIRST, LAST))):
         return
     of_stage, rest = divmod(_counted_layers(given), pp)
     if not rest and of_stage % virtual:
@@ -121,7 +121,7 @@ def layers_per_chunk(given: Arguments, pp: int, virtual: int) -> list[int]:
         return [len(chunk) for chunk in chunks_of(pattern)]
     if given.word("pipeline_model_parallel_layout") is not None:
         counts = [chunk.count("t") for chunk in _chunks(given)]
-        layers = given.count("num_layers")
+        layers = given.required("num_layers")
         if sum(counts) != layers:
             name = "pipeline_model_parallel_layout"
             rule = f"has {sum(counts)} layers, and must have the {layers} of the model"
@@ -130,7 +130,7 @@ def layers_per_chunk(given: Arguments, pp: int, virtual: int) -> list[int]:
     named = [name for name in (FIRST, LAST) if given.word(name) is not None]
     if named:
         return _with_named_ends(given, named, pp, virtual)
-    counted = [name for name in (EMBEDDING, LOSS) if given.flag(name)]
+    counted = [name for name in (EMBEDDING, LOSS) if given.truth(name)]
     if not counted:
         return []
     layers = _counted_layers(given)
@@ -176,15 +176,15 @@ def has_empty_chunks(given: Arguments) -> bool:
 
 def _counted_layers(given: Arguments) -> int:
     """The layers, and the embedding and the loss where they are counted as one."""
-    return given.count("num_layers") + given.flag(EMBEDDING) + given.flag(LOSS)
+    return given.required("num_layers") + given.truth(EMBEDDING) + given.truth(LOSS)
 
 
 def _with_named_ends(given: Arguments, named: list[str], pp: int, virtual: int) -> list[int]:
     for name in (EMBEDDING, LOSS):
-        if given.flag(name):
+        if given.truth(name):
             rule = f"does not go with {given.called(named[0])}: {_STOPS}"
             raise given.stopped(name, rule, "drop it")
-    left = given.count("num_layers") - sum(given.count(name) for name in named)
+    left = given.required("num_layers") - sum(given.required(name) for name in named)
     others = pp - len(named)
     if left < 0 or bool(left) != bool(others) or (others and left % others):
         rule = f"leaves {left} layers for {others} other stages, which must have as many each"
@@ -193,7 +193,7 @@ def _with_named_ends(given: Arguments, named: list[str], pp: int, virtual: int) 
     stages = [left // others if others else 0] * pp
     for name, stage in ((FIRST, 0), (LAST, -1)):
         if name in named:
-            stages[stage] = given.count(name)
+            stages[stage] = given.required(name)
     for count in stages:
         if count % virtual:
             rule = f"leaves a stage {count} layers, which {virtual} virtual stages must divide"
@@ -205,8 +205,8 @@ def _with_named_ends(given: Arguments, named: list[str], pp: int, virtual: int) 
 def _even_ends(given: Arguments, named: list[str], pp: int, virtual: int) -> str:
     """The numbers of layers of the first of the named stages that leave the others as many each,
     those near the given one; empty where there are none."""
-    asked = given.count(named[0])
-    layers = given.count("num_layers") - sum(given.count(name) for name in named[1:])
+    asked = given.required(named[0])
+    layers = given.required("num_layers") - sum(given.required(name) for name in named[1:])
     others = pp - len(named)
     even = [
         count

@@ -23,7 +23,7 @@ _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 _NONE = ("none", "null", "~", "")
 _LARGEST = 10**15  # no count or size of a job is larger, and floats are exact up to here
-_KINDS = {
+KINDS = {
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
@@ -89,7 +89,7 @@ class Field:
         expected = _TYPES.get(self.kind)
         is_mistaken_truth = isinstance(value, bool) and self.kind != "bool"
         if expected and (not isinstance(value, expected) or is_mistaken_truth):
-            raise self.invalid(value, f"must be {_KINDS[self.kind]}")
+            raise self.invalid(value, f"must be {KINDS[self.kind]}")
         if self.choices and value not in self.choices:
             known = ", ".join(str(choice) or '""' for choice in self.choices)
             raise self.invalid(value, f"must be one of {known}")
@@ -111,7 +111,7 @@ class Field:
             if self.kind == "float":
                 return float(written)
         except ValueError:
-            raise self.invalid(written, f"must be {_KINDS[self.kind]}") from None
+            raise self.invalid(written, f"must be {KINDS[self.kind]}") from None
         if self.kind == "bool":
             return self._truth(written)
         if self.kind == "list":

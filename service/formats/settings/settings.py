@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.errors import Invalid
 from service.formats.settings.field import Field, shown
 from service.formats.settings.field_table import FieldTable, Unknown
 from service.formats.settings.reservation import GIVE_FIELDS, Reservation
@@ -51,8 +52,7 @@ class Settings:
 
     def __contains__(self, name: str) -> bool:
         """Whether a setting, or one of an object, is given."""
-        is_object = any(each.startswith(f"{name}.") for each in self.given)
-        return name in self.given or is_object
+        return name in self.given or any(each.startswith(f"{name}.") for each in self.given)
 
     @property
     def known(self) -> dict[str, Any]:
@@ -84,13 +84,19 @@ class Settings:
         return self.value(name) if name in self.given and not self.is_auto(name) else None
 
     def whole(self, name: str, least: int = 1) -> int | None:
-        """A whole number of at least `least`; None where there is none."""
+        """Returns a whole number of at least `least`; None where there is none. Raises Invalid for
+        a smaller one."""
         value = self.value(name)
         if value is None:
             return None
         if not isinstance(value, int) or value < least:
-            raise self._field(name).invalid(value, f"must be a whole number from {least} up")
+            raise self.below(name, least)
         return int(value)
+
+    def below(self, name: str, least: int) -> Invalid:
+        """Returns the error of a number that is too small."""
+        value = self.value(name)
+        return self.table.fields[name].invalid(value, f"must be a whole number from {least} up")
 
     def truth(self, name: str) -> bool:
         """True or false; false where there is no value."""
@@ -156,8 +162,8 @@ class Settings:
         return shown(name, self.given.get(name, None if field is None else field.default))
 
     def nearest(self, name: str) -> str | None:
-        """The setting that an unknown name may have meant; None where none is near, and for names
-        beyond the first so many, since each takes milliseconds to look up."""
+        """Returns the setting that an unknown name may have meant; None where none is near, and for
+        names beyond the first so many, since each takes half a millisecond to look up."""
         self._num_hints += 1
         return nearest_setting(name, self.table.fields) if self._num_hints <= MOST_HINTS else None
 
@@ -194,9 +200,6 @@ class Settings:
             stops=tuple(stops),
             no_account=tuple(no_account),
         )
-
-    def _field(self, name: str) -> Field:
-        return self.table.fields[name]
 
     def _not_described(self, field: Field, name: str) -> Reservation:
         return Reservation(

@@ -21,8 +21,8 @@ def half_read(argument: str, given: Arguments) -> tuple[str, str] | None:
     if argument == "moe_expert_capacity_factor" and _pads_no_experts(given):
         reason = "an expert that gets fewer tokens is read as padded"
         return reason, "use --moe-pad-expert-input-to-capacity beside it"
-    if argument in _ENDS and given.count("pipeline_model_parallel_size", 1) == 1:
-        built, layers = given.optional(argument), given.optional("num_layers")
+    if argument in _ENDS and (given.whole("pipeline_model_parallel_size") or 1) == 1:
+        built, layers = given.whole(argument), given.whole("num_layers")
         if built not in (None, layers):
             reason = f"with one pipeline stage Megatron builds {built} of the {layers} layers"
             return f"{reason}, and all are read", "leave it out, or use a pipeline"
@@ -33,8 +33,8 @@ def half_read(argument: str, given: Arguments) -> tuple[str, str] | None:
 
 def _pads_no_experts(given: Arguments) -> bool:
     """Whether tokens are dropped, and experts that get few not padded."""
-    factor = given.number("moe_expert_capacity_factor") or 0
-    return factor > 0 and not given.flag("moe_pad_expert_input_to_capacity")
+    factor = given.value("moe_expert_capacity_factor") or 0
+    return factor > 0 and not given.truth("moe_pad_expert_input_to_capacity")
 
 
 def _is_half_read(argument: str, given: Arguments) -> bool:
@@ -49,5 +49,5 @@ def _is_half_read(argument: str, given: Arguments) -> bool:
     if argument == "moe_shared_expert_gate":
         return not has_layers_of_kinds(given)
     if argument == "recompute_num_layers":
-        return given.word("recompute_method") == "uniform" and given.count(argument, 1) > 1
+        return given.word("recompute_method") == "uniform" and (given.whole(argument) or 1) > 1
     return False

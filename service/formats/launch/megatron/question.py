@@ -61,10 +61,10 @@ _MOST_SWITCHES = 1024
 def without_refused(given: Arguments, stops: Stops) -> Arguments:
     """The arguments with other values for those that Megatron stops at whatever the others are."""
     for name in _COUNTS:
-        count = stops.attempt(partial(given.optional, name), None)
+        count = stops.attempt(partial(given.whole, name), None)
         if count is None and given.word(name) is not None:
             given = given.replaced(**{name: "1"})
-    if given.optional("num_layers") is None:
+    if given.whole("num_layers") is None:
         return given
     layers = num_layers(given)
     for name in _LAYER_PATTERNS:
@@ -90,7 +90,7 @@ def reading(
 ) -> LaunchReading:
     """The reading of arguments that are filled in. `switches` are the arguments that are given, as
     models.spec.switches calls them."""
-    pp = given.count("pipeline_model_parallel_size", 1)
+    pp = given.whole("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(given, pp), 1)
     given = given.replaced(virtual_pipeline_model_parallel_size=str(virtual))
     for part in ("model", "layout"):
@@ -108,7 +108,7 @@ def reading(
         workload=workload,
         stack=_stack(given, layout, stack_id, release, switches),
         layout=layout,
-        num_devices=given.optional("world_size"),
+        num_devices=given.whole("world_size"),
         num_micro_batches=1 if takes_one else None,
         unpadded_vocabulary=unpadded_vocabulary(given.values),
         stops=(
@@ -129,11 +129,11 @@ def _model(given: Arguments) -> dict[str, Any] | None:
 def _workload(given: Arguments) -> dict[str, Any]:
     """The workload, without what is left to be said beside the arguments."""
     is_sparse = given.word("num_experts") is not None
-    stated = dict(given.values)
-    seq_length, batch = given.optional("seq_length"), given.optional("global_batch_size")
+    seq_length = given.whole("seq_length")
+    batch = given.whole("global_batch_size")
     # These stand in for what may be said beside the arguments.
-    stated |= {"seq_length": str(seq_length or 1), "global_batch_size": str(batch or 1)}
-    workload = dict(read_workload(Arguments(stated, given.flags)))
+    stated = given.replaced(seq_length=str(seq_length or 1), global_batch_size=str(batch or 1))
+    workload = read_workload(stated)
     if seq_length is None:
         del workload["seq_len"]
     if batch is None:
@@ -144,7 +144,7 @@ def _workload(given: Arguments) -> dict[str, Any]:
 
 
 def _load_balancing(given: Arguments) -> str:
-    if given.flag("moe_router_enable_expert_bias"):
+    if given.truth("moe_router_enable_expert_bias"):
         return "bias"
     types = re.findall(r"\w{1,40}", given.word("moe_router_load_balancing_type") or "", re.ASCII)
     has_weight = re.search(r"[1-9]", given.word("moe_aux_loss_coeff") or "") is not None
@@ -162,15 +162,15 @@ def _cut_pattern(text: str, layers: int) -> str:
 
 
 def _layout(given: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, Any]:
-    tp = given.count("tensor_model_parallel_size", 1)
-    cp = given.count("context_parallel_size", 1)
+    tp = given.whole("tensor_model_parallel_size") or 1
+    cp = given.whole("context_parallel_size") or 1
     dp = None
-    is_divided = given.count("world_size", 0, least=0) % (tp * pp * cp) == 0
+    is_divided = (given.whole("world_size", least=0) or 0) % (tp * pp * cp) == 0
     if is_divided and (given.word("world_size") or given.word("data_parallel_size")):
         dp = data_parallel(given, tp * pp * cp)
     no_chunks: list[int] = []
     chunks = stops.attempt(lambda: layers_per_chunk(given, pp, virtual), no_chunks)
-    layers = given.optional("num_layers") or given.count("num_layers", 10**4)
+    layers = given.whole("num_layers") or 10**4
     undivided = given.replaced(num_distributed_optimizer_instances="1")
     layout: dict[str, Any] = {
         "tp": tp,
@@ -178,21 +178,21 @@ def _layout(given: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, 
         "cp": cp,
         **stops.attempt(lambda: data_parallel_axes(given, dp), data_parallel_axes(undivided, dp)),
         **expert_axes(given, tp),
-        "micro_batch": given.count("micro_batch_size"),
+        "micro_batch": given.required("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
         "balanced": len(set(chunks)) > 1,
         **stops.attempt(
             lambda: read_recompute(given, layers, pp * virtual), {"recompute": "selective"}
         ),
-        "sequence_parallel": tp > 1 and given.flag("sequence_parallel"),
+        "sequence_parallel": tp > 1 and given.truth("sequence_parallel"),
         **read_memory_knobs(given),
     }
     if layout["balanced"]:
         layout["recompute_layers"] = 0
     if layout["balanced"] and all(chunks[1:-1]) and len(chunks) == pp * virtual:
         layout["layers_per_chunk"] = chunks
-    if given.flag("use_tp_pp_dp_mapping"):
+    if given.truth("use_tp_pp_dp_mapping"):
         layout["placement"] = list(PIPELINE_INSIDE)
     return layout
 

@@ -35,7 +35,7 @@ def refusals(
     found = [*_broken("refusals", given, SOURCE)]
     if is_newest:
         found += _broken("of_parser", given, facts(_ROWS)["of_parser_source"])
-    sharding = next((name for name in _SHARDS if given.flag(name)), None)
+    sharding = next((name for name in _SHARDS if given.truth(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"
         found.append(Stop(setting=given.called(sharding), value=True, rule=rule, source=SOURCE))
@@ -45,7 +45,7 @@ def refusals(
 def _broken(rows: str, given: Arguments, source: str) -> Iterator[Stop]:
     for argument, condition, rule in facts(_ROWS)[rows]:
         if _holds(condition, given):
-            setting, value = given.called(argument), given.shown(argument)
+            setting, value = given.called(argument), given.shortened(argument)
             yield Stop(setting=setting, value=value, rule=rule, source=source)
 
 
@@ -72,8 +72,9 @@ def _compared(given: Arguments, name: str, how: str, other: Any) -> bool:
     if how in ("has", "lacks"):
         return any(each in (word or "") for each in other) == (how == "has")
     if how in ("above", "at_most"):
-        return (given.count(name, 1, least=0) > other) == (how == "above")
+        count = given.whole(name, least=0)
+        return ((1 if count is None else count) > other) == (how == "above")
     if word is None or given.word(other) is None:
         return False
-    least = given.count(other)
-    return (given.count(name, least=0) >= least) == (how == "at_least")
+    least = given.required(other)
+    return (given.required(name, least=0) >= least) == (how == "at_least")

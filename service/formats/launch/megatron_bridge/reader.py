@@ -160,7 +160,7 @@ def _without_part_of_model(given: Arguments) -> Arguments:
     if all(given.word(name) for name in SHAPE):
         return given
     shape = {name: "None" for name in SHAPE if name != "num_layers"}
-    return Arguments({**given.values, **shape}, given.flags)
+    return given.replaced(**shape)
 
 
 def _switches(found: Overrides) -> dict[str, Any]:

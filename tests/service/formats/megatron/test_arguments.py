@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models.errors import Invalid
 from service.formats import logs
 from service.formats.megatron.arguments import question
-from service.formats.megatron.flags import flag_of_argument, table
+from service.formats.megatron.flags import kind_of_argument
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields
@@ -274,16 +274,14 @@ def test_no_arguments_raise_anything_else(changes: dict[str, str]) -> None:
 
 
 def test_arguments_are_asked_for_by_the_kind_that_their_flag_has() -> None:
-    kinds = {"count": "int", "optional": "int", "flag": "bool", "number": "float"}
+    kinds = {"whole": "int", "required": "int", "truth": "bool"}
     folders = (ROOT / "service/formats/megatron", ROOT / "service/formats/launch/megatron")
     found = [
         match.groups()
         for folder in folders
         for path in folder.glob("*.py")
-        for match in re.finditer(r'given\.(count|optional|flag|number)\("(\w+)"', path.read_text())
+        for match in re.finditer(r'given\.(whole|required|truth)\("(\w+)"', path.read_text())
     ]
     assert len(found) > 50
     for method, argument in found:
-        if argument in flag_of_argument():
-            field = table().fields[flag_of_argument()[argument]]
-            assert field.kind == kinds[method], argument
+        assert kind_of_argument(argument) == kinds[method], argument
