@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from inspect import getdoc
-from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
@@ -17,7 +15,6 @@ from models.spec import catalogue
 from models.spec.hardware import Fabric
 from models.spec.switches import NOTHING, Switch, setting_of, switches_of
 from service import metrics as service_metrics
-from service.app import create_app
 from service.formats import huggingface
 from service.formats.huggingface.family import Hybrid
 from service.formats.launch.formats import FORMATS
@@ -37,12 +34,7 @@ from service.schemas.networks import LayerMoeFields, MlpFields
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
 from tests.launchers.judges.shims import SHIMS
-
-
-@cache
-def openapi() -> dict[str, Any]:
-    """What the service says of its own routes."""
-    return create_app(Settings()).openapi()
+from tests.openapi import openapi
 
 
 def settings() -> str:

@@ -16,8 +16,9 @@ from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
 from tests.benchmarks.problems import problem
 from tests.docs.pages import name_of, pages
-from tests.docs.tables import openapi, rule_meaning
+from tests.docs.tables import rule_meaning
 from tests.docs.update import with_tables
+from tests.openapi import openapi
 from tests.paths import ROOT
 
 PAGES = {name_of(page): page.read_text() for page in pages()}

@@ -46,7 +46,7 @@ class Service:
         ends = time.monotonic() + within_s
         while (answer := self._readiness()) != "200":
             assert time.monotonic() < ends, answer + self.errors()
-            time.sleep(0.1)
+            time.sleep(0.05)
 
     def _readiness(self) -> str:
         try:

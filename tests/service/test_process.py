@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -15,8 +13,7 @@ import pytest
 
 from tests.service.asking import ON_BOTH, PREDICTION, REPORT, assert_problem
 from tests.service.processes import is_spawned, serving, starting
-
-_SOON_S = 60.0  # for a process that starts while other tests run
+from tests.waiting import LONG_S, wait_for
 
 
 @ON_BOTH
@@ -30,7 +27,7 @@ def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
         forwarded = {"X-Forwarded-For": "203.0.113.9"}
         assert service.request("GET", "/livez", headers=forwarded).status_code == 200
         service.stop()
-        assert service.process.wait(_SOON_S) == 0
+        assert service.process.wait(LONG_S) == 0
         assert "203.0.113.9" not in service.errors(), "believed from whom nobody trusts"
 
 
@@ -40,7 +37,7 @@ def test_a_proxy_that_is_trusted_says_who_asks(database_url: str) -> None:
         forwarded = {"X-Forwarded-For": "203.0.113.9"}
         assert service.request("GET", "/livez", headers=forwarded).status_code == 200
         service.stop()  # a line of the log follows its answer, so that it may come a moment later
-        assert service.process.wait(_SOON_S) == 0
+        assert service.process.wait(LONG_S) == 0
         assert '"client": "203.0.113.9"' in service.errors()
 
 
@@ -67,7 +64,7 @@ def test_several_processes_serve_one_port(database_url: str) -> None:
         wait_for(lambda: len(set(service.children()) - set(first)) == 1)
         service.wait_until_ready()
         service.stop()
-        assert service.process.wait(_SOON_S) == 0
+        assert service.process.wait(LONG_S) == 0
 
 
 @pytest.mark.long
@@ -80,17 +77,10 @@ def test_nothing_serves_on_for_a_service_that_was_killed(database_url: str) -> N
             service.request("GET", "/livez")
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + _SOON_S
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.1)
-
-
 @pytest.mark.long
 def test_a_database_that_cannot_be_used_is_said_in_one_line() -> None:
     with starting("postgresql://nobody@127.0.0.1:1/none") as service:
-        assert service.process.wait(_SOON_S) == 1
+        assert service.process.wait(LONG_S) == 1
         assert "database cannot be used" in service.errors()
         assert len(service.errors().strip().splitlines()) == 1
 
@@ -102,12 +92,12 @@ def test_a_database_of_a_newer_release_is_said_in_one_line(tmp_path: Path) -> No
         connection.execute("create table alembic_version (version_num varchar(32) not null)")
         connection.execute("insert into alembic_version values ('9999')")
     with starting(f"sqlite:///{file}") as service:
-        assert service.process.wait(_SOON_S) == 1
+        assert service.process.wait(LONG_S) == 1
         assert "newer release" in service.errors()
         assert "Traceback" not in service.errors()
 
 
 def test_a_setting_that_is_wrong_is_named() -> None:
     with starting("mysql://h/n") as service:
-        assert service.process.wait(_SOON_S) == 2
+        assert service.process.wait(LONG_S) == 2
         assert "database_url" in service.errors()

@@ -21,6 +21,7 @@ from service.resolve.stored_runs import StoredRuns
 from service.runtime.process_pool import MAX_INLINE_REPORTS
 from service.store import Store, database
 from service.store.reports import ReportFilter
+from tests.openapi import openapi
 from tests.service.asking import (
     CHIP,
     PREDICTION,
@@ -50,19 +51,18 @@ def key(guarded: TestClient) -> Callable[..., Headers]:
     return make
 
 
-def operations(client: TestClient) -> list[tuple[str, str]]:
-    paths = client.get("/openapi.json").json()["paths"]
+def operations() -> list[tuple[str, str]]:
     return [
         (method, path)
-        for path, methods in paths.items()
+        for path, methods in openapi()["paths"].items()
         for method in methods
         if path.startswith("/v1")
     ]
 
 
 def test_no_operation_answers_without_a_key(guarded: TestClient) -> None:
-    assert operations(guarded)
-    for method, path in operations(guarded):
+    assert operations()
+    for method, path in operations():
         answer = guarded.request(method, path.replace("{kind}", "chips"), content=b"{")
         assert answer.headers["www-authenticate"] == "Bearer", path
         assert_problem(answer, "unauthenticated")
@@ -78,9 +78,7 @@ def test_health_and_documentation_are_for_everybody(guarded: TestClient, path: s
 def test_every_operation_needs_a_scope_or_is_the_same_for_all(guarded: TestClient, key) -> None:
     """A key without a scope comes no further than what shows nobody's rows and changes nothing."""
     nothing = key("a", "none")
-    free = {
-        path for method, path in operations(guarded) if _allowed(guarded, method, path, nothing)
-    }
+    free = {path for method, path in operations() if _allowed(guarded, method, path, nothing)}
     assert free == {
         "/v1/catalog/{kind}", "/v1/catalog/{kind}/{name}", "/v1/profiles", "/v1/profiles/{id}",
         "/v1/profiles/{id}/versions/{version}",

@@ -17,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from service.app import create_app
-from service.settings import Settings
+from tests.openapi import openapi
 
 FOLDER = Path(__file__).parents[2] / "shardwright" / "client"
 _LEFT_TO_THE_CLIENT = {"if-none-match", "prefer", "cursor", "last-event-id", "format"}
@@ -68,13 +67,6 @@ class AsyncRoutes:
     def _events(self, call: Call[Any]) -> AsyncIterator[Event]:
         raise NotImplementedError
 '''
-
-
-def openapi() -> dict[str, Any]:
-    """The OpenAPI document of a service."""
-    with TemporaryDirectory() as folder:
-        settings = Settings(database_url=f"sqlite:///{folder}/unused.db")
-        return create_app(settings).openapi()
 
 
 def documents_text(document: Mapping[str, Any]) -> str:

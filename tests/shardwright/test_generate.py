@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shardwright.client.routes import AsyncRoutes, Routes
-from tests.shardwright.generate import files, openapi, routes
+from tests.openapi import openapi
+from tests.shardwright.generate import files, routes
 
 
 @pytest.mark.long

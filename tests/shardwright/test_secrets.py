@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -110,8 +110,8 @@ def test_a_mask_is_not_masked_again(text: str) -> None:
     "piece", ["a", "-", "a.", "key=", "'", '"', "\\", " ", "token", "a:b@", "://a:", "=\\'", "x,"]
 )
 def test_any_text_is_read_in_little_time(piece: str) -> None:
-    begun_s = time.monotonic()
+    begun_s = process_time()
     mask_secrets(piece * (2**17 // len(piece)))
     mask_secrets("api_key=" + piece * (2**17 // len(piece)))
     mask_secrets(("api_key=" + piece) * (2**17 // (8 + len(piece))))
-    assert time.monotonic() - begun_s < 5
+    assert process_time() - begun_s < 5

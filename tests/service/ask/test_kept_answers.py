@@ -20,6 +20,7 @@ from service.ask import recommendations
 from service.store import Store, database
 from service.store.tables import AnswerTextRow, RecommendationRow
 from tests.service.asking import LAYOUT, ON_BOTH, PREDICTION, QUESTION, changed
+from tests.waiting import LONG_S
 
 ASKED = changed(QUESTION, "cluster.num_chips", 16)
 FORMS = pytest.mark.parametrize(
@@ -341,7 +342,7 @@ class Searches:
     def __call__(self, *args: Any, **options: Any) -> recommendation.Recommendation:
         self.count += 1
         self.began.set()
-        assert self.may_end.wait(20)
+        assert self.may_end.wait(LONG_S)
         if self.count <= self.failures:
             raise RuntimeError("broken")
         return recommendation.recommend(*args, **options)
@@ -350,7 +351,7 @@ class Searches:
 def asked_at_once(client: TestClient, searches: Searches, asked: dict[str, Any], times: int) -> Any:
     with ThreadPoolExecutor(times) as pool:
         asking = [pool.submit(client.post, "/v1/recommendations", json=asked) for _ in range(times)]
-        assert searches.began.wait(20)
+        assert searches.began.wait(LONG_S)
         time.sleep(0.2)
         searches.may_end.set()
         return [future.result() for future in asking]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from service.schemas.timeline import ChromeTrace, TimelineAnswer
+from tests.openapi import openapi
 from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed, predicted
 
 PIPED = changed(
@@ -63,8 +64,8 @@ def test_a_recommendation_is_drawn_by_choice(client) -> None:
 
 
 @pytest.mark.parametrize("made", ["predictions", "recommendations"])
-def test_both_formats_are_documented(client, made: str) -> None:
-    operation = client.get("/openapi.json").json()["paths"][f"/v1/{made}/{{id}}/timeline"]["get"]
+def test_both_formats_are_documented(made: str) -> None:
+    operation = openapi()["paths"][f"/v1/{made}/{{id}}/timeline"]["get"]
     forms = operation["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]
     assert [form["$ref"].rsplit("/", 1)[1] for form in forms] == ["TimelineAnswer", "ChromeTrace"]
 

@@ -30,8 +30,8 @@ from tests.conftest import PostgresDatabases, SqliteFiles, own_server
 from tests.service.asking import PREDICTION, REPORT, changed
 from tests.service.faults.ledger import Ledger
 from tests.service.processes import Service, serving, starting
-from tests.service.sweeps.conftest import wait_for
-from tests.service.sweeps.progress import LONG_S, assert_whole, begun, finished_items
+from tests.service.sweeps.progress import assert_whole, begun, finished_items
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.faults
 
@@ -344,7 +344,7 @@ def test_the_disk_is_full_while_a_sweep_runs(
         with small_database.full(service):
             pause(randomness, 5)
             still_full = datetime.now(UTC)
-        wait_for(lambda: len(finished_items(store, id_)) == 24, LONG_S)
+        wait_for(lambda: len(finished_items(store, id_)) == 24)
     after = finished_items(store, id_)
     assert {position: after[position] for position in before} == before
     assert_whole(store, id_)

@@ -10,6 +10,7 @@ import pytest
 from service.errors import NothingToLearn
 from service.runtime.idempotency import SaveRows
 from tests.service.asking import ON_BOTH, REPORT
+from tests.waiting import wait_for
 
 PROFILE = "/v1/profiles/default"
 
@@ -86,9 +87,7 @@ def test_what_finds_nothing_to_learn_is_tried_once(make_client, monkeypatch) -> 
         monkeypatch.setattr(client.app.state.services.calibrations, "calibrate", learns_nothing)
     set_policy(clients[0], after_reports=2)
     report(clients[0], 2)
-    ends = time.monotonic() + 60
-    while not tried and time.monotonic() < ends:
-        time.sleep(0.05)
+    wait_for(lambda: tried)
     time.sleep(0.5)
     assert tried == ["default"]
 

@@ -33,6 +33,7 @@ from tests.service.asking import (
     changed,
 )
 from tests.service.learning.test_benchmarks import gemms
+from tests.waiting import wait_for
 
 SLOWER = 1.4
 OWN = "/v1/profiles/own"
@@ -563,9 +564,7 @@ def test_what_cannot_be_learnt_is_tried_once(tenants, monkeypatch) -> None:
     monkeypatch.setattr(Calibrations, "calibrate", learns_nothing)
     service = tenants(unattended_look_s=0.05)
     service.report("a", 3)
-    ends = time.monotonic() + 60
-    while not tried and time.monotonic() < ends:
-        time.sleep(0.05)
+    wait_for(lambda: tried)
     time.sleep(0.5)
     assert tried == [own_profile_id("a")]
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.openapi import openapi
 from tests.service.asking import LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
 
 OTHER = changed(REPORT, "measured.step_time_s", 1.5)
@@ -94,8 +95,8 @@ def test_what_is_not_there_cannot_be_withdrawn(client) -> None:
     assert_problem(client.delete("/v1/reports/nothing"), "not-found")
 
 
-def test_withdrawing_is_documented(client) -> None:
-    operation = client.get("/openapi.json").json()["paths"]["/v1/reports/{id}"]["delete"]
+def test_withdrawing_is_documented() -> None:
+    operation = openapi()["paths"]["/v1/reports/{id}"]["delete"]
     assert [(item["name"], item["required"]) for item in operation["parameters"]] == [
         ("id", True),
         ("if-match", False),

@@ -18,6 +18,9 @@ from service.errors import ClientGone, QueueFull
 from service.runtime import admission
 from service.runtime.admission import AdmissionControl, Turn
 from tests.service.asking import LARGEST, QUESTION, changed
+from tests.waiting import LONG_S, wait_for
+
+_STEP_S = 0.002
 
 
 async def listening() -> bool:
@@ -25,7 +28,7 @@ async def listening() -> bool:
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(coroutine, 10))
+    asyncio.run(asyncio.wait_for(coroutine, LONG_S))
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +57,7 @@ class Load:
 
     def _steps(self, tenant: str, turn: Turn) -> None:
         while not self.end.is_set():
-            time.sleep(0.002)
+            time.sleep(_STEP_S)
             turn.checkpoint()
             self.steps[tenant] += 1
 
@@ -78,10 +81,12 @@ def test_a_tenant_that_holds_nothing_need_not_wait_for_the_ends_of_long_computat
             load.start(f"flood {flood}", 18)
         await until(lambda: load.steps.total() > 20)
         for _ in range(20):
-            began = time.monotonic()
+            before = load.steps.total()
             async with load.slots.admit(listening, "plain") as turn:
                 turn.checkpoint()
-            assert time.monotonic() - began < 1.0
+            # What the others did in its wait is less than a second of theirs, however busy the
+            # machine is.
+            assert load.steps.total() - before < concurrency / _STEP_S
         await load.finish()
 
     run(ask())
@@ -95,7 +100,7 @@ def test_long_computations_of_two_tenants_take_as_long_whatever_their_number() -
         load.start("few", 2)
         await until(lambda: load.steps["few"] > 10)
         before = Counter(load.steps)
-        await until(lambda: (load.steps - before).total() > 100)
+        await until(lambda: (load.steps - before).total() > 300)
         done = load.steps - before
         assert 0.5 < done["few"] / done["many"] < 2.0
         await load.finish()
@@ -165,7 +170,7 @@ def test_who_leaves_while_set_aside_ends_its_computation() -> None:
         def wait_at_checkpoints(turn: Turn) -> None:
             entered.set()
             while True:
-                time.sleep(0.002)
+                time.sleep(_STEP_S)
                 turn.checkpoint()
 
         leaving = asyncio.create_task(compute())
@@ -234,15 +239,12 @@ def test_a_plain_question_is_answered_beside_the_longest_searches_of_another_ten
 
     with ThreadPoolExecutor(4) as pool:
         searches = [pool.submit(search, times) for times in range(4, 8)]
-        ends = time.monotonic() + 60
-        while len(client.app.state.services.search_admission._running) < 2:
-            assert time.monotonic() < ends
-            time.sleep(0.01)
+        wait_for(lambda: len(client.app.state.services.search_admission._running) == 2)
         for times in range(1, 9):
-            began = time.monotonic()
             question = changed(QUESTION, "workload.global_batch", 128 * times)
             answer = client.post("/v1/recommendations", json=question, headers=plain)
             assert answer.status_code == 201, answer.text
-            assert time.monotonic() - began < 5.0  # 0.5 on a machine with nothing else to do
+        # Each of those takes as long as it may: had the questions waited for any to end, all would
+        # have ended.
         assert not any(search.done() for search in searches[2:])
         assert {search.result() for search in searches} == {201}

@@ -6,7 +6,6 @@ import logging
 import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -22,6 +21,7 @@ from service.runtime import compilation as compilation_in_processes
 from service.runtime import cost_model
 from service.runtime.compilation import Progress
 from tests.service.asking import PREDICTION, QUESTION, assert_problem
+from tests.waiting import wait_for
 
 Wait = Callable[[], None]
 
@@ -65,10 +65,7 @@ def readiness(client: TestClient) -> tuple[int, str]:
 
 
 def wait_until(state: str, client: TestClient) -> None:
-    ends = time.monotonic() + 30
-    while readiness(client)[1] != state:
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+    wait_for(lambda: readiness(client)[1] == state)
 
 
 def test_the_service_lives_before_it_is_ready(make_client, compilation: SlowCompilation) -> None:

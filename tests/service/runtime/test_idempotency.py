@@ -19,6 +19,7 @@ from service.store.reports import ReportFilter
 from service.store.tables import IdempotencyRow
 from tests.service.asking import ON_BOTH, PREDICTION, REPORT, assert_problem, changed
 from tests.service.processes import serving
+from tests.waiting import LONG_S
 
 
 @ON_BOTH
@@ -113,12 +114,12 @@ def test_a_request_that_still_runs_is_not_run_twice(store: Store) -> None:
 
     def slow():
         started.set()
-        finish.wait(10)
+        finish.wait(LONG_S)
         return lambda rows: CreatedResource("/x/1", {"by": "first"})
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(creation(store).create, KEY, slow)
-        started.wait(10)
+        started.wait(LONG_S)
         with pytest.raises(StillRunning):
             creation(store).create(KEY, make({"by": "second"}))
         with pytest.raises(KeyReused):
@@ -169,19 +170,20 @@ def test_a_claim_of_an_earlier_release_is_free(store: Store) -> None:
 
 
 def test_who_computes_for_longer_than_a_lease_keeps_the_key(store: Store) -> None:
+    lease_s = 2.0  # renewed every half second, and a busy machine may be late by three halves
     started, finish = threading.Event(), threading.Event()
 
     def slow():
         started.set()
-        finish.wait(10)
+        finish.wait(LONG_S)
         return lambda rows: CreatedResource("/x/1", {"by": "first"})
 
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(creation(store, 1.0).create, KEY, slow)
-        started.wait(10)
-        time.sleep(1.4)
+        first = pool.submit(creation(store, lease_s).create, KEY, slow)
+        assert started.wait(LONG_S)
+        time.sleep(1.2 * lease_s)
         with pytest.raises(StillRunning):
-            creation(store, 1.0).create(KEY, make({"by": "second"}))
+            creation(store, lease_s).create(KEY, make({"by": "second"}))
         finish.set()
         assert first.result().document == {"by": "first"}
 
@@ -273,14 +275,14 @@ def test_a_lease_that_began_after_the_clock_was_read_is_no_lease_of_a_clock_set_
 
     def slow():
         started.set()
-        finish.wait(10)
+        finish.wait(LONG_S)
         return lambda rows: CreatedResource("/x/1", {"by": "other"})
 
     with ThreadPoolExecutor(1) as pool:
 
         def claim() -> None:
             running.append(pool.submit(creation(store).create, KEY, slow))
-            started.wait(10)
+            started.wait(LONG_S)
             after_first(monkeypatch, IdempotencyKeys, "find", answer)
 
         def answer() -> None:

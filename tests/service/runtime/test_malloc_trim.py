@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from service.runtime import malloc_trim
 from tests.service.asking import LARGEST, QUESTION, changed
 from tests.service.processes import Service, serving
+from tests.waiting import wait_for
 
 
 def resident_mib(process: int | str = "self") -> float:
@@ -44,10 +44,7 @@ def test_the_largest_searches_give_their_memory_back(database_url: str) -> None:
         before = resident_mib(service.process.pid)
         for times in (4, 5, 6):
             ask(service, LARGEST, times * LARGEST["cluster"]["num_chips"])
-        ends = time.monotonic() + 20
-        while (after := resident_mib(service.process.pid)) > before + 100:
-            assert time.monotonic() < ends, f"{before:.0f} MiB became {after:.0f}"
-            time.sleep(0.5)
+        wait_for(lambda: resident_mib(service.process.pid) <= before + 100)
 
 
 def ask(service: Service, question: dict[str, Any], global_batch: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 from models.errors import Invalid
 from service.errors import ClientGone
 from service.runtime.single_flight import IsDisconnected, SingleFlight
+from tests.waiting import LONG_S
 
 
 class Client:
@@ -53,7 +54,7 @@ async def asked_together(
 
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 10))
+    asyncio.run(asyncio.wait_for(test(), LONG_S))
 
 
 def test_what_many_ask_for_is_computed_once() -> None:

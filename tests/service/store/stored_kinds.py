@@ -3,11 +3,11 @@ service that is asked may be another release than the one that wrote them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from tests.service.asking import CHIP, PREDICTION, QUESTION, REPORT, SHAPE, changed
+from tests.waiting import wait_for
 
 SWEEP: dict[str, Any] = {
     "models": ["llama-3.1-8b"],
@@ -120,11 +120,8 @@ class Written:
 
 def finished(client: Client, written: Written) -> None:
     """Waits until all of the sweep is computed."""
-    until = time.monotonic() + 60
     path = f"/v1/sweeps/{written.sweep['id']}"
-    while client.request("GET", path).json()["state"] == "running":
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    wait_for(lambda: client.request("GET", path).json()["state"] != "running")
 
 
 def refused(client: Client, written: Written) -> dict[str, str]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -73,12 +72,3 @@ def run(store: Store) -> Iterator[Run]:
     yield start
     for runner in runners:
         runner.stop()
-
-
-def wait_for(condition: Callable[[], bool], within_s: float = 20.0) -> None:
-    pause = threading.Event()
-    for _ in range(int(within_s / 0.02)):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it did not come about in time")

@@ -6,9 +6,9 @@ from typing import Any
 
 from service.store import Store
 from tests.service.processes import Service
-from tests.service.sweeps.conftest import SWEEP, wait_for
+from tests.service.sweeps.conftest import SWEEP
+from tests.waiting import wait_for
 
-LONG_S = 120.0
 LARGER = {
     **SWEEP,
     "workloads": [{"seq_len": 8192, "global_batch": 128 * factor} for factor in (1, 2, 4)],
@@ -38,5 +38,5 @@ def begun(service: Service, store: Store, items: int) -> str:
     """A sweep of which so many items are finished."""
     made = service.request("POST", "/v1/sweeps", json=LARGER)
     id_ = str(made.raise_for_status().json()["id"])
-    wait_for(lambda: len(finished_items(store, id_)) >= items, LONG_S)
+    wait_for(lambda: len(finished_items(store, id_)) >= items)
     return id_

@@ -17,8 +17,8 @@ from service.store import Store, database
 from tests.paths import ROOT
 from tests.service.asking import ON_BOTH
 from tests.service.processes import serving
-from tests.service.sweeps.conftest import wait_for
-from tests.service.sweeps.progress import LONG_S, assert_whole, begun, finished_items
+from tests.service.sweeps.progress import assert_whole, begun, finished_items
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.long
 
@@ -32,7 +32,7 @@ def test_a_service_that_is_killed_loses_no_finished_item(database_url: str) -> N
     before = finished_items(store, id_)
     assert 4 <= len(before) < 24
     with serving(database_url, sweep_lease_s=1):
-        wait_for(lambda: len(finished_items(store, id_)) == 24, LONG_S)
+        wait_for(lambda: len(finished_items(store, id_)) == 24)
     after = finished_items(store, id_)
     assert {position: after[position] for position in before} == before
     assert_whole(store, id_)
@@ -92,7 +92,7 @@ def test_dask_workers_without_the_code_pause_a_sweep_and_a_frozen_scheduler_hold
         def waits_for() -> str:
             return str(service.request("GET", f"/v1/sweeps/{id_}").json()["waits_for"])
 
-        wait_for(lambda: "no such release" in waits_for(), LONG_S)
+        wait_for(lambda: "no such release" in waits_for())
         time.sleep(10)
         assert finished_items(store, id_) == {}
         frozen.send_signal(signal.SIGSTOP)
@@ -120,14 +120,14 @@ def test_dask_loses_workers_and_the_scheduler_but_no_item(
         id_ = begun(service, store, 3)
         workers[0].send_signal(signal.SIGKILL)
         count = len(finished_items(store, id_))
-        wait_for(lambda: len(finished_items(store, id_)) > count, LONG_S)
+        wait_for(lambda: len(finished_items(store, id_)) > count)
         first.send_signal(signal.SIGKILL)
         first.wait()
         before = finished_items(store, id_)
         time.sleep(1)
         enter(running(*scheduler, folder=tmp_path))
         enter(running(*worker, folder=tmp_path, **variables))
-        wait_for(lambda: len(finished_items(store, id_)) == 24, LONG_S)
+        wait_for(lambda: len(finished_items(store, id_)) == 24)
     after = finished_items(store, id_)
     assert {position: after[position] for position in before} == before
     assert_whole(store, id_)

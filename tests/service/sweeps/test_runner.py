@@ -18,7 +18,8 @@ from service.sweeps.answering import ItemAnswer
 from service.sweeps.sweeps import Sweeps
 from service.sweeps.workers import WorkersGone
 from tests.service.asking import ON_BOTH
-from tests.service.sweeps.conftest import REFUSED, SWEEP, Answers, Held, Run, wait_for
+from tests.service.sweeps.conftest import REFUSED, SWEEP, Answers, Held, Run
+from tests.waiting import LONG_S, wait_for
 
 LEASE = timedelta(seconds=10)
 OK = ItemAnswer("infeasible", {"type": "/problems/infeasible", "detail": "for a test"})
@@ -191,22 +192,23 @@ def test_a_stop_waits_neither_for_workers_that_stand_still_nor_for_their_end(
     class Still(Held):
         def slots(self) -> int:
             if stands_still.is_set():
-                stuck.wait(60)
+                stands.set()
+                stuck.wait(LONG_S)
             return 8
 
         def close(self) -> None:
-            stuck.wait(60)
+            stuck.wait(LONG_S)
 
-    stands_still, stuck = threading.Event(), threading.Event()
+    stands_still, stands, stuck = (threading.Event() for _ in range(3))
     created(store)
     stopped = run(Still(lambda _: OK))
     wait_for(lambda: not any_free(store))
     stands_still.set()
     created(store)
-    time.sleep(1)
+    assert stands.wait(LONG_S)
     began = time.monotonic()
     stopped.stop()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < LONG_S / 2  # nobody was waited for: they wait for LONG_S
     assert len(lease(store, "other", 16)) == 16
     stuck.set()
 

@@ -15,7 +15,8 @@ from service import api_keys
 from service.store import Store
 from service.sweeps.answering import ItemAnswer, answer_item
 from tests.service.asking import assert_problem, candidate, changed
-from tests.service.sweeps.conftest import REFUSED, SWEEP, Answers, Run, wait_for
+from tests.service.sweeps.conftest import REFUSED, SWEEP, Answers, Run
+from tests.waiting import wait_for
 
 NOTHING = ItemAnswer("infeasible", {"type": "/problems/infeasible", "detail": "for a test"})
 

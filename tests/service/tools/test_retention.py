@@ -7,7 +7,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,6 +24,7 @@ from service.tools.retention import Dropped, drop_old_answers
 from tests.paths import ROOT
 from tests.service.asking import ON_BOTH, PREDICTION, QUESTION, REPORT, assert_problem, changed
 from tests.service.sweeps.conftest import SWEEP
+from tests.waiting import wait_for
 
 AGE = timedelta(days=90)
 
@@ -186,10 +186,7 @@ def test_batches_leave_room_for_writers(client: TestClient, monkeypatch) -> None
 def test_the_service_drops_by_itself_where_an_age_is_set(make_client) -> None:
     location = asked(make_client(), "predictions", 64, 91)
     client = make_client(retention_days=90)
-    ends = time.monotonic() + 10
-    while not missing(client, location):
-        assert time.monotonic() < ends
-        time.sleep(0.02)
+    wait_for(lambda: missing(client, location))
 
 
 def test_a_file_of_sqlite_becomes_smaller(database_url: str) -> None:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message
 from service.errors import ClientGone, QueueFull, TurnNeverCame
 from service.runtime.admission import AdmissionControl
 from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
+from tests.waiting import LONG_S
 
 SMALL = changed(QUESTION, "cluster.num_chips", 8)
 
@@ -64,7 +65,7 @@ async def in_time(app: ASGIApp, body: list[bytes], every_s: float = 0) -> list[M
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await asyncio.wait_for(app(scope, receive, send), 20)
+    await asyncio.wait_for(app(scope, receive, send), LONG_S)
     return sent
 
 
@@ -149,7 +150,7 @@ def test_waiting_ends_with_its_time_or_its_client(
         async with slots.admit(listening):  # nothing leaked
             pass
 
-    asyncio.run(asyncio.wait_for(wait(), 10))
+    asyncio.run(asyncio.wait_for(wait(), LONG_S))
 
 
 def test_a_search_that_nobody_waits_for_any_more_is_never_begun(make_client) -> None:
@@ -186,10 +187,11 @@ def test_a_search_that_nobody_waits_for_any_more_is_never_begun(make_client) -> 
 
 def test_a_search_ends_when_its_client_leaves(make_client) -> None:
     client = make_client()
-    app, sent, ended = client.app, [], threading.Event()
+    app, sent, begun, ended = client.app, [], threading.Event(), threading.Event()
     left = asyncio.Event()
 
     def search(request: object, looked_up: object, require_client: Callable[[], None]) -> None:
+        begun.set()
         try:
             while True:  # a search asks now and then
                 require_client()
@@ -219,9 +221,9 @@ def test_a_search_ends_when_its_client_leaves(make_client) -> None:
 
     async def ask() -> None:
         asked = asyncio.create_task(app(scope, receive, send))
-        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(begun.wait, LONG_S)
         left.set()
-        await asyncio.wait_for(asked, 10)
+        await asyncio.wait_for(asked, LONG_S)
 
     client.portal.call(ask)
     assert ended.is_set()
@@ -240,7 +242,7 @@ def test_an_overloaded_service_says_when_to_come_back(make_client) -> None:
 
     def slow(*given: object) -> object:
         started.set()
-        finish.wait(10)
+        finish.wait(LONG_S)
         return recommend(*given)
 
     def ask() -> Response:
@@ -249,7 +251,7 @@ def test_an_overloaded_service_says_when_to_come_back(make_client) -> None:
     client.app.state.services.recommendations.recommend = slow
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(ask)
-        started.wait(10)
+        assert started.wait(LONG_S)
         another = changed(SMALL, "workload.global_batch", 2 * SMALL["workload"]["global_batch"])
         refused = client.post("/v1/recommendations", json=another)
         assert client.get("/livez").status_code == client.get("/readyz").status_code == 200

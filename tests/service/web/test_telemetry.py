@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.settings import Settings
 from tests.service.asking import assert_problem
+from tests.waiting import LONG_S
 
 
 def test_a_request_id_is_echoed(client) -> None:
@@ -41,7 +42,7 @@ def test_readiness_waits_for_no_request(client) -> None:
             requests.append(object())
             threads.acquire_on_behalf_of_nowait(requests[-1])
         try:
-            answer = await asyncio.wait_for(asyncio.to_thread(client.get, "/readyz"), 20)
+            answer = await asyncio.wait_for(asyncio.to_thread(client.get, "/readyz"), LONG_S)
         finally:
             for request in requests:
                 threads.release_on_behalf_of(request)

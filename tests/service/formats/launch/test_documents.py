@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
+from time import process_time
 from typing import Any
 
 import pytest
@@ -83,10 +83,10 @@ def aliases_that_double() -> str:
     ],
 )
 def test_no_format_walks_through_an_endless_text(format_: str, text: str) -> None:
-    begun_s = time.monotonic()
+    begun_s = process_time()
     with suppress(Invalid):
         FORMATS[format_].read(text, None)
-    assert time.monotonic() - begun_s < 5
+    assert process_time() - begun_s < 5
 
 
 @pytest.mark.parametrize("format_", sorted(FORMATS.keys() - {"torchtitan"}))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -376,10 +376,10 @@ def test_a_framework_that_is_not_known_is_refused(name: str) -> None:
     ],
 )
 def test_a_gigantic_line_takes_no_more_than_its_length(line: str) -> None:
-    began = time.perf_counter()
+    began = process_time()
     reading = logs.read(text([*(megatron(k, 4000.0) for k in (100, 101)), line]), "megatron")
     assert reading.value == 4.0
-    assert time.perf_counter() - began < 10
+    assert process_time() - began < 10
 
 
 FRAGMENTS = [

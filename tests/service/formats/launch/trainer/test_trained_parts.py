@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import process_time
 from typing import Any
 
 import pytest
@@ -55,9 +55,9 @@ def test_patterns_of_the_whole_language_model_freeze_none_of_it(patterns: list[s
     "pattern", ["(a+)+$", "score", "model.layers.[9-0].mlp", "*" * 60_000 + "x"]
 )
 def test_patterns_that_say_no_part_are_unknown_and_take_no_time(pattern: str) -> None:
-    begun = time.monotonic()
+    begun_s = process_time()
     assert of_patterns([pattern] * 100).unknown
-    assert time.monotonic() - begun < 1
+    assert process_time() - begun_s < 1
 
 
 def test_layers_of_mixtral_that_are_trained_in_part_are_counted_as_whole() -> None:
