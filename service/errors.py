@@ -205,7 +205,7 @@ class TooManyStreams(ServiceError):
 
 class BodyTooSlow(ServiceError):
     def __init__(self, waited_s: float) -> None:
-        super().__init__(f"The rest of the body did not come within {waited_s:g} s.")
+        super().__init__(f"The rest of the body did not come within {waited_s:.3g} s.")
 
 
 class Unavailable(ServiceError):
@@ -236,7 +236,7 @@ class QueueFull(Overloaded):
 class TurnNeverCame(Overloaded):
     def __init__(self, waited_s: float) -> None:
         super().__init__(
-            f"The turn of this request did not come within {waited_s:g} s, for others are computed;"
+            f"The turn of this request did not come within {waited_s:.3g} s, for others are computed;"
             " try again later."
         )
 

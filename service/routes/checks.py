@@ -56,13 +56,13 @@ async def check(
     form = requested_form(request, query.view, check_brief)
     if not body.store:
         return await computation.respond(
-            lambda turn: services.checks.check(body, turn.until(body.wait_s)), form
+            lambda turn: services.checks.check(body, turn.bounded_checkpoint()), form
         )
     return await creation.respond_once(
         question_key("checks", body),
         lambda: services.stored_checks.look_up(body),
         lambda looked_up, turn: services.stored_checks.check(
-            body, looked_up, turn.until(body.wait_s)
+            body, looked_up, turn.bounded_checkpoint()
         ),
         form,
     )

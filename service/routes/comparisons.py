@@ -31,5 +31,5 @@ async def compare(
     the best under some constraints: where the difference of their times comes from, term by term.
     Nothing is stored."""
     return await computation.respond(
-        lambda turn: services.comparisons.compare(body, turn.until(body.wait_s))
+        lambda turn: services.comparisons.compare(body, turn.bounded_checkpoint())
     )

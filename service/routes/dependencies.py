@@ -44,6 +44,7 @@ from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
 from service.runtime.admission import AdmissionControl, IsDisconnected, Turn
 from service.runtime.cost_model import CostModel
+from service.runtime.deadline import Wait
 from service.runtime.event_streams import EventStreams
 from service.runtime.idempotency import (
     CreatedResource,
@@ -189,14 +190,17 @@ def require_caller_scope(request: Request, scope: str) -> None:
 
 async def _require_cost_model(request: Request) -> None:
     services: Services = request.app.state.services
-    await services.cost_model.require(_wait_s(request))
+    wait = _wait(request)
+    await services.cost_model.require(None if wait is None else wait.left_s)
 
 
-def _wait_s(request: Request) -> float | None:
-    """How long the caller waits, as the body says; None where it does not, or is not valid."""
-    body = request.parsed if isinstance(request, JsonRequest) else None
-    wait_s = body.get("wait_s") if isinstance(body, dict) else None
-    return float(wait_s) if isinstance(wait_s, (int, float)) and wait_s > 0 else None
+def _wait(request: Request) -> Wait | None:
+    """Returns how long the caller waits; None where the body does not say it, or is not valid."""
+    if not isinstance(request, JsonRequest) or not isinstance(request.parsed, dict):
+        return None
+    wait_s = request.parsed.get("wait_s")
+    is_time = isinstance(wait_s, (int, float)) and wait_s > 0
+    return Wait(request.arrived, float(wait_s)) if is_time else None
 
 
 ServicesDep = Annotated[Services, Depends(_services)]
@@ -238,7 +242,7 @@ class CreationResponder:
             if (known := looked_up.known) is not None:
                 return await run_in_threadpool(self._creation.create, self._key, lambda: known)
             async with self._search_admission.admit(
-                is_abandoned, tenant, _wait_s(self._request)
+                is_abandoned, tenant, _wait(self._request)
             ) as turn:
                 return await run_in_threadpool(
                     self._creation.create, self._key, lambda: compute(looked_up, turn)
@@ -281,7 +285,7 @@ class CreationResponder:
         admission = admission or self._search_admission
         tenant = _caller(self._request).tenant
         async with admission.admit(
-            self._request.is_disconnected, tenant, _wait_s(self._request)
+            self._request.is_disconnected, tenant, _wait(self._request)
         ) as turn:
             return await run_in_threadpool(self.respond, lambda: prepare(turn), form)
 
@@ -325,7 +329,7 @@ class ComputationResponder:
     ) -> Response:
         tenant = _caller(self._request).tenant
         async with self._admission.admit(
-            self._request.is_disconnected, tenant, _wait_s(self._request)
+            self._request.is_disconnected, tenant, _wait(self._request)
         ) as turn:
             document = await run_in_threadpool(compute, turn)
         return JSONResponse(form.of(document), headers=dict(form.headers))
@@ -338,7 +342,7 @@ class ComputationResponder:
         if text is None:
             tenant = _caller(self._request).tenant
             async with self._admission.admit(
-                self._request.is_disconnected, tenant, _wait_s(self._request)
+                self._request.is_disconnected, tenant, _wait(self._request)
             ):
                 text = await run_in_threadpool(make)
         return immutable_text_response(self._request, text, etag=etag)

@@ -36,5 +36,5 @@ async def explain(
     if submission is not None:
         contents = await services.log_texts.contents(submission, request.is_disconnected)
     return await computation.respond(
-        lambda turn: services.explanations.explain(body, contents, turn.until(body.wait_s))
+        lambda turn: services.explanations.explain(body, contents, turn.bounded_checkpoint())
     )

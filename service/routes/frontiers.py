@@ -32,5 +32,5 @@ async def draw_frontier(
     of bandwidths, domain sizes, chips or layers, each by a search of its own, and where the gap
     crosses the tolerance. Nothing is stored."""
     return await computation.respond(
-        lambda turn: services.frontiers.draw(body, turn.until(body.wait_s))
+        lambda turn: services.frontiers.draw(body, turn.bounded_checkpoint())
     )

@@ -66,7 +66,7 @@ async def create_recommendation(
         question_key("recommendations", body),
         lambda: services.recommendations.look_up(body),
         lambda looked_up, turn: services.recommendations.recommend(
-            body, looked_up, turn.until(body.wait_s)
+            body, looked_up, turn.bounded_checkpoint()
         ),
         requested_form(request, query.view, recommendation_brief),
     )

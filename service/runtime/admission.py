@@ -15,7 +15,7 @@ from itertools import count
 from service.errors import ClientGone, QueueFull, TurnNeverCame
 from service.metrics import QueueMetrics
 from service.runtime import malloc_trim
-from service.runtime.deadline import Until
+from service.runtime.deadline import Until, Wait
 
 _CLIENT_POLL_S = 0.25  # how often to look whether the client of a request is still connected
 _SLICE_S = 0.25
@@ -34,7 +34,11 @@ class Turn:
     thread that computes comes by the `checkpoint` now and then."""
 
     def __init__(
-        self, admission: AdmissionControl, tenant: str | None, is_disconnected: IsDisconnected
+        self,
+        admission: AdmissionControl,
+        tenant: str | None,
+        is_disconnected: IsDisconnected,
+        wait: Wait | None,
     ) -> None:
         self.tenant = tenant
         self.has_begun = False
@@ -43,7 +47,7 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self._disconnected = threading.Event()
         self.came = Future[None]()
-        self._arrived = time.monotonic()
+        self._wait = wait
         self._slice_ends = 0.0
 
     def give(self) -> None:
@@ -77,11 +81,12 @@ class Turn:
             watch.cancel()
             self._disconnected.set()  # for a thread that computes on after its request was ended
 
-    def until(self, wait_s: float | None) -> Callable[[], None]:
-        """The checkpoint of a request whose caller waits no longer than this since it arrived."""
-        if wait_s is None:
+    def bounded_checkpoint(self) -> Callable[[], None]:
+        """Returns the checkpoint, which ends a search in time where the caller says how long it
+        waits."""
+        if self._wait is None:
             return self.checkpoint
-        return Until.within(self.checkpoint, self._arrived, wait_s)
+        return Until.within(self.checkpoint, self._wait)
 
     def checkpoint(self) -> None:
         """Raises ClientGone once the client has disconnected. Waits here while the slot belongs to
@@ -142,18 +147,18 @@ class AdmissionControl:
         self,
         is_disconnected: IsDisconnected,
         tenant: str | None = None,
-        wait_s: float | None = None,
+        wait: Wait | None = None,
     ) -> AsyncIterator[Turn]:
         """Holds a slot while the block runs, and gives it the turn that its thread shall ask. The
-        request waits no longer than `wait_s`, where that is less than any may.
+        request waits no longer than its caller does, where that is less than any may.
 
         Raises QueueFull, TurnNeverCame, or ClientGone where the client disconnects before its
         turn.
         """
-        turn = Turn(self, tenant, is_disconnected)
+        turn = Turn(self, tenant, is_disconnected, wait)
         self._enter(turn)
         try:
-            await self._come(turn, self._wait_s if wait_s is None else min(wait_s, self._wait_s))
+            await self._come(turn, self._wait_s if wait is None else min(wait.left_s, self._wait_s))
             began = time.monotonic()
             try:
                 with self._metrics.running():

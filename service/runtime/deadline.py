@@ -17,6 +17,19 @@ _SEARCHED = 0.75  # of the time that a caller waits: the rest is for what is sai
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """The time that a caller waits for an answer, from when its request came."""
+
+    began: float
+    """By the monotonic clock."""
+    seconds: float
+
+    @property
+    def left_s(self) -> float:
+        return max(self.began + self.seconds - monotonic(), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Until:
     """A checkpoint of a caller who does not wait any longer than until a moment, whoever else
     computes meanwhile."""
@@ -26,8 +39,8 @@ class Until:
     """By the monotonic clock."""
 
     @classmethod
-    def within(cls, checkpoint: Callable[[], None], began: float, wait_s: float) -> Until:
-        return cls(checkpoint, began + _SEARCHED * wait_s)
+    def within(cls, checkpoint: Callable[[], None], wait: Wait) -> Until:
+        return cls(checkpoint, wait.began + _SEARCHED * wait.seconds)
 
     def __call__(self) -> None:
         self.checkpoint()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine
 from email.message import Message
 from functools import lru_cache
@@ -11,6 +12,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
 
 from models.errors import Invalid
 from service.errors import MalformedBody, NotJson, Refused
@@ -30,6 +32,11 @@ class JsonRequest(Request):
     """A request whose JSON the service parses strictly, before FastAPI asks for it."""
 
     parsed: Any = None
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        super().__init__(scope, receive)
+        self.arrived = time.monotonic()
+        """When the head of the request was read."""
 
     async def received(self) -> bytes:
         """The body as it was sent. Raises MalformedBody where it ends before its time."""
