@@ -1,5 +1,5 @@
-"""Arrays by name: the column types that layouts, groups and costs are made of, and helpers for rows
-of numpy arrays."""
+"""Tables of named arrays: the column types of layouts, groups and costs, and helpers for rows of
+numpy arrays."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ Array = NDArray[Any]
 
 
 def total(arrays: Iterable[Array | float]) -> Array:
-    """Element-wise sum, from the first to the last; scalars and arrays mix."""
+    """Return the element-wise sum, added from the first to the last; scalars and arrays mix."""
     rest = iter(arrays)
     return np.asarray(reduce(add, rest, next(rest, 0.0)))
 
 
 class Rows(Protocol):
-    """Arrays of one length, by name."""
+    """A table of arrays of one length, by name."""
 
     def take(self, rows: Array) -> Self: ...
 
 
 class Columns:
-    """Base of tables whose columns (arrays or :class:`SharedRows`) are attributes.
+    """The base of tables whose columns (arrays or :class:`SharedRows`) are attributes.
 
-    Columns of a table that was taken from others are worked out when they are first asked for,
-    since few of them ever are.
+    A table that is taken from another one works out each column when it is first asked for, since
+    few of them ever are.
     """
 
     __slots__ = ("_column",)
     _column: Callable[[Any, str], Any]
 
     def take(self, rows: Array) -> Self:
-        """The rows at `rows`, which are positions or a mask."""
+        """Return the rows at `rows`, which are positions or a mask."""
         at = np.flatnonzero(rows) if rows.dtype == bool else rows
         return self.lazy(lambda _, name: getattr(self, name).take(at))
 
     def with_columns(self, **columns: Array) -> Self:
-        """The same rows with these columns in place of their own."""
+        """Return the same rows with these columns in place of their own."""
         other = self.lazy(lambda _, name: getattr(self, name))
         for name, values in columns.items():
             object.__setattr__(other, name, values)
@@ -54,18 +54,21 @@ class Columns:
         return cls.lazy(lambda _, name: np.concatenate([getattr(part, name) for part in parts]))
 
     def materialised(self) -> Self:
-        """The same with every column worked out, so that the tables it came from can be freed."""
+        """Return a copy with every column worked out, so that the tables it came from can be
+        freed."""
         return type(self)(**{name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def lazy(cls, column: Callable[[Self, str], Any]) -> Self:
-        """A table that calls `column` with itself and a name when a column is first asked for."""
+        """Return a table that calls `column` with itself and a name when a column is first asked
+        for."""
         new = object.__new__(cls)
         object.__setattr__(new, "_column", column)
         return new
 
     def __getattr__(self, name: str) -> Any:
-        """Work out a column and keep it. Python calls this only where it is not there yet."""
+        """Work out a column and keep it. Python calls this only where the column is not there
+        yet."""
         if name not in type(self).__slots__:
             raise AttributeError(name)
         values = self._column(self, name)
@@ -87,13 +90,13 @@ class SharedRows(Generic[T]):
         return SharedRows(self.table, self.code.take(rows))
 
     def per_row(self, values: Array) -> Array:
-        """For values of each entry of the table, the value of each row."""
+        """Return the value of each row, given the value of each entry of the table."""
         return values.take(self.code)
 
 
 def distinct(*columns: Array) -> tuple[Array, Array]:
-    """Number the distinct rows of some columns: (the position of one row of each kind, the kind of
-    each row). Columns hold non-negative integers or truth values.
+    """Number the distinct rows of some columns, which hold non-negative integers or truth values.
+    Return the position of one row of each kind, and the kind of each row.
 
     A row is coded as one number, column by column. The codes are made consecutive whenever they
     might become too large to be counted in an array.
@@ -116,16 +119,17 @@ def distinct(*columns: Array) -> tuple[Array, Array]:
 
 
 _INTEGER_LIMIT = 1 << 62  # codes stay within int64
-_SORTED_ROWS = 1 << 16  # up to so many rows, one sort is faster than counting column by column
+_SORTED_ROWS = 1 << 16  # up to this many rows, one sort is faster than counting column by column
 
 
 def _countable(rows: Array) -> int:
-    """How many different codes of these rows are counted faster than the rows are sorted."""
+    """Return the number of different codes up to which counting these rows is faster than sorting
+    them."""
     return 8 * len(rows) + 1024
 
 
 def _as_integers(column: Array) -> tuple[Array, int]:
-    """A column as integers from 0, and a number above the largest of them."""
+    """Return a column as integers from 0, and a number above the largest of them."""
     most = int(column.max(initial=0))
     if len(column) and column.min() == most:
         return np.zeros(len(column), dtype=np.int64), 1
@@ -133,7 +137,7 @@ def _as_integers(column: Array) -> tuple[Array, int]:
 
 
 def _consecutive(code: Array, count: int) -> tuple[Array, int]:
-    """Codes below `count` as consecutive codes in the same order, and how many there are."""
+    """Return codes below `count` as consecutive codes in the same order, and the number of them."""
     if count > _countable(code):
         values, position = np.unique(code, return_inverse=True)
         return position.ravel(), len(values)
@@ -142,14 +146,14 @@ def _consecutive(code: Array, count: int) -> tuple[Array, int]:
 
 
 def expand_ranges(start: Array, count: Array) -> tuple[Array, Array]:
-    """The positions of ranges that begin at `start` and are `count` long, one range after the
-    other: (the range that each position is of, the positions)."""
+    """Return the positions of ranges that begin at `start` and are `count` long, one range after
+    the other: the range that each position belongs to, and the positions."""
     owner = np.repeat(np.arange(len(count)), count)
     return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
 
 
 def growing_slices(order: Array, first: int, most: int) -> Iterator[tuple[Array, Array]]:
-    """Slices of an order, each with the rest of the order from its beginning on.
+    """Yield slices of an order, each with the rest of the order from its beginning on.
 
     The first slice is `first` long, and each is eight times as long as the one before, up to
     `most`.
