@@ -336,6 +336,7 @@ def switch_rate(dim: DimFacts, c: CoefficientRecord, members: float) -> float:
     there is no switch, it drives only the links to these."""
     rate = link_rate(dim, c)
     if dim.peer_gb_s > 0:
+        # A group with one member on the dim drives no link; 1e-9 keeps its rate above 0.
         rate *= min(max((members - 1) * dim.peer_gb_s / dim.gb_s, 1e-9), 1.0)
     return rate
 

@@ -254,6 +254,7 @@ def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
         columns = math.ceil(columns / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     product = linear_16(f, c, shard.tokens, f.hidden_size, columns)
     vocabulary = f.vocab_size / shard.tp if f.parallel_loss else f.vocab_size
+    # Half of the traffic counts for forward, and half for backward.
     logits = move(f, c, shard.tokens * vocabulary * f.loss_traffic_bytes) * 0.5
     heads, more = 1 + f.mtp_layers, mtp_projection(f, shard, c)
     if not f.trains_head:
@@ -482,11 +483,13 @@ def expert_traffic(
         outputs = width * (layer.expert_matrices - 1) + layer.expert_input
         act += routed * outputs * f.activation_bytes * c.bias_traffic
     older = math.exp(c.routing_ageing * min(f.age_years, OLDEST_YEARS))
+    # Elements are read and written on the way to experts, and again on the way back.
     sorting = 4 * routed * layer.expert_input * c.routing_traffic * older * f.activation_bytes
     sorting += quantised_bytes(f, routed * layer.expert_input)
     pieces[EXPERT_ACT] = elementwise(f, c, act)
-    # Tokens of other devices arrive sorted. Where the degrees of experts are not decided yet, all
-    # may, so that the bound charges none of the sorting to the grouped products.
+    # The half on the way to experts belongs to the grouped products, unless tokens arrive sorted
+    # from other devices. They may where the degrees of experts are not decided yet, so that a bound
+    # charges the products for none of it.
     sorted_in = 0.5 if shard.ep == 1 and layer.num_experts > 0 else 0.0
     pieces[EXPERTS] = elementwise(f, c, sorting * (1 - sorted_in))
     pieces[GROUPED] = elementwise(f, c, sorting * sorted_in)

@@ -682,6 +682,7 @@ def _facts(problem: Problem) -> Facts:
         age_years=stack.age_years,
         splits_by_threshold=stack.splits_by_threshold,
         is_torus=any(dim.kind == "ring" for dim in cluster.dims),
+        # A scale-up domain of a rack joins many nodes, which have eight devices at most.
         node=min(8, cluster.scale_up_domain),
         fills_fabric=cluster.fills_fabric,
     )

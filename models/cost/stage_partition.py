@@ -311,6 +311,7 @@ def _in_rounds(layers: Layers, pp: int, v: int, begin: Array) -> None:
     _deal(n, pp, v, on_last, ending, True, begin)
     late = _slowest_before_last(layers, pp, v, begin)
     _deal(n, pp, v, on_last, ending, False, begin)
+    # Early stages have to be faster by more than rounding.
     if _slowest_before_last(layers, pp, v, begin) >= late * (1 - 1e-9):
         _deal(n, pp, v, on_last, ending, True, begin)
 
@@ -422,6 +423,7 @@ def _fill_v(
         largest_chunk = max(largest_chunk, cost_down, cost_up)
         begin[stage], begin[2 * stages - 1 - stage] = down, up_begin
         down, up = down_end, up_begin
+    # Whole billionths tie where costs differ by rounding only, and the largest chunk then decides.
     return np.rint(largest / upto[-1] * 1e9), largest_chunk
 
 
