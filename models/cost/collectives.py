@@ -245,7 +245,7 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
             ring_members *= members
         below = dim.domain
         if dim.ring and d + 1 < len(dims) and dims[d + 1].ring:
-            continue  # the next dim of the torus is part of the same level
+            continue  # The next dim of the torus is part of the same level.
         rate = ring_rate if dim.ring else switch_rate(dim, c, members)
         members = ring_members if dim.ring else members
         seconds = (1 - 1 / beyond) / (inside * rate) if members > 1 else 0.0

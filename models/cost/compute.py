@@ -160,7 +160,7 @@ def layer_time(
         pieces[ENDS] = keys_and_output(f, layer, shard, c)
     if wanted >> OUT_PROJECTION & 1 and layer.attends:
         pieces[OUT_PROJECTION] = output_projection(f, layer, shard, c)
-    if not layer.trains_weights:  # no gradients of the layer's own weights
+    if not layer.trains_weights:  # Frozen weights have no gradients; adapters have.
         frozen = Passes(products.forward, products.input, 0.0)
         products = both(frozen, adapters(f, layer, shard, c))
     found = waiting_for_host(f, layer, shard, c, products, core, light, pieces)
@@ -213,6 +213,8 @@ def waiting_for_host(
     device_backward = backward(products) + backward(core) + 2 * light
     forward = slower_of(device_forward, host)
     back = slower_of(device_backward, 2 * host)
+    # Backward hides the host's time behind weight gradients too, so that these add only the time by
+    # which it is longer than without them.
     without_weights = slower_of(device_backward - products.weight, 2 * host)
     for piece in range(len(pieces)):
         pieces[piece] *= slower
@@ -508,7 +510,8 @@ def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
     if f.base_bytes >= f.parameter_bytes:
         return 0.0
     weights = layer.dense_parameters / shard.tp
-    if layer.num_experts > 0:  # it is decided how they are divided
+    # A bound counts no experts before it is decided how they are divided over devices.
+    if layer.num_experts > 0:
         weights += layer.expert_parameters / (shard.ep * shard.etp)
     return weights * (f.base_bytes + 2 * f.activation_bytes)
 
@@ -556,6 +559,7 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
         experts = layer.num_experts / shard.ep * launches * c.launch_s
     elif layer.sparse:
         experts = 1.0 if f.experts_at_once else layer.num_experts / shard.ep
+        # Up and down are a launch each, with a conversion of both operands in a low format.
         experts *= (6 if low else 2) * c.expert_launch_s
     older = math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))
     if f.partly_captured:
@@ -565,7 +569,7 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     count = products * (3.0 if low else 1.0)
     count += 2 if layer.attends else 0
     count += CHOICE_LAUNCHES if layer.chooses_keys else 0
-    count += 3 * layer.adapters  # down, up, and their sum
+    count += 3 * layer.adapters  # the products down and up, and the sum with the frozen product
     count += RECURRENCE_LAUNCHES if layer.recurs else 0
     count += layer.num_norms * (1 if f.fused else 3) + (4 if f.fused else 10)
     if layer.sparse:

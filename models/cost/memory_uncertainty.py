@@ -60,6 +60,7 @@ class MemoryUncertainty:
             if term.coefficient in variances and term.is_unknown:
                 variances[term.coefficient] += term.spread**2
         known = profile.memory_neighbourhood(problem.neighbourhood_scopes)
+        # A source that nobody has seen may be as far off as sources lie apart.
         unseen = replace(known, spread=known.total, between=0.0)
         return cls(unseen, variances, probability)
 
@@ -74,6 +75,7 @@ class MemoryUncertainty:
             variance = (
                 variance + self.variances[coefficient] * (memory[part] / np.maximum(of, 1.0)) ** 2
             )
+        # The measured spread has some of this variance in it already.
         more = np.maximum(variance - self.neighbourhood.unidentified**2, 0.0)
         return np.asarray(np.sqrt(self.neighbourhood.spread**2 + more))
 

@@ -411,7 +411,7 @@ def context_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: 
     if row.cp == 1:
         return 0.0
     seconds = attention_context(f, layer, row, shard, links) if layer.attends else 0.0
-    if layer.recurs:  # heads are exchanged for tokens, and back
+    if layer.recurs:  # A recurrence needs whole sequences: heads go for tokens, and come back.
         exchanged = shard.tokens * layer.recurrence_exchanged / shard.tp
         seconds += time(links.cp, exchanged * f.activation_bytes)
     return seconds
@@ -471,7 +471,8 @@ def set_data_traffic(
         part.stuck = of_experts * (1 - c.expert_prefetch)
         part.scatter += over_experts
         part.reduce += 2 * over_experts
-        if row.dp_shard > 1:  # else the group that shares experts has the replicas in it
+        # Without shards, the group that shares experts has the replicas in it.
+        if row.dp_shard > 1:
             share = part.trained_expert * f.reduce_bytes / links.expert_shards
             part.scatter += time(links.replicate, share)
         copied += part.expert if links.expert_shards > 1 else 0.0

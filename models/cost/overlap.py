@@ -66,13 +66,15 @@ def set_regime(
 ) -> None:
     zero3 = row.zero_stage == 3
     regime.share = recomputed_share(f, row)
+    # ZeRO 3 that keeps parameters through a pipeline gathers them once a step, as ZeRO 1 does.
     regime.once = row.zero_stage < 2 or (zero3 and not row.reshard and row.pp > 1)
     regime.gathers = zero3 and not regime.once
     regime.gathers_again = regime.gathers and row.reshard
     regime.offload = row.offload_activations
     regime.experts_hide = 0.0
     if f.overlap_expert and (row.pp == 1 or overlaps(row)) and not repeats_experts:
-        regime.experts_hide = 1 - 1 / micro_batches  # not in the first forward, the last backward
+        # The first forward and the last backward have no other micro-batch to hide beside.
+        regime.experts_hide = 1 - 1 / micro_batches
 
 
 @inlined
@@ -115,15 +117,21 @@ def expose_layer(
         part.attention_forward,
         part.attention_backward + returns * repeated * part.attention_forward,
     )
+    # Gaps in which the device waits for the host come again with a whole layer only: a piece that
+    # is repeated by itself has none.
     whole = returns * regime.share if policy.whole else 0.0
     idle = Pair(part.idle_forward, part.idle_backward + whole * part.idle_forward)
     sent = offload = 0.0
+    # Activations travel beside the passes, which wait for what they do not cover. Other traffic may
+    # run in these waits, so that they count as gaps.
     if regime.offload:
         traffic = kept / (c.host_gb_s * 1e9)
         sent, fetched = max(traffic - ahead, 0.0), max(traffic - back, 0.0)
         ahead, back, offload = ahead + sent, back + fetched, sent + fetched
         idle = Pair(idle.forward + sent, idle.backward + fetched)
 
+    # From here on traffic hides in the order of docs/model.md, and compute that one kind has hidden
+    # behind is not there for the next.
     gaps = idle
     repeated_tensor = returns * (1.0 + regime.share * policy.tensor)
     tensor = Pair(part.tensor, part.tensor * repeated_tensor)
@@ -140,11 +148,14 @@ def expose_layer(
             min(idle.backward, beside.backward - hidden.backward),
         )
     ahead, back = ahead + tensor.forward, back + tensor.backward
+    # A pass takes no less than its host, which serves the tensor-parallel collectives too.
     launches = returns * (2 + whole)
     host = Pair(part.host + part.stall, part.host * launches + part.stall * repeated_tensor)
     held = Pair(max(host.forward - ahead, 0.0), max(host.backward - back, 0.0))
     ahead, back = ahead + held.forward, back + held.backward
-    if mesh.undecided:  # slower traffic of other axes, or to the host, may leave as long gaps
+    # Slower traffic of other axes, or to the host, may leave gaps as long as these. A lower bound
+    # has to grant them to context parallelism.
+    if mesh.undecided:
         idle = Pair(gaps.forward + held.forward, gaps.backward + held.backward)
     hooked = waiting_for_hooks(part, row, host, Pair(ahead, back), launches)
     ahead, back = ahead + hooked.forward, back + hooked.backward
@@ -187,7 +198,9 @@ def expose_layer(
         context += times * context_forward
         expert += times * expert_forward
         data_all += times * (data.forward + hooked.forward)
-        offload += times * sent  # in which other traffic hides, and which they do not wait for
+        # These forwards offload nothing and do not wait for it. The wait counts all the same, for
+        # the traffic that hides in it.
+        offload += times * sent
         forward *= 1 + times
     both = compute + again + tensor_all + context + expert + data_all + offload
     return Exposed(
@@ -287,6 +300,7 @@ def expose_data(
     them count as nothing, next to the update."""
     if regime.once:
         return DataExposed(0.0, 0.0, forward + backward)
+    # Copies run on the device and hide behind nothing; traffic hides behind them too.
     before = stuck = early = 0.0
     after, late = part.reduce_copy, part.scatter
     movable = part.gather - part.stuck

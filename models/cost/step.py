@@ -257,7 +257,7 @@ def set_kept(f: Facts, policies: Array, row: Row, w: Workspace) -> None:
         if part < f.kinds:
             largest = max(largest, w.kept_now[part])
             working = max(working, whole - kept)
-        elif f.encoder_layers > 0:  # one of its layers at a time
+        elif f.encoder_layers > 0:  # The encoder computes one of its layers again at a time.
             working = max(working, (whole - kept) / f.encoder_layers)
     regime.largest_kept = largest
     regime.working = working + (w.mesh[0].whole_keys if f.context == CONTEXT_ALLGATHER else 0.0)
@@ -398,6 +398,7 @@ def step_time(
         stage_once = hide_once(f, c, row, s.gather[stage], window[0])
         stage_once += hide_once(f, c, row, s.reduce[stage], window[1])
         stage_optimizer = optimizer_seconds(f, c, row, mesh, s, stage)
+        # The sends of a micro-batch hide beside the passes of the others.
         beside = (1 - 1 / m) * every if together else (m - 1) * s.free[stage]
         stage_sends = exposed_sends(f, c, row, m, mesh.send, beside)
         stage_fetched = fetched_seconds(f, c, row, mesh, s, stage)
@@ -414,6 +415,7 @@ def step_time(
     time[DATA] += once
     time[OFFLOAD] += fetched
     time[SENDS] = sends
+    # To fill and to drain the pipeline waits for a send at every hop.
     time[BUBBLE] = max(s.idle[slow], 0.0) + 2 * (row.pp - 1) * mesh.send
     time[OPTIMIZER] = optimizer
     time[FIXED] = c.step_fixed_s
@@ -614,6 +616,7 @@ def stage_memory(
     )
     flying = s.kept[stage] * times
     resident = flying
+    # Offloaded activations are on the device only on their way: those of two layers at a time.
     if row.offload_activations:
         resident = min(2 * regime.largest_kept * c.activation_memory, flying)
     resident += s.kept_of_images[stage] * times
@@ -719,7 +722,7 @@ def set_mesh(
         links = links_of(f, q.layers, q.dims, q.order, row, c, room.groups, w.dispatch)
     set_traffic(q, row, shard, c, links, w.dispatch, w.parts, w.mesh[0])
     w.mesh[0].undecided = row.placement < 0
-    room.row[0].policy = -1  # nothing is exposed on this mesh yet
+    room.row[0].policy = -1  # Nothing is exposed on this mesh yet.
 
 
 @inlined

@@ -74,12 +74,12 @@ class Rule:
 BATCH_FIELD = "workload.global_batch"
 """The one field that rules blame outside the layout."""
 
-# Below, `p` is the problem and `x` the layout, or layouts, to be judged.
+# In the functions below, `p` is the problem and `x` the layout, or layouts, to be judged.
 
 
 def _every(x: Layouts) -> Array:
     """Return true for each of the layouts: the rule does not concern this problem."""
-    # In the shape of a column: the space tests chains by schedules as two-dimensional columns.
+    # The shape is that of a column, since the space tests chains by schedules in two dimensions.
     return np.ones(x.pp.shape, dtype=bool)
 
 
@@ -696,7 +696,8 @@ def _zero_sharding_axes_message(p: Problem, x: Layout) -> str:
 
 
 def _reshard_offered(p: Problem, x: Layouts) -> Array:
-    """With ZeRO stage 3 the stack can drop gathered parameters, or keep them."""
+    """With ZeRO stage 3 the stack can drop gathered parameters, or keep them, as the layout
+    does."""
     return (x.zero_stage < 3) | _among(x.reshard, p.stack.reshard)
 
 
@@ -906,8 +907,8 @@ def _num_layers_message(p: Problem, x: Layout) -> str:
 
 
 def _offload_offered(p: Problem, x: Layouts) -> Array:
-    """The stack offloads this to the host, beside this kind of recompute and with this
-    optimizer."""
+    """The stack offloads the activations, or the optimizer, that the layout offloads, beside its
+    kind of recompute and with this optimizer."""
     goes_with_recompute = (x.recompute == NONE) | (not p.stack.offload_alone)
     goes_with_recompute &= (x.recompute == FULL) | (not p.stack.offloads_checkpoints)
     has_them = "activations" in p.stack.offload and (
@@ -981,7 +982,7 @@ def _pipelined_message(p: Problem, x: Layout) -> str:
 
 
 def _placement_offered(p: Problem, x: Layouts) -> Array:
-    """The stack orders the axes over the devices in this way."""
+    """The stack offers the placement: it orders the axes over the devices in this way."""
     return np.asarray(offered_orders(p.stack.placements)[active_axes(x), x.placement])
 
 

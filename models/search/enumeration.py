@@ -93,7 +93,7 @@ def search_on(
         incumbent = incumbent.again()
         try:
             again = _Search(tables, incumbent, should_continue).run()
-        except (OutOfTime, NothingFaster):  # time ended before the best was met again
+        except (OutOfTime, NothingFaster):  # Time ended before the best layout was met again.
             return answer.inexact()
         answer = again if again.certificate.exact else answer.inexact()
     return answer
@@ -146,6 +146,7 @@ class _Search:
         self.exact = True
         self.found = room_for_found(_FOUND)
         self.opened: list[Meshes] = []
+        # A search for something faster has an answer already, and stops at once.
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> Answer:
@@ -165,6 +166,7 @@ class _Search:
         others that may be in the answer."""
         tables, crossing = self.tables, self.tables.crossing
         piped = crossing.rows["pp"] > 1
+        # With one pair of expert degrees, the bound of the core would only be worked out twice.
         if len(tables.experts) == 1:
             bound = np.zeros(len(piped))
         else:
@@ -176,7 +178,7 @@ class _Search:
             if len(wanted):
                 self._open_cores(self._crossed(block[wanted]))
             if not self.exact and self.incumbent.limits.is_fixed:
-                return  # nobody asks how fast the rest may be
+                return  # The caller discards an answer that is not exact, or has what it asked for.
 
     def _crossed(self, trunks: Array) -> Cores:
         """Return the cores that trunks make with every pair of expert degrees, as far as experts
@@ -230,7 +232,7 @@ class _Search:
         self.tally[0]["found"] = 0
         rows, variant, schedule, seconds, points = (values[:found].copy() for values in self.found)
         self.incumbent.keep(self.tables.layouts(rows, schedule, variant), seconds, points)
-        if not opened:  # there are more on one mesh
+        if not opened:  # One mesh has more layouts than there is room for.
             self.found = room_for_found(8 * len(self.found.seconds))
 
     # -- what is left out

@@ -56,5 +56,6 @@ def safety_factor(margin: Margin, memory: Array, reserved: float) -> float:
     variance = margin.activation_variance * (memory[ACTIVATIONS] / allocated) ** 2
     variance += margin.logit_variance * (memory[LOGITS] / allocated) ** 2
     variance += margin.fragmentation_variance * (memory[FRAGMENTATION] / max(reserved, 1.0)) ** 2
+    # The measured spread has some of this variance in it already.
     more = max(variance - margin.unidentified**2, 0.0)
     return math.exp(margin.deviations * math.sqrt(margin.spread**2 + more))

@@ -151,9 +151,8 @@ def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> l
     """Return the positions of the fastest layout of each mesh up to the time `last`, given `times`
     that ascend. Of meshes that take equally long only the first is named, since variants would
     crowd a short list."""
-    first, _ = distinct(
-        *(getattr(layouts, name)[::-1] for name in DEGREES)
-    )  # names the last that it meets
+    # Of equal rows `distinct` names the last that it meets: backwards, that is the fastest.
+    first, _ = distinct(*(getattr(layouts, name)[::-1] for name in DEGREES))
     rows = np.sort(len(layouts) - 1 - first).tolist()
     seen: dict[float, int] = {}
     for row in rows:

@@ -165,7 +165,7 @@ def _obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
         layouts[nearest],
         [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])],
     )
-    if not rules:  # reshard without ZeRO 3, say
+    if not rules:  # A knob is asked for that has no effect, such as reshard without ZeRO 3.
         alike = (
             "what they ask for makes no difference to it, so that only its usual value is searched"
         )

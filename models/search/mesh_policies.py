@@ -66,6 +66,7 @@ def bound_variant(t: CompiledTables, chain: int, variant: int, row: Row) -> floa
     set_kept(f, q.policies, row, w)
     if least_memory(f, row, c, w, flying) > capacity:
         return np.inf
+    # Memory falls with every layer that is recomputed, so that bisection finds the fewest.
     if t.policies.open_layers[variant]:
         low, high = 1, -(-f.num_layers // row.pp)
         while low < high:

@@ -176,6 +176,7 @@ class SearchTables:
             self.space.constraints.memory_reserve_gib,
         )
         runtime = float(self.c.context_gib) * GIB
+        # No layout has a smaller safety factor than the least.
         self.capacity = min(
             usable - reserve * GIB,
             runtime + (usable - runtime) / self.memory_uncertainty.least_safety_factor,
@@ -489,6 +490,7 @@ class SearchTables:
 
     def meshes_of(self, layouts: Layouts, chain: Array) -> Meshes:
         """Return meshes of these chains as the compiled functions read them."""
+        # The pipeline's axis innermost stands for every placement that has it not outermost.
         inside = PLACEMENTS.index(("pp", *(axis for axis in AXES if axis != "pp")))
         innermost = layouts.with_columns(placement=np.full(len(layouts), inside))
         only_outermost = ~equal_data_parallel(self.problem, innermost)
