@@ -84,8 +84,8 @@ VOCABULARY_MULTIPLE = 128
 (Megatron-LM --make-vocab-size-divisible-by)."""
 EXPERT_OPERATIONS = 9
 """Kernels that Python launches for an expert beside its matrix products: two to find its tokens,
-one to gather them and one their weights, an activation function, its product with the gate, that
-with the weights, and two to add the result to that of other experts (transformers 4.52.4
+one to gather them and one to gather their weights, an activation function, a product with the gate,
+a product with the weights, and two to add the result to that of other experts (transformers 4.52.4
 models/qwen3_moe/modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock)."""
 CHOICE_LAUNCHES = 6
 """Kernels that score, choose and gather keys, or pool them."""

@@ -1,7 +1,7 @@
 """Records of numbers, in which compiled functions read a question.
 
-Each class here names the fields of one kind of record. Compiled functions are typed by its
-annotations. At run time they are given rows of arrays of :func:`record_type`, which numba reads
+Each class here names the fields of one kind of record. Its annotations are the types that compiled
+functions see. At run time they are given rows of arrays of :func:`record_type`, which numba reads
 like objects with these fields.
 """
 
@@ -107,7 +107,7 @@ class Facts(NamedTuple):
     gemm_bytes: float
     natural_routing: bool
     """True where experts get different shares of the tokens; false where balance is forced and all
-    get as many."""
+    get equal shares."""
     capacity_factor: float
     """The most tokens that an expert takes, over the mean; 0 where no tokens are dropped."""
     # the model
@@ -247,7 +247,7 @@ class LayerFacts(NamedTuple):
     """Holds what a problem says about one kind of layer."""
 
     trained_layers: float
-    """The number of layers of this kind, those of multi-token prediction included."""
+    """The number of layers of this kind, layers of multi-token prediction included."""
     trains_weights: bool
     """True where the layer's own weights are trained, false where only adapters or nothing are."""
     has_backward: bool
@@ -381,7 +381,7 @@ class PolicyFacts(NamedTuple):
 
 
 class DimFacts(NamedTuple):
-    """Holds what one dim of a cluster is (models.spec.hardware.Dim)."""
+    """Holds one dim of a cluster (models.spec.hardware.Dim)."""
 
     ring: bool
     out: bool

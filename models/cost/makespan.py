@@ -344,9 +344,9 @@ def zero_bubble(
 
     Before its first weight gradients a stage alternates, or waits for another stage that does
     (_until_weights). The path then stays on one stage until its last forward. From there, or from a
-    later stage to which this forward goes on, input gradients go up: as many times as are left on
-    the slowest stage. The stage where they end has as many weight gradients left as its number
-    (_after_forwards).
+    later stage to which this forward goes on, input gradients go up, and the slowest stage on the
+    way does all that are left. The stage where they end has as many weight gradients left as its
+    number (_after_forwards).
     """
     _go_ahead(pp, micro_batches, stage, forward)
     _go_ahead(pp, micro_batches, stage, to_input)
@@ -416,9 +416,9 @@ def _until_weights(
 
 @inlined
 def _after_forwards(pp: int, micro_batches: int, stage: Array, to_input: Array, i: int) -> float:
-    """Return the seconds after the last forward on stage i. The input gradients that are left go
-    up, with weight gradients on the slowest stage of the way. The stage where they end then has its
-    last weight gradients."""
+    """Return the seconds after the last forward on stage i. The input gradients that are left go up
+    the stages. The slowest stage on the way does all of them, with weight gradients. The stage
+    where they end then does the weight gradients that are left there."""
     longest = slowest = 0.0
     left = max(min(pp, micro_batches) - 1 - stage[i], 0)
     before = to_input[i].upto - to_input[i].each

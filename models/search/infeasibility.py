@@ -103,8 +103,9 @@ def blame(problem: Problem) -> tuple[str, str]:
 
 
 def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
-    """Return why no layout with, or without, a pipeline is in an answer, to follow "No layout with
-    a pipeline"; and, before it, whether the constraints have no part in it."""
+    """Return whether the constraints have no part in it, and the reason why no layout with, or
+    without, a pipeline is in an answer. The reason follows the words "No layout with a
+    pipeline"."""
     problem, constraints = space.problem, space.constraints
     side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if piped else (1,)
     if space.has_legal(piped=piped):

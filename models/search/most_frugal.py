@@ -31,7 +31,7 @@ class Frugal(NamedTuple):
     needed: Array
     """Bytes on the fullest device (`needed_bytes`); infinite where there is no layout yet."""
     points: Array
-    """Points of complexity."""
+    """Points of complexity of the layout."""
     beyond_host: Array
     """True where some layout offloads more than a host has."""
 
