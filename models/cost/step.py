@@ -501,8 +501,8 @@ def exposed_sends(
 
 @inlined
 def over_shards(mesh: Mesh, dense: float, expert: float, sharded: bool) -> float:
-    """Return parameters, or what they are worth, for one of the devices that share them, if they
-    are sharded."""
+    """Return the parameters, or a cost in proportion to them, of one of the devices that share
+    them, if they are sharded."""
     if not sharded:
         return dense + expert
     return dense / mesh.dense_shards + expert / mesh.expert_shards

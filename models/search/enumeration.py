@@ -83,8 +83,8 @@ def search_on(
     among: Sequence[Meshes] | None = None,
 ) -> Answer:
     """Return the layouts that reach the goal, from the tables of a space. Search only the meshes
-    `among` if they are given. Meshes that an exact answer did not rule out contain every layout
-    that is faster than its fastest."""
+    `among` if they are given. Meshes that an exact answer did not rule out hold every layout that
+    is faster than the fastest of that answer."""
     incumbent = Incumbent(goal)
     if known is not None:
         incumbent.knowing(*_reached(tables, known))

@@ -27,11 +27,13 @@ class Margin(NamedTuple):
     unidentified: float
     """The part of `spread` that comes from coefficients that no run has informed."""
     activation_variance: float
-    """The variance of the logarithm of the coefficient of activations that no run has informed."""
+    """The variance of the logarithm of the coefficient of activations, from terms that no run has
+    informed."""
     logit_variance: float
-    """The variance of the logarithm of the coefficient of logits that no run has informed."""
+    """The variance of the logarithm of the coefficient of logits, from terms that no run has
+    informed."""
     fragmentation_variance: float
-    """The variance of the logarithm of the coefficient of fragmentation that no run has
+    """The variance of the logarithm of the coefficient of fragmentation, from terms that no run has
     informed."""
 
 

@@ -251,8 +251,8 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
 
 
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
-    """Return the meshes of every device that the constraints allow. Where they do not say
-    otherwise, a mesh has all experts on each device, and micro-batches of one sequence."""
+    """Return the meshes on all devices that the constraints allow. Where they do not say otherwise,
+    a mesh has all experts on each device, and micro-batches of one sequence."""
     axes = tuple(axis for axis in _AXES if axis != "dp")
     table = factorisations(problem.cluster.num_devices, len(axes))
     rows = default_layouts(len(table)).with_columns(**dict(zip(axes, table.T, strict=True)))

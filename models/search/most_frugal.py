@@ -45,8 +45,9 @@ def no_frugal() -> Frugal:
 
 @compiled
 def find_most_frugal(t: CompiledTables, meshes: Meshes, counts_host: bool, frugal: Frugal) -> None:
-    """Look at meshes under every policy. Where it is open how many layers are recomputed, as many
-    as may be are."""
+    """Look at meshes under every policy, and write the layout that needs least memory into
+    `frugal`. Where a policy leaves open how many layers are recomputed, the largest number is
+    taken."""
     forget(t.room)
     q, c, w, policies = t.question, t.coefficients[0], t.room.workspace, t.policies
     f, wanted = q.facts[0], wanted_pieces(q.policies)
