@@ -105,6 +105,8 @@ def set_group(
         return
     domains = order.default_domains if filling == 0 else order.domains[filling]
     inside, below, last = 1, 1, len(domains) - 1
+    # By the rule above, each domain keeps `together` members; its dim joins groups of `inside`,
+    # which the domain inside it keeps already.
     for step in range(len(domains)):
         together = degree
         if step < last:

@@ -157,6 +157,7 @@ def attention(
     if 0 < layer.window < f.attended_length:  # Whole blocks of keys are read at a window's edge.
         keys = min(keys + f.key_block, f.seq_len / 2)
     flops = 2.0 * queries * keys * heads * dims
+    # A causal query sees half of the keys on average, so that the kernel works on twice as many.
     length = min(f.seq_len, 2 * keys)
     narrow = min(layer.head_dim / WHOLE_HEAD, 1.0) ** c.narrow_heads
     shape = length / (length + FLASH_HALF_LENGTH) * narrow

@@ -61,6 +61,7 @@ def layer_size(f: Facts, layer: LayerFacts, shard: Shard) -> PartSize:
     dense = sharded + kv * kv_share(layer, shard.tp) + whole
     expert = layer.expert_parameters / (shard.ep * shard.etp)
     unit = dense + expert
+    # Experts are taken to have three matrices: gate, up and down.
     if f.gathers_matrices:
         unit = max(layer.largest_matrix / shard.tp, expert / 3)
     if layer.trains_weights:

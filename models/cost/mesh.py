@@ -429,6 +429,7 @@ def attention_context(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links
         # Every rank needs a key-value head, so they are repeated where there are fewer than ranks.
         keys = max(keys, row.cp * layer.kv_dim / layer.num_kv_heads)
         return time(links.cp, shard.tokens * (heads + keys) * f.activation_bytes)
+    # Keys come from as many ranks as a window reaches over.
     reach = min(layer.window, f.seq_len) if layer.window > 0 else f.seq_len
     share = min(reach / (f.seq_len / row.cp), row.cp)
     return time(links.cp, shard.tokens * share * keys * f.activation_bytes)

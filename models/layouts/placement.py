@@ -53,8 +53,8 @@ class Group:
         return np.any((self.members > 1) & dims[:, None], axis=0)
 
     def covers(self, device_orders: DeviceOrders) -> Array:
-        """Say of each group whether on every dim that joins several members they are all that the
-        axes inside leave of it, (n,)."""
+        """Say of each group whether it covers its dims, (n,): on every dim that joins several
+        members, these are all devices that the axes inside leave of the dim."""
         lengths = device_orders.lengths[:, None]
         return np.all((self.members == 1) | (self.members * self.stride == lengths), axis=0)
 
@@ -164,9 +164,9 @@ def _groups(
 
 def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
     """Return the positions of groups that differ, in order of their axes, and for each of all
-    groups the one of those that it is like. Groups of an axis are alike where they join their
-    members by the same links, and are all whole or all not: in different fillings of a torus they
-    may be."""
+    groups the one of those that it is like. Groups of an axis are alike where they join as many
+    members by the same links, and both are whole or both are not. In different fillings of a torus
+    they may be."""
     links = np.where(table.members > 1, table.stride, 1)
     columns = np.concatenate([axis[None], table.members, links, table.whole[None]])
     _, first, entry = np.unique(columns, axis=1, return_index=True, return_inverse=True)

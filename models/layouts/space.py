@@ -237,6 +237,7 @@ class Space:
     def policies(self) -> Policies:
         """The values of all knobs that are not the mesh's, before any rule."""
         most = max(self.problem.stack.max_virtual_stages, 2)
+        # Only ZeRO 3 gathers parameters, which are then dropped after use or kept.
         pairs = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
         asked = self.constraints.allowed.get("recompute_modules")
         if asked:

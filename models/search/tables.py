@@ -115,6 +115,8 @@ class SearchTables:
         splits, every = space.splits(rows), len(space.policies)
         self.splits = splits * space.allowed_placements
         meshes = int(self.splits.sum())
+        # Placements that the constraints do not allow count with all pairs of expert degrees, since
+        # the constraints refuse them first.
         others = (int(splits.sum()) * space.placements - meshes) * (
             len(self.experts) + sum(refused.values())
         )
