@@ -448,8 +448,8 @@ def body_traffic(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
 ) -> float:
     """Return the forward seconds of norms, a dense activation function, residuals, rotary
-    embeddings and the rest. Fused kernels read and write each element once. A Llama-like layer (one
-    with gates) may run them operation by operation instead."""
+    embeddings and the rest. Elements are read and written by fused kernels or, in a Llama-like
+    layer (one with gates) without these, operation by operation."""
     tp, stream = shard.tp, shard.local_tokens * f.hidden_size
     eager = layer.gated and not f.fused
     norm = EAGER_NORM if eager and not f.fused_norm else 2
