@@ -100,8 +100,8 @@ def _fill_rows(c: Any, rows: Array) -> None:
 
 @compiled
 def fill_keys(rows: Array, keys: Array) -> None:
-    """Write a number for each row, (n,). In ascending order of it, rows of one shard lie together,
-    within these rows on one mesh, and within these rows whose parts run alike."""
+    """Write a number for each row, (n,). In its ascending order, rows of one shard lie together;
+    among these, rows on one mesh; and among these, rows whose parts run alike."""
     for i in range(len(rows)):
         row = rows[i]
         shard = row.micro_batch * _MIXING + row.cp
@@ -136,9 +136,9 @@ class StageTables(NamedTuple):
     amounts: Array
     """Layers of each kind that a stage has, and how much of each end, (u, s, parts)."""
     first_alike: Array
-    """The first stage that is like a different one, (u, s)."""
+    """The first stage of the pipeline that a different stage stands for, (u, s)."""
     kind: Array
-    """The number of the different stage that each stage is like, (u, stages)."""
+    """The number of the different stage that stands for each stage, (u, stages)."""
     corners: Array
     """The stages where a stretch of equal ones begins or ends, ascending, (u, corners)."""
     corner_count: Array

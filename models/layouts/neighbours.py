@@ -99,8 +99,8 @@ def _context(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _pipeline(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield other numbers of stages. Between pipelines the schedule stays; to and from none it is
-    what the stack runs anyway."""
+    """Yield other numbers of stages. Between two pipelines the schedule stays. To or from a layout
+    without one, it is the schedule that the stack runs anyway."""
     given = {field.name for field in fields(Layout)} - _PIPELINE_KNOBS
     for pp in divisors(problem.cluster.num_devices):
         if pp > 1 and layout.pp > 1:
@@ -177,9 +177,9 @@ def _virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _in_chunks(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
-    """Return the fields of a layout that depend on its chunks, once there are so many. Layers are
-    split unevenly where they were before, or where they must and can be. Where a chunk has no more
-    layers than were recomputed of it, all are (0)."""
+    """Return the fields of a layout that depend on its chunks, once it has `chunks` of them. Layers
+    are split unevenly where they were before, or where they must and can be. Where a chunk has no
+    more layers than were recomputed of it, all are (0)."""
     layers = problem.architecture.num_layers
     recomputed = layout.recompute_layers
     if chunks == layout.pp * layout.virtual_stages:
