@@ -1,2 +1,2 @@
-"""The models of transformers, hardware and time. They use numpy, numba and the standard library
-only, with no HTTP, SQL or clock."""
+"""Models *of* transformers, hardware and time: pure computation on numpy, numba and the standard
+library, without HTTP, SQL or a clock."""

@@ -1,5 +1,5 @@
-"""Arrays by name: the column types of layouts, groups and costs, and helpers for rows of numpy
-arrays."""
+"""Tables of named arrays: the column types of layouts, groups and costs, and helpers for rows of
+numpy arrays."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Array = NDArray[Any]
 
 
 def total(arrays: Iterable[Array | float]) -> Array:
-    """Return the element-wise sum, added up from the first to the last; scalars and arrays mix."""
+    """Return the element-wise sum, added from the first to the last; scalars and arrays mix."""
     rest = iter(arrays)
     return np.asarray(reduce(add, rest, next(rest, 0.0)))
 
 
 class Rows(Protocol):
-    """Arrays of one length, by name."""
+    """A table of arrays of one length, by name."""
 
     def take(self, rows: Array) -> Self: ...
 
 
 class Columns:
-    """A base of tables whose columns (arrays or :class:`SharedRows`) are attributes.
+    """The base of tables whose columns (arrays or :class:`SharedRows`) are attributes.
 
-    Columns of a table that was taken from others are worked out when they are first asked for,
-    since few of them ever are.
+    A table that is taken from another one works out each column when it is first asked for, since
+    few of them ever are.
     """
 
     __slots__ = ("_column",)
@@ -54,8 +54,8 @@ class Columns:
         return cls.lazy(lambda _, name: np.concatenate([getattr(part, name) for part in parts]))
 
     def materialised(self) -> Self:
-        """Return the same table with every column worked out, so that the tables it came from can
-        be freed."""
+        """Return a copy with every column worked out, so that the tables it came from can be
+        freed."""
         return type(self)(**{name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
@@ -90,13 +90,13 @@ class SharedRows(Generic[T]):
         return SharedRows(self.table, self.code.take(rows))
 
     def per_row(self, values: Array) -> Array:
-        """Return the value of each row, from a value of each entry of the table."""
+        """Return the value of each row, given the value of each entry of the table."""
         return values.take(self.code)
 
 
 def distinct(*columns: Array) -> tuple[Array, Array]:
-    """Number the distinct rows of some columns. Return the position of one row of each kind, and
-    the kind of each row. Columns hold non-negative integers or truth values.
+    """Number the distinct rows of some columns, which hold non-negative integers or truth values.
+    Return the position of one row of each kind, and the kind of each row.
 
     A row is coded as one number, column by column. The codes are made consecutive whenever they
     might become too large to be counted in an array.
@@ -119,11 +119,12 @@ def distinct(*columns: Array) -> tuple[Array, Array]:
 
 
 _INTEGER_LIMIT = 1 << 62  # codes stay within int64
-_SORTED_ROWS = 1 << 16  # rows: up to so many, one sort is faster than counting column by column
+_SORTED_ROWS = 1 << 16  # up to this many rows, one sort is faster than counting column by column
 
 
 def _countable(rows: Array) -> int:
-    """Return how many different codes of these rows are counted faster than the rows are sorted."""
+    """Return the number of different codes up to which counting these rows is faster than sorting
+    them."""
     return 8 * len(rows) + 1024
 
 
@@ -136,7 +137,7 @@ def _as_integers(column: Array) -> tuple[Array, int]:
 
 
 def _consecutive(code: Array, count: int) -> tuple[Array, int]:
-    """Return codes below `count` as consecutive codes in the same order, and their number."""
+    """Return codes below `count` as consecutive codes in the same order, and the number of them."""
     if count > _countable(code):
         values, position = np.unique(code, return_inverse=True)
         return position.ravel(), len(values)
@@ -145,16 +146,17 @@ def _consecutive(code: Array, count: int) -> tuple[Array, int]:
 
 
 def expand_ranges(start: Array, count: Array) -> tuple[Array, Array]:
-    """Return the positions in ranges that begin at `start` and are `count` long, one range after
-    the other: first the range that each position is in, then the positions."""
+    """Return the positions of ranges that begin at `start` and are `count` long, one range after
+    the other: the range that each position belongs to, and the positions."""
     owner = np.repeat(np.arange(len(count)), count)
     return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
 
 
 def growing_slices(order: Array, first: int, most: int) -> Iterator[tuple[Array, Array]]:
-    """Yield slices of an order, each with the rest of the order from the beginning of the slice on.
+    """Yield slices of an order, each with the rest of the order from its beginning on.
 
-    The first slice is `first` long. Each is eight times as long as the one before, up to `most`.
+    The first slice is `first` long, and each is eight times as long as the one before, up to
+    `most`.
     """
     start, size = 0, first
     while start < len(order):

@@ -18,15 +18,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_MOST_LISTED = 12  # names of a catalogue that a message lists where none is near: more are not read
+_MOST_LISTED = 12  # names that a message lists where none is near, to keep it readable
 
 
 class DomainError(Exception):
-    """The base of all errors that the models raise on purpose."""
+    """Base of all errors the models raise on purpose."""
 
 
 class Invalid(DomainError):
-    """`value` of `field` breaks `rule`. `field` is a dotted path such as ``workload.seq_len``."""
+    """The `value` of `field` breaks `rule`. `field` is a dotted path such as
+    ``workload.seq_len``."""
 
     def __init__(self, field: str, value: object, rule: str) -> None:
         super().__init__(f"{field} = {value!r}: {rule}")
@@ -35,17 +36,16 @@ class Invalid(DomainError):
         self.rule = rule
 
     def prefixed(self, prefix: str) -> Invalid:
-        """Return this error, with its field as seen from the object that holds it under
-        `prefix`."""
+        """Return this error, its field now seen from the object that holds it under `prefix`."""
         self.field = f"{prefix}.{self.field}" if self.field else prefix
         self.args = (f"{self.field} = {self.value!r}: {self.rule}",)
         return self
 
 
 class UnknownName(Invalid):
-    """A name that is in no catalogue. `near` lists up to three known names that are spelt alike, as
-    `difflib` measures it, from `cutoff` on. Where there are none, the message has `otherwise`, or
-    else the known names."""
+    """A name that is in no catalogue. `near` lists up to three known names that `difflib` finds
+    alike from `cutoff` on. Where there is none, the message says `otherwise`, or else lists known
+    names."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class TooLarge(Invalid):
 
 
 class Unsupported(Invalid):
-    """A real thing that the cost model does not describe; `missing` says what is not described."""
+    """Something real that the cost model does not describe; `missing` says what is missing."""
 
     def __init__(self, field: str, value: object, missing: str) -> None:
         super().__init__(field, value, f"not described by the cost model: {missing}")
@@ -87,11 +87,11 @@ class Unsupported(Invalid):
 
 @dataclass(frozen=True, slots=True)
 class Surest:
-    """The layout (models.spec.layout) that is surest to fit where none is as sure as was asked.
+    """The layout (models.spec.layout) that is surest to fit, where none is as sure as was asked.
 
-    `on_torus` says whether its devices stand in a torus, whose filling a layout has knobs for.
-    `min_fit_probability` is the constraint with which the same question has an answer, this layout
-    or another. It is None where not even the predicted memory of this layout is available.
+    `on_torus` says whether its devices stand in a torus, for which a layout has knobs of its own.
+    `min_fit_probability` is a constraint with which the same question has an answer, this layout or
+    another. It is None where not even the predicted memory of this layout is available.
     """
 
     layout: Any
@@ -103,10 +103,10 @@ class Surest:
 class Infeasible(DomainError):
     """No layout satisfies every constraint.
 
-    `constraint` is the one that comes nearest to holding. `needed` and `available` say, in `unit`,
-    how much it asks for and how much there is. `enough_chips` is the number of chips that would do,
-    where that is known. `blamed` are values of the question that each stand in the way alone.
-    `surest` is given where memory is short and a layout was found that comes nearest.
+    `constraint` is the nearest failing one. `needed` and `available` say, in `unit`, how much it
+    asks for and how much there is. `enough_chips` is the number of chips that would do, where that
+    is known. `blamed` are values of the question, each of which alone is in the way. `surest` is
+    given where memory is short and a layout was found that comes nearest.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Infeasible(DomainError):
 
     @property
     def brief(self) -> str:
-        """The constraint with what is needed and available; the whole message where that is not
-        known."""
+        """The constraint with what is needed and available, or the whole message where these are
+        not known."""
         if self.needed is None or self.available is None:
             return str(self)
         return (
@@ -146,8 +146,8 @@ class Infeasible(DomainError):
         return self._saying(f"{self.detail}; {detail}", enough_chips, self.blamed)
 
     def with_preface(self, preface: str) -> Infeasible:
-        """Return a copy of this error that says something first. Every value that it blames says so
-        too."""
+        """Return a copy of this error that says something first, in its message and for every value
+        it blames."""
         blamed = [Invalid(one.field, one.value, f"{preface}: {one.rule}") for one in self.blamed]
         return self._saying(f"{preface}: {self.detail}", self.enough_chips, blamed)
 
@@ -166,8 +166,7 @@ class Infeasible(DomainError):
         )
 
     def prefixed(self, prefix: str) -> Infeasible:
-        """Return this error, with the fields that it blames as seen from the object that holds
-        them."""
+        """Return this error, its blamed fields now seen from the object that holds them."""
         if self.blamed:
             self.constraint = f"{prefix}.{self.constraint}"
             self.blamed = tuple(fault.prefixed(prefix) for fault in self.blamed)
@@ -176,7 +175,7 @@ class Infeasible(DomainError):
 
 
 class OutOfTime(Infeasible):
-    """No layout was found in the time given, and whether there is one is not known."""
+    """No layout was found in the time given; there may still be one."""
 
     def __init__(self, more: str = "") -> None:
         super().__init__(

@@ -1,1 +1,1 @@
-"""What a layout takes: seconds and bytes, term by term."""
+"""The cost of a layout: seconds and bytes, term by term."""

@@ -1,4 +1,5 @@
-"""What a recompute policy makes of the pieces of a layer: seconds of work again, bytes kept."""
+"""The effect of a recompute policy on the pieces of a layer: seconds of work repeated, bytes
+kept."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from models.cost.memory import Activations
 
 @compiled
 def computed_again(policy: PolicyFacts, forward: float, pieces: Array) -> float:
-    """Seconds that a policy adds to a layer's backward."""
+    """Return the seconds that a policy adds to a layer's backward."""
     if policy.whole:
         return forward - pieces[LAST_PRODUCT] if policy.skips_last else forward
     seconds = 0.0
@@ -22,8 +23,8 @@ def computed_again(policy: PolicyFacts, forward: float, pieces: Array) -> float:
 
 @compiled
 def kept_bytes(policy: PolicyFacts, stored: Activations, pieces: Array) -> float:
-    """Bytes that a layer keeps from forward to backward: its input, and what a policy does not
-    repeat."""
+    """Return the bytes that a layer keeps from forward to backward: its input, and all pieces that
+    the policy does not repeat."""
     if policy.whole:
         return stored.input
     rest = 0.0

@@ -1,10 +1,11 @@
-"""Collectives on nested levels and tori: α + bytes / bandwidth, per level.
+"""Costs of collectives on nested levels and tori: α + bytes / bandwidth, per level.
 
-Every collective costs a group so much a byte and so much before the first. Bytes are those of the
-whole tensor a device ends up with (gather) or starts from (scatter, reduce). Sources: bandwidth
-terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus terms from the public
-scaling book (jax-ml/scaling-book, sharding.md): an axis gathers at the sum of its link directions
-and an all-to-all takes a quarter of a gather on a closed ring.
+A collective costs a group some seconds for each byte, and some before the first byte. Bytes are
+those of the whole tensor that a device ends up with (gather) or starts from (scatter, reduce).
+
+Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus
+terms from the public scaling book (jax-ml/scaling-book, sharding.md), where an axis gathers at the
+sum of its link directions and an all-to-all takes a quarter of a gather on a closed ring.
 """
 
 from __future__ import annotations
@@ -40,45 +41,52 @@ from models.cost.groups import (
 from models.cost.rows import Row
 
 TREE_HOPS = 10.0
-"""How many hops of a ring one pass over a tree costs for every doubling of nodes: 90 us were
-measured there and back, where a hop takes 4.5 us."""
+"""Hops of a ring that one pass over a tree between nodes costs for every doubling of nodes: 90 us
+were measured there and back, where a hop takes 4.5 us."""
 TREE_HOPS_INSIDE = 3.2
-"""The same within a scale-up domain. NCCL's tuning.cc has a tree's hop 0.66 times as long as a
-ring's there, and 2.1 times as long between nodes."""
+"""Hops of a ring that one pass over a tree within a scale-up domain costs for every doubling of
+members. NCCL's tuning.cc has a tree's hop 0.66 times as long as a ring's within a domain, and 2.1
+times as long between nodes."""
 
 
 class Cost(NamedTuple):
-    """What a collective costs over a group: seconds a byte, and seconds before the first byte."""
+    """The cost of a collective over a group: seconds for each byte, and seconds before the first
+    byte."""
 
     byte_s: float
     latency_s: float
 
 
 class Links(NamedTuple):
-    """What the collectives of a layout cost over its links. Those of tokens for experts are given
-    apart, for every kind of layer."""
+    """Holds the costs of the collectives of a layout over its links. A field is a gather unless its
+    docstring says otherwise. The exchange of tokens for experts is given apart, for every kind of
+    layer."""
 
     tp: Cost
-    """A gather, as are those without another name."""
     tp_reduce: Cost
+    """An all-reduce over tensor parallelism."""
     etp: Cost
     cp: Cost
+    """A gather, or an all-to-all under Ulysses."""
     send: Cost
+    """A send from one pipeline stage to the next."""
     replicate: Cost
     """An all-reduce over replicas."""
     edp: Cost
     sharding: Cost
     replicas: Cost
-    """An all-reduce over all that hold the same parameters where nothing is sharded."""
+    """An all-reduce over all devices that hold the same parameters where nothing is sharded."""
     dense_shards: float
+    """The number of devices that share dense parameters."""
     expert_shards: float
+    """The number of devices that share an expert's parameters."""
     tensor_across_domains: bool
     expert_across_domains: bool
 
 
 @compiled
 def time(cost: Cost, size: float) -> float:
-    """Seconds for so many bytes."""
+    """Return the seconds of a collective of `size` bytes."""
     return size * cost.byte_s + cost.latency_s
 
 
@@ -93,8 +101,8 @@ def links_of(
     g: Groups,
     dispatch: Array,
 ) -> Links:
-    """The links of a layout. Writes what an exchange of tokens costs in every kind of layer into
-    `dispatch` (kinds, 2)."""
+    """Return the links of a layout. Write the cost of an exchange of tokens in every kind of layer
+    into `dispatch` (kinds, 2)."""
     set_groups(order, row, g)
     for kind in range(f.kinds):
         cost = dispatch_cost(f, layers[kind], dims, c, g)
@@ -122,7 +130,7 @@ def links_of(
 def dispatch_cost(
     f: Facts, layer: LayerFacts, dims: Array, c: CoefficientRecord, g: Groups
 ) -> Cost:
-    """An exchange of tokens over expert parallelism."""
+    """Return the cost of an exchange of tokens over expert parallelism."""
     if not layer.sparse or g.degree[EP] == 1:
         return Cost(0.0, 0.0)
     if f.dispatcher == ALLGATHER:
@@ -139,11 +147,11 @@ def dispatch_cost(
 
 @compiled
 def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int) -> float:
-    """The share of the copies of a token that cross a dim when a domain receives it once; the dims
-    of a torus are no domains.
+    """Return the share of a token's copies that cross a dim, where a domain receives each token
+    once. The dims of a torus are no domains.
 
-    Of D domains within reach of its groups a token that picks k experts at random meets D(1 - (1 -
-    1/D)^k); node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
+    A token that picks k experts at random meets D(1 - (1 - 1/D)^k) of the D domains within reach of
+    its groups; node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
     """
     if f.dispatcher != DEDUPLICATED or d == 0 or dims[d].ring:
         return 1.0
@@ -159,7 +167,7 @@ def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int)
 
 @compiled
 def domains_in_reach(layer: LayerFacts, domains: float) -> float:
-    """In how many domains the groups of a token lie on average, where the experts are divided
+    """Return the mean number of domains that hold a token's groups, where the experts are divided
     evenly over `domains` domains."""
     groups = layer.num_groups
     if layer.groups_per_token == groups:
@@ -167,7 +175,8 @@ def domains_in_reach(layer: LayerFacts, domains: float) -> float:
     groups_per_domain = max(groups / domains, 1.0)
     if groups_per_domain <= 1:
         return layer.groups_per_token * max(domains / groups, 1.0)
-    missed = 1.0  # the probability that a domain holds none of the groups, drawn one by one
+    # The probability that a domain holds none of the groups, which are drawn one by one.
+    missed = 1.0
     for drawn in range(layer.groups_per_token):
         left = groups - drawn
         missed *= min(max((left - groups_per_domain) / left, 0.0), 1.0)
@@ -179,7 +188,8 @@ def domains_in_reach(layer: LayerFacts, domains: float) -> float:
 
 @compiled
 def gather(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """All-gather, or a reduce-scatter of the same size (its mirror image)."""
+    """Return the cost of an all-gather, or of a reduce-scatter of the same size, which is its
+    mirror image."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
     seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
@@ -188,7 +198,8 @@ def gather(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -
 
 @compiled
 def reduce(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """All-reduce: a reduce-scatter and a gather, round a ring or over a tree."""
+    """Return the cost of an all-reduce: a reduce-scatter and a gather, round a ring or over a
+    tree."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
     seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
@@ -198,7 +209,7 @@ def reduce(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -
 
 @compiled
 def transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
-    """Seconds a byte of a gather over switched levels, which carry rings.
+    """Return the seconds for each byte of a gather over switched levels, which carry rings.
 
     A ring passes on all but a member's own part over every link, and a domain has as many rings as
     members to leave it by, so the bus bandwidth of large messages does not depend on the number of
@@ -216,10 +227,12 @@ def transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
 
 @compiled
 def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
-    """The same on a torus, which gathers level by level: what enters a domain is all but the part
-    already inside. All dims of the torus are one level, at the sum of their links. What goes
-    between slices is a collective of its own, before or after the one within them, so its time is
-    added."""
+    """Return the seconds for each byte of a gather on a torus.
+
+    A torus gathers level by level, so what enters a domain is all but the part already inside. All
+    dims of the torus are one level, at the sum of their links. Traffic between slices is a
+    collective of its own, before or after the one within them, so its time is added.
+    """
     slowest, between, inside, beyond = 0.0, 0.0, 1.0, float(g.degree[group])
     ring_members, ring_rate, below = 1.0, 0.0, 1
     for d in range(len(dims)):
@@ -232,7 +245,7 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
             ring_members *= members
         below = dim.domain
         if dim.ring and d + 1 < len(dims) and dims[d + 1].ring:
-            continue  # the next dim of the torus is part of the same level
+            continue  # The next dim of the torus is part of the same level.
         rate = ring_rate if dim.ring else switch_rate(dim, c, members)
         members = ring_members if dim.ring else members
         seconds = (1 - 1 / beyond) / (inside * rate) if members > 1 else 0.0
@@ -247,7 +260,8 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
 
 @compiled
 def all_to_all(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """Every device sends its bytes, spread evenly over the group."""
+    """Return the cost of an all-to-all, in which every device sends its bytes spread evenly over
+    the group."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
     slowest, inside = 0.0, 1.0
@@ -263,11 +277,12 @@ def all_to_all(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: in
 def exchange_s(
     dims: Array, c: CoefficientRecord, g: Groups, group: int, d: int, inside: float
 ) -> float:
-    """Seconds a byte of an all-to-all over one dim, with so many members inside it.
+    """Return the seconds for each byte of an all-to-all over one dim, with `inside` members inside
+    it.
 
-    Switched levels: the part that leaves a domain crosses its own NIC only (no aggregation), all of
-    it crosses the innermost links. Ring dims: n/8 of the bytes per one-way link on a closed ring,
-    n/4 on an open one.
+    On switched levels, the part that leaves a domain crosses its own NIC only (no aggregation), and
+    all of it crosses the innermost links. A ring dim passes n/8 of the bytes over each one-way link
+    where it closes, and n/4 where it is open.
     """
     dim, members = dims[d], g.members[group, d]
     if dim.ring:
@@ -283,7 +298,8 @@ def exchange_s(
 
 @compiled
 def send(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """Point to point between neighbours of a group, over the slowest links that join any."""
+    """Return the cost of a send between neighbours of a group, over the slowest links that join
+    any."""
     seconds = hop = 0.0
     for d in range(len(dims)):
         if g.members[group, d] > 1:
@@ -298,7 +314,7 @@ def send(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
 
 @compiled
 def crosses_domains(dims: Array, g: Groups, group: int) -> bool:
-    """Whether some members of a group are in different scale-up domains."""
+    """Say whether some members of a group are in different scale-up domains."""
     for d in range(len(dims)):
         if dims[d].out and g.members[group, d] > 1:
             return True
@@ -310,36 +326,37 @@ def crosses_domains(dims: Array, g: Groups, group: int) -> bool:
 
 @compiled
 def link_rate(dim: DimFacts, c: CoefficientRecord) -> float:
-    """Bytes a second that a device reaches over its links of a dim."""
+    """Return the bytes a second that a device reaches over its links of a dim."""
     return dim.gb_s * 1e9 * (c.scaleout if dim.out else c.scaleup)
 
 
 @compiled
 def switch_rate(dim: DimFacts, c: CoefficientRecord, members: float) -> float:
-    """The same of a group with so many members there. Where there is no switch, a device drives
-    only the links to these."""
+    """Return the bytes a second that a device reaches in a group with `members` on a dim. Where
+    there is no switch, it drives only the links to these."""
     rate = link_rate(dim, c)
     if dim.peer_gb_s > 0:
+        # A group with one member on the dim drives no link; 1e-9 keeps its rate above 0.
         rate *= min(max((members - 1) * dim.peer_gb_s / dim.gb_s, 1e-9), 1.0)
     return rate
 
 
 @compiled
 def latency(c: CoefficientRecord, g: Groups, group: int, path: float) -> float:
-    """Seconds before the first byte: the fixed cost of a call and those of the path."""
+    """Return the seconds before the first byte: the fixed cost of a call, and those of its path."""
     return c.collective_s + path if g.degree[group] > 1 else 0.0
 
 
 @compiled
 def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
-    """Once round a ring of the group: a message passes every member, over slow hops between domains
-    and fast ones within; each a step of the ring, to which its network adds something where it
-    leaves a domain.
+    """Return the seconds of one message once round a ring of the group. It passes every member,
+    over slow hops between domains and fast ones within. In a group that leaves a domain, the
+    network adds something to each step.
 
-    NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops, and a network's overhead in
-    every step of a ring between nodes; it takes the larger of a hop and this overhead, where here
-    they add up. It has no tree for gathers and scatters. The rings of a torus run at the same time,
-    both ways round.
+    Source: NCCL src/graph/tuning.cc has (ranks - nodes) and (nodes - 1) hops, and a network's
+    overhead in every step of a ring between nodes. It takes the larger of a hop and this overhead,
+    where here they add up. It has no tree for gathers and scatters. The rings of a torus run at the
+    same time, both ways round.
     """
     up, out = spread(dims, g, group)
     if f.is_torus:
@@ -351,7 +368,8 @@ def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
 
 @compiled
 def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
-    """Down a tree: logarithmic between domains and within large ones, a chain within small ones."""
+    """Return the seconds of one message down a tree: logarithmic between domains and within large
+    ones, a chain within small ones."""
     up, out = spread(dims, g, group)
     fast = min(up - 1, TREE_HOPS_INSIDE * doublings(up))
     if f.is_torus:
@@ -361,8 +379,8 @@ def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
 
 @compiled
 def around(dims: Array, g: Groups, group: int) -> float:
-    """Hops round the longest ring of a torus, half of them where it closes: messages go both
-    ways."""
+    """Return the hops round the longest ring of a torus. A closed ring counts half, since messages
+    go both ways."""
     hops = 0.0
     for d in range(len(dims)):
         if dims[d].ring:
@@ -373,7 +391,7 @@ def around(dims: Array, g: Groups, group: int) -> float:
 
 @compiled
 def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
-    """Members within a scale-up domain, and domains."""
+    """Return the number of members within a scale-up domain, and the number of domains."""
     up = out = 1.0
     for d in range(len(dims)):
         if dims[d].out:

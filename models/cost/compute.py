@@ -53,35 +53,39 @@ from models.cost.shard import Shard, kv_share, routed_tokens
 from models.spec.problem import Problem
 
 OLDEST_YEARS = 3.0
-"""Older software is treated as this old: dates further back come with other chips and models."""
+"""The most years of age that slow software down: runs further back are on other chips and models,
+so that age cannot be told from these."""
 SETTLED_YEARS = 0.5
-"""Dense runs of one layout have been as fast for longer (docs/experiments.md)."""
+"""Years during which software counts as new: dense runs of one layout stayed as fast for longer
+than this (docs/experiments.md)."""
 _LARGEST = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in 2.0 ** np.arange(15)])
-"""The largest of 1, 2, 4, ... normal values (Blom 1958, Statistical Estimates and Transformed
-Beta-Variables)."""
+"""The mean largest of 1, 2, 4, ... normal values, in standard deviations (Blom 1958, Statistical
+Estimates and Transformed Beta-Variables)."""
 EAGER_NORM = 18
-"""Elements of 16 bits that an RMSNorm reads and writes for each of its input, operation by
+"""Elements of 16 bits that an RMSNorm moves for each element of its input when it runs operation by
 operation: to fp32, squared, averaged, scaled, back, times its weight, 6 + 8 + 4 + 8 + 6 + 4 bytes.
-One fused kernel: 2."""
+One fused kernel moves 2."""
 EAGER_ROTARY = 9
-"""Two products, a rotated copy and a sum, where one kernel has 2."""
+"""Elements that eager rotary embeddings move for each element: two products, a rotated copy and a
+sum. One fused kernel moves 2."""
 EAGER_GATE = 2
-"""The activated gate, written and read again."""
+"""Elements that an eager gated activation moves beyond a fused one: the activated gate is written
+and read again."""
 
 
 RECURRENCE_LAUNCHES = 8
 """Kernels of a linear mixer's forward: its convolution, the steps over chunks (four to six in
 flash-linear-attention and mamba_ssm), its norm and its gate."""
 SENDING = 0.5
-"""The part of a sparse layer's routing launches that sends tokens to experts and back, which is not
-captured with the rest (Megatron-Core captures moe_router and moe_preprocess)."""
+"""The share of a sparse layer's routing launches that send tokens to experts and back. A partial
+capture leaves these out (Megatron-Core captures moe_router and moe_preprocess)."""
 VOCABULARY_MULTIPLE = 128
-"""Of which the columns of a rank are a multiple where the vocabulary is padded (Megatron-LM
---make-vocab-size-divisible-by)."""
+"""The columns of a rank are rounded up to a multiple of this where the vocabulary is padded
+(Megatron-LM --make-vocab-size-divisible-by)."""
 EXPERT_OPERATIONS = 9
 """Kernels that Python launches for an expert beside its matrix products: two to find its tokens,
-one to gather them and one their weights, an activation function, its product with the gate, that
-with the weights, and two to add the result to that of other experts (transformers 4.52.4
+one to gather them and one to gather their weights, an activation function, a product with the gate,
+a product with the weights, and two to add the result to that of other experts (transformers 4.52.4
 models/qwen3_moe/modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock)."""
 CHOICE_LAUNCHES = 6
 """Kernels that score, choose and gather keys, or pool them."""
@@ -90,9 +94,11 @@ CHOICE_LAUNCHES = 6
 class LayerTime(NamedTuple):
     """Seconds of one layer, or of an end of the model, for one micro-batch.
 
-    `backward` is both halves; `weight` is what weight gradients, which zero-bubble schedules move,
-    add to it. Both have the attention kernel, and the gaps in which the device is `idle`, waiting
-    for the host, which takes `host` for forward and twice that for backward.
+    `backward` has input and weight gradients; `weight` is the part that weight gradients add to it,
+    which zero-bubble schedules move. `attention_forward` and `attention_backward` are the part of
+    forward and backward in the attention kernel. `idle_forward` and `idle_backward` are gaps within
+    them in which the device waits for the host. The host takes `host` for forward and twice that
+    for backward.
     """
 
     forward: float
@@ -107,14 +113,15 @@ class LayerTime(NamedTuple):
 
 @compiled
 def plain_time(forward: float, backward: float, weight: float, factor: float) -> LayerTime:
-    """Of work without attention that no host holds up, so many times."""
+    """Return the times of work without attention that waits for no host, `factor` times as long."""
     return LayerTime(forward * factor, backward * factor, weight * factor, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @compiled
 def overhead(f: Facts, c: CoefficientRecord) -> float:
-    """How many times as long compute takes as its kernels do. Nothing is known of kernels younger
-    than those that ran on the chip's generation."""
+    """Return the time that compute takes over the time of its kernels. Software counts as no
+    younger than the kernels that first ran on the chip's generation, since nothing is known of
+    younger ones."""
     age = min(max(f.age_years, c.kernel_age), OLDEST_YEARS)
     return c.compute_overhead * math.exp(c.ageing * max(age - SETTLED_YEARS, 0.0))
 
@@ -123,9 +130,11 @@ def overhead(f: Facts, c: CoefficientRecord) -> float:
 def layer_time(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, wanted: int, pieces: Array
 ) -> LayerTime:
-    """One transformer layer. Writes into `pieces` the forward seconds of those parts of it that
-    recompute may repeat; of those that cost something to work out, the ones `wanted`, a bit
-    each."""
+    """Return the time of one transformer layer.
+
+    Write into `pieces` the forward seconds of the parts that recompute may repeat. Parts that take
+    work to price are written only where their bit in `wanted` is set.
+    """
     pieces[:] = 0.0
     products = both(
         projections(f, layer, shard, c), dense_products(f, layer, shard, c, wanted, pieces)
@@ -151,7 +160,7 @@ def layer_time(
         pieces[ENDS] = keys_and_output(f, layer, shard, c)
     if wanted >> OUT_PROJECTION & 1 and layer.attends:
         pieces[OUT_PROJECTION] = output_projection(f, layer, shard, c)
-    if not layer.trains_weights:  # no gradients of the layer's own weights
+    if not layer.trains_weights:  # Frozen weights have no gradients; adapters have.
         frozen = Passes(products.forward, products.input, 0.0)
         products = both(frozen, adapters(f, layer, shard, c))
     found = waiting_for_host(f, layer, shard, c, products, core, light, pieces)
@@ -160,7 +169,7 @@ def layer_time(
 
 @compiled
 def forward_alone(seconds: LayerTime) -> LayerTime:
-    """Of a layer that backward does not reach."""
+    """Return the time of a layer that backward does not reach."""
     return LayerTime(
         seconds.forward,
         0.0,
@@ -175,7 +184,7 @@ def forward_alone(seconds: LayerTime) -> LayerTime:
 
 @compiled
 def adapters(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """The products of adapters, which run in 16 bits."""
+    """Return the time of the products of adapters, which run in 16 bits."""
     if layer.adapters == 0:
         return Passes(0.0, 0.0, 0.0)
     flops = 2.0 * shard.tokens * layer.trained_dense / shard.tp
@@ -197,13 +206,15 @@ def waiting_for_host(
     light: float,
     pieces: Array,
 ) -> LayerTime:
-    """A layer of these kernels, which takes no less than its host needs to launch them; memory-
-    bound work moves twice as much in backward."""
+    """Return the time of a layer with these kernels. It takes no less than its host needs to launch
+    them. Memory-bound work moves twice as much in backward as in forward."""
     slower, host = overhead(f, c), host_seconds(f, layer, shard, c)
     device_forward = products.forward + core.forward + light
     device_backward = backward(products) + backward(core) + 2 * light
     forward = slower_of(device_forward, host)
     back = slower_of(device_backward, 2 * host)
+    # Backward hides the host's time behind weight gradients too, so that these add only the time by
+    # which it is longer than without them.
     without_weights = slower_of(device_backward - products.weight, 2 * host)
     for piece in range(len(pieces)):
         pieces[piece] *= slower
@@ -221,27 +232,31 @@ def waiting_for_host(
 
 @compiled
 def slower_of(device: float, host: float) -> float:
-    """The slower of two that run beside each other, with some of the other where they are close."""
+    """Return the time of two that run beside each other: that of the slower one, and more where the
+    two are close."""
     device, host = device * device, host * host
     return math.sqrt(math.sqrt(device * device + host * host))
 
 
 @compiled
 def embedding_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
-    """The look-up of input embeddings: reading and writing, and a scatter backward."""
+    """Return the time of the look-up of input embeddings: reading and writing, and a scatter in
+    backward."""
     seconds = move(f, c, 3 * shard.local_tokens * f.hidden_size * f.activation_bytes)
     return plain_time(seconds, seconds if f.trains_embedding else 0.0, 0.0, overhead(f, c))
 
 
 @compiled
 def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
-    """Final norm, output projection and cross-entropy over fp32 logits. Every module of multi-token
-    prediction adds a head and a projection; its layer is counted with the others."""
+    """Return the time of the final norm, the output projection and cross-entropy over fp32 logits.
+    Every module of multi-token prediction adds a head and a projection; its layer is counted with
+    the others."""
     columns = f.vocab_size / shard.tp
     if f.pads_vocabulary:
         columns = math.ceil(columns / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     product = linear_16(f, c, shard.tokens, f.hidden_size, columns)
     vocabulary = f.vocab_size / shard.tp if f.parallel_loss else f.vocab_size
+    # Half of the traffic counts for forward, and half for backward.
     logits = move(f, c, shard.tokens * vocabulary * f.loss_traffic_bytes) * 0.5
     heads, more = 1 + f.mtp_layers, mtp_projection(f, shard, c)
     if not f.trains_head:
@@ -257,7 +272,8 @@ def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
 
 @compiled
 def mtp_projection(f: Facts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Of a module of multi-token prediction, from what its layer reads to what the layer takes."""
+    """Return the time of the projection of a module of multi-token prediction, which joins the two
+    inputs of its layer into one."""
     if f.mtp_layers == 0:
         return Passes(0.0, 0.0, 0.0)
     return linear(f, c, shard.tokens, 2 * f.hidden_size, f.hidden_size / shard.tp)
@@ -268,8 +284,8 @@ def mtp_projection(f: Facts, shard: Shard, c: CoefficientRecord) -> Passes:
 
 @compiled
 def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """The projections of the mixers. Heads are sharded over tp; projections to latents are not,
-    each device does its own tokens."""
+    """Return the time of the projections of the mixers. Heads are sharded over tp. Projections to
+    latents are not: each device does its own tokens."""
     total = Passes(0.0, 0.0, 0.0)
     for index in range(layer.num_products):
         total = both(total, projection(f, layer, shard, c, index))
@@ -280,7 +296,7 @@ def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord)
 def projection(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, index: int
 ) -> Passes:
-    """One of them."""
+    """Return the time of one projection of a mixer, by its `index` among the layer's products."""
     one, tp = layer.products[index], shard.tp
     tokens = shard.local_tokens if one[ROWS_LOCAL] else shard.tokens
     inputs = one[INPUTS] / tp if one[CUT_INPUTS] else one[INPUTS]
@@ -294,7 +310,7 @@ def projection(
 
 @compiled
 def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """Forward of the projections from latents to heads."""
+    """Return the forward seconds of the projections from latents to heads."""
     seconds = 0.0
     for index in range(layer.num_products):
         if layer.products[index, IS_UP]:
@@ -304,7 +320,7 @@ def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> f
 
 @compiled
 def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """Forward of the projections of keys and of the output."""
+    """Return the forward seconds of the projections of keys and of the output."""
     keys = layer.kv_dim / 2 * kv_share(layer, shard.tp)
     of_keys = linear(f, c, shard.tokens, f.hidden_size, keys).forward
     return of_keys + output_projection(f, layer, shard, c)
@@ -312,7 +328,8 @@ def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
 
 @compiled
 def output_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """Forward of the product that takes what heads put out back to the residual stream."""
+    """Return the forward seconds of the product that takes the output of heads back to the residual
+    stream."""
     values = layer.num_heads * layer.v_head_dim / shard.tp
     return linear(f, c, shard.tokens, values, f.hidden_size).forward
 
@@ -321,8 +338,8 @@ def output_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientR
 def dense_products(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, wanted: int, pieces: Array
 ) -> Passes:
-    """The dense network or shared expert: up, with a gate's product, and down. One that works on
-    tiles of tokens multiplies once more in backward, before its gradients."""
+    """Return the time of the dense network or shared expert: up, with a gate's product, and down. A
+    network that works on tiles of tokens multiplies once more in backward, before its gradients."""
     if layer.dense_width == 0:
         return Passes(0.0, 0.0, 0.0)
     width = layer.dense_width / shard.tp
@@ -344,9 +361,9 @@ def dense_products(
 def every_second_product(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, down: float
 ) -> float:
-    """Forward of the products of an MLP that are the second, fourth and so on of their layer, after
-    queries, keys, values and output, or after five of MLA; `down`: what is done again of the
-    last."""
+    """Return the forward seconds of the products of an MLP that are the second, fourth and so on of
+    their layer. Queries, keys, values and output come before them, or the five products of MLA.
+    `down` is the time of the last product that is repeated."""
     up = linear(f, c, shard.tokens, f.hidden_size, layer.dense_width / shard.tp).forward
     if layer.mla:
         return up + down if layer.gated else up
@@ -355,8 +372,8 @@ def every_second_product(
 
 @compiled
 def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Routed experts as grouped products, each of its own share of the tokens. The busiest device
-    sets the pace."""
+    """Return the time of routed experts as grouped products, each of its own share of the tokens.
+    The busiest device sets the pace."""
     if layer.num_experts == 0:
         return least_expert_products(f, layer, shard, c)
     local = layer.num_experts / shard.ep
@@ -368,7 +385,7 @@ def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
 
 @compiled
 def routing(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """The router's product."""
+    """Return the time of the router's product."""
     if layer.num_experts == 0:
         return Passes(0.0, 0.0, 0.0)
     return linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
@@ -378,8 +395,8 @@ def routing(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> 
 def least_expert_products(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
 ) -> Passes:
-    """What routed experts take at least, whatever the degrees of their axes: as long as the largest
-    products take."""
+    """Return the least time of routed experts, whatever the degrees of their axes: as long as the
+    largest products take."""
     weights = layer.expert_matrices * layer.expert_width * layer.expert_input
     flops = 2.0 * shard.local_tokens * layer.experts_per_token * weights
     seconds = flops / (f.gemm_flops * gemm_efficiency(f, c))
@@ -388,7 +405,7 @@ def least_expert_products(
 
 @compiled
 def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
-    """Work and traffic of the busiest device's experts over the mean of the tokens."""
+    """Return the work and traffic of the busiest device's experts over the mean."""
     if f.capacity_factor > 0:
         return f.capacity_factor
     if not f.natural_routing:
@@ -398,14 +415,15 @@ def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
 
 @compiled
 def busiest(num_experts: float, ep: float) -> float:
-    """How far the largest of ep shares of the tokens lies above their mean, in standard deviations
-    of an expert's: each is the mean of E/ep experts' shares, all normal."""
+    """Return how far the largest of ep shares of the tokens lies above their mean, in standard
+    deviations of one expert's share. A device's share is the mean of E/ep experts' shares, which
+    are taken to be normal."""
     return largest_of(ep) * math.sqrt(ep / num_experts)
 
 
 @compiled
 def largest_of(count: float) -> float:
-    """The largest of so many normal values on average, in standard deviations above their mean."""
+    """Return the mean largest of `count` normal values, in standard deviations above their mean."""
     doublings = min(math.log2(count), len(_LARGEST) - 1.0)
     below = min(int(doublings), len(_LARGEST) - 2)
     part = doublings - below
@@ -413,9 +431,9 @@ def largest_of(count: float) -> float:
 
 
 def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
-    """The coefficient `imbalance`, where the busiest of ep devices had so many tokens more than the
-    mean, as a share of it. None where all experts are on one device or balance is forced: that says
-    nothing of how they are chosen."""
+    """Return the coefficient `imbalance` from a measured one: the tokens that the busiest of ep
+    devices had beyond the mean, as a share of it. None where all experts are on one device or
+    balance is forced, since that says nothing about how experts are chosen."""
     moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
     if moe is None or ep == 1 or problem.workload.routing != "natural":
         return None
@@ -429,9 +447,9 @@ def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
 def body_traffic(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
 ) -> float:
-    """Forward of norms, of a dense activation function, and of residuals, rotary and the rest:
-    reads and writes of elements by fused kernels, or of a Llama-like layer (the one with gates)
-    operation by operation."""
+    """Return the forward seconds of norms, a dense activation function, residuals, rotary
+    embeddings and the rest. Elements are read and written by fused kernels or, in a Llama-like
+    layer (one with gates) without these, operation by operation."""
     tp, stream = shard.tp, shard.local_tokens * f.hidden_size
     eager = layer.gated and not f.fused
     norm = EAGER_NORM if eager and not f.fused_norm else 2
@@ -457,8 +475,8 @@ def body_traffic(
 def expert_traffic(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
 ) -> float:
-    """Forward of the activation functions and biases of experts, and of sorting tokens for them and
-    back."""
+    """Return the forward seconds of the activation functions and biases of experts, and of sorting
+    tokens for them and back."""
     routed, width = routed_tokens(layer, shard), layer.expert_width / shard.etp
     act = routed * width * layer.expert_matrices * f.activation_bytes
     act += quantised_bytes(f, routed * width)
@@ -467,10 +485,13 @@ def expert_traffic(
         outputs = width * (layer.expert_matrices - 1) + layer.expert_input
         act += routed * outputs * f.activation_bytes * c.bias_traffic
     older = math.exp(c.routing_ageing * min(f.age_years, OLDEST_YEARS))
+    # Elements are read and written on the way to experts, and again on the way back.
     sorting = 4 * routed * layer.expert_input * c.routing_traffic * older * f.activation_bytes
     sorting += quantised_bytes(f, routed * layer.expert_input)
     pieces[EXPERT_ACT] = elementwise(f, c, act)
-    # Tokens of other devices have come sorted, and so may all where that is not decided.
+    # The half on the way to experts belongs to the grouped products, unless tokens arrive sorted
+    # from other devices. They may where the degrees of experts are not decided yet, so that a bound
+    # charges the products for none of it.
     sorted_in = 0.5 if shard.ep == 1 and layer.num_experts > 0 else 0.0
     pieces[EXPERTS] = elementwise(f, c, sorting * (1 - sorted_in))
     pieces[GROUPED] = elementwise(f, c, sorting * sorted_in)
@@ -484,26 +505,32 @@ def elementwise(f: Facts, c: CoefficientRecord, size: float) -> float:
 
 @compiled
 def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
-    """Bytes of bringing frozen weights of few bits to the format they are multiplied in."""
+    """Return the bytes moved to bring frozen weights of few bits to the format they are multiplied
+    in."""
     if f.base_bytes >= f.parameter_bytes:
         return 0.0
     weights = layer.dense_parameters / shard.tp
-    if layer.num_experts > 0:  # it is decided how they are divided
+    # A bound counts no experts before it is decided how they are divided over devices.
+    if layer.num_experts > 0:
         weights += layer.expert_parameters / (shard.ep * shard.etp)
     return weights * (f.base_bytes + 2 * f.activation_bytes)
 
 
 @compiled
 def quantised_bytes(f: Facts, operands: float) -> float:
-    """Bytes of bringing inputs of products to the format they are multiplied in."""
+    """Return the bytes moved to bring inputs of products to the format they are multiplied in."""
     return operands * f.cast_bytes
 
 
 @compiled
 def gathered_bytes(f: Facts, shard: Shard) -> float:
-    """Bytes of the same for an element of every token that tensor parallelism gathers. Where that
-    is cast before it is sent, a device casts its own tokens, and transposes those of all. Rows that
-    are cast where they come are read once more: no kernel wrote them that could do it."""
+    """Return the bytes moved to quantise one element of every token that tensor parallelism
+    gathers.
+
+    Where the element is cast before it is sent, a device casts its own tokens, and transposes those
+    of all. Rows that are cast where they arrive are read once more: no kernel wrote them that could
+    have cast them.
+    """
     if shard.tokens == shard.local_tokens:
         return quantised_bytes(f, shard.tokens)
     if f.tensor_gather_bytes >= f.activation_bytes:
@@ -518,10 +545,13 @@ def gathered_bytes(f: Facts, shard: Shard) -> float:
 
 @compiled
 def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """What the host takes to launch a layer's forward: projections, attention, element-wise
-    kernels, and where it is sparse routing and dispatch; and a few for every local expert, from a
-    loop in C++, or for all at once, or every operation of every local expert, from one in Python. A
-    conversion goes with every product in a low format."""
+    """Return the seconds that the host takes to launch a layer's forward.
+
+    It launches projections, attention and element-wise kernels, and routing and dispatch where the
+    layer is sparse. Experts add a few launches for all at once, a few for every local expert from a
+    loop in C++, or every operation of every local expert from a loop in Python. A conversion goes
+    with every product in a low format.
+    """
     low = f.gemm_bytes < 2
     experts = 0.0
     if layer.sparse and f.experts_in_python:
@@ -529,6 +559,7 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
         experts = layer.num_experts / shard.ep * launches * c.launch_s
     elif layer.sparse:
         experts = 1.0 if f.experts_at_once else layer.num_experts / shard.ep
+        # Up and down are a launch each, with a conversion of both operands in a low format.
         experts *= (6 if low else 2) * c.expert_launch_s
     older = math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))
     if f.partly_captured:
@@ -538,7 +569,7 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     count = products * (3.0 if low else 1.0)
     count += 2 if layer.attends else 0
     count += CHOICE_LAUNCHES if layer.chooses_keys else 0
-    count += 3 * layer.adapters  # down, up, and their sum
+    count += 3 * layer.adapters  # the products down and up, and the sum with the frozen product
     count += RECURRENCE_LAUNCHES if layer.recurs else 0
     count += layer.num_norms * (1 if f.fused else 3) + (4 if f.fused else 10)
     if layer.sparse:

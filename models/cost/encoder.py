@@ -1,10 +1,10 @@
 """The encoder of images, which runs with the embedding: kernel times, sizes and activations.
 
-It has the tensor parallelism of the language model where that divides its heads; otherwise every
-tensor-parallel rank has all of it. Every context-parallel rank encodes all images of its
+The encoder has the tensor parallelism of the language model where that divides its heads; otherwise
+every tensor-parallel rank has all of it. Every context-parallel rank encodes all images of its
 micro-batch (Megatron-LM megatron/core/models/multimodal/llava_model.py, where context parallelism
-divides what the language model reads). It has no sequence parallelism, since the patches of images
-need not divide.
+divides what the language model reads). The encoder has no sequence parallelism, since the patches
+of images need not divide.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from models.cost.rows import Row
 from models.cost.shard import Shard
 
 EVERY_PIECE = (1 << len(ALL_PIECES)) - 1
+"""A bit for every piece of a layer: the pieces of the encoder are all priced."""
 
 
 @compiled
 def encoder_shard(images: Images, row: Row) -> Shard:
-    """The patches of a micro-batch, and how the encoder is cut."""
+    """Return the patches of a micro-batch, and how the encoder is cut."""
     encoder = images.encoder[0]
     patches = row.micro_batch * encoder.patches
     tp = float(row.tp) if encoder.num_heads % row.tp == 0 else 1.0
@@ -33,7 +34,7 @@ def encoder_shard(images: Images, row: Row) -> Shard:
 
 @compiled
 def image_tokens(images: Images, shard: Shard) -> float:
-    """What the projector makes of the patches of a micro-batch."""
+    """Return the number of tokens that the projector makes of the patches of a micro-batch."""
     encoder = images.encoder[0]
     return shard.tokens * encoder.tokens / encoder.patches
 
@@ -42,8 +43,8 @@ def image_tokens(images: Images, shard: Shard) -> float:
 def encoder_time(
     images: Images, shard: Shard, c: CoefficientRecord, again: Array, pieces: Array
 ) -> LayerTime:
-    """The whole encoder with its projector. Backward ends where nothing is trained. Adds to `again`
-    (policies,) what recompute policies add to backward."""
+    """Return the time of the whole encoder with its projector. Backward ends where nothing is
+    trained. Add the seconds that each recompute policy adds to backward to `again` (policies,)."""
     f, encoder = images.facts[0], images.encoder[0]
     ends = end_products(images, shard, c)
     factor = overhead(f, c)
@@ -66,8 +67,8 @@ def encoder_time(
 
 @compiled
 def end_products(images: Images, shard: Shard, c: CoefficientRecord) -> Passes:
-    """The patch embedding, whose input has no gradient, and the projector, which is cut like the
-    encoder."""
+    """Return the time of the patch embedding, whose input has no gradient, and of the projector,
+    which is cut like the encoder."""
     f, encoder = images.facts[0], images.encoder[0]
     patch = linear(f, c, shard.tokens, encoder.patch_elements, f.hidden_size)
     total = Passes(patch.forward, 0.0, patch.weight if encoder.trained else 0.0)
@@ -80,7 +81,8 @@ def end_products(images: Images, shard: Shard, c: CoefficientRecord) -> Passes:
 
 @compiled
 def encoder_size(images: Images, shard: Shard) -> PartSize:
-    """What is outside layers and outside the projector's matrices is whole on every device."""
+    """Return the parameters of the encoder on one device. Those outside layers and outside the
+    projector's matrices are whole on every device."""
     f, encoder = images.facts[0], images.encoder[0]
     tower, unit = encoder.whole_parameters, 0.0
     for kind in range(len(images.layers)):
@@ -97,8 +99,8 @@ def encoder_size(images: Images, shard: Shard) -> PartSize:
 
 @compiled
 def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -> None:
-    """Adds to `kept` (policies,) the bytes that stay of a micro-batch until backward: the inputs of
-    what is trained."""
+    """Add to `kept` (policies,) the bytes of a micro-batch that stay until backward: the inputs of
+    all that is trained."""
     f, encoder = images.facts[0], images.encoder[0]
     inputs = 0.0
     if encoder.trained:

@@ -1,8 +1,8 @@
-"""A question as the compiled functions read it: records of numbers.
+"""Records of numbers, in which compiled functions read a question.
 
-Each class here names the fields of one kind of record. Its annotations are what compiled functions
-see; at run time they are given rows of arrays of :func:`record_type`, which numba reads like
-objects with these fields.
+Each class here names the fields of one kind of record. Its annotations are the types that compiled
+functions see. At run time they are given rows of arrays of :func:`record_type`, which numba reads
+like objects with these fields.
 """
 
 from __future__ import annotations
@@ -38,20 +38,24 @@ DISPATCHERS = ("alltoall", "deduplicated", "allgather")
 ALLTOALL, DEDUPLICATED, ALLGATHER = range(len(DISPATCHERS))
 ALL_PIECES = (*PIECES, LAST)
 _CACHED_QUESTIONS = 64
-"""So many questions are kept, for whoever asks of another layout of a problem."""
+"""The number of results that each cache here keeps. A service asks about many layouts of the same
+few problems, so the records of a problem are kept and shared. The number bounds memory: an older
+result is dropped and worked out again when it is asked for."""
 KEY_BLOCK = {"splash": 512}
-"""Keys that an attention kernel takes at a time (sa_block_kv of MaxText); others 128, as flash
-kernels."""
+"""The number of keys that an attention kernel takes at a time (sa_block_kv of MaxText). Kernels
+that are not named here take 128, as flash kernels do."""
 SCORE_PASSES = {"unfused": 10.0, "fused_softmax": 5.0}
-"""How often a kernel that writes scores to memory reads or writes each: scale, mask, softmax and
-dropout one by one, or all at once."""
+"""The number of times that a kernel which keeps scores in memory reads or writes each score. An
+unfused softmax does so for scale, mask, softmax and dropout one by one; a fused one does them at
+once."""
 LOSS_TRAFFIC = {"fused": 16, "fused_linear": 8, "compiled": 16, "pytorch": 40, "stepwise": 52}
-"""Bytes of memory traffic per fp32 logit. One kernel writes it, reads it for its maximum and sum,
-writes a gradient and reads that; Liger does so with logits of 16 bits. PyTorch's cross-entropy
-converts it (6 bytes), takes log-softmax (12), clears a gradient (4), fills it (12) and converts
-that (6). Step by step, as Megatron-LM's vocab_parallel_cross_entropy does unless told otherwise:
-converted (6), maximum (4), subtracted (8), exponent (8), sum (4), divided (8); backward scaled (8)
-and converted (6)."""
+"""Bytes of memory traffic for each fp32 logit. A fused kernel writes the logit, reads it for its
+maximum and sum, writes a gradient and reads that. Liger's kernel does the same with logits of 16
+bits. PyTorch's cross-entropy converts the logit (6 bytes), takes log-softmax (12), clears a
+gradient (4), fills it (12) and converts that (6). A stepwise loss, as Megatron-LM's
+vocab_parallel_cross_entropy is unless told otherwise, converts (6), takes the maximum (4),
+subtracts (8), takes the exponent (8), sums (4) and divides (8); its backward scales (8) and
+converts (6)."""
 LOSS_MEMORY = {
     # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for
     # logits)
@@ -63,10 +67,10 @@ LOSS_MEMORY = {
     "compiled": 8,  # and 16-bit logits
     "pytorch": 16,  # and fp32 log-softmax and gradient
 }
-"""Bytes of memory per logit."""
+"""Bytes of memory for each logit while loss and gradient are computed."""
 PARALLEL_LOSS_MEMORY = 20
-"""The same of PyTorch's loss_parallel: log-softmax, gradient, exponent, sum and product, each
-fp32."""
+"""Bytes of memory for each logit under PyTorch's loss_parallel: log-softmax, gradient, exponent,
+sum and product, each in fp32."""
 (
     NORM,
     DENSE_ACT,
@@ -81,30 +85,35 @@ fp32."""
     GROUPED,
     LAST_PRODUCT,
 ) = range(len(ALL_PIECES))
-"""Pieces of a layer that recompute may repeat, as columns of arrays (models.spec.recompute)."""
+"""The pieces of a layer that recompute may repeat, as columns of arrays (models.spec.recompute)."""
 
 
 class Facts(NamedTuple):
-    """What a problem says of all layers, of its chip and of its stack. Sizes named `_bytes` are of
-    one element, unless they say otherwise."""
+    """Holds what a problem says about all layers, its chip and its stack. A field named `_bytes` is
+    the size of one element unless its docstring says otherwise."""
 
     # the workload
     seq_len: float
     attended_length: float
-    """Tokens of a sequence that attend to each other, where it is packed with documents."""
+    """Tokens of a sequence that attend to each other. It is less than `seq_len` where sequences are
+    packed with documents."""
     document_length: float
+    """The mean number of tokens of a document; `seq_len` where sequences are not packed."""
     document_spread: float
-    """Of the lengths of documents, over their mean; 0 where there are none."""
+    """The standard deviation of the lengths of documents over their mean; 0 where sequences are not
+    packed."""
     global_batch: int
     activation_bytes: float
     gemm_bytes: float
     natural_routing: bool
+    """True where experts get different shares of the tokens; false where balance is forced and all
+    get equal shares."""
     capacity_factor: float
-    """0 where no tokens are dropped."""
-    """Experts' shares of the tokens differ; otherwise all experts have as many."""
+    """The most tokens that an expert takes, over the mean; 0 where no tokens are dropped."""
     # the model
     kinds: int
-    """Kinds of layers; of the parts of a model the embedding and the head come after them."""
+    """The number of kinds of layers. Among the parts of a model, the kinds come first, then the
+    embedding, then the head."""
     num_layers: int
     hidden_size: float
     residual_streams: float
@@ -114,43 +123,48 @@ class Facts(NamedTuple):
     tied_embedding: bool
     embedding_parameters: float
     head_parameters: float
-    """Of the output projection, and of MTP modules beyond their layers; not of the final norm."""
+    """Parameters of the output projection, and of MTP modules beyond their layers. The final norm
+    is not counted."""
     encoder_layers: float
-    """Of the encoder of images; 0 where there is none."""
+    """Layers of the encoder of images; 0 where there is none."""
     # the chip
     gemm_tile: float
     pads_products: bool
     pads_vocabulary: bool
     compute_units: float
-    """Of a device."""
+    """Compute units of one device."""
     gemm_flops: float
-    """The dense peak of a device in the format of matrix products, FLOP/s."""
+    """The dense peak of a device in the format of its matrix products, FLOP/s."""
     gemm_format_bits: int
-    """Of a format whose efficiency is a coefficient: 16, 8 or 4."""
+    """Bits of the format of matrix products, where the format has an efficiency coefficient: 16, 8
+    or 4."""
     flops_16: float
-    """The dense peak of products that stay in 16 bits (in fp32 training, that of fp32)."""
+    """The dense peak of products that stay in 16 bits, FLOP/s. In fp32 training it is the peak of
+    fp32."""
     optimizer_flops: float
-    """The dense 16-bit peak, at which Muon's products run."""
+    """The dense 16-bit peak at which Muon's products run, FLOP/s."""
     memory_bytes_s: float
     usable_bytes: float
+    """Bytes of memory that a device may use."""
     host_bytes: float
+    """Bytes of host memory for each device."""
     # the optimizer
     muon: bool
     trains_layers: bool
-    """The weights of layers, and not only adapters."""
+    """True where the weights of layers are trained, false where only their adapters are."""
     trains_embedding: bool
     trains_head: bool
     reference_forwards: float
-    """Forward passes without gradients, beside that of training,"""
+    """The number of forward passes without gradients beside each one of training."""
     reference_copies: float
-    """and copies of the model that run them."""
+    """The number of copies of the model that run the forward passes without gradients."""
     parameter_bytes: float
     base_bytes: float
-    """As a parameter lies in memory."""
+    """The size of a parameter as it lies in memory."""
     operand_bytes: float
     gradient_bytes: float
     reduce_bytes: float
-    """Of a gradient on the wire."""
+    """The size of a gradient on the wire."""
     gradient_reduction_bytes: float
     gather_bytes: float
     gather_copy_bytes: float
@@ -160,43 +174,44 @@ class Facts(NamedTuple):
     weight_cast_bytes: float
     scales_rows: bool
     master_bytes: float
-    """Of the fp32 copy beside the parameter in use."""
+    """The size of the fp32 copy beside the parameter in use."""
     sharded_master_bytes: float
-    """Of the fp32 copy that FSDP shards."""
+    """The size of the fp32 copy that FSDP shards."""
     moment_bytes: float
     # the stack
     materialises_scores: bool
     score_passes: float
-    """How often a kernel that writes scores to memory reads or writes each."""
+    """The number of times that a kernel which keeps scores in memory reads or writes each score."""
     key_block: float
-    """Keys that the attention kernel takes at a time."""
+    """The number of keys that the attention kernel takes at a time."""
     fused: bool
     fused_norm: bool
     low_precision_activations: bool
     loss_traffic_bytes: float
-    """Memory traffic of the loss for each logit."""
+    """Bytes of memory traffic of the loss for each logit."""
     loss_memory_bytes: float
-    """Memory of a logit and its gradient."""
+    """Bytes of memory for a logit and its gradient, over all heads."""
     loss_memory_bytes_over_tensor: float
-    """The same with tp > 1."""
+    """Bytes of memory for a logit and its gradient with tp > 1, over all heads."""
     parallel_loss: bool
     loss_chunks: float
     tiled_mlp: bool
     keeps_logits: bool
     experts_at_once: bool
     experts_in_python: bool
-    """A loop in Python goes through the experts, operation by operation,"""
+    """True where a loop in Python goes through the experts, operation by operation."""
     experts_gathered_apart: bool
-    """and ZeRO 3 gathers each of their matrices by itself."""
+    """True where ZeRO 3 gathers each matrix of each expert by itself."""
     partly_captured: bool
     gathers_matrices: bool
     parameter_shards: bool
     whole_gradients: bool
     offloads_gradients: bool
-    """With the optimizer; as is the next."""
+    """True where gradients are offloaded with the optimizer."""
     parameters_on_host: bool
+    """True where parameters are offloaded with the optimizer."""
     host_buffers: float
-    """Host memory over the bytes of what is offloaded there with the optimizer."""
+    """Host memory over the bytes that are offloaded there with the optimizer."""
     context: int
     dispatcher: int
     node_limit: float
@@ -207,36 +222,40 @@ class Facts(NamedTuple):
     overlap_pipeline: bool
     age_years: float
     splits_by_threshold: bool
-    """So that a stage of a pipeline may have no layer."""
+    """True where layers are split by a threshold of cost, so that a stage of a pipeline may have no
+    layer."""
     # the cluster
     is_torus: bool
     node: float
-    """Devices of a node, beyond which stragglers count."""
+    """The number of devices of a node. Stragglers count beyond one node."""
     fills_fabric: bool
 
 
 ROWS_LOCAL, INPUTS, OUTPUTS, CUT_INPUTS, CUT_OUTPUTS, KV_OUTPUTS, GROUPS, IS_UP = range(8)
-"""Columns of the products of a layer: whether a device multiplies only its own tokens; elements in
-and out in all; which of them tensor parallelism divides; how many of those out are of key-value
-heads; blocks on the diagonal; and whether `mla_up_proj` repeats it."""
+"""Columns of the products of a layer. ROWS_LOCAL says whether a device multiplies only its own
+tokens; INPUTS and OUTPUTS are elements in and out; CUT_INPUTS and CUT_OUTPUTS say whether tensor
+parallelism divides them; KV_OUTPUTS are the elements out that belong to key-value heads; GROUPS is
+the number of blocks on the diagonal; and IS_UP says whether `mla_up_proj` repeats the product."""
 MAX_PRODUCTS = 16
+"""The most products that a layer may have: records are of one size, so that shorter lists are
+padded."""
 Products = Any
-"""(MAX_PRODUCTS, columns) of numbers."""
+"""Rows of numbers, (MAX_PRODUCTS, columns)."""
 
 
 class LayerFacts(NamedTuple):
-    """One kind of layer."""
+    """Holds what a problem says about one kind of layer."""
 
     trained_layers: float
-    """How many there are, with those of multi-token prediction."""
+    """The number of layers of this kind, layers of multi-token prediction included."""
     trains_weights: bool
-    """Its own, and not only adapters."""
+    """True where the layer's own weights are trained, false where only adapters or nothing are."""
     has_backward: bool
-    """It is trained, or something before it is."""
+    """True where backward reaches the layer: it, or something before it, is trained."""
     blocks: float
-    """How many of mixer and feed-forward network it has."""
+    """The number of mixers and feed-forward networks in the layer."""
     products: Products
-    """Of the mixers' projections, and of those to the latent of experts and back."""
+    """The projections of the mixers, and those to the latent of experts and back."""
     num_products: int
     # attention
     attends: bool
@@ -250,39 +269,41 @@ class LayerFacts(NamedTuple):
     kv_lora_rank: float
     rope_head_dim: float
     window: float
-    """Keys that a query sees at most; 0 where there is no limit."""
+    """The most keys that a query sees; 0 where there is no limit."""
     mean_keys: float
-    """Keys that a query sees on average."""
+    """The mean number of keys that a query sees."""
     score_dims: float
-    """Elements of a query and a value that each key costs products of."""
+    """Elements of a query and a value that are multiplied for each key."""
     gate: float
-    """Elements of the gate of its output."""
+    """Elements of the gate on the output of attention."""
     chooses_keys: bool
     scored_keys: float
-    """Keys that the indexer scores for a query on average; as is the next, for one query."""
+    """The mean number of keys that the indexer scores for a query."""
     scoring_flops: float
+    """FLOPs that the indexer spends on scores for one query."""
     chosen_keys: float
-    """Of which so many are kept at most."""
+    """The most keys that the indexer keeps for a query; 0 without an indexer."""
     index_elements: float
-    """Of a token, that the indexer and the pooling of keys keep."""
+    """Elements of a token that the indexer and the pooling of keys keep."""
     passed_keys: float
-    """Elements of a token that context parallelism passes on and tensor parallelism does not cut,
-    where they are not keys and values of every head; 0 otherwise."""
+    """Elements of a token that context parallelism passes on and tensor parallelism does not cut; 0
+    where keys and values of every head are passed."""
     # linear attention or a state-space model
     recurs: bool
     recurrence_flops: float
-    """For one token, all heads."""
+    """Forward FLOPs of the recurrence for one token, over all heads."""
     recurrence_traffic: float
-    """Elements of a token that its kernels read and write; as is the next, by the convolution, the
-    norm and the gate."""
+    """Elements of a token that the kernels of the recurrence read and write."""
     recurrence_light: float
+    """Elements of a token that the convolution, the norm and the gate read and write."""
     recurrence_kept: float
     """Elements of a token that stay for backward."""
     recurrence_exchanged: float
-    """Elements of a token that go into it and come out, which context parallelism exchanges."""
+    """Elements of a token that enter and leave the recurrence, which context parallelism
+    exchanges."""
     # the feed-forward network
     dense_width: float
-    """Of the dense network or the shared expert; 0 where there is none."""
+    """The width of the dense network or of the shared expert; 0 where there is none."""
     dense_matrices: float
     gated: bool
     parallel: bool
@@ -290,7 +311,8 @@ class LayerFacts(NamedTuple):
     skips_last_product: bool
     sparse: bool
     num_experts: float
-    """0 where it is not decided yet how they are divided over devices."""
+    """The number of routed experts; 0 where it is not decided yet how they are divided over
+    devices."""
     experts_per_token: float
     expert_width: float
     expert_input: float
@@ -301,60 +323,65 @@ class LayerFacts(NamedTuple):
     groups_per_token: int
     # parameters
     dense_parameters: float
-    """Outside the routed experts."""
+    """Parameters outside the routed experts."""
     expert_parameters: float
-    """Of all routed experts."""
+    """Parameters of all routed experts."""
     kv_parameters: float
-    """Of keys and values, which are repeated where tp exceeds their heads; 0 for MLA."""
+    """Parameters that make keys and values, which are repeated where tp exceeds the key-value
+    heads; 0 for MLA."""
     replicated_parameters: float
-    """That every tensor-parallel rank has whole."""
+    """Parameters that every tensor-parallel rank has whole."""
     largest_matrix: float
     """Parameters of the largest matrix outside the routed experts."""
     trained_dense: float
     """Trained parameters outside the routed experts: all of them, or those of adapters."""
     trained_expert: float
+    """Trained parameters of all routed experts: all of them, or those of adapters."""
     adapter_elements: float
-    """Of a token, that adapters outside the routed experts read and write; as is the next, of
-    every token that an expert gets."""
+    """Elements of a token that adapters outside the routed experts read and write."""
     expert_adapter_elements: float
+    """Elements that the adapters of an expert read and write for each token that it gets."""
     adapters: float
-    """Matrices that have them."""
+    """The number of matrices that have adapters."""
     muon_dense_flops: float
     muon_expert_flops: float
 
 
 class EncoderFacts(NamedTuple):
-    """The encoder of images, beside its layers and its projector."""
+    """Holds what a problem says about the encoder of images, beside its layers and its
+    projector."""
 
     patches: float
-    """That the encoder works on for a sequence."""
+    """Patches of images in a sequence, on which the encoder works."""
     tokens: float
-    """That the projector makes of them for the language model."""
+    """Tokens of a sequence that the projector makes of its patches for the language model."""
     patch_elements: float
     num_heads: float
     trained: bool
     projector_trained: bool
     whole_parameters: float
-    """Of the tower, outside its layers."""
+    """Parameters of the tower outside its layers."""
     projector_vectors: float
     """Parameters of biases and norms of the projector."""
 
 
 class PolicyFacts(NamedTuple):
-    """What a recompute policy does to one kind of layer."""
+    """Says what a recompute policy does to one kind of layer."""
 
     whole: bool
     pieces: int
-    """Which of ALL_PIECES it repeats, a bit each."""
+    """The pieces of ALL_PIECES that the policy repeats, a bit each."""
     skips_last: bool
     tensor: float
-    """The share of forward's traffic that it brings again; as are the next two."""
+    """The share of forward's tensor-parallel traffic that the policy repeats."""
     context: float
+    """The share of forward's context-parallel traffic that the policy repeats."""
     expert: float
+    """The share of forward's expert-parallel traffic that the policy repeats."""
 
 
 class DimFacts(NamedTuple):
-    """One dim of a cluster."""
+    """Holds one dim of a cluster (models.spec.hardware.Dim)."""
 
     ring: bool
     out: bool
@@ -362,7 +389,7 @@ class DimFacts(NamedTuple):
     gb_s: float
     wraps: bool
     peer_gb_s: float
-    """0 where there is a switch."""
+    """The bandwidth to one peer where there is no switch; 0 where there is one."""
 
 
 _CODES: dict[Any, tuple[Any, ...]] = {int: ("i8",), float: ("f8",), bool: ("?",)}
@@ -371,26 +398,26 @@ _PRODUCTS = ("f8", (MAX_PRODUCTS, 8))
 
 @cache
 def record_type(cls: Any) -> np.dtype[Any]:
-    """The dtype of records with the fields of a class."""
+    """Return the dtype of records with the fields of a class."""
     hints = get_type_hints(cls)
     return np.dtype([(name, *_CODES.get(of, _PRODUCTS)) for name, of in hints.items()], align=True)
 
 
 def records(cls: Any, rows: Sequence[Any]) -> Array:
-    """These rows as an array of records."""
+    """Return rows as an array of records with the fields of a class."""
     return np.array([tuple(row) for row in rows], dtype=record_type(cls))
 
 
 CoefficientRecord = Any
-"""One number for each field of models.spec.profile.Coefficients."""
+"""A record with one number for each field of models.spec.profile.Coefficients."""
 COEFFICIENTS = np.dtype([(field.name, "f8") for field in fields(Coefficients)])
 _COEFFICIENT_VALUES = attrgetter(*(field.name for field in fields(Coefficients)))
 
 
 @cached_by_identity(_CACHED_QUESTIONS)
 def coefficient_records(c: Coefficients) -> Array:
-    """Coefficients as records, (1,); or (n,), where some are arrays of n draws. They are shared by
-    all who ask: nobody writes to them."""
+    """Return coefficients as records, (1,), or (n,) where some are arrays of n draws. The array is
+    shared through a cache: nobody may write to it."""
     values = _COEFFICIENT_VALUES(c)
     if not any(isinstance(value, np.ndarray) for value in values):
         return np.array([values], dtype=COEFFICIENTS)
@@ -401,7 +428,7 @@ def coefficient_records(c: Coefficients) -> Array:
 
 
 class DeviceOrder(NamedTuple):
-    """The order of a cluster's devices (models.spec.device_order.DeviceOrders)."""
+    """Holds the order of a cluster's devices (models.spec.device_order.DeviceOrders)."""
 
     default_domains: Array
     domains: Array
@@ -414,39 +441,39 @@ def device_order(orders: DeviceOrders) -> DeviceOrder:
 
 
 class Images(NamedTuple):
-    """The encoder of images. A model without one has no layers here, and zeros."""
+    """Holds the encoder of images. A model without one has no layers here, and zeros."""
 
     facts: Array
-    """(1,) of Facts: those of the problem, but with the encoder's hidden size, and an image as its
-    sequence."""
+    """Records of Facts, (1,). They are those of the problem with the encoder's hidden size, and
+    with an image as the sequence."""
     encoder: Array
-    """(1,) of EncoderFacts."""
+    """Records of EncoderFacts, (1,)."""
     layers: Array
-    """(kinds,) of LayerFacts."""
+    """Records of LayerFacts, (kinds,)."""
     policies: Array
-    """(policies, kinds) of PolicyFacts."""
+    """Records of PolicyFacts, (policies, kinds)."""
     projector: Array
-    """(matrices, 2): elements in and out."""
+    """Elements in and out of each matrix of the projector, (matrices, 2)."""
 
 
 class Question(NamedTuple):
-    """A problem with its coefficients, as compiled functions take it."""
+    """Holds a problem as compiled functions take it."""
 
     facts: Array
-    """(1,) of Facts."""
+    """Records of Facts, (1,)."""
     layers: Array
-    """(kinds,) of LayerFacts."""
+    """Records of LayerFacts, (kinds,)."""
     policies: Array
-    """(policies, kinds) of PolicyFacts; the first policy recomputes nothing."""
+    """Records of PolicyFacts, (policies, kinds). The first policy recomputes nothing."""
     dims: Array
-    """(dims,) of DimFacts, from the inside out."""
+    """Records of DimFacts, (dims,), from the inside out."""
     order: DeviceOrder
     images: Images
 
 
 def question(problem: Problem, recompute: Array) -> Question:
-    """A problem and the recompute policies with these numbers, after that of none. It is shared by
-    all who ask: nobody writes to it."""
+    """Return the records of a problem, with the policy that recomputes nothing and then the
+    policies of these numbers. The result is shared through a cache: nobody may write to it."""
     return _question(problem, tuple(policy_numbers(recompute).tolist()))
 
 
@@ -473,8 +500,8 @@ def _layer_records(problem: Problem) -> Array:
     return _records_of_kinds(architecture, workload.attended_length, workload.lora, skips_last)
 
 
-# A prediction asks of a model under several stacks, and a job of one model under many batches, so
-# that what does not depend on all of a problem is kept by what it does depend on.
+# One prediction asks about a model under several stacks, and one job about a model under many
+# batches. Each cache below is therefore keyed by no more of a problem than its records depend on.
 
 
 @cached_by_identity(_CACHED_QUESTIONS)
@@ -523,7 +550,8 @@ def _images(problem: Problem, policies: tuple[int, ...]) -> Images:
 
 @cache
 def _no_images(policies: int) -> Images:
-    """Without the facts, which are those of the problem."""
+    """Return the records of a model without images, except for the facts, which depend on the
+    problem."""
     return Images(
         facts=np.zeros(0, record_type(Facts)),
         encoder=np.zeros(1, record_type(EncoderFacts)),
@@ -548,8 +576,8 @@ def _encoder(encoder: Encoder) -> EncoderFacts:
 
 
 def policy_numbers(recompute: Array) -> Array:
-    """The distinct policies among these numbers in ascending order, and first of all that of
-    none."""
+    """Return the distinct policies among these numbers, ascending, with the one that recomputes
+    nothing always first."""
     return np.array(sorted({NONE, *np.unique(recompute).tolist()}))
 
 
@@ -654,6 +682,7 @@ def _facts(problem: Problem) -> Facts:
         age_years=stack.age_years,
         splits_by_threshold=stack.splits_by_threshold,
         is_torus=any(dim.kind == "ring" for dim in cluster.dims),
+        # A scale-up domain of a rack joins many nodes, which have eight devices at most.
         node=min(8, cluster.scale_up_domain),
         fills_fabric=cluster.fills_fabric,
     )
@@ -670,7 +699,8 @@ def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
 def _layer(
     layer: Layer, count: float, hidden: int, seq_len: float, lora: Lora | None, skips_last: bool
 ) -> LayerFacts:
-    """`seq_len`: tokens that attend to each other."""
+    """Return the facts of a kind of layer of which there are `count`. `seq_len` is the number of
+    tokens that attend to each other."""
     dense, moe = layer.dense, layer.moe
     expert = moe.expert_parameters(hidden) if moe else 0
     muon_dense, muon_expert = layer.orthogonalisation_flops(hidden)
@@ -711,7 +741,8 @@ def _layer(
 
 
 def _trained(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
-    """Of an adapter each input is read once more, and each output read and written."""
+    """Return the fields of LayerFacts that say what is trained. An adapter reads each input once
+    more, and reads and writes each output, so it counts one and two elements for them."""
     if lora is None:
         expert = layer.moe.expert_parameters(hidden) if layer.moe else 0
         is_trained = layer.gradients == "weights"
@@ -745,8 +776,9 @@ def _largest_matrix(layer: Layer, hidden: int) -> int:
 
 
 def _products(layer: Layer, hidden: int) -> Array:
-    """Each mixer's projections as rows of numbers, the fused ones as one; and those of a latent of
-    experts."""
+    """Return the products of a layer as rows of numbers, (products, columns). The fused projections
+    of a mixer are one product; projections to the latent of experts and back follow those of the
+    mixers."""
     rows: list[tuple[float, ...]] = []
     for mixer in layer.mixers:
         found = mixer.projections(hidden)
@@ -795,7 +827,7 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
         "rope_head_dim": attention.rope_head_dim,
         "window": attention.window or 0,
         "mean_keys": attention.mean_keys(seq_len),
-        # Chosen keys are read as latents, which all heads share.
+        # Sparse attention over MLA reads chosen keys as latents, which all heads share.
         "score_dims": 2 * absorbed + attention.rope_head_dim
         if absorbed
         else attention.head_dim + attention.v_head_dim,

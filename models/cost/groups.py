@@ -1,4 +1,4 @@
-"""Which links each axis of a layout crosses.
+"""The links that each axis of a layout crosses.
 
 Devices are numbered from the inside of the cluster outwards (models.spec.device_order), and a
 placement lays the axes over those numbers, innermost first. An axis of degree d whose neighbours
@@ -21,26 +21,27 @@ from models.cost.rows import Row
 from models.spec.layout import AXES, PLACEMENTS
 
 TP, CP, DP_SHARD, DP_REPLICATE, PP, EP, ETP, EDP, SHARDING, REPLICAS = range(10)
-"""Groups: those of the axes; of the axes of experts, EDP their data parallelism; and of axes
-together: SHARDING of dp_shard and cp, REPLICAS of those and dp_replicate."""
+"""Numbers of groups. The first five are the axes of a mesh. EP, ETP and EDP are the axes of
+experts, EDP their data parallelism. SHARDING joins dp_shard and cp; REPLICAS joins these and
+dp_replicate."""
 GROUPS = 10
 ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
-"""(placements, axes): which group each axis of a placement is, innermost first."""
+"""The group of each axis of a placement, innermost first, (placements, axes)."""
 
 
 class Groups(NamedTuple):
-    """The communication groups of a layout."""
+    """Holds the communication groups of a layout."""
 
     degree: Array
-    """(GROUPS,): the number of all members."""
+    """The number of all members of a group, (GROUPS,)."""
     members: Array
-    """(GROUPS, dims): how many members each dim of the cluster joins."""
+    """The number of members that each dim of the cluster joins, (GROUPS, dims)."""
     stride: Array
-    """(GROUPS, dims): how many groups share a link of a dim, where the dim is a ring."""
+    """The number of groups that share a link of a dim, where the dim is a ring, (GROUPS, dims)."""
 
 
 def groups_for(order: DeviceOrder) -> Groups:
-    """Room for the groups of a layout."""
+    """Return room for the groups of a layout."""
     dims = len(order.default_domains)
     return Groups(
         np.ones(GROUPS, np.int64),
@@ -51,7 +52,7 @@ def groups_for(order: DeviceOrder) -> Groups:
 
 @compiled
 def set_groups(order: DeviceOrder, row: Row, g: Groups) -> None:
-    """Writes the groups of every axis."""
+    """Write the groups of every axis."""
     g.degree[TP] = row.tp
     g.degree[CP] = row.cp
     g.degree[DP_SHARD] = row.dp_shard
@@ -76,9 +77,10 @@ def set_groups(order: DeviceOrder, row: Row, g: Groups) -> None:
 def set_expert_group(
     order: DeviceOrder, row: Row, inside_pp: int, stride: int, degree: int, g: Groups, axis: int
 ) -> None:
-    """The axes of experts fold over the devices of one pipeline stage, innermost first: etp, ep,
-    then expert data parallelism. A stage is numbered here without the pipeline's axis: where an
-    axis crosses that, its stride is pp times as large."""
+    """Write the groups of an axis of experts. These axes fold over the devices of one pipeline
+    stage, innermost first: etp, ep, then expert data parallelism. Strides count devices of a stage,
+    without the pipeline's axis: an axis that lies outside the pipeline's has a stride pp times as
+    large."""
     set_group(
         order, row.filling, stride * row.pp if stride >= inside_pp else stride, degree, g, axis
     )
@@ -86,7 +88,7 @@ def set_expert_group(
 
 @compiled
 def devices_sharing_experts(row: Row) -> int:
-    """How many devices of a stage an expert's parameters are sharded over."""
+    """Return the number of devices of a stage over which an expert's parameters are sharded."""
     shared = row.dp_shard * row.cp * row.tp
     return shared if row.dp_shard > 1 else shared * row.dp_replicate
 
@@ -95,7 +97,7 @@ def devices_sharing_experts(row: Row) -> int:
 def set_group(
     order: DeviceOrder, filling: int, stride: int, degree: int, g: Groups, axis: int
 ) -> None:
-    """Writes the groups of an axis of this degree whose neighbours are `stride` numbers apart."""
+    """Write the groups of an axis of this degree whose neighbours are `stride` numbers apart."""
     g.degree[axis] = degree
     g.members[axis] = 1.0
     g.stride[axis] = 1
@@ -103,6 +105,8 @@ def set_group(
         return
     domains = order.default_domains if filling == 0 else order.domains[filling]
     inside, below, last = 1, 1, len(domains) - 1
+    # By the rule above, each domain keeps `together` members; its dim joins groups of `inside`,
+    # which the domain inside it keeps already.
     for step in range(len(domains)):
         together = degree
         if step < last:
@@ -121,7 +125,7 @@ def set_group(
 
 @compiled
 def join(g: Groups, one: int, other: int, joined: int) -> None:
-    """Writes the groups of two axes together. On a dim that both use, the smaller stride counts."""
+    """Write the groups of two axes together. On a dim that both use, the smaller stride counts."""
     g.degree[joined] = g.degree[one] * g.degree[other]
     for dim in range(g.members.shape[1]):
         a, b = g.members[one, dim], g.members[other, dim]

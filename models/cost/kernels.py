@@ -1,6 +1,6 @@
 """Kernel time on one device: matrix products, attention and memory-bound work.
 
-Shapes are those of one device; times are in seconds for forward, input gradient and weight
+Shapes are those of one device. Times are in seconds, for forward, input gradient and weight
 gradient.
 """
 
@@ -15,19 +15,21 @@ from models.cost.facts import CoefficientRecord, Facts, LayerFacts
 TILE_M, TILE_N = 128, 256
 """The usual output tile of a tensor-core GEMM on large problems (cuBLAS, CUTLASS)."""
 VECTOR_BYTES = 16
-"""What kernels on tensor cores load of a row at a time (NVIDIA, Matrix Multiplication Background
-User's Guide, "Tensor Core Requirements": fastest where rows are multiples of 16 bytes)."""
+"""Bytes of a row that kernels on tensor cores load at a time (NVIDIA, Matrix Multiplication
+Background User's Guide, "Tensor Core Requirements": fastest where rows are multiples of 16
+bytes)."""
 FLASH_HALF_LENGTH = 500
-"""Tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100."""
+"""Tokens at which a flash kernel reaches half its rate (FlashAttention-2 charts, A100 and H100)."""
 WHOLE_HEAD = 128
-"""Wider heads are no faster: FlashAttention-2, cuDNN on H100 (FlashAttention-3's charts)."""
+"""Elements of a head beyond which kernels get no faster (FlashAttention-2; cuDNN on H100, by
+FlashAttention-3's charts)."""
 FLASH_BACKWARD = 2.5
 """FLOPs of backward over forward: five products instead of two (FlashAttention-2, arXiv
 2307.08691)."""
 
 RECURRENCE_BACKWARD = 3.0
-"""Kernels of backward over those of forward, in mamba_ssm and flash-linear-attention: forward's
-own, those of the states' gradients, and those of the inputs'."""
+"""Time of backward over forward for a recurrence, in mamba_ssm and flash-linear-attention: it runs
+forward's own kernels, those of the states' gradients, and those of the inputs'."""
 
 
 class Passes(NamedTuple):
@@ -40,7 +42,7 @@ class Passes(NamedTuple):
 
 @compiled
 def both(one: Passes, other: Passes) -> Passes:
-    """One after the other."""
+    """Return the time of one after the other."""
     return Passes(one.forward + other.forward, one.input + other.input, one.weight + other.weight)
 
 
@@ -56,13 +58,14 @@ def backward(passes: Passes) -> float:
 
 @compiled
 def linear(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Passes:
-    """A projection of m rows from k to n elements, in the workload's GEMM format."""
+    """Return the time of a projection of m rows from k to n elements, in the workload's GEMM
+    format."""
     return grouped(f, c, m, k, n, 1.0)
 
 
 @compiled
 def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Passes:
-    """A projection that stays in 16 bits: the head, a router."""
+    """Return the time of a projection that stays in 16 bits, as the head and a router do."""
     rate = f.flops_16 * c.gemm_16 * row_share(f, c, k, n, 2.0)
     return Passes(
         product(f, c, m, k, n, 1.0, rate, 2.0),
@@ -73,8 +76,8 @@ def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> P
 
 @compiled
 def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups: float) -> Passes:
-    """So many projections at a time, of m rows each: three products of the same FLOPs and different
-    shapes."""
+    """Return the time of `groups` projections at once, of m rows each. Forward and both gradients
+    are products of the same FLOPs and different shapes."""
     rate = f.gemm_flops * gemm_efficiency(f, c) * row_share(f, c, k, n, f.gemm_bytes)
     if groups > 1:
         rate *= c.grouped_gemm
@@ -105,8 +108,9 @@ def product(
     rate: float,
     element_bytes: float,
 ) -> float:
-    """Seconds of `groups` products of m x k by k x n matrices: FLOPs at a rate that loses the last,
-    partly filled wave of tiles, or bytes at that of memory, whichever takes longer.
+    """Return the seconds of `groups` products of m x k by k x n matrices. FLOPs run at a rate that
+    loses the last, partly filled wave of tiles, and bytes at the rate of memory; the longer of the
+    two counts.
 
     A product of b output tiles on u units takes b/u waves plus a tail; b / (b + tail·u) is the
     share of the time that works. With tail = 0.3 waves this gives 0.80, 0.77, 0.66, 0.41 of peak
@@ -123,15 +127,17 @@ def product(
 
 @compiled
 def row_share(f: Facts, c: CoefficientRecord, k: float, n: float, element_bytes: float) -> float:
-    """The share of the rate that is left of products between k and n features. Each of the three
-    reads or writes rows of both, which are slow to load where they are no whole vectors."""
+    """Return the share of the rate that is left to products between k and n features. Forward and
+    both gradients read or write rows of both sizes, which are slow to load where they are no whole
+    vectors."""
     whole = (k * element_bytes) % VECTOR_BYTES == 0 and (n * element_bytes) % VECTOR_BYTES == 0
     return 1.0 if whole or f.pads_products else c.ragged_rows
 
 
 @compiled
 def whole_tiles(f: Facts, n: float) -> float:
-    """Whole tiles over the part that is used of them."""
+    """Return the size of whole tiles over the part of it that is used."""
+    # 1e-9 absorbs rounding, so that a whole number of tiles does not count as one more.
     return math.ceil(n / f.gemm_tile - 1e-9) * f.gemm_tile / n
 
 
@@ -139,17 +145,19 @@ def whole_tiles(f: Facts, n: float) -> float:
 def attention(
     f: Facts, layer: LayerFacts, c: CoefficientRecord, queries: float, heads: float
 ) -> Passes:
-    """Scores, softmax and values of so many queries and heads, each over the keys that it sees.
+    """Return the time of scores, softmax and values of `queries` and `heads`, each over the keys
+    that it sees.
 
-    One rate is for forward and backward, as they were measured together.
+    Forward and backward share one rate, as they were measured together.
     """
     dims = layer.score_dims
     if f.materialises_scores:
         return materialised_attention(f, c, queries, heads, dims)
     keys = layer.mean_keys
-    if 0 < layer.window < f.attended_length:  # whole blocks of keys are read at a window's edge
+    if 0 < layer.window < f.attended_length:  # Whole blocks of keys are read at a window's edge.
         keys = min(keys + f.key_block, f.seq_len / 2)
     flops = 2.0 * queries * keys * heads * dims
+    # A causal query sees half of the keys on average, so that the kernel works on twice as many.
     length = min(f.seq_len, 2 * keys)
     narrow = min(layer.head_dim / WHOLE_HEAD, 1.0) ** c.narrow_heads
     shape = length / (length + FLASH_HALF_LENGTH) * narrow
@@ -161,8 +169,8 @@ def attention(
 
 @compiled
 def choice_of_keys(f: Facts, layer: LayerFacts, c: CoefficientRecord, queries: float) -> Passes:
-    """Scores of an indexer for so many queries, and the choice of the largest: each fp32 score is
-    written, and read twice. Backward has two products for one, and no choice."""
+    """Return the time of an indexer's scores for `queries`, and of the choice of the largest. Each
+    fp32 score is written, and read twice. Backward has two products for one, and no choice."""
     products = queries * layer.scoring_flops / (f.flops_16 * c.attention * c.chosen_keys)
     traffic = move(f, c, queries * layer.scored_keys * 4 * 3)
     return Passes(products + traffic, 2 * products + traffic, 0.0)
@@ -170,11 +178,11 @@ def choice_of_keys(f: Facts, layer: LayerFacts, c: CoefficientRecord, queries: f
 
 @compiled
 def recurrence(f: Facts, layer: LayerFacts, c: CoefficientRecord, tokens: float) -> Passes:
-    """Linear attention or a state-space model, of so many tokens with all heads: its FLOPs, or its
-    traffic, whichever takes longer.
+    """Return the time of linear attention or a state-space model over `tokens` with all heads: its
+    FLOPs or its traffic, whichever takes longer.
 
-    Backward computes states again and passes their gradients back, and has a kernel for each of
-    the inputs.
+    Backward computes states again and passes their gradients back, and has a kernel for each of the
+    inputs.
     """
     products = tokens * layer.recurrence_flops / (f.flops_16 * c.gemm_16)
     elements = tokens * layer.recurrence_traffic * c.recurrence_traffic
@@ -186,7 +194,8 @@ def recurrence(f: Facts, layer: LayerFacts, c: CoefficientRecord, tokens: float)
 def materialised_attention(
     f: Facts, c: CoefficientRecord, queries: float, heads: float, dims: float
 ) -> Passes:
-    """Every score is computed (no causal skipping) and travels to memory and back.
+    """Return the time of attention that computes every score (no causal skipping) and moves it to
+    memory and back.
 
     An unfused softmax reads and writes scale, mask, softmax and dropout one by one; the fused one
     does once.
@@ -199,14 +208,14 @@ def materialised_attention(
 
 @compiled
 def slower_in_chunks(f: Facts, layer: LayerFacts, chunks: float) -> float:
-    """By what share attention takes longer that meets the keys of a sequence chunk by chunk, as in
-    a ring (arXiv 2310.01889): each kernel has the rate of its own length, l/c / (l/c + half)
-    instead of l / (l + half)."""
+    """Return the share by which attention takes longer when it meets the keys of a sequence chunk
+    by chunk, as in a ring (arXiv 2310.01889). Each kernel has the rate of its own length: l/c /
+    (l/c + half) instead of l / (l + half)."""
     length = min(f.seq_len, 2 * layer.mean_keys)
     return FLASH_HALF_LENGTH * (chunks - 1) / (length + FLASH_HALF_LENGTH)
 
 
 @compiled
 def move(f: Facts, c: CoefficientRecord, size: float) -> float:
-    """Seconds for so many bytes to and from memory."""
+    """Return the seconds of moving `size` bytes to and from memory."""
     return size / (f.memory_bytes_s * c.memory)

@@ -1,4 +1,4 @@
-"""What the parts of one layout take: a layer of each kind, the embedding and the head."""
+"""The cost of each part of one layout: a layer of each kind, the embedding and the head."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from models.spec.profile import Coefficients
 
 @dataclass(frozen=True)
 class LayoutParts:
-    """Of one layout, arrays of shape (parts,); seconds are those of one micro-batch."""
+    """Holds the costs of the parts of one layout, in arrays of shape (parts,). Seconds are those of
+    one micro-batch."""
 
     counts: Array
-    """Layers of each kind in the whole model, and one of each end."""
+    """The number of layers of each kind in the whole model, and one of each end."""
     costs: Array
     """Records of models.cost.mesh.Part: kernel times, sizes, and traffic of which nothing is
     hidden."""
     forward_s: Array
-    """Forward, with the traffic that it exposes."""
+    """Seconds of forward, with the traffic that it exposes."""
     both_s: Array
-    """Forward and backward, with the traffic that they expose."""
+    """Seconds of forward and backward, with the traffic that they expose."""
     weights_s: Array
-    """What weight gradients add to both, where the schedule moves them."""
+    """Seconds that weight gradients add to forward and backward, where the schedule moves them."""
     send_s: float
-    """Of a send between stages, what is exposed of it in each pass of a chunk."""
+    """Exposed seconds of a send between stages, in each pass of a chunk."""
 
     @classmethod
     def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:

@@ -1,8 +1,8 @@
-"""What no placement of an axis makes cheaper.
+"""The least that collectives cost over an axis in any placement.
 
-Closest is not always fastest (the rings of a torus, links between peers, a tree over many domains),
-so that every distance between neighbours, in every filling of a torus, is tried once for every
-degree that there is.
+The closest devices are not always the fastest (the rings of a torus, links between peers, a tree
+over many domains). So every distance between neighbours is tried once, in every filling of a torus
+and for every degree that there is.
 """
 
 from __future__ import annotations
@@ -28,40 +28,46 @@ from models.cost.rows import Row
 from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
 
 GATHER, REDUCE, SEND, CONTEXT, DISPATCH = range(5)
-"""Collectives, as rows of a table; DISPATCH and those after it are of the kinds of layers."""
+"""Collectives, as rows of a table. The rows from DISPATCH on are exchanges of tokens, one for each
+kind of layer."""
 
 
 ANY_FILLING = len(TORUS_AXES) * len(TORUS_BLOCKS)
-"""In place of the number of a filling: whichever serves a collective best."""
+"""Stands in place of the number of a filling: each collective has the filling that serves it
+best."""
 UNPLACED = -1
-"""In place of a placement: each axis has the best links that any gives it."""
+"""Stands in place of a placement: each axis has the best links that any placement gives it."""
 UNDECIDED = -2
-"""The same, where data parallelism is not divided into shards and replicas yet."""
+"""Stands in place of a placement where data parallelism is not divided into shards and replicas
+yet. Each axis has the best links that any placement gives it."""
 
 
 class LeastLinks(NamedTuple):
-    """The least that collectives cost over an axis, wherever it lies."""
+    """Holds the least that collectives cost over an axis, wherever it lies."""
 
     degrees: Array
-    """(d,): the degrees of axes, ascending; and how far apart neighbours may be."""
+    """The degrees that axes may have, ascending, (d,). Distances between neighbours are among the
+    same numbers."""
     costs: Array
-    """(fillings, collectives, d, d + 1, 2): seconds a byte, and seconds before the first byte; in
-    every filling of a torus, and last of all in the best of them; over axes of every degree whose
-    neighbours are so many numbers apart, and last of all wherever they are."""
+    """Seconds for each byte and seconds before the first byte, (fillings + 1, collectives, d, d +
+    1, 2). The first index is a filling of a torus, and last of all the best of them. The third is
+    the degree of the axis; the fourth is the distance between its neighbours, and last of all any
+    distance."""
     filling: Array
-    """(ANY_FILLING + 1,): the row of `costs` for the number of a filling."""
+    """The row of `costs` for the number of a filling, (ANY_FILLING + 1,)."""
     domain: int
     """The largest number of devices that scale-up links join."""
     joins_axes: bool
-    """Whether two axes together gather no faster than one of their degree, as where links get
-    slower outwards. On other fabrics, two axes may share links that are faster than one's."""
+    """True where two axes together gather no faster than one axis of their joint degree, as where
+    links get slower outwards. On other fabrics, two axes may share links that are faster than
+    one's."""
 
 
 @compiled
 def fill_least(
     q: Question, fillings: Array, devices: int, c: CoefficientRecord, g: Groups, least: LeastLinks
 ) -> None:
-    """Writes the costs of a cluster of so many devices."""
+    """Write the least costs on a cluster of `devices` devices."""
     f, dims, order = q.facts[0], q.dims, q.order
     least.costs[:] = np.inf
     for i in range(len(least.degrees)):
@@ -98,7 +104,7 @@ def lower(
 
 @compiled
 def least_cost(least: LeastLinks, filling: int, collective: int, degree: int) -> Cost:
-    """Over an axis, wherever it lies."""
+    """Return the least cost of a collective over an axis of this degree, wherever it lies."""
     if degree == 1:
         return Cost(0.0, 0.0)
     i = np.searchsorted(least.degrees, degree)
@@ -110,8 +116,9 @@ def least_cost(least: LeastLinks, filling: int, collective: int, degree: int) ->
 def least_expert_cost(
     least: LeastLinks, row: Row, collective: int, stride: int, degree: int
 ) -> Cost:
-    """Over an axis of experts, whose neighbours are so far apart on a stage: it is known where it
-    lies, but for the pipeline's axis (models.cost.groups.set_expert_group)."""
+    """Return the least cost of a collective over an axis of experts. Its neighbours are `stride`
+    apart on a stage, or pp times that where the pipeline's axis lies inside
+    (models.cost.groups.set_expert_group)."""
     if degree == 1:
         return Cost(0.0, 0.0)
     i, filling = np.searchsorted(least.degrees, degree), least.filling[row.filling]
@@ -122,8 +129,9 @@ def least_expert_cost(
 
 @compiled
 def least_links(f: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links:
-    """The links of a mesh in the best of all placements, each axis by itself. What depends on how
-    data parallelism is divided costs nothing where that is not decided (UNDECIDED)."""
+    """Return the links of a mesh in the best of all placements, each axis by itself. Collectives
+    that depend on how data parallelism is divided cost nothing where that is not decided
+    (UNDECIDED)."""
     for kind in range(f.kinds):
         cost = least_expert_cost(least, row, DISPATCH + kind, row.etp, row.ep)
         dispatch[kind, 0] = cost.byte_s
@@ -157,4 +165,4 @@ def least_links(f: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links
 NO_LINKS = LeastLinks(
     np.zeros(0, np.int64), np.zeros((0, 0, 0, 0, 2)), np.zeros(0, np.int64), 0, joins_axes=False
 )
-"""Of nothing: layouts have the links of their placements."""
+"""An empty table, for layouts that all have a placement and so the links of their own."""

@@ -1,13 +1,14 @@
-"""Makespans of pipelines: the longest path through operations that wait for each other, in closed
-form.
+"""Makespans of pipelines in closed form: the longest path through operations that wait for each
+other.
 
 An operation waits for the one before it on its stage, and for the operation of a neighbouring stage
 that gives it its input. The makespan is the length of the longest path through these waits, and
-only few paths can be the longest. The length of each is piecewise linear in the stages where it
-turns, so it is largest where a stretch of equal stages begins or ends, or where a count of
-micro-batches changes. Therefore only those stages are looked at: `stage` has their numbers,
-ascending, and `forward` and `backward` a record of Passes for each. The times of a stage are also
-those of the stages between it and the one listed before it.
+only few paths can be the longest.
+
+The length of each path is piecewise linear in the stages where it turns, so it is largest where a
+stretch of equal stages begins or ends, or where a count of micro-batches changes. Only those stages
+are looked at: `stage` has their numbers, ascending, and `forward` and `backward` a record of Passes
+for each. The times of a stage are also those of the stages between it and the one listed before it.
 """
 
 from __future__ import annotations
@@ -21,33 +22,33 @@ from models.compilation.compiled import inlined
 from models.cost.facts import record_type
 
 EARLY = 3
-"""Of the stages that are given so many that a path may go round to: the first, and one or two of
-those that follow."""
+"""The number of listed stages to which a path may go round: the first, and one or two of those that
+follow it."""
 
 
 class Passes(NamedTuple):
-    """One kind of pass, forward or backward, on a stage at which a path may turn, in seconds."""
+    """Seconds of one kind of pass, forward or backward, on a stage at which a path may turn."""
 
     # given: what a micro-batch takes
     each: float
-    """On the stage. Under ZB-H1 backward is that of input gradients alone."""
+    """A micro-batch's pass on the stage. Under ZB-H1 backward is that of input gradients alone."""
     weight: float
-    """Weight gradients, beside the input gradients of ZB-H1."""
+    """The weight gradients of a micro-batch on the stage, beside the input gradients of ZB-H1."""
     first: float
-    """Of `each` the chunks of the first round, under interleaving."""
+    """The part of `each` for chunks of the first round, under interleaving."""
     last: float
-    """Those of the last round."""
+    """The part of `each` for chunks of the last round, under interleaving."""
     # worked out
     upto: float
-    """A pass of every stage up to this one; under interleaving in the last round."""
+    """A pass of every stage up to this one; under interleaving a pass of the last round."""
     before: float
     """A pass of every stage before this one in the first round, under interleaving."""
     done: float
-    """When the stage has done all passes of this kind that come before it alternates."""
+    """The time when the stage has done all passes of this kind that come before it alternates."""
     ready: float
-    """When the stage may go on with the other kind of pass."""
+    """The time when the stage may go on with the other kind of pass."""
     arrived: float
-    """When the last forward of an earlier stage has come down to this one, under ZB-H1."""
+    """The time when the last forward of an earlier stage has come down to this one, under ZB-H1."""
 
 
 PASSES = record_type(Passes)
@@ -55,10 +56,9 @@ PASSES = record_type(Passes)
 
 @inlined
 def turns(pp: int, micro_batches: int, corners: Array, stage: Array) -> int:
-    """Writes the stages at which the paths of a pipeline can turn, and returns how many there are.
-    These are the `corners` where a stretch of equal stages begins or ends, and with fewer
-    micro-batches than stages also those as many stages before and after one as there are stages
-    more than micro-batches."""
+    """Write the stages at which the paths of a pipeline can turn, and return their number. They are
+    the `corners` where a stretch of equal stages begins or ends. With n more stages than
+    micro-batches, they are also the stages n before and n after a corner."""
     few = pp - micro_batches
     count = 0
     for corner in corners:
@@ -71,8 +71,10 @@ def turns(pp: int, micro_batches: int, corners: Array, stage: Array) -> int:
 
 @inlined
 def turns_of_rounds(pp: int, micro_batches: int, group: int, corners: Array, stage: Array) -> int:
-    """The same for an interleaved pipeline. Where its micro-batches are one group, late stages
-    alternate forward and backward and early stages do not, so that paths turn between them too."""
+    """Write the stages at which the paths of an interleaved pipeline can turn, and return their
+    number. They are the `corners` where a stretch of equal stages begins or ends. Where the
+    micro-batches are one group, late stages alternate forward and backward and early stages do not,
+    so that paths turn between them too."""
     count = 0
     for corner in corners:
         count = _insert(stage, count, corner)
@@ -85,7 +87,7 @@ def turns_of_rounds(pp: int, micro_batches: int, group: int, corners: Array, sta
 
 @inlined
 def _insert(ascending: Array, count: int, value: int) -> int:
-    """Inserts a value where it is not among the first `count` yet. Returns how many there are."""
+    """Insert a value where it is not among the first `count` yet. Return the new count."""
     at = count
     while at > 0 and ascending[at - 1] > value:
         at -= 1
@@ -101,13 +103,14 @@ def _insert(ascending: Array, count: int, value: int) -> int:
 def one_f_one_b(
     pp: int, micro_batches: int, stage: Array, forward: Array, backward: Array
 ) -> float:
-    """Seconds of a pipeline under 1F1B.
+    """Return the seconds of a pipeline under 1F1B.
 
-    The longest path stays on one stage while that alternates. Until then, with k micro-batches
-    ahead (pp less the stage's number, m at most), a stage waits for its own k forwards, or for k
-    forwards of a later one and what the first backward takes from there; of forwards for those of
-    every stage up to it, and k - 1 more of the slowest of them. From its last forward on it is the
-    same with time turned round. Where all m go ahead, one of both ways leads through other stages.
+    The longest path stays on one stage while that alternates. Before that, a stage has k
+    micro-batches ahead (pp less the stage's number, m at most). It waits for its own k forwards, or
+    for k forwards of a later stage and what the first backward takes from there. Its k forwards
+    take one forward of every stage up to it, and k - 1 more of the slowest of them. From the
+    stage's last forward on, all this holds with time turned round. Where all m micro-batches go
+    ahead, the path leads through other stages on one side only, before the turn or after it.
     """
     _go_ahead(pp, micro_batches, stage, forward)
     _go_ahead(pp, micro_batches, stage, backward)
@@ -128,13 +131,13 @@ def one_f_one_b(
 
 @inlined
 def _ahead(pp: int, micro_batches: int, stage: int) -> int:
-    """How many forwards a stage does before its first backward, under 1F1B."""
+    """Return the number of forwards that a stage does before its first backward, under 1F1B."""
     return min(pp - stage, micro_batches)
 
 
 @inlined
 def _go_ahead(pp: int, micro_batches: int, stage: Array, passes: Array) -> None:
-    """Sets `upto` and `done`: the first of the passes ahead comes through all stages up to each,
+    """Set `upto` and `done`. The first of the passes ahead comes through all stages up to each one;
     the others follow as the slowest of these lets them."""
     upto = slowest = 0.0
     before = -1
@@ -149,8 +152,8 @@ def _go_ahead(pp: int, micro_batches: int, stage: Array, passes: Array) -> None:
 
 @inlined
 def _wait_for_later(passes: Array, others: Array) -> None:
-    """Sets `ready`: a stage, or a later one, has done the passes ahead, and the first of the other
-    kind has come back from there."""
+    """Set `ready`. The stage, or a later one, has done the passes ahead, and the first pass of the
+    other kind has come back from there."""
     latest = 0.0
     for i in range(len(passes) - 1, -1, -1):
         latest = max(latest, passes[i].done + others[i].upto)
@@ -161,13 +164,14 @@ def _wait_for_later(passes: Array, others: Array) -> None:
 def interleaved(
     pp: int, micro_batches: int, group: int, stage: Array, forward: Array, backward: Array
 ) -> float:
-    """Seconds of a pipeline with chunks dealt out in rounds, of which each passes a group of
-    micro-batches before the next one. There are as many micro-batches as stages, or more.
+    """Return the seconds of a pipeline with chunks dealt out in rounds. A group of micro-batches
+    passes the chunks of one round before those of the next. There are as many micro-batches as
+    stages, or more.
 
-    It is 1F1B of chunks, with twice as many more forwards ahead for every stage that follows, and
-    all but the last round of a group. Before it alternates, a stage waits for its own forwards, for
-    as many of one before it, or for what the first backward takes from a later one; from its last
-    forward on it is the same with time turned round.
+    The schedule is 1F1B of chunks. A stage has all but the last round of a group ahead, and two
+    more forwards for every stage that follows. Before it alternates, it waits for its own forwards,
+    for as many of a stage before it, or for what the first backward takes from a later one. From
+    its last forward on, all this holds with time turned round.
     """
     _go_rounds_ahead(pp, micro_batches, group, stage, forward)
     _go_rounds_ahead(pp, micro_batches, group, stage, backward)
@@ -180,23 +184,24 @@ def interleaved(
 
 @inlined
 def _late(pp: int, micro_batches: int, stage: int) -> int:
-    """How many passes a stage does of the last round, and then of the next group's first one,
-    before it alternates. It has done the other rounds of a group by then."""
+    """Return the number of passes that a stage does of the last round, and then of the next group's
+    first one, before it alternates. It has done the other rounds of a group by then."""
     return min(2 * (pp - 1 - stage) + 1, micro_batches)
 
 
 @inlined
 def _rounds_ahead(passes: Passes, group: int, late: int) -> float:
-    """Seconds of a group's passes on a stage in all rounds but the last, and of so many late
-    ones."""
+    """Return the seconds of a group's passes on a stage in all rounds but the last, and of `late`
+    passes after them."""
     earlier = group * (passes.each - passes.last)
     return earlier + min(late, group) * passes.last + max(late - group, 0) * passes.first
 
 
 @inlined
 def _go_rounds_ahead(pp: int, micro_batches: int, group: int, stage: Array, passes: Array) -> None:
-    """Sets `before`, `upto` and `done`: a stage, or one before it from where the last of them comes
-    down, has done as many passes as the stage has ahead."""
+    """Set `before`, `upto` and `done`. A stage is done when it has done the passes that it has
+    ahead; or when a stage before it has done as many, and the last of them has come down from
+    there."""
     first = last = 0.0
     before = -1
     for i in range(len(stage)):
@@ -216,8 +221,8 @@ def _go_rounds_ahead(pp: int, micro_batches: int, group: int, stage: Array, pass
 
 @inlined
 def _one_group(pp: int, micro_batches: int, stage: Array, forward: Array, backward: Array) -> float:
-    """Of micro-batches that are one group. (A path that leaves a stage for the head is one of those
-    through the last stage.)"""
+    """Return the seconds of an interleaved pipeline whose micro-batches are one group. (A path that
+    leaves a stage for the head is one of those through the last stage.)"""
     longest = 0.0
     for i in range(len(stage)):
         f = forward[i]
@@ -237,10 +242,14 @@ def _one_group(pp: int, micro_batches: int, stage: Array, forward: Array, backwa
 def _several_groups(
     pp: int, micro_batches: int, group: int, stage: Array, forward: Array, backward: Array
 ) -> float:
-    """Of more micro-batches than one group. With every group a path may leave its stage, where that
-    is longer: for the head (_to_head), where it is back before the next group's first round is
-    over, of which it misses the passes meanwhile; forwards in the first group, backwards in the
-    last one, and both in those between. There it may go round instead (_group_going_round)."""
+    """Return the seconds of an interleaved pipeline with more micro-batches than one group.
+
+    With every group the path may leave its stage, where another way is longer. It may go to the
+    head (_to_head) if it is back before the next group's first round is over; it then misses the
+    passes of that round which the stage does meanwhile. It misses forwards in the first group,
+    backwards in the last one, and both in the groups between. In the groups between it may go round
+    instead (_group_going_round).
+    """
     longest = 0.0
     groups = micro_batches / group
     around = _group_going_round(group, stage, forward, backward)
@@ -269,9 +278,9 @@ def _several_groups(
 
 @inlined
 def _to_head(group: int, f: Passes, b: Passes, f_end: Passes, b_end: Passes) -> float:
-    """What a path takes more that leaves a stage for the chunks of the last one that have the head
-    (`f_end`, `b_end`): the stage's last round but for one pass of each kind is done there, and what
-    is on the way there and back is passed."""
+    """Return the seconds that a path takes longer when it leaves a stage for the last round of the
+    last stage, which has the head (`f_end`, `b_end`). It does the stage's last round there, but for
+    one pass of each kind, and passes the stages on the way there and back."""
     more = f_end.last + b_end.last - f.last - b.last
     on_the_way = f_end.upto + b_end.upto - f.upto - b.upto
     return (group - 1) * more + on_the_way
@@ -279,9 +288,9 @@ def _to_head(group: int, f: Passes, b: Passes, f_end: Passes, b_end: Passes) -> 
 
 @inlined
 def _group_going_round(group: int, stage: Array, forward: Array, backward: Array) -> float:
-    """The most that a path takes with every group that goes on from the last stage to an early one,
-    for its first round of the next group, and from the first stage back, so that it sees first
-    rounds more often and no last one; 0 where none can."""
+    """Return the most seconds that a path takes with every group when it goes round; 0 where none
+    can. It goes on from the last stage to an early one, for the first round of the next group
+    there, and back from the first stage. So it sees first rounds more often, and no last one."""
     longest = 0.0
     end = forward[-1].upto + backward[-1].upto
     for at in range(min(len(stage), EARLY)):
@@ -310,14 +319,15 @@ def wandering(
     forward: Array,
     backward: Array,
 ) -> float:
-    """Seconds of a path of an interleaved pipeline that wanders with every round to the stage that
-    has more in it, where rounds differ from stage to stage (models.cost.stage_partition).
+    """Return the seconds of a path of an interleaved pipeline that moves with every round to the
+    stage that has more in it, where rounds differ from stage to stage
+    (models.cost.stage_partition).
 
-    For all micro-batches but a group it takes `steady` seconds each, on a path that alternates. For
-    the first and the last group, of which either has one kind of pass, it takes `ahead`, as where
-    all forwards come first; that path ends at stage `last`. That it waits for half of the first
-    round before it is typical; where there is one group, it waits for what comes before that
-    stage.
+    All micro-batches but one group take `steady` seconds each, on a path that alternates. The first
+    and the last group have one kind of pass each, and together take `ahead` for each micro-batch,
+    as where all forwards come first; that path ends at stage `last`. The path also waits for the
+    first round to come down the stages: typically for half of it, and with one group for the part
+    before `last`.
     """
     waits = 0.5 if micro_batches > group else last / (pp - 1)
     before = forward[-1].before + backward[-1].before
@@ -328,15 +338,15 @@ def wandering(
 def zero_bubble(
     pp: int, micro_batches: int, stage: Array, forward: Array, to_input: Array
 ) -> float:
-    """Seconds of a pipeline under ZB-H1, which is 1F1B of forwards and input gradients, with the
-    weight gradients of every micro-batch after the input gradients of a later one: as many later as
-    the stage's number.
+    """Return the seconds of a pipeline under ZB-H1. It is 1F1B of forwards and input gradients. The
+    weight gradients of every micro-batch come after the input gradients of a later one: as many
+    later as the stage's number.
 
-    Before its first weight gradients a stage alternates, or waits for another one that does
-    (_until_weights); a path then stays on one stage until the last forward; from there, or from a
-    later stage that this forward goes on to, input gradients go up, on the slowest stage as many
-    times as are left, and the stage where they end has as many weight gradients left as its number
-    (_after_forwards).
+    Before its first weight gradients a stage alternates, or waits for another stage that does
+    (_until_weights). The path then stays on one stage until its last forward. From there, or from a
+    later stage to which this forward goes on, input gradients go up, and the slowest stage on the
+    way does all that are left. The stage where they end has as many weight gradients left as its
+    number (_after_forwards).
     """
     _go_ahead(pp, micro_batches, stage, forward)
     _go_ahead(pp, micro_batches, stage, to_input)
@@ -359,14 +369,14 @@ def zero_bubble(
 
 @inlined
 def _alternating(pp: int, micro_batches: int, stage: int) -> int:
-    """How many times a stage of ZB-H1 alternates forwards and input gradients."""
+    """Return how many times a stage of ZB-H1 alternates forwards and input gradients."""
     return min(pp, micro_batches) - _ahead(pp, micro_batches, stage)
 
 
 @inlined
 def _come_down(pp: int, micro_batches: int, stage: Array, forward: Array, to_input: Array) -> None:
-    """Sets `arrived`: an earlier stage has alternated as long as there are forwards, and the last
-    one of these has come down to the stage."""
+    """Set `arrived`. An earlier stage has alternated as long as there are forwards, and the last of
+    these has come down to the stage."""
     latest = -np.inf
     for i in range(len(stage)):
         f = forward[i]
@@ -382,10 +392,12 @@ def _come_down(pp: int, micro_batches: int, stage: Array, forward: Array, to_inp
 def _until_weights(
     pp: int, micro_batches: int, stage: Array, forward: Array, to_input: Array, i: int
 ) -> float:
-    """When stage i has done what comes before its first weight gradients. It waits for itself or a
-    later one that alternates as long as there are forwards and then has only input gradients, as
-    have those on the way back; or for an earlier one, of which the last forward comes down to the
-    later one."""
+    """Return when stage i has done all that comes before its first weight gradients.
+
+    It waits for itself, or for a later stage. That stage alternates as long as there are forwards,
+    and then has only input gradients, as have the stages on the way back. Or the later stage waits
+    for an earlier one, whose last forward comes down to it.
+    """
     latest = slowest = 0.0
     due = min(stage[i], micro_batches - 1)
     for at in range(i, len(stage)):
@@ -404,9 +416,9 @@ def _until_weights(
 
 @inlined
 def _after_forwards(pp: int, micro_batches: int, stage: Array, to_input: Array, i: int) -> float:
-    """What comes after the last forward on stage i: the input gradients that are left, with weight
-    gradients, on the slowest stage on the way up to any where they end, and the weight gradients
-    that are left there."""
+    """Return the seconds after the last forward on stage i. The input gradients that are left go up
+    the stages. The slowest stage on the way does all of them, with weight gradients. The stage
+    where they end then does the weight gradients that are left there."""
     longest = slowest = 0.0
     left = max(min(pp, micro_batches) - 1 - stage[i], 0)
     before = to_input[i].upto - to_input[i].each
@@ -423,14 +435,14 @@ def _after_forwards(pp: int, micro_batches: int, stage: Array, to_input: Array, 
 def zero_bubble_v(
     pp: int, micro_batches: int, forward: float, to_input: float, weight: float
 ) -> float:
-    """Seconds that the longest path through a pipeline of equal chunks in a V takes beyond the work
-    of one stage, by those of a chunk.
+    """Return the seconds that the longest path through a pipeline of equal chunks in a V takes
+    beyond the work of one stage. The three times are those of one chunk.
 
-    Whatever the three operations take, one of these paths is the longest. They were found by
-    walking it through the operations of ScheduleZBVZeroBubble for random times. With as many
-    micro-batches as stages, or fewer, few begin before all have to wait for the first to come back;
-    with twice as many, or more, stages alternate once they are `full`, which more of them does not
-    change.
+    Whatever they are, one of these paths is the longest. The paths were found by walking the
+    longest one through the operations of ScheduleZBVZeroBubble for random times. With as many
+    micro-batches as stages, or fewer, few begin before all have to wait for the first to come back.
+    With twice as many, or more, stages alternate once they are `full`, and further micro-batches
+    change nothing.
     """
     f = forward
     i = to_input

@@ -1,5 +1,5 @@
-"""What depends on the mesh, its placement and the micro-batch only: kernel times, sizes and traffic
-of every part of the model."""
+"""The costs that depend on the mesh, its placement and the micro-batch only: kernel times, sizes
+and traffic of every part of the model."""
 
 from __future__ import annotations
 
@@ -49,8 +49,12 @@ from models.cost.shard import Shard, kv_share, routed_tokens
 
 
 class Part:
-    """Of one layer of a kind, of the embedding, which has the encoder of images with it, or of the
-    head: seconds for one micro-batch and parameters on one device."""
+    """Holds seconds for one micro-batch, and parameters on one device, of one part of the model: a
+    layer of a kind, the embedding with the encoder of images, or the head.
+
+    The fields up to `host` are those of LayerTime, and those from `dense` to `trained_expert` are
+    those of PartSize. All others in seconds are communication, of which nothing is hidden.
+    """
 
     forward: float
     backward: float
@@ -60,69 +64,74 @@ class Part:
     idle_forward: float
     idle_backward: float
     host: float
-    """These are as in LayerTime; what follows is communication in forward, nothing hidden."""
     tensor: float
+    """Tensor-parallel traffic in forward. A layer has as much in backward."""
     tensor_back: float
-    """The same in backward, of the ends: a layer has there what it has in forward."""
+    """Tensor-parallel traffic of the embedding or the head in backward."""
     stall: float
-    """Host seconds of the tensor-parallel collectives, beside pipeline sends."""
+    """Host seconds in forward of the tensor-parallel collectives, beside pipeline sends."""
     hooks: float
-    """Host seconds of ZeRO 3 for matrices of experts that it gathers one by one."""
+    """Host seconds in forward of ZeRO 3 for matrices of experts that it gathers one by one."""
     context: float
+    """Context-parallel traffic in forward."""
     dispatch: float
-    """Of experts' tokens, there and back."""
+    """Traffic of tokens to experts and back, in one pass."""
     gather: float
-    """Of parameters over the devices that shard them."""
+    """A gather of parameters over the devices that shard them."""
     stuck: float
-    """The part of the gather that cannot hide."""
+    """The part of `gather` that cannot hide."""
     scatter: float
-    """Of gradients, with an all-reduce over replicas."""
+    """A reduce-scatter of gradients, with an all-reduce over replicas."""
     reduce: float
-    """Of whole gradients, where nothing is sharded."""
+    """An all-reduce of whole gradients, where nothing is sharded."""
     gather_copy: float
-    """Of the copies beside a gather, and beside a reduction."""
+    """Copies in device memory beside a gather of parameters."""
     reduce_copy: float
+    """Copies in device memory beside a reduction of gradients."""
     dense: float
     expert: float
     unit: float
     trained_dense: float
     trained_expert: float
-    """These are as in PartSize."""
     encoder_share: float
-    """The share of its parameters that are the encoder's, and of those that are trained."""
+    """The share of the part's parameters that are the encoder's."""
     trained_encoder_share: float
+    """The share of the part's trained parameters that are the encoder's."""
     forward_only: float
-    """The share of its parameters that backward does not need: those of a frozen encoder, or of a
-    layer before all that is trained."""
+    """The share of the part's parameters that backward does not need: those of a frozen encoder, or
+    of a layer before all that is trained."""
 
 
 class Mesh:
-    """What a mesh has besides its parts."""
+    """Holds what a mesh costs besides its parts."""
 
     send: float
-    """Seconds of a micro-batch's activations to the next stage."""
+    """Seconds of sending a micro-batch's activations to the next stage."""
     dense_shards: float
+    """The number of devices that share dense parameters."""
     expert_shards: float
+    """The number of devices that share an expert's parameters."""
     tensor_across_domains: bool
     logits: float
-    """Bytes on the last stage; as are the next two."""
+    """Bytes of logits and their gradient on the last stage, for one micro-batch."""
     kept_logits: float
+    """Bytes of logits on the last stage that stay until the step ends."""
     whole_keys: float
-    """Of a layer's keys and values of whole sequences, where context parallelism gathers them, and
-    of their gradients before those are scattered."""
+    """Bytes of a layer's keys and values of whole sequences, where context parallelism gathers
+    them. Their gradients take as many before they are scattered."""
     micro_batches: int
-    """Of a rank in one step."""
+    """The number of micro-batches that a rank runs in one step."""
     norm: float
     """Seconds of the gradient's norm."""
     uneven: float
-    """Seconds of a micro-batch's attention, on the mean stage, that the rank with the longest
-    documents has beyond the mean."""
+    """Seconds for each micro-batch that the rank with the longest documents spends on attention
+    beyond the mean rank, on the mean stage."""
     straggling: float
-    """What waiting for the slowest device adds to a step, as a share of it."""
+    """The share of a step that waiting for the slowest device adds to it."""
     largest_unit: float
-    """Parameters that FSDP gathers at a time, of the largest layer."""
+    """Parameters that FSDP gathers at a time, for the largest layer."""
     undecided: bool
-    """Whether its placement or its policy is to be decided yet, and times are lower bounds."""
+    """True where the placement or the policy is not decided yet, so that times are lower bounds."""
 
 
 # -- what a shard decides
@@ -140,8 +149,8 @@ def set_shard(
     kept: Array,
     pieces: Array,
 ) -> None:
-    """Writes times and sizes into `parts`; the seconds that each recompute policy adds to backward
-    into `again` (policies, parts), and the bytes that a part keeps into `kept` (policies,
+    """Write times and sizes into `parts`. Write the seconds that each recompute policy adds to
+    backward into `again` (policies, parts), and the bytes that a part keeps into `kept` (policies,
     parts)."""
     f, policies = q.facts[0], q.policies
     for kind in range(f.kinds):
@@ -175,7 +184,8 @@ def set_ends(
     again: Array,
     kept: Array,
 ) -> None:
-    """A module of multi-token prediction repeats its projection where its layer is repeated."""
+    """Write the embedding and the head. A module of multi-token prediction repeats its projection
+    where its layer is repeated."""
     embedding, head = f.kinds, f.kinds + 1
     kept[:, embedding] = kept[:, head] = 0.0
     set_time(parts[embedding], embedding_time(f, shard, c))
@@ -198,7 +208,7 @@ def add_encoder(
     kept: Array,
     pieces: Array,
 ) -> None:
-    """Adds the encoder to the embedding."""
+    """Add the encoder of images to the embedding."""
     seconds = encoder_time(images, shard, c, again, pieces)
     add_encoder_kept(images, shard, kept, pieces)
     part.forward += seconds.forward
@@ -249,7 +259,8 @@ def set_traffic(
     parts: Array,
     mesh: Mesh,
 ) -> None:
-    """Writes the communication of every part into `parts`, and the rest into `mesh`."""
+    """Write the communication of every part into `parts`, and what else the links decide into
+    `mesh`."""
     f, layers = q.facts[0], q.layers
     largest_unit = largest_keys = 0.0
     for kind in range(f.kinds):
@@ -289,18 +300,19 @@ def set_traffic(
 
 @compiled
 def micro_batches(f: Facts, row: Row) -> int:
-    """How many a rank runs in one step."""
+    """Return the number of micro-batches that a rank runs in one step."""
     return max(f.global_batch // (row.dp_replicate * row.dp_shard * row.micro_batch), 1)
 
 
 @compiled
 def uneven_attention(f: Facts, layers: Array, row: Row, parts: Array) -> float:
-    """What the rank with the longest documents computes longer.
+    """Return the seconds for each micro-batch that the rank with the longest documents computes
+    longer than the mean rank.
 
-    Attention's work on a document grows with its length squared. Of lengths that are log-normal
-    with a coefficient of variation v, that of their squares is (1 + v²)⁴ - 1, squared; a rank adds
-    up those of its documents in a step. It has no more than if each of its sequences were one
-    document.
+    Attention's work on a document grows with its length squared. Where lengths are log-normal with
+    a coefficient of variation v, the squared coefficient of variation of their squares is (1 + v²)⁴
+    - 1. A rank adds up the squares of its documents in a step. It has no more work than if each of
+    its sequences were one document.
     """
     ranks = row.dp_replicate * row.dp_shard
     if f.document_spread == 0 or ranks == 1:
@@ -318,7 +330,7 @@ def uneven_attention(f: Facts, layers: Array, row: Row, parts: Array) -> float:
 
 @compiled
 def cut_blocks(layer: LayerFacts) -> int:
-    """Blocks of a layer that are cut over tensor-parallel ranks."""
+    """Return the number of blocks of a layer that are cut over tensor-parallel ranks."""
     mixer = 1 if layer.attends or layer.recurs else 0
     if layer.parallel:
         return mixer
@@ -327,10 +339,14 @@ def cut_blocks(layer: LayerFacts) -> int:
 
 @compiled
 def tensor_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
-    """Every block that is cut has, with sequence parallelism, a gather before and a scatter after
-    it, else all-reduces (Megatron-LM §3, arXiv 1909.08053, and Korthikanti et al. §4.2.1). A sparse
-    block without a shared expert needs none: its tokens stay sharded and travel by all-to-all, but
-    those of the etp group are gathered for the experts' slices, and scattered back."""
+    """Return the seconds of tensor-parallel traffic of a layer in forward.
+
+    With sequence parallelism, every block that is cut has a gather before it and a scatter after
+    it; otherwise it has an all-reduce (Megatron-LM §3, arXiv 1909.08053, and Korthikanti et al.
+    §4.2.1). A sparse block without a shared expert needs none, since its tokens stay sharded and
+    travel by all-to-all. The tokens of an etp group are gathered for the slices of its experts, and
+    scattered back.
+    """
     seconds = 0.0
     if row.tp > 1:
         latency, sent = links.tp_reduce.latency_s, 2 * f.activation_bytes
@@ -346,8 +362,8 @@ def tensor_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: L
 
 @compiled
 def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> None:
-    """Adds that of the encoder to the embedding: an all-reduce behind every block that is cut, and
-    a message of parameters, and of gradients, for each of its layers."""
+    """Add the encoder's traffic to that of the embedding: an all-reduce behind every block that is
+    cut, and a message of parameters, and one of gradients, for each of its layers."""
     f, encoder, shard = images.facts[0], images.encoder[0], encoder_shard(images, row)
     blocks = 0.0
     for kind in range(len(images.layers)):
@@ -366,6 +382,8 @@ def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> N
 
 @compiled
 def stall_seconds(layer: LayerFacts, row: Row, c: CoefficientRecord) -> float:
+    """Return the host seconds of a layer's tensor-parallel collectives, which they cost beside
+    pipeline sends."""
     if row.pp == 1:
         return 0.0
     hops = (row.tp - 1) * (2 if row.sequence_parallel else 1)
@@ -376,10 +394,10 @@ def stall_seconds(layer: LayerFacts, row: Row, c: CoefficientRecord) -> float:
 def hook_seconds(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, links: Links
 ) -> float:
-    """What the host spends where every matrix of every local expert is gathered by itself: its own
-    time, and the latency of the gather. It lets no more than two be under way (DeepSpeed
-    runtime/zero/partitioned_param_coordinator.py, max_ongoing_fetch_events), so that it waits for
-    them."""
+    """Return the seconds that the host spends where every matrix of every local expert is gathered
+    by itself: its own time, and the latency of the gather. It waits for the gathers, since it lets
+    no more than two be under way (DeepSpeed runtime/zero/partitioned_param_coordinator.py,
+    max_ongoing_fetch_events)."""
     if not layer.sparse or not f.experts_gathered_apart:
         return 0.0
     matrices = layer.expert_matrices * layer.num_experts / shard.ep
@@ -388,12 +406,12 @@ def hook_seconds(
 
 @compiled
 def context_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
-    """Keys and values of the whole sequence pass every device (ring or gather), or heads are
-    exchanged for tokens."""
+    """Return the seconds of context-parallel traffic of a layer in forward. Keys and values of the
+    whole sequence pass every device (ring or gather), or heads are exchanged for tokens."""
     if row.cp == 1:
         return 0.0
     seconds = attention_context(f, layer, row, shard, links) if layer.attends else 0.0
-    if layer.recurs:  # heads are exchanged for tokens, and back
+    if layer.recurs:  # A recurrence needs whole sequences: heads go for tokens, and come back.
         exchanged = shard.tokens * layer.recurrence_exchanged / shard.tp
         seconds += time(links.cp, exchanged * f.activation_bytes)
     return seconds
@@ -401,16 +419,17 @@ def context_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: 
 
 @compiled
 def attention_context(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
-    """What queries of other tokens need of keys and values; of chosen keys, their latents and the
-    keys of the indexer."""
+    """Return the seconds of sending keys and values to queries of other tokens. Sparse attention
+    sends the latents of chosen keys and the keys of the indexer."""
     keys = layer.kv_dim * kv_share(layer, shard.tp)
     if layer.passed_keys > 0:
         return time(links.cp, shard.tokens * row.cp * layer.passed_keys * f.activation_bytes)
     if f.context == ULYSSES:
         heads = layer.num_heads * (layer.head_dim + layer.v_head_dim) / shard.tp
-        # repeated where there are fewer key-value heads than ranks: every rank needs one
+        # Every rank needs a key-value head, so they are repeated where there are fewer than ranks.
         keys = max(keys, row.cp * layer.kv_dim / layer.num_kv_heads)
         return time(links.cp, shard.tokens * (heads + keys) * f.activation_bytes)
+    # Keys come from as many ranks as a window reaches over.
     reach = min(layer.window, f.seq_len) if layer.window > 0 else f.seq_len
     share = min(reach / (f.seq_len / row.cp), row.cp)
     return time(links.cp, shard.tokens * share * keys * f.activation_bytes)
@@ -420,7 +439,7 @@ def attention_context(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links
 def dispatch_seconds(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, links: Links, cost: Array
 ) -> float:
-    """Dispatch and combine of tokens over expert parallelism."""
+    """Return the seconds of dispatch and combine of tokens over expert parallelism."""
     if not layer.sparse or shard.ep == 1:
         return 0.0
     byte_s, latency_s = cost
@@ -437,7 +456,7 @@ def dispatch_seconds(
 def set_data_traffic(
     f: Facts, row: Row, c: CoefficientRecord, links: Links, sparse: bool, part: Part
 ) -> None:
-    """Parameters and gradients over their data-parallel groups."""
+    """Write the traffic of parameters and gradients over their data-parallel groups."""
     gathered, gradient = part.dense * f.gather_bytes, part.trained_dense * f.reduce_bytes
     part.gather = time(links.sharding, gathered)
     part.scatter = time(links.sharding, gradient)
@@ -453,7 +472,8 @@ def set_data_traffic(
         part.stuck = of_experts * (1 - c.expert_prefetch)
         part.scatter += over_experts
         part.reduce += 2 * over_experts
-        if row.dp_shard > 1:  # else the group that shares experts has the replicas in it
+        # Without shards, the group that shares experts has the replicas in it.
+        if row.dp_shard > 1:
             share = part.trained_expert * f.reduce_bytes / links.expert_shards
             part.scatter += time(links.replicate, share)
         copied += part.expert if links.expert_shards > 1 else 0.0
@@ -465,7 +485,8 @@ def set_data_traffic(
 
 @compiled
 def norm_seconds(c: CoefficientRecord, devices: int) -> float:
-    """Of the gradient's norm: two reductions over all devices, if there are several."""
+    """Return the seconds of the gradient's norm: two reductions over all devices, if there are
+    several."""
     if devices == 1:
         return 0.0
     return 2 * (c.collective_s + c.scaleout_hop_s * doublings(devices))
@@ -473,6 +494,6 @@ def norm_seconds(c: CoefficientRecord, devices: int) -> float:
 
 @compiled
 def straggling(f: Facts, c: CoefficientRecord, devices: int) -> float:
-    """What waiting for the slowest of so many devices adds to a step, as a share of it, with each
-    doubling beyond a node."""
+    """Return the share of a step that waiting for the slowest of `devices` devices adds to it. It
+    grows with each doubling beyond a node."""
     return c.jitter * doublings(devices / f.node)

@@ -1,6 +1,6 @@
-"""What each part of a model exposes under a policy: compute, and communication that nothing hides.
+"""Compute, and communication that nothing hides, of each part of a model under a policy.
 
-Times are of one micro-batch, for one layer of a kind, the embedding or the head.
+Times are those of one micro-batch, for one layer of a kind, the embedding or the head.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from models.spec.layout import DUALPIPE, ZERO_BUBBLE_V
 
 
 class Pair(NamedTuple):
-    """Of forward and of backward."""
+    """Seconds of forward and of backward."""
 
     forward: float
     backward: float
 
 
 class Exposed(NamedTuple):
-    """Seconds of forward and of both passes, both by term, and in how many of them nothing else is
-    sent beside."""
+    """Holds the exposed seconds of a part. `forward` is of forward alone. All others are of both
+    passes: `both` is the sum of the terms from `compute` to `offload`, and `free` the seconds
+    beside which nothing else is sent."""
 
     forward: float
     both: float
@@ -39,19 +40,20 @@ class Exposed(NamedTuple):
 
 
 class Regime:
-    """What of a layout decides how its parts run, beside its mesh."""
+    """Holds what decides how the parts of a layout run, beside its mesh."""
 
     share: float
-    """The share of the layers of a stage that the recompute policy is for."""
+    """The share of a stage's layers to which the recompute policy applies."""
     once: bool
-    """Parameters are gathered and gradients reduced once a step, not with every micro-batch."""
+    """True where parameters are gathered and gradients reduced once a step, not with every
+    micro-batch."""
     gathers: bool
-    """Parameters are gathered before every forward, as in ZeRO 3,"""
+    """True where parameters are gathered before every forward, as in ZeRO 3."""
     gathers_again: bool
-    """and before every backward."""
+    """True where parameters are gathered before every backward."""
     offload: bool
     experts_hide: float
-    """Of how many micro-batches the all-to-all may run beside another's compute."""
+    """The share of the micro-batches whose all-to-all may run beside another one's compute."""
     largest_kept: float
     """Bytes of activations that the largest layer keeps."""
     working: float
@@ -64,24 +66,27 @@ def set_regime(
 ) -> None:
     zero3 = row.zero_stage == 3
     regime.share = recomputed_share(f, row)
+    # ZeRO 3 that keeps parameters through a pipeline gathers them once a step, as ZeRO 1 does.
     regime.once = row.zero_stage < 2 or (zero3 and not row.reshard and row.pp > 1)
     regime.gathers = zero3 and not regime.once
     regime.gathers_again = regime.gathers and row.reshard
     regime.offload = row.offload_activations
     regime.experts_hide = 0.0
     if f.overlap_expert and (row.pp == 1 or overlaps(row)) and not repeats_experts:
-        regime.experts_hide = 1 - 1 / micro_batches  # not in the first forward, the last backward
+        # The first forward and the last backward have no other micro-batch to hide beside.
+        regime.experts_hide = 1 - 1 / micro_batches
 
 
 @inlined
 def overlaps(row: Row) -> bool:
-    """Whether the schedule runs one micro-batch's compute beside another's communication."""
+    """Say whether the schedule runs one micro-batch's compute beside another's communication."""
     return row.virtual_stages > 1 or row.schedule == DUALPIPE or row.schedule == ZERO_BUBBLE_V
 
 
 @inlined
 def recomputed_share(f: Facts, row: Row) -> float:
-    """Full recompute may be for the first few layers of each chunk."""
+    """Return the share of layers that are recomputed. Full recompute may be for the first few
+    layers of each chunk."""
     if row.recompute_layers == 0:
         return 1.0
     chunk = f.num_layers / (row.pp * row.virtual_stages)
@@ -102,8 +107,8 @@ def expose_layer(
     again: float,
     kept: float,
 ) -> Exposed:
-    """A layer, less so many seconds of `weight` gradients, where backward computes so much `again`
-    and so many bytes are `kept`."""
+    """Return what a layer exposes, less `weight` seconds of weight gradients. Backward repeats
+    `again` seconds of forward, and the layer keeps `kept` bytes."""
     backward = part.backward - weight
     ahead, back = part.forward, backward + again
     returns = 1 - part.forward_only
@@ -112,20 +117,27 @@ def expose_layer(
         part.attention_forward,
         part.attention_backward + returns * repeated * part.attention_forward,
     )
+    # Gaps in which the device waits for the host come again with a whole layer only: a piece that
+    # is repeated by itself has none.
     whole = returns * regime.share if policy.whole else 0.0
     idle = Pair(part.idle_forward, part.idle_backward + whole * part.idle_forward)
     sent = offload = 0.0
+    # Activations travel beside the passes, which wait for what they do not cover. Other traffic may
+    # run in these waits, so that they count as gaps.
     if regime.offload:
         traffic = kept / (c.host_gb_s * 1e9)
         sent, fetched = max(traffic - ahead, 0.0), max(traffic - back, 0.0)
         ahead, back, offload = ahead + sent, back + fetched, sent + fetched
         idle = Pair(idle.forward + sent, idle.backward + fetched)
 
+    # From here on traffic hides in the order of docs/model.md, and compute that one kind has hidden
+    # behind is not there for the next.
     gaps = idle
     repeated_tensor = returns * (1.0 + regime.share * policy.tensor)
     tensor = Pair(part.tensor, part.tensor * repeated_tensor)
     if f.overlap_tensor:
-        # Attention may be all that there is, and more than a backward that repeats none of it.
+        # Attention may be all that a pass has, and its kernels may take longer than a backward that
+        # does not repeat them, so that the difference has a floor of 0.
         beside = Pair(max(ahead - kernels.forward, 0.0), max(back - kernels.backward, 0.0))
         hidden = Pair(0.0, 0.0)
         if row.sequence_parallel and not mesh.tensor_across_domains:
@@ -136,11 +148,14 @@ def expose_layer(
             min(idle.backward, beside.backward - hidden.backward),
         )
     ahead, back = ahead + tensor.forward, back + tensor.backward
+    # A pass takes no less than its host, which serves the tensor-parallel collectives too.
     launches = returns * (2 + whole)
     host = Pair(part.host + part.stall, part.host * launches + part.stall * repeated_tensor)
     held = Pair(max(host.forward - ahead, 0.0), max(host.backward - back, 0.0))
     ahead, back = ahead + held.forward, back + held.backward
-    if mesh.undecided:  # slower traffic of other axes, or to the host, may leave as long gaps
+    # Slower traffic of other axes, or to the host, may leave gaps as long as these. A lower bound
+    # has to grant them to context parallelism.
+    if mesh.undecided:
         idle = Pair(gaps.forward + held.forward, gaps.backward + held.backward)
     hooked = waiting_for_hooks(part, row, host, Pair(ahead, back), launches)
     ahead, back = ahead + hooked.forward, back + hooked.backward
@@ -183,7 +198,9 @@ def expose_layer(
         context += times * context_forward
         expert += times * expert_forward
         data_all += times * (data.forward + hooked.forward)
-        offload += times * sent  # in which other traffic hides, and which they do not wait for
+        # These forwards offload nothing and do not wait for it. The wait counts all the same, for
+        # the traffic that hides in it.
+        offload += times * sent
         forward *= 1 + times
     both = compute + again + tensor_all + context + expert + data_all + offload
     return Exposed(
@@ -193,8 +210,9 @@ def expose_layer(
 
 @inlined
 def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, launches: float) -> Pair:
-    """How much longer than these passes the host takes, where it gathers single matrices of experts
-    beside its launches: in forward, and so many times as long in backward, as its `launches`."""
+    """Return how much longer than `passes` the host takes where it gathers single matrices of
+    experts beside its launches. The gathers take `launches` times as long in backward as in
+    forward."""
     if row.zero_stage != 3 or part.hooks == 0.0:
         return Pair(0.0, 0.0)
     return Pair(
@@ -213,8 +231,9 @@ def expose_end(
     again: float,
     whole: float,
 ) -> Exposed:
-    """The same of the embedding or the head. Nothing hides the tensor-parallel traffic of an
-    encoder; a `whole` share of its layers is computed again as a whole, and sends it again."""
+    """Return what the embedding or the head exposes. Nothing hides the tensor-parallel traffic of
+    an encoder of images. A share `whole` of its layers is computed again as a whole, and sends that
+    traffic again."""
     backward = part.backward - weight
     tensor = Pair(part.tensor, part.tensor_back * (1 + whole))
     ahead, back = part.forward + tensor.forward, backward + again + tensor.backward
@@ -236,8 +255,9 @@ def expose_end(
 
 @inlined
 def hidden_tensor(c: CoefficientRecord, tensor: Pair, beside: Pair) -> Pair:
-    """Within a scale-up domain a GEMM works on the parts that have come (userbuffers of Transformer
-    Engine); `beside`: what all but attention takes, gaps and all."""
+    """Return the tensor-parallel seconds that hide. Within a scale-up domain a GEMM works on the
+    parts that have arrived (userbuffers of Transformer Engine). The time `beside` is that of all
+    but attention, gaps included."""
     return Pair(
         min(c.tensor_overlap * tensor.forward, beside.forward),
         min(c.tensor_overlap * tensor.backward, beside.backward),
@@ -246,15 +266,16 @@ def hidden_tensor(c: CoefficientRecord, tensor: Pair, beside: Pair) -> Pair:
 
 @inlined
 def context_returns(f: Facts) -> float:
-    """How often what forward sends is sent in backward: keys and values come again there, and their
-    gradients leave; heads that are exchanged for tokens go back as they came."""
+    """Return how many times the context-parallel traffic of forward is sent in backward. Keys and
+    values come again there, and their gradients leave. Heads that are exchanged for tokens go back
+    once."""
     return 1.0 if f.context == ULYSSES else 2.0
 
 
 @inlined
 def hidden_context(c: CoefficientRecord, sent: Pair, kernels: Pair, idle: Pair) -> Pair:
-    """A ring runs beside attention and gaps. What is gathered or exchanged instead is there before
-    attention begins, or leaves after it."""
+    """Return the context-parallel seconds that hide. A ring runs beside attention and gaps. Traffic
+    that is gathered or exchanged instead arrives before attention begins, or leaves after it."""
     return Pair(
         min(sent.forward, c.context_overlap * (kernels.forward + idle.forward)),
         min(sent.backward, c.context_overlap * (kernels.backward + idle.backward)),
@@ -262,8 +283,8 @@ def hidden_context(c: CoefficientRecord, sent: Pair, kernels: Pair, idle: Pair) 
 
 
 class DataExposed(NamedTuple):
-    """Data-parallel traffic that every micro-batch exposes in forward and in both passes, and what
-    it leaves `free` of the passes."""
+    """Holds the data-parallel seconds that every micro-batch exposes in forward and in both passes,
+    and the seconds that they leave `free` of the passes."""
 
     forward: float
     both: float
@@ -274,10 +295,12 @@ class DataExposed(NamedTuple):
 def expose_data(
     f: Facts, part: Part, regime: Regime, c: CoefficientRecord, forward: float, backward: float
 ) -> DataExposed:
-    """Where parameters are gathered or gradients reduced with every micro-batch (ZeRO 2 and 3).
-    Copies beside that are nothing once a step, beside the update."""
+    """Return the data-parallel traffic that is exposed where parameters are gathered or gradients
+    reduced with every micro-batch (ZeRO 2 and 3). Where both come once a step, the copies beside
+    them count as nothing, next to the update."""
     if regime.once:
         return DataExposed(0.0, 0.0, forward + backward)
+    # Copies run on the device and hide behind nothing; traffic hides behind them too.
     before = stuck = early = 0.0
     after, late = part.reduce_copy, part.scatter
     movable = part.gather - part.stuck
@@ -303,8 +326,8 @@ def expose_data(
 
 @inlined
 def hide_data(f: Facts, c: CoefficientRecord, traffic: float, window: float) -> float:
-    """What `window` seconds of compute leave exposed of data-parallel traffic, and what the hidden
-    part slows them by."""
+    """Return the seconds of data-parallel traffic that `window` seconds of compute leave exposed,
+    plus the seconds by which the hidden part slows that compute."""
     if not f.overlap_data:
         return traffic
     return traffic - min(traffic, c.data_overlap * window) * (1 - c.interference)
@@ -312,7 +335,7 @@ def hide_data(f: Facts, c: CoefficientRecord, traffic: float, window: float) -> 
 
 @inlined
 def hide_once(f: Facts, c: CoefficientRecord, row: Row, traffic: float, window: float) -> float:
-    """The same of what comes once a step."""
+    """Return the exposed seconds of data-parallel traffic that comes once a step."""
     if row.zero_stage == 1 and not f.overlap_zero1:
         return traffic
     return hide_data(f, c, traffic, window)
@@ -320,9 +343,10 @@ def hide_once(f: Facts, c: CoefficientRecord, row: Row, traffic: float, window: 
 
 @inlined
 def waiting_for_slow_node(f: Facts, c: CoefficientRecord, row: Row, micro_batches: int) -> float:
-    """For a node in trouble, whose every send and receipt takes so much longer: two of both passes
-    for each neighbour of a stage, and one for each hop of filling and draining the pipeline.
-    Without neighbours both passes wait."""
+    """Return the seconds that a step waits for a node in trouble, whose every send and receipt
+    takes longer by a fixed time. Both passes of each micro-batch wait once for each neighbour of a
+    stage, and filling and draining the pipeline once for each hop. Without neighbours both passes
+    wait once."""
     if not f.fills_fabric:
         return 0.0
     neighbours = row.virtual_stages * min(max(row.pp - 1, 1), 2)

@@ -1,12 +1,14 @@
 """Pipeline schedules: what is in flight, and the bubble.
 
-Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch
-spends on a stage, I = B - W, m micro-batches and p stages. A discrete-event simulation of the same
-schedules agrees (tests): for any stages under afab, 1f1b and zero_bubble, for equal chunks under
-dualpipe and zero_bubble_v, and closely for others. Interleaved ones agree where chunks are alike
-but for the head, and for 97% of random stages of equal chunks; others are near, nearest where
-layers of one kind follow each other. A V and DualPipe fill and drain the pipeline with the mean of
-the other stages, or with those of the other half (docs/model.md has how near that is).
+The closed forms below have m micro-batches and p stages. F, B and W are the seconds of forward,
+full backward and weight gradients that a micro-batch spends on a stage, and I = B - W.
+
+A discrete-event simulation of the same schedules checks them in the tests. It agrees for any stages
+under afab, 1f1b and zero_bubble, and for equal chunks under dualpipe and zero_bubble_v. Interleaved
+pipelines agree where chunks are alike but for the head, and for 97% of random stages of equal
+chunks; others are near, nearest where layers of one kind follow each other. Unequal chunks of a V
+and of DualPipe are near too: the pipeline is filled and drained with the mean of the other stages,
+or with the stages of the other half (docs/model.md says how near that is).
 
 Under the first four schedules all stages end together, after
 
@@ -14,16 +16,16 @@ afab            ΣF + (m-1) max F + ΣB + (m-1) max B
                 GPipe, arXiv 1811.06965
 1f1b            models.cost.makespan.one_f_one_b; with equal stages (m+p-1)(F+B);
                 arXiv 2006.09503
-interleaved     the same of interleaved there; with equal stages m (F+B) + (p-1)(F+B)/v;
+interleaved     models.cost.makespan.interleaved; with equal stages m (F+B) + (p-1)(F+B)/v;
                 arXiv 2104.04473 §2.2
-zero_bubble     the same of zero_bubble there, with as many micro-batches in flight on every stage
-                as on the first; with equal stages, m >= p and W at most F and I,
+zero_bubble     models.cost.makespan.zero_bubble, with as many micro-batches in flight on every
+                stage as on the first; with equal stages, m >= p and W at most F and I,
                 m (F+B) + (p-1)(F+B-2W); arXiv 2401.10241 table 2 (ZB-H1)
 
-so that a stage is idle for that time less its own work, m (F+B). Under the others it is idle for
+A stage is then idle for that time less its own work, m (F+B). Under the others it is idle for
 
-zero_bubble_v   the longest path of zero_bubble_v there, of chunks that take what those of the other
-                stages take in the mean; ScheduleZBVZeroBubble of torch.distributed.pipelining
+zero_bubble_v   models.cost.makespan.zero_bubble_v, of chunks that take the mean of those of the
+                other stages; ScheduleZBVZeroBubble of torch.distributed.pipelining
 dualpipe        max(2F, F+I-F1) + max(I-W, 0), with F, I and W of all the other stages of a half and
                 F1 their mean F; with equal stages and F = I it is (p/2-1)(F+B + B-3W);
                 arXiv 2412.19437 table 2
@@ -43,19 +45,21 @@ from models.cost.rows import StageTables
 from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
 
 FORWARD = 1 / 3
-"""Of both passes, as matrix products have it: one, and two in backward."""
+"""The share of forward in both passes, as matrix products have it: one product, and two in
+backward."""
 
 
 class StageTimes(NamedTuple):
-    """Seconds that a micro-batch takes on the stages of a pipeline, and on the parts of a model:
-    a layer of each kind, the embedding and the head."""
+    """Seconds that a micro-batch takes on the stages of a pipeline, and on the parts of a model: a
+    layer of each kind, the embedding and the head."""
 
     forward: Array
     """Forward on each stage that differs, (s,)."""
     backward: Array
-    """Backward on each of these, weight gradients included, (s,)."""
+    """Backward on each stage that differs, weight gradients included, (s,)."""
     weight: Array
-    """Weight gradients on each of these, (s,); read where the schedule moves them."""
+    """Weight gradients on each stage that differs, (s,). They are read where the schedule moves
+    them."""
     all_forward: float
     """Forward on all stages together."""
     all_both: float
@@ -75,21 +79,23 @@ class Scratch(NamedTuple):
 
     stage: Array
     forward: Array
-    """Of models.cost.makespan.Passes, as the next."""
+    """Records of models.cost.makespan.Passes."""
     backward: Array
+    """Records of models.cost.makespan.Passes."""
 
 
 def scratch_for(tables: StageTables) -> Scratch:
-    """Room for the pipelines of any of these partitions."""
+    """Return room for the pipelines of any of these partitions."""
     most = 3 * tables.corners.shape[1]
     return Scratch(np.empty(most, np.int64), np.empty(most, PASSES), np.empty(most, PASSES))
 
 
 @inlined
 def micro_batch_group(pp: int, micro_batches: int) -> int:
-    """How many micro-batches pass one chunk of a stage before its next chunk, under an interleaved
-    schedule: the fewest, from pp on, that leave no remainder or one of pp or more, so that no stage
-    waits (Megatron-Core schedules.py, get_schedule_table; pp in arXiv 2104.04473 §2.2)."""
+    """Return how many micro-batches pass one chunk of a stage before its next chunk, under an
+    interleaved schedule. The group is the smallest number from pp on that leaves no remainder, or
+    one of pp or more, so that no stage waits (Megatron-Core schedules.py, get_schedule_table; pp in
+    arXiv 2104.04473 §2.2)."""
     group = pp
     while 0 < max(micro_batches, pp) % group < pp:
         group += 1
@@ -98,8 +104,8 @@ def micro_batch_group(pp: int, micro_batches: int) -> int:
 
 @inlined
 def in_flight(schedule: int, stage: int, pp: int, virtual_stages: int, micro_batches: int) -> float:
-    """How many micro-batches' activations a stage holds at its fullest. An interleaved stage holds
-    single chunks of some; these count as parts of a micro-batch."""
+    """Return the number of micro-batches whose activations a stage holds at its fullest. An
+    interleaved stage holds single chunks of some; these count as parts of a micro-batch."""
     if schedule == ONE_F_ONE_B:
         return float(min(pp - stage, micro_batches))
     if schedule == INTERLEAVED:
@@ -115,28 +121,28 @@ def in_flight(schedule: int, stage: int, pp: int, virtual_stages: int, micro_bat
 
 @inlined
 def holds_equal_micro_batches(schedule: int) -> bool:
-    """Whether every stage of a schedule with one chunk a stage holds as many micro-batches as the
-    first. (Under 1F1B later stages hold fewer.)"""
+    """Say whether every stage of a schedule with one chunk a stage holds as many micro-batches as
+    the first. (Under 1F1B later stages hold fewer.)"""
     return schedule in (AFAB, ZERO_BUBBLE)
 
 
 @inlined
 def ends_together(schedule: int) -> bool:
-    """Whether stages are taken to do what comes once a step when the last of them has done its
-    passes."""
+    """Say whether stages are taken to wait until the last of them has done its passes, before they
+    do what comes once a step."""
     return schedule not in (ZERO_BUBBLE_V, DUALPIPE)
 
 
 @inlined
 def moves_weight_gradients(schedule: int) -> bool:
-    """Whether a schedule fills its bubble with weight gradients."""
+    """Say whether a schedule fills its bubble with weight gradients."""
     return schedule in (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)
 
 
 @inlined
 def passes_alike(pp: int, virtual_stages: int, micro_batches: int) -> float:
-    """The length of a step in passes of one stage, for stages that are alike: m micro-batches and
-    the bubble."""
+    """Return the length of a step in passes of one stage, for stages that are alike: m
+    micro-batches and the bubble."""
     return micro_batches + (pp - 1) / virtual_stages
 
 
@@ -152,10 +158,10 @@ def bubble(
     idle: Array,
     scratch: Scratch,
 ) -> None:
-    """Writes the seconds that each stage that differs is idle in a step; 0 without a pipeline.
+    """Write the seconds that each stage that differs is idle in a step; 0 without a pipeline.
 
     Where stages end together (`ends_together`), the time is counted until the last of them has done
-    its passes. The closed form of each schedule is in the docstring of this module.
+    its passes. The docstring of this module has the closed form of each schedule.
     """
     t = times
     stages = tables.different[partition]
@@ -177,8 +183,8 @@ def bubble(
 def _idle_between_others(
     schedule: int, pp: int, micro_batches: int, times: StageTimes, stage: int
 ) -> float:
-    """The seconds that a stage is idle under zero_bubble_v or dualpipe, which has two stages that
-    are alike."""
+    """Return the seconds that a stage is idle under zero_bubble_v or dualpipe. Under dualpipe two
+    stages are alike."""
     t = times
     alike = 2 if schedule == DUALPIPE else 1
     forward = t.all_forward - alike * t.forward[stage]
@@ -194,7 +200,7 @@ def _idle_between_others(
 
 @inlined
 def _dualpipe(pp: int, forward: float, to_input: float, weight: float) -> float:
-    """The seconds that a stage is idle, by those of all other stages of a half."""
+    """Return the seconds that a stage is idle, from the times of all other stages of a half."""
     mean_forward = forward / max(pp / 2 - 1, 1.0)
     return max(2 * forward, forward + to_input - mean_forward) + max(to_input - weight, 0.0)
 
@@ -210,8 +216,8 @@ def _seconds(
     times: StageTimes,
     scratch: Scratch,
 ) -> float:
-    """The seconds that a pipeline takes for all micro-batches, under a schedule of which all stages
-    end together."""
+    """Return the seconds that a pipeline takes for all micro-batches, under a schedule whose stages
+    all end together."""
     t = times
     m = micro_batches
     stages = tables.different[partition]
@@ -246,7 +252,7 @@ def _interleaved(
     times: StageTimes,
     scratch: Scratch,
 ) -> float:
-    """The same of an interleaved pipeline."""
+    """Return the seconds that an interleaved pipeline takes for all micro-batches."""
     t = times
     m = micro_batches
     group = micro_batch_group(pp, m)
@@ -283,10 +289,10 @@ def _interleaved(
 def _steady(
     pp: int, virtual_stages: int, group: int, partition: int, tables: StageTables, times: StageTimes
 ) -> float:
-    """Seconds of a micro-batch on the longest path from stage to stage that alternates, in groups
-    of so many micro-batches. With every group it misses mean chunks, as many as it moves down
-    stages: of every part no more than there is, so that none makes a path shorter that takes longer
-    itself."""
+    """Return the seconds of a micro-batch on the longest path from stage to stage that alternates,
+    in groups of `group` micro-batches. With every group the path misses as many mean chunks as it
+    moves down stages. It misses no more of a part than it has, so that a part that takes longer
+    never makes the path shorter."""
     seconds = 0.0
     missed = tables.path_moves[partition] / (group * pp * virtual_stages)
     for part in range(len(times.part_counts)):
@@ -300,7 +306,7 @@ def _steady(
 
 @inlined
 def weighed(amounts: Array, seconds: Array) -> float:
-    """Σ amount·seconds over parts of the model."""
+    """Return Σ amount·seconds over parts of the model."""
     total = 0.0
     for part in range(len(seconds)):
         total += amounts[part] * seconds[part]
@@ -309,7 +315,7 @@ def weighed(amounts: Array, seconds: Array) -> float:
 
 @inlined
 def _largest(seconds: Array, count: int) -> float:
-    """The largest of the first `count`."""
+    """Return the largest of the first `count` values."""
     largest = 0.0
     for i in range(count):
         largest = max(largest, seconds[i])

@@ -1,4 +1,4 @@
-"""Layouts, and how their layers fall on stages, as compiled functions read them."""
+"""Layouts, and the split of their layers over stages, as compiled functions read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.spec.layout import Layouts
 
 
 class Row:
-    """One layout (models.spec.layout.Layout)."""
+    """Holds one layout (models.spec.layout.Layout)."""
 
     pp: int
     dp_replicate: int
@@ -25,11 +25,11 @@ class Row:
     etp: int
     placement: int
     filling: int
-    """Of a torus (models.spec.device_order.filling_code)."""
+    """The filling of a torus (models.spec.device_order.filling_code)."""
     micro_batch: int
     sequence_parallel: bool
     policy: int
-    """Which of the recompute policies of a question."""
+    """The number of a recompute policy of a question."""
     recompute_layers: int
     offload_activations: bool
     offload_optimizer: bool
@@ -38,7 +38,7 @@ class Row:
     schedule: int
     virtual_stages: int
     partition: int
-    """Which of the partitions that StageTables has."""
+    """The number of a partition of StageTables."""
 
 
 ROW = np.dtype(
@@ -48,13 +48,13 @@ ROW = np.dtype(
 
 
 RowColumns: Any = namedtuple("RowColumns", Row.__annotations__)  # type: ignore[misc]
-"""The fields of rows, each an array (n,)."""
+"""Holds the fields of rows, each an array (n,)."""
 _MIXING = 0x1E3779B97F4A7C15
-"""An odd number whose bits are irregular, by which fields are mixed into one number."""
+"""An odd number whose bits are irregular. Multiplication by it mixes fields into one number."""
 
 
 def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
-    """Layouts as records, (n,), with the recompute policies and partitions that they have."""
+    """Return layouts as records (n,), with the recompute policies and partitions that they have."""
     worked_out = {
         "policy": np.searchsorted(policies, layouts.recompute),
         "partition": partition,
@@ -100,8 +100,8 @@ def _fill_rows(c: Any, rows: Array) -> None:
 
 @compiled
 def fill_keys(rows: Array, keys: Array) -> None:
-    """Writes a number for each row, (n,), in whose order rows lie together that have the same
-    shard, and among these those on the same mesh, and then those whose parts run alike."""
+    """Write a number for each row, (n,). In its ascending order, rows of one shard lie together;
+    among these, rows on one mesh; and among these, rows whose parts run alike."""
     for i in range(len(rows)):
         row = rows[i]
         shard = row.micro_batch * _MIXING + row.cp
@@ -116,44 +116,46 @@ def fill_keys(rows: Array, keys: Array) -> None:
 
 @compiled
 def take_rows(rows: Array, at: Array, taken: Array) -> None:
-    """Writes the rows at these places, as numpy's `take` does ten times slower."""
+    """Write the rows at these places. numpy's `take` takes ten times as long."""
     for i in range(len(at)):
         taken[i] = rows[at[i]]
 
 
 @inlined
 def high_bits(mixed: int) -> int:
-    """The highest twenty bits, which depend on all others."""
+    """Return the highest twenty bits, which depend on all others."""
     return (mixed * _MIXING) >> 44 & 0xFFFFF
 
 
 class StageTables(NamedTuple):
-    """The different stages of u partitions, at most s each (models.cost.stage_partition). What
-    stands beyond those that a partition has means nothing; nor do further corners."""
+    """Holds the different stages of u partitions, at most s each (models.cost.stage_partition).
+    Values beyond the number of stages, or of corners, that a partition has mean nothing."""
 
     different: Array
-    """(u,): how many stages of a partition differ."""
+    """The number of stages of a partition that differ, (u,)."""
     amounts: Array
-    """(u, s, parts): layers of each kind that a stage has, and how much of each end."""
+    """Layers of each kind that a stage has, and how much of each end, (u, s, parts)."""
     first_alike: Array
-    """(u, s): the first stage that is like this one."""
+    """The first stage of the pipeline that a different stage stands for, (u, s)."""
     kind: Array
-    """(u, stages): which of the different stages each stage is."""
+    """The number of the different stage that stands for each stage, (u, stages)."""
     corners: Array
-    """(u, corners): the stages where a stretch of equal ones begins or ends, ascending."""
+    """The stages where a stretch of equal ones begins or ends, ascending, (u, corners)."""
     corner_count: Array
-    """(u,): how many corners there are."""
+    """The number of corners, (u,)."""
     first: Array
-    """(u, s, parts): of `amounts` the chunks of the first round, under interleaving."""
+    """The part of `amounts` in chunks of the first round, under interleaving, (u, s, parts)."""
     last: Array
-    """(u, s, parts): those of the last round."""
+    """The part of `amounts` in chunks of the last round, under interleaving, (u, s, parts)."""
     path_out: Array
-    """(u, parts): forwards that a micro-batch takes on the longest path while stages alternate."""
+    """Forwards that a micro-batch takes on the longest path while stages alternate, (u, parts)."""
     path_back: Array
-    """(u, parts): backwards on that path."""
+    """Backwards that a micro-batch takes on the longest path while stages alternate, (u, parts)."""
     path_ahead: Array
-    """(u, parts): both, on the longest path where all forwards come first."""
+    """Both passes that a micro-batch takes on the longest path where all forwards come first, (u,
+    parts)."""
     path_moves: Array
-    """(u,): how many stages down the first path goes with every group of micro-batches."""
+    """The number of stages by which the path while stages alternate goes down with every group of
+    micro-batches, (u,)."""
     path_last: Array
-    """(u,): the stage where the other one ends."""
+    """The stage where the path with all forwards first ends, (u,)."""

@@ -1,5 +1,4 @@
-"""The order in which stages run what a pipeline schedule has them do, and when each operation then
-starts and ends."""
+"""The order of the operations of a pipeline schedule on each stage, and the time of each."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from models.spec.layout import (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`kind` "F", "B", or "I" and "W" where backward comes in two, input and weight gradients; of a
-    micro-batch on a chunk of the model. DualPipe's second `direction` runs from the last stage to
-    the first."""
+    """One operation of a micro-batch on a chunk of the model. Its `kind` is "F" or "B", or "I" and
+    "W" where backward comes in two, input and weight gradients. DualPipe's second `direction` runs
+    from the last stage to the first."""
 
     kind: str
     micro_batch: int
@@ -32,13 +31,14 @@ class Operation:
 
 
 Block = tuple[Operation, ...]
-"""What a stage runs at the same time: one operation, or a forward and a backward that overlap."""
+"""Operations that a stage runs at the same time: one alone, or a forward and a backward that
+overlap."""
 Span = tuple[float, float]
 
 
 def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operation, int], Span]:
-    """(start, end) of every operation, with the stage that it runs on; `seconds` of "F", "B" and
-    "W" on each chunk."""
+    """Return the start and end of every operation, with the stage that it runs on. `seconds` are
+    those of "F", "B" and "W" on each chunk."""
     code, pp, v = SCHEDULES.index(layout.schedule), layout.pp, layout.virtual_stages
     seconds = seconds | {"I": seconds["B"] - seconds["W"]}
     if code == INTERLEAVED:
@@ -55,8 +55,8 @@ def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operati
 
 
 def _plain(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
-    """1F1B: stage d starts pp - d forwards ahead, then alternates (arXiv 2006.09503); or all of
-    them (GPipe)."""
+    """Return the order of 1F1B, where stage d starts pp - d forwards ahead and then alternates
+    (arXiv 2006.09503), or of GPipe, where all forwards come first."""
     orders: list[list[Block]] = []
     for d in range(pp):
         ahead = m if afab else min(pp - d, m)
@@ -69,8 +69,8 @@ def _plain(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
 
 
 def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
-    """Groups of micro-batches pass all chunks of a stage in turn (arXiv 2104.04473 §2.2;
-    Megatron-LM schedules.py)."""
+    """Return the order in which groups of micro-batches pass all chunks of a stage in turn (arXiv
+    2104.04473 §2.2; Megatron-LM schedules.py)."""
     size = int(micro_batch_group(pp, m))
     groups = [range(start, min(start + size, m)) for start in range(0, m, size)]
     forwards = [(i, chunk) for group in groups for chunk in range(v) for i in group]
@@ -90,10 +90,9 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
 
 
 def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
-    """1F1B, with the weight gradients of each micro-batch after the input gradients of one that is
-    as many later as the stage's number (arXiv 2401.10241 §3.1; ScheduleInterleavedZeroBubble of
-    torch/distributed/pipelining/schedules.py).
-    """
+    """Return the order of 1F1B with the weight gradients of each micro-batch after the input
+    gradients of one that is as many later as the stage's number (arXiv 2401.10241 §3.1;
+    ScheduleInterleavedZeroBubble of torch/distributed/pipelining/schedules.py)."""
     ahead = min(pp - stage, m)
     order: list[Block] = [(Operation("F", i, stage),) for i in range(ahead)]
     for i in range(m):
@@ -104,8 +103,8 @@ def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
 
 
 def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
-    """Chunks go down the stages and up again; made for F = I = W (arXiv 2401.10241 §6;
-    ScheduleZBVZeroBubble of torch/distributed/pipelining/schedules.py)."""
+    """Return the order in which chunks go down the stages and up again, made for F = I = W (arXiv
+    2401.10241 §6; ScheduleZBVZeroBubble of torch/distributed/pipelining/schedules.py)."""
     chunks, done, order = (
         (stage, 2 * pp - 1 - stage),
         {(k, way): 0 for k in "FIW" for way in (0, 1)},
@@ -141,9 +140,9 @@ def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
 
 
 class _DualPipe:
-    """One stage's order: both directions of micro-batches, and forwards that overlap backwards of
-    the other (arXiv 2412.19437 figure 5; dualpipe.py of github.com/deepseek-ai/DualPipe). Ways 0
-    and 1 enter at the nearer and the farther end."""
+    """Makes the order of one stage under DualPipe: both directions of micro-batches, and forwards
+    that overlap backwards of the other (arXiv 2412.19437 figure 5; dualpipe.py of
+    github.com/deepseek-ai/DualPipe). Way 0 enters at the nearer end, way 1 at the farther."""
 
     def __init__(self, pp: int, m: int, stage: int) -> None:
         self.pp, self.m, self.stage, self.half = pp, m, stage, pp // 2
@@ -178,8 +177,8 @@ class _DualPipe:
         return self.blocks
 
     def _drain(self, inner: int, outer: int) -> None:
-        """The last backwards, from half-way on with their weight gradients apart, to be done in the
-        gaps."""
+        """Append the last backwards. From half-way on their weight gradients are apart, to be done
+        in the gaps."""
         for k in range(2 * outer):
             self._take(self._backward(1 - k % 2, apart=k >= outer))
         for _ in range(inner):
@@ -213,7 +212,8 @@ class _DualPipe:
 
 
 def _needs(op: Operation, chunks: int) -> list[Operation]:
-    """With input gradients in place of whole backwards."""
+    """Return the operations that must end before this one starts. Input gradients stand for whole
+    backwards."""
     if op.kind == "F":
         return [Operation("F", op.micro_batch, op.chunk - 1, op.direction)] if op.chunk else []
     if op.kind == "W":
@@ -230,8 +230,8 @@ def _gives(op: Operation) -> Operation:
 def _in_order(
     orders: Sequence[Sequence[Block]], chunks: int, seconds: dict[str, Array]
 ) -> dict[tuple[Operation, int], Span]:
-    """Every stage runs its list; a block starts once the stage is free and what it needs is
-    done."""
+    """Return the start and end of every operation, with its stage. Every stage runs its list in
+    order; a block starts once the stage is free and the operations that it needs are done."""
     ends: dict[Operation, float] = {}
     found: dict[tuple[Operation, int], Span] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)

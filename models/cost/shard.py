@@ -1,4 +1,4 @@
-"""What one device works on: its part of a micro-batch and of a layer."""
+"""The share of one device: its part of a micro-batch and of a layer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from models.cost.rows import Row
 
 
 class Shard(NamedTuple):
-    """The tokens of a device's cp rank, and how tp, ep and etp cut a layer."""
+    """Holds the tokens of a device's cp rank, and the degrees by which tp, ep and etp cut a
+    layer."""
 
     tokens: float
-    """Of a micro-batch."""
+    """Tokens of a micro-batch."""
     local_tokens: float
-    """Tokens of which a device holds norms, residuals and routing."""
+    """Tokens of a micro-batch whose norms, residuals and routing the device computes."""
     tp: float
     ep: float
     etp: float
@@ -30,7 +31,7 @@ def shard_of(f: Facts, row: Row) -> Shard:
 
 @compiled
 def same_shard(one: Row, other: Row) -> bool:
-    """Whether two layouts cut layers and micro-batches alike."""
+    """Say whether two layouts cut layers and micro-batches alike."""
     return (
         one.micro_batch == other.micro_batch
         and one.cp == other.cp
@@ -43,12 +44,12 @@ def same_shard(one: Row, other: Row) -> bool:
 
 @compiled
 def kv_share(layer: LayerFacts, tp: float) -> float:
-    """The share of all key-value heads that a device has: 1/tp, but at least one head, which is
-    repeated on several devices where tp exceeds their number."""
+    """Return the share of all key-value heads that a device has: 1/tp, but at least one head. Where
+    tp exceeds the number of heads, each is repeated on several devices."""
     return max(1 / tp, 1 / layer.num_kv_heads)
 
 
 @compiled
 def routed_tokens(layer: LayerFacts, shard: Shard) -> float:
-    """Token copies that one device's experts process, on average."""
+    """Return the mean number of token copies that one device's experts process."""
     return shard.local_tokens * layer.experts_per_token * shard.etp

@@ -15,10 +15,11 @@ from models.spec.profile import Coefficients
 from models.spec.recompute import NONE
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+"""The collectives that micro-benchmarks measure. Compiled code knows each by its position here."""
 
 
 def collective_cost(problem: Problem, operation: str, c: Coefficients) -> Cost:
-    """What one of COLLECTIVES costs over all devices of the problem."""
+    """Return the cost of one of COLLECTIVES over all devices of the problem."""
     q = question(problem, np.array([NONE]))
     devices, code = problem.cluster.num_devices, COLLECTIVES.index(operation)
     cost = _collective(q, coefficient_records(c)[0], groups_for(q.order), devices, code)
@@ -39,7 +40,8 @@ def _collective(q: Question, c: CoefficientRecord, g: Groups, devices: int, oper
 
 
 def gemm_seconds(problem: Problem, m: Array, k: Array, n: Array, c: Coefficients) -> Array:
-    """Seconds of products of m x k by k x n matrices in the problem's GEMM format; all (n,)."""
+    """Return the seconds of products of m x k by k x n matrices in the problem's GEMM format. All
+    arrays have shape (n,)."""
     q = question(problem, np.array([NONE]))
     m, k, n = (np.array(of, dtype=float) for of in (m, k, n))
     seconds = np.empty(len(m))

@@ -1,23 +1,26 @@
-"""How layers fall on the stages of a pipeline: contiguous chunks, one or several to a stage.
+"""The split of layers over the stages of a pipeline, in contiguous chunks, one or several to a
+stage.
 
-Without balancing every chunk has an equal number of layers. A balanced split depends on the
-schedule. Each of these makes its first quantity least, then the next one among what is left:
+Without balancing, every chunk has an equal number of layers. A balanced split depends on the
+schedule. Each schedule below minimises its first quantity, and then the next one among the splits
+that are left:
 
 - One chunk a stage, as 1F1B has it: the largest stage, then the number of layers on early stages,
   which hold most micro-batches.
 - One chunk a stage where all stages hold as many micro-batches (afab, ZB-H1): the largest stage,
   then the largest stage but the last.
 - Several chunks a stage, dealt out in rounds (interleaving): the largest stage, then the sum over
-  rounds of each round's largest chunk. Only such splits count as give every stage but the last,
-  which has the head, as even a number of layers as can be (one more goes to late stages or, where
-  layers differ, to early ones), and every stage chunks as even as can be, the larger ones first.
+  rounds of each round's largest chunk. A split counts only if numbers of layers are as even as can
+  be. Every stage but the last, which has the head, then has as many layers, or one more; these go
+  to late stages or, where layers differ, to early ones. Every stage's chunks are as even as can be
+  too, the larger ones first.
 - A V, where the first stage has both ends of the model, and DualPipe, where the two outermost have:
   the largest stage, then the largest chunk. All other stages have as even a number of layers as can
   be.
 
-Dealt out in rounds, the head's chunk may have no layer and, where there are two layers fewer than
-chunks, neither has the embedding's, as in Megatron-LM's splits and Llama 3's (arXiv 2407.21783
-§3.3.2).
+Where chunks are dealt out in rounds, the head's chunk may have no layer. Where there are two layers
+fewer than chunks, the embedding's chunk may have none either, as in Megatron-LM's splits and Llama
+3's (arXiv 2407.21783 §3.3.2).
 """
 
 from __future__ import annotations
@@ -37,43 +40,45 @@ from models.spec.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
 from models.spec.problem import Problem
 
 _ALTERNATING = 2
-"""A model with more runs of layers of one kind than this has kinds that take turns, so that the
-rounds of its stages differ."""
+"""The number of runs of layers of one kind beyond which kinds take turns, so that the rounds of a
+stage differ."""
 _CACHED_PROBLEMS = 64
-"""Of so many problems is kept what their layers cost."""
+"""The number of problems whose layers and costs are kept. All layouts of a problem share them; the
+number bounds memory."""
 _ROUNDING = 1e-12
-"""Costs that differ by less, relatively, are the same."""
+"""Costs that differ by no more than this, relatively, count as equal, so that rounding decides
+nothing."""
 
 
 class Layers(NamedTuple):
-    """The layers of a model, and the forward FLOPs by which they are split."""
+    """Holds the layers of a model, and the forward FLOPs by which they are split."""
 
     kind: Array
-    """(layers,): of which kind each is."""
+    """The kind of each layer, (layers,)."""
     upto: Array
-    """(layers + 1,): FLOPs of the layers before each, and at last of all."""
+    """FLOPs of the layers before each, and at last of all layers, (layers + 1,)."""
     head: float
     """FLOPs of the head with multi-token prediction."""
     embedding: float
     """FLOPs of the encoder of images, which is beside the first layer (Problem.encoder_flops)."""
     costs: Array
-    """(parts,): FLOPs of a layer of each kind, of the embedding, and of the head alone."""
+    """FLOPs of a layer of each kind, of the embedding, and of the head alone, (parts,)."""
     mtp_layers: int
-    """Layers of multi-token prediction, which are like the last layer and where the head is."""
+    """Layers of multi-token prediction, which are like the last layer and lie beside the head."""
     take_turns: bool
     by_threshold: bool
-    """Whether balanced splits are nanotron's."""
+    """True where balanced splits are nanotron's."""
 
 
 class Shape(NamedTuple):
-    """What of a layout decides how its layers fall on stages."""
+    """Holds the part of a layout that decides how its layers are split over stages."""
 
     pp: int
     virtual_stages: int
     schedule: int
     balanced: bool
     stated: bool
-    """Whether the layout says how many layers each chunk has."""
+    """True where the layout says how many layers each chunk has."""
 
 
 SHAPE = record_type(Shape)
@@ -83,32 +88,32 @@ class Scratch(NamedTuple):
     """Room for the chunks of a partition, and for a path through them."""
 
     held: Array
-    """(chunks, parts): layers of each kind that chunks have, and which of the ends."""
+    """Layers of each kind that a chunk has, and which of the ends, (chunks, parts)."""
     cost: Array
-    """(chunks,)"""
+    """FLOPs of each chunk, (chunks,)."""
     best: Array
-    """(2 * rounds + 1, stages): what the longest path to a stage costs before each round."""
+    """The cost of the longest path to each stage before each round, (2 * rounds + 1, stages)."""
     came: Array
-    """(2 * rounds, stages): from which stage that path comes."""
+    """The stage from which the longest path to a stage comes, (2 * rounds, stages)."""
     paths: Array
-    """(2, rounds): the stages of the longest paths."""
+    """The stages of the longest paths, (2, rounds)."""
 
 
 def partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
-    """The partitions that layouts have, each once, and the number of each layout's."""
+    """Return the partitions that layouts have, each once, and the number of each layout's."""
     _, tables, code = splits(problem, layouts)
     return tables, code
 
 
 def splits(problem: Problem, layouts: Layouts) -> tuple[Array, StageTables, Array]:
-    """The same, after where the chunks of each partition begin."""
+    """Return the first layer of each chunk of the partitions that layouts have; the partitions,
+    each once; and the number of each layout's."""
     shapes, code = _distinct_shapes(layouts)
     return *partition(layers_of(problem), shapes), code
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
-    """Of each layout's partition, the kinds of the layers of each chunk, in the order of the
-    model."""
+    """Return, for each layout, the kinds of the layers of each chunk, in the order of the model."""
     shapes, code = _distinct_shapes(layouts)
     layers = layers_of(problem)
     kinds, begin = layers.kind.tolist(), partition(layers, shapes)[0].tolist()
@@ -117,7 +122,7 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
 
 
 def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
-    """One layout of every shape there is, and the number of each layout's shape."""
+    """Return one layout of every shape that occurs, and the number of each layout's shape."""
     if len(layouts) == 1:
         return layouts, np.zeros(1, dtype=np.int64)
     x = layouts
@@ -130,7 +135,8 @@ def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def layers_of(problem: Problem) -> Layers:
-    """Those that are split over stages. They are shared by all who ask: nobody writes to them."""
+    """Return the layers that are split over stages. The result is shared through a cache: nobody
+    may write to it."""
     architecture = problem.architecture
     runs, mtp_layers = architecture.layer_runs, architecture.mtp_layers
     layer_costs, head = problem.forward_flops
@@ -150,8 +156,8 @@ def layers_of(problem: Problem) -> Layers:
 
 
 def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
-    """Where the chunks of each shape begin, (u, most chunks + 1), from the last one's end on the
-    number of layers; and the stages that they make."""
+    """Return the first layer of each chunk of each shape, (u, most chunks + 1), and the stages that
+    chunks make. From the end of the last chunk on, the first layers are the number of layers."""
     x, u, parts = shapes, len(shapes), len(layers.costs)
     chunks = int((x.pp * x.virtual_stages).max(initial=1))
     stages, rounds = int(x.pp.max(initial=1)), int(x.virtual_stages.max(initial=1))
@@ -193,7 +199,8 @@ def _partition_all(
     scratch: Scratch,
     tables: StageTables,
 ) -> None:
-    """Of shapes of which some have `stated` (u, chunks) layers; into tables that are all 0."""
+    """Write the partitions of shapes into tables that are all 0. `stated` (u, chunks) has the
+    layers of those shapes that state them."""
     for i in range(len(shapes)):
         _split(layers, shapes[i], stated[i], begin[i])
         _set_chunks(layers, shapes[i], begin[i], scratch.held)
@@ -231,8 +238,8 @@ def _split(layers: Layers, shape: Shape, stated: Array, begin: Array) -> None:
 
 @compiled
 def _faces(shape: Shape) -> bool:
-    """Whether chunks from both ends of the model face each other on a stage, of which DualPipe has
-    two."""
+    """Say whether chunks from both ends of the model lie on one stage. Under DualPipe, two stages
+    have the same chunks."""
     return shape.schedule in (ZERO_BUBBLE_V, DUALPIPE)
 
 
@@ -243,8 +250,8 @@ def _is_dealt_out(shape: Shape) -> bool:
 
 @compiled
 def _up_to_thresholds(layers: Layers, chunks: int, begin: Array) -> None:
-    """Each takes layers until the cost of all so far passes its share of the whole (nanotron
-    src/nanotron/models/base.py, build_model)."""
+    """Write where chunks begin. Each chunk takes layers until the cost of all layers so far passes
+    its share of the whole (nanotron src/nanotron/models/base.py, build_model)."""
     n, at = len(layers.kind), 0
     for chunk in range(chunks):
         begin[chunk] = at
@@ -256,10 +263,13 @@ def _up_to_thresholds(layers: Layers, chunks: int, begin: Array) -> None:
 
 @compiled
 def _with_least_largest(layers: Layers, chunks: int, end: int, head: float, begin: Array) -> None:
-    """Chunks of the layers before `end`, beside the last one the head, and beside the first the
-    encoder of images. The largest is no less than the mean chunk and than a single layer; from
-    there on it grows to the next size that lets some chunk take one layer more, until all layers
-    are in chunks."""
+    """Write where chunks of the layers before `end` begin. The last chunk has the head beside its
+    layers, and the first the encoder of images.
+
+    The largest chunk is no less than the mean chunk and no less than any single layer. From there
+    on its size grows to the next one that lets some chunk take one layer more, until all layers are
+    in chunks.
+    """
     upto, first = layers.upto, layers.embedding
     largest = max((first + upto[end] + head) / chunks, upto[end] + head - upto[end - 1])
     largest = max(largest, first + upto[1])
@@ -274,10 +284,10 @@ def _with_least_largest(layers: Layers, chunks: int, end: int, head: float, begi
 def _fill_back(
     layers: Layers, chunks: int, end: int, head: float, largest: float, begin: Array
 ) -> float:
-    """Fills chunks up to the largest, from the last one back, so that of all splits within it the
-    early stages, which hold most micro-batches, get the fewest layers; each gets one. Layers are
-    left before the first where that is too small. Returns the least size with which some chunk
-    takes one layer more."""
+    """Fill chunks up to the size `largest`, from the last one back. Of all splits within that size,
+    this one gives the fewest layers to early stages, which hold most micro-batches. Each chunk gets
+    a layer at least. Layers are left before the first chunk where the size is too small. Return the
+    least size with which some chunk takes one layer more."""
     upto, least = layers.upto, np.inf
     for chunk in range(chunks - 1, -1, -1):
         whole, first = upto[end] + head, end - 1
@@ -294,23 +304,25 @@ def _fill_back(
 
 @compiled
 def _in_rounds(layers: Layers, pp: int, v: int, begin: Array) -> None:
-    """Chunks that are dealt out to several stages, to late ones one more; or to early ones, where
-    that makes the slowest stage before the last faster."""
+    """Write where chunks begin that are dealt out to stages in rounds. Late stages have the layers
+    that are left over; or early ones, where that makes the slowest stage before the last faster."""
     n = len(layers.kind)
     on_last, ending = _last_stage(n, layers.head / (layers.upto[n] / n), pp, v)
     _deal(n, pp, v, on_last, ending, True, begin)
     late = _slowest_before_last(layers, pp, v, begin)
     _deal(n, pp, v, on_last, ending, False, begin)
+    # Early stages have to be faster by more than rounding.
     if _slowest_before_last(layers, pp, v, begin) >= late * (1 - 1e-9):
         _deal(n, pp, v, on_last, ending, True, begin)
 
 
 @compiled
 def _last_stage(n: int, head: float, pp: int, v: int) -> tuple[int, int]:
-    """How many of n layers the last stage has, and its last chunk beside the head, which is worth
-    so many, for the least largest stage and then the least sum of largest chunks. Of equally good
-    numbers these are the most, since the stages before hold more micro-batches."""
-    bare = n < pp * v - 1  # neither end of the model has a layer beside it
+    """Return how many of n layers the last stage has, and how many of these lie beside the head,
+    which costs as much as `head` layers. The numbers minimise the largest stage, and then the sum
+    of largest chunks. Of equally good numbers the largest are taken, since the stages before hold
+    more micro-batches."""
+    bare = n < pp * v - 1  # With so few layers, neither end of the model has one beside it.
     most = min(n - v * (pp - 1) + (1 if bare else 0), n // pp + 1)
     on_last = ending = 0
     slowest = least = np.inf
@@ -333,14 +345,16 @@ def _last_stage(n: int, head: float, pp: int, v: int) -> tuple[int, int]:
 
 @compiled
 def _evenly(count: int, rounds: int, round_: int) -> int:
-    """Of so many layers those of a round, the first ones' one more."""
+    """Return the number of layers in one of `rounds` rounds that share `count` layers evenly. The
+    first rounds have one more where they do not divide."""
     return count // rounds + (1 if round_ < count % rounds else 0)
 
 
 @compiled
 def _deal(n: int, pp: int, v: int, on_last: int, ending: int, late: bool, begin: Array) -> None:
-    """Gives the last stage so many layers, and so many of them beside the head; and other stages as
-    many each, or one more to `late` ones or to early ones."""
+    """Write where chunks begin, with `on_last` layers on the last stage and `ending` of them beside
+    the head. The other stages have as many each, or one more on `late` stages, or else on early
+    ones."""
     each, more = divmod(n - on_last, pp - 1)
     bare = n < pp * v - 1
     begin[0] = 0
@@ -358,7 +372,7 @@ def _deal(n: int, pp: int, v: int, on_last: int, ending: int, late: bool, begin:
 
 @compiled
 def _slowest_before_last(layers: Layers, pp: int, v: int, begin: Array) -> float:
-    """What the layers of the costliest stage but the last cost."""
+    """Return the FLOPs of the layers of the costliest stage but the last."""
     slowest = 0.0
     for stage in range(pp - 1):
         cost = 0.0
@@ -370,8 +384,9 @@ def _slowest_before_last(layers: Layers, pp: int, v: int, begin: Array) -> float
 
 @compiled
 def _in_v(layers: Layers, stages: int, begin: Array) -> None:
-    """Chunks of which each stage has one from either end of the model; of DualPipe's stages, two
-    have the same. Tries all numbers of layers for the first and the last chunk that may be best."""
+    """Write where chunks begin of which each stage has one from either end of the model. Two of
+    DualPipe's stages have the same chunks. All numbers of layers for the first and the last chunk
+    are tried that may be best."""
     n = len(layers.kind)
     most = n // (2 * stages) + 2
     best = 0, 0, False
@@ -379,7 +394,7 @@ def _in_v(layers: Layers, stages: int, begin: Array) -> None:
     for first in range(1, most + 1):
         for last in range(most + 1):
             if (n - first - last) // (stages - 1) < 2:
-                continue  # some chunk would have no layer
+                continue  # A stage needs a layer for each of its two chunks.
             for early in (False, True):
                 largest = _fill_v(layers, stages, first, last, early, begin)
                 if largest < least:
@@ -391,9 +406,10 @@ def _in_v(layers: Layers, stages: int, begin: Array) -> None:
 def _fill_v(
     layers: Layers, stages: int, first: int, last: int, early: bool, begin: Array
 ) -> tuple[float, float]:
-    """Gives the first and the last chunk so many layers, and other stages as many each, or one more
-    to `early` ones or to late ones; more of them on the way down. Returns what the largest stage
-    costs, in billionths of all layers, and the largest chunk."""
+    """Give the first and the last chunk `first` and `last` layers, and the other stages as many
+    each, or one more to `early` ones, or else to late ones. Chunks on the way down have the odd
+    layer of a stage. Return the cost of the largest stage, in billionths of all layers, and of the
+    largest chunk."""
     upto, down, up = layers.upto, 0, len(layers.kind)
     each, more = divmod(up - first - last, stages - 1)
     largest = largest_chunk = 0.0
@@ -407,6 +423,7 @@ def _fill_v(
         largest_chunk = max(largest_chunk, cost_down, cost_up)
         begin[stage], begin[2 * stages - 1 - stage] = down, up_begin
         down, up = down_end, up_begin
+    # Whole billionths tie where costs differ by rounding only, and the largest chunk then decides.
     return np.rint(largest / upto[-1] * 1e9), largest_chunk
 
 
@@ -426,8 +443,8 @@ def _set_chunks(layers: Layers, shape: Shape, begin: Array, held: Array) -> None
 
 @compiled
 def _set_stages(shape: Shape, held: Array, tables: StageTables, i: int) -> None:
-    """Writes the stages that differ, in the order in which they first come, which of them each
-    stage is, and where stretches of equal ones begin or end."""
+    """Write the stages that differ, in the order in which they first come; which of them each stage
+    is like; and where stretches of equal stages begin or end."""
     pp, kind = shape.pp, tables.kind[i]
     for stage in range(pp):
         count = tables.different[i]
@@ -450,7 +467,8 @@ def _set_stages(shape: Shape, held: Array, tables: StageTables, i: int) -> None:
 def _set_stage(
     shape: Shape, held: Array, stage: int, tables: StageTables, i: int, place: int
 ) -> None:
-    """Writes what a stage has, and what of it in the first and in the last round."""
+    """Write the parts that a stage has, and which of them are in the first and in the last
+    round."""
     chunks = shape.pp * shape.virtual_stages
     for part in range(held.shape[1]):
         amount = 0.0
@@ -479,12 +497,12 @@ def _are_alike(tables: StageTables, i: int, one: int, other: int) -> bool:
 
 @compiled
 def _set_paths(layers: Layers, shape: Shape, scratch: Scratch, tables: StageTables, i: int) -> None:
-    """Writes the paths through chunks that are dealt out in rounds, the longest by what parts cost,
-    where stages alternate between forwards and backwards, and where all forwards come first: from
-    stage to stage, round after round. Nothing where both stay on one stage.
+    """Write the paths that cost most through chunks dealt out in rounds, from stage to stage and
+    round after round. One is for stages that alternate between forwards and backwards, the other
+    for all forwards first. Write nothing where both stay on one stage.
 
-    The first goes down the pipeline with every group of micro-batches, taken to be as many as
-    stages, and misses as many chunks of both passes as it goes down stages.
+    The first path goes down the pipeline with every group of micro-batches, which is taken to have
+    as many as there are stages. It misses as many chunks of both passes as it goes down stages.
     """
     pp, rounds, costs, held = shape.pp, shape.virtual_stages, layers.costs, scratch.held
     alternating, ahead = scratch.paths[0, :rounds], scratch.paths[1, :rounds]
@@ -493,7 +511,8 @@ def _set_paths(layers: Layers, shape: Shape, scratch: Scratch, tables: StageTabl
         scratch.cost[chunk] = weighed(held[chunk], costs)
     stays = _set_longest_path(pp, rounds, rounds, 0.0, np.inf, scratch, ahead)
     for chunk in range(chunks):
-        both = 0.0  # of which backward is taken to be two thirds
+        # Both passes, of which backward is taken to be two thirds.
+        both = 0.0
         for part in range(len(costs)):
             out, back = _passes(held, pp, rounds, chunk, part)
             both += (out + 2 * back) * costs[part]
@@ -513,9 +532,10 @@ def _set_paths(layers: Layers, shape: Shape, scratch: Scratch, tables: StageTabl
 
 @compiled
 def _passes(held: Array, pp: int, rounds: int, chunk: int, part: int) -> tuple[float, float]:
-    """Forwards and backwards of a part that a micro-batch has on a stage while backwards are those
-    of one round after the other, from the last one back: `chunk` counts these. Forwards are a round
-    ahead, and twice as many of them for every stage that follows (models.cost.schedules)."""
+    """Return the forwards and backwards of a part that a micro-batch has on a stage while stages
+    alternate. Backwards then come one round after the other, from the last one back; `chunk` counts
+    these. Forwards are a round ahead, and two more forwards for every stage that follows
+    (models.cost.schedules)."""
     round_, stage = divmod(chunk, pp)
     ahead, late = divmod(2 * (pp - 1 - stage), pp)
     early = held[(round_ - 1 + ahead) % rounds * pp + stage, part]
@@ -528,8 +548,8 @@ def _passes(held: Array, pp: int, rounds: int, chunk: int, part: int) -> tuple[f
 def _set_longest_path(
     pp: int, rounds: int, turns: int, down: float, up: float, scratch: Scratch, path: Array
 ) -> bool:
-    """Writes the stage of each round on the path through chunks that costs most, after so many
-    turns; a move takes `down` or `up` from it for every stage that it goes. Returns whether the
+    """Write the stage of each round on the path through chunks that costs most, after `turns`
+    rounds. A move costs the path `down` or `up` for every stage that it goes. Return whether the
     path is on one stage."""
     best, came = scratch.best, scratch.came
     best[0, :pp] = 0.0

@@ -1,7 +1,7 @@
 """A training step: time and memory of a layout, put together.
 
-Time and memory are those of the stage that sets them: time of the stage that is last to finish its
-own passes, waiting, gradient reduction and update; memory of the fullest.
+The time of a step is that of the stage that is last to finish its own passes, waiting, gradient
+reduction and update. Its memory is that of the fullest stage.
 """
 
 from __future__ import annotations
@@ -65,76 +65,86 @@ MEMORY = (
 )  # fmt: skip
 PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, LOGITS, RUNTIME, FRAGMENTATION = range(len(MEMORY))
 HOST_GRADIENT_BYTES = 4.0
-"""The size of an element of a gradient that is added up on the host (DeepSpeed runtime/zero/
-stage_1_and_2.py, stage3.py: fp32 partitions; FSDP keeps fp32 shards)."""
+"""The size of an element of a gradient that is added up on the host (DeepSpeed
+runtime/zero/stage_1_and_2.py, stage3.py: fp32 partitions; FSDP keeps fp32 shards)."""
 
 
 PART, MESH, EXPOSED, REGIME = (record_type(cls) for cls in (Part, Mesh, Exposed, Regime))
 
 
 class Stages(NamedTuple):
-    """The different stages of a pipeline, arrays of shape (stages,); seconds of one micro-batch."""
+    """Holds the different stages of a pipeline, in arrays of shape (stages,). Seconds are those of
+    one micro-batch."""
 
     forward: Array
     backward: Array
     weight: Array
-    """Weight gradients, a part of backward."""
+    """Seconds of weight gradients, which are a part of backward."""
     free: Array
     """Seconds of both passes beside which nothing else is sent."""
     idle: Array
-    """Seconds of a whole step."""
+    """Seconds that the stage is idle in a whole step."""
     dense: Array
-    """Parameters outside and inside of routed experts, whole; as is the next."""
+    """Parameters outside routed experts, before they are sharded over data parallelism."""
     expert: Array
+    """Parameters inside routed experts, before they are sharded over data parallelism."""
     trained_dense: Array
-    """Those of them that are trained."""
+    """Parameters outside routed experts that are trained."""
     trained_expert: Array
+    """Parameters inside routed experts that are trained."""
     dense_flops: Array
-    """Of the orthogonalisation of matrices outside and inside of routed experts, by Muon."""
+    """FLOPs of Muon's orthogonalisation of matrices outside routed experts."""
     expert_flops: Array
+    """FLOPs of Muon's orthogonalisation of matrices inside routed experts."""
     gather: Array
-    """Seconds of data-parallel traffic once a step, nothing hidden: parameters gathered, and
-    gradients reduced."""
+    """Seconds of gathering parameters once a step, nothing hidden."""
     reduce: Array
+    """Seconds of reducing gradients once a step, nothing hidden."""
     kept: Array
-    """Bytes of activations of one micro-batch."""
+    """Bytes of activations that layers keep of one micro-batch."""
     kept_of_images: Array
-    """The same of the encoder of images, which stay on the device."""
+    """Bytes of activations that the encoder of images keeps of one micro-batch. They are never
+    offloaded."""
     of_layers: Array
     """Parameters without those of embedding and head."""
 
 
 class Workspace(NamedTuple):
-    """What of one layout is worked out on the way to its step time."""
+    """Holds what is worked out of one layout on the way to its step time."""
 
     parts: Array
-    """(parts,) of Part."""
+    """Records of Part, (parts,)."""
     mesh: Array
-    """(1,) of Mesh."""
+    """A record of Mesh, (1,)."""
     regime: Array
-    """(1,) of Regime."""
+    """A record of Regime, (1,)."""
     exposed: Array
-    """(parts,) of Exposed."""
+    """Records of Exposed, (parts,)."""
     counts: Array
-    """(parts,): layers of each kind in the whole model, and one of each end."""
+    """Layers of each kind in the whole model, and one of each end, (parts,)."""
     part_forward: Array
-    """(parts,): forward of every part; then both passes, and what weight gradients add to them."""
+    """Seconds of forward of every part, (parts,)."""
     part_both: Array
+    """Seconds of both passes of every part, (parts,)."""
     weights: Array
+    """Seconds that weight gradients add to both passes of every part, where the schedule moves
+    them, (parts,)."""
     gather_once: Array
-    """(parts,): data-parallel traffic once a step, nothing hidden: parameters gathered, and
-    gradients reduced."""
+    """Seconds of gathering a part's parameters once a step, nothing hidden, (parts,)."""
     reduce_once: Array
+    """Seconds of reducing a part's gradients once a step, nothing hidden, (parts,)."""
     kept_now: Array
-    """(parts,): bytes that a part keeps, on average over layers that are recomputed and layers
-    that are not."""
+    """Bytes that a part keeps, on average over layers that are recomputed and layers that are not,
+    (parts,)."""
     again: Array
-    """(policies, parts): seconds that a recompute policy adds to backward."""
+    """Seconds that a recompute policy adds to backward, (policies, parts)."""
     kept: Array
-    """(policies, parts): bytes that a part keeps."""
+    """Bytes that a part keeps under a recompute policy, (policies, parts)."""
     pieces: Array
+    """Seconds or bytes of the pieces of one layer, (LAST_PRODUCT + 1,)."""
     dispatch: Array
-    """(kinds, 2): what an exchange of tokens costs over the links."""
+    """The cost of an exchange of tokens over the links, (kinds, 2): seconds for each byte, and
+    before the first byte."""
 
 
 def workspace_for(layers: Array, policies: Array) -> Workspace:
@@ -162,21 +172,21 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
 
 
 def stages_for(tables: StageTables) -> Stages:
-    """Room for the stages of any of these partitions."""
+    """Return room for the stages of any of these partitions."""
     return Stages(*np.zeros((len(Stages._fields), tables.amounts.shape[1])))
 
 
 class Room(NamedTuple):
-    """Where compiled functions work, one layout after the other."""
+    """Room in which compiled functions work, one layout after the other."""
 
     workspace: Workspace
     stages: Stages
     scratch: Scratch
     groups: Groups
     row: Array
-    """(1,) of Row: the layout whose parts are exposed."""
+    """The layout whose parts are exposed, a record of Row (1,)."""
     shard: Array
-    """(1,) of Row: the layout whose shard is worked out."""
+    """The layout whose shard is worked out, a record of Row (1,)."""
 
 
 def room_for(q: Question, tables: StageTables) -> Room:
@@ -192,7 +202,8 @@ def room_for(q: Question, tables: StageTables) -> Room:
 
 @inlined
 def forget(room: Room) -> None:
-    """For another question, or other coefficients, than before."""
+    """Drop what is known of the layout before, so that another question or other coefficients may
+    follow."""
     room.shard[0].micro_batch = 0
     room.row[0].policy = -1
 
@@ -204,7 +215,7 @@ def forget(room: Room) -> None:
 def expose_parts(
     f: Facts, layers: Array, policies: Array, row: Row, c: CoefficientRecord, w: Workspace
 ) -> None:
-    """Writes what every part exposes, and what weight gradients add to it where the schedule moves
+    """Write what every part exposes, and what weight gradients add to it where the schedule moves
     them."""
     set_kept(f, policies, row, w)
     mesh, regime = w.mesh[0], w.regime[0]
@@ -234,9 +245,9 @@ def expose_parts(
 
 @inlined
 def set_kept(f: Facts, policies: Array, row: Row, w: Workspace) -> None:
-    """Writes how the parts of a layout run, and the activations that they keep: bytes of every
-    layer, of the largest, of which two are on their way to the host or back, and of those that it
-    has only while it is computed again."""
+    """Write how the parts of a layout run, and the activations that they keep: the bytes of every
+    part; those of the largest layer, two of which are on their way to the host or back; and those
+    that a layer has only while it is computed again."""
     regime = w.regime[0]
     set_regime(f, row, w.mesh[0].micro_batches, repeats_experts(policies, row.policy), regime)
     largest = working = 0.0
@@ -246,7 +257,7 @@ def set_kept(f: Facts, policies: Array, row: Row, w: Workspace) -> None:
         if part < f.kinds:
             largest = max(largest, w.kept_now[part])
             working = max(working, whole - kept)
-        elif f.encoder_layers > 0:  # one of its layers at a time
+        elif f.encoder_layers > 0:  # The encoder computes one of its layers again at a time.
             working = max(working, (whole - kept) / f.encoder_layers)
     regime.largest_kept = largest
     regime.working = working + (w.mesh[0].whole_keys if f.context == CONTEXT_ALLGATHER else 0.0)
@@ -254,7 +265,7 @@ def set_kept(f: Facts, policies: Array, row: Row, w: Workspace) -> None:
 
 @inlined
 def set_once(f: Facts, row: Row, w: Workspace) -> None:
-    """Writes the data-parallel traffic of every part that comes once a step, nothing hidden."""
+    """Write the data-parallel traffic of every part that comes once a step, nothing hidden."""
     once = w.regime[0].once
     gathers = 1 <= row.zero_stage <= 2 or (once and row.zero_stage == 3)
     whole = row.zero_stage <= (1 if f.whole_gradients else 0)
@@ -294,8 +305,8 @@ def repeats_experts(policies: Array, policy: int) -> bool:
 def fill_stages(
     f: Facts, layers: Array, row: Row, tables: StageTables, w: Workspace, s: Stages
 ) -> None:
-    """Sums over the parts that each stage has. DualPipe holds the parameters of two stages, and a
-    tied embedding is where the head is too, without the encoder of images."""
+    """Write the sums over the parts that each stage has. DualPipe holds the parameters of two
+    stages. A tied embedding is on the stage of the head too, without the encoder of images."""
     embedding, head = f.kinds, f.kinds + 1
     held_times = 2.0 if row.schedule == DUALPIPE else 1.0
     for stage in range(tables.different[row.partition]):
@@ -336,7 +347,7 @@ def fill_stages(
 def fill_layers(
     f: Facts, layers: Array, amounts: Array, held_times: float, w: Workspace, s: Stages, stage: int
 ) -> None:
-    """The sums that are over layers only."""
+    """Write the sums that are over layers only."""
     kept = parameters = 0.0
     for kind in range(f.kinds):
         kept += amounts[kind] * w.kept_now[kind]
@@ -368,8 +379,8 @@ def step_time(
     scratch: Scratch,
     time: Array,
 ) -> float:
-    """Writes the seconds of a step by term; returns what is exposed of data-parallel traffic once a
-    step.
+    """Write the seconds of a step by term. Return the seconds of data-parallel traffic that is
+    exposed once a step.
 
     Where all stages wait for the last of the passes (models.cost.pipeline.ends_together), passes
     are those of the slowest stage.
@@ -387,6 +398,7 @@ def step_time(
         stage_once = hide_once(f, c, row, s.gather[stage], window[0])
         stage_once += hide_once(f, c, row, s.reduce[stage], window[1])
         stage_optimizer = optimizer_seconds(f, c, row, mesh, s, stage)
+        # The sends of a micro-batch hide beside the passes of the others.
         beside = (1 - 1 / m) * every if together else (m - 1) * s.free[stage]
         stage_sends = exposed_sends(f, c, row, m, mesh.send, beside)
         stage_fetched = fetched_seconds(f, c, row, mesh, s, stage)
@@ -403,6 +415,7 @@ def step_time(
     time[DATA] += once
     time[OFFLOAD] += fetched
     time[SENDS] = sends
+    # To fill and to drain the pipeline waits for a send at every hop.
     time[BUBBLE] = max(s.idle[slow], 0.0) + 2 * (row.pp - 1) * mesh.send
     time[OPTIMIZER] = optimizer
     time[FIXED] = c.step_fixed_s
@@ -415,7 +428,7 @@ def step_time(
 
 @inlined
 def sum_terms(f: Facts, amounts: Array, w: Workspace, m: int, time: Array) -> None:
-    """Of all micro-batches on a stage with these amounts of every part."""
+    """Write the terms of all micro-batches on a stage with these amounts of every part."""
     compute = recompute = tensor = context = expert = data = offload = 0.0
     for index in range(f.kinds + 2):
         exposed, amount = w.exposed[index], m * amounts[index]
@@ -439,7 +452,7 @@ def sum_terms(f: Facts, amounts: Array, w: Workspace, m: int, time: Array) -> No
 def set_idle(
     row: Row, tables: StageTables, w: Workspace, s: Stages, scratch: Scratch, m: int
 ) -> None:
-    """Writes the seconds that each stage is idle in a step."""
+    """Write the seconds that each stage is idle in a step."""
     all_forward = all_both = all_weight = 0.0
     for index in range(len(w.counts)):
         all_forward += w.counts[index] * w.part_forward[index]
@@ -465,9 +478,9 @@ def set_idle(
 def once_window(
     row: Row, m: int, together: bool, every: float, forward: float, backward: float
 ) -> tuple[float, float]:
-    """A forward and a backward that what comes once a step may hide beside: a stage's own; or,
-    where stages end together, those of a mean pass of `every` second that they compute or wait for
-    one another."""
+    """Return the seconds of forward and of backward beside which traffic that comes once a step may
+    hide. They are those of the stage itself or, where stages end together, of a mean pass. `every`
+    is the seconds in which stages compute or wait for one another."""
     if not together or row.pp == 1:
         return forward, backward
     one = every / passes_alike(row.pp, row.virtual_stages, m)
@@ -478,7 +491,8 @@ def once_window(
 def exposed_sends(
     f: Facts, c: CoefficientRecord, row: Row, m: int, send: float, beside: float
 ) -> float:
-    """Exposed sends of a step between stages, beside so many seconds."""
+    """Return the exposed seconds of a step's sends between stages, where they may hide beside
+    `beside` seconds."""
     every = 2 * m * row.virtual_stages * send
     if not (f.overlap_pipeline and overlaps(row)):
         return every
@@ -487,7 +501,8 @@ def exposed_sends(
 
 @inlined
 def over_shards(mesh: Mesh, dense: float, expert: float, sharded: bool) -> float:
-    """Parameters, or what they are worth, over the devices that share them, if they are sharded."""
+    """Return the parameters, or a cost in proportion to them, of one of the devices that share
+    them, if they are sharded."""
     if not sharded:
         return dense + expert
     return dense / mesh.dense_shards + expert / mesh.expert_shards
@@ -497,8 +512,9 @@ def over_shards(mesh: Mesh, dense: float, expert: float, sharded: bool) -> float
 def optimizer_seconds(
     f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, s: Stages, stage: int
 ) -> float:
-    """Clip, update, and Muon's five Newton-Schulz steps on every matrix (arXiv 2502.16982 §2.2),
-    spread over those who share it. The ends stay with AdamW."""
+    """Return the seconds of clipping, update and Muon's five Newton-Schulz steps on every matrix
+    (arXiv 2502.16982 §2.2), spread over the devices that share it. The ends of the model stay with
+    AdamW."""
     sharded = row.zero_stage >= 1
     owned = over_shards(mesh, s.trained_dense[stage], s.trained_expert[stage], sharded)
     seconds = update_seconds(f, c, row, owned) + mesh.norm
@@ -512,7 +528,7 @@ def optimizer_seconds(
 def fetched_seconds(
     f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, s: Stages, stage: int
 ) -> float:
-    """Returns the seconds that a step waits for parameters that are on the host. Their shards come
+    """Return the seconds that a step waits for parameters that are on the host. Their shards come
     for both passes of every micro-batch, or for forward alone where they are kept. They are fetched
     ahead of time, beside the passes."""
     if not (f.parameters_on_host and row.offload_optimizer and row.zero_stage == 3):
@@ -525,8 +541,9 @@ def fetched_seconds(
 
 @inlined
 def update_seconds(f: Facts, c: CoefficientRecord, row: Row, owned: float) -> float:
-    """Clip (read gradients) and update (read and write states) so many parameters, from device or
-    host memory. A device's share of host memory is about as fast as its link to it."""
+    """Return the seconds of clipping (read gradients) and update (read and write states) of `owned`
+    parameters, in device or host memory. A device's share of host memory is about as fast as its
+    link to it."""
     states = 2 * (f.master_bytes + f.moment_bytes)
     moved = f.gradient_bytes + f.parameter_bytes
     if row.offload_optimizer:
@@ -538,7 +555,7 @@ def update_seconds(f: Facts, c: CoefficientRecord, row: Row, owned: float) -> fl
 
 
 class Held(NamedTuple):
-    """Bytes of a stage by term; of activations what is in flight."""
+    """Bytes of a stage by term. Those of activations are of all micro-batches in flight."""
 
     parameters: float
     gradients: float
@@ -558,8 +575,8 @@ def step_memory(
     s: Stages,
     memory: Array,
 ) -> tuple[int, float]:
-    """Writes bytes by term on the fullest stage; returns its number, and the bytes on the host for
-    a device of the stage that has most there."""
+    """Write bytes by term on the fullest stage. Return its number, and the bytes on the host for a
+    device of the stage that has most there."""
     fullest, most, on_host = 0, -np.inf, 0.0
     for stage in range(tables.different[row.partition]):
         held = stage_memory(f, row, c, tables, w, s, stage)
@@ -599,13 +616,15 @@ def stage_memory(
     )
     flying = s.kept[stage] * times
     resident = flying
+    # Offloaded activations are on the device only on their way: those of two layers at a time.
     if row.offload_activations:
         resident = min(2 * regime.largest_kept * c.activation_memory, flying)
     resident += s.kept_of_images[stage] * times
     working, logits = regime.working * c.activation_memory, 0.0
     has_head = tables.amounts[row.partition, stage, f.kinds + 1] > 0
     if has_head and mesh.logits * c.logit_memory > working:
-        logits, working = mesh.logits * c.logit_memory, 0.0  # gone before layers are computed again
+        # Logits are freed before any layer is computed again, so that the larger of both counts.
+        logits, working = mesh.logits * c.logit_memory, 0.0
     return Held(
         parameters=parameter_bytes(f, row, mesh, s, stage),
         gradients=gradient_bytes(f, row, mesh, regime, dense, expert),
@@ -619,9 +638,9 @@ def stage_memory(
 
 @inlined
 def offloaded_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int, states: float) -> float:
-    """On the host with the optimizer: its states, gradients in fp32 where they go with them, and
-    parameters where those are there beside the fp32 ones. Copies of the whole model that ranks may
-    load before it is sharded are not counted."""
+    """Return the bytes that go to the host with the optimizer: its states; gradients in fp32 where
+    they go with them; and parameters where they are on the host beside the fp32 ones. Copies of the
+    whole model that ranks may load before it is sharded are not counted."""
     if not row.offload_optimizer:
         return 0.0
     size = states
@@ -635,20 +654,23 @@ def offloaded_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int, state
 
 @inlined
 def state_bytes(f: Facts, row: Row) -> float:
-    """Of a parameter's master copy and moments. FSDP's sharded parameters are the fp32 copy,
-    whatever the parameters in use are."""
+    """Return the bytes of a parameter's master copy and moments. FSDP's sharded parameters are the
+    fp32 copy, whatever the parameters in use are."""
     return f.moment_bytes + (f.sharded_master_bytes if row.zero_stage == 3 else f.master_bytes)
 
 
 @inlined
 def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> float:
-    """Of parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer)
-    and two gathered layers, unless it does not reshard; what the host updates comes back as shards
-    of them, unless all are on the host. Where none are gathered, copies of layers in the format of
-    GEMMs may lie beside. A reference is sharded as they are (TRL models/utils.py, prepare_deepspeed
-    and prepare_fsdp)."""
+    """Return the bytes of parameters in use.
+
+    FSDP keeps only the sharded master copy (counted with the optimizer) and two gathered layers,
+    unless it does not reshard. Parameters that the host updates come back as shards, unless all are
+    on the host. Where none are gathered, copies of layers in the format of GEMMs may lie beside. A
+    reference model is sharded as the trained one is (TRL models/utils.py, prepare_deepspeed and
+    prepare_fsdp).
+    """
     dense, expert, layers = s.dense[stage], s.expert[stage], s.of_layers[stage]
-    ends = dense + expert - layers  # which are not quantized where layers are
+    ends = dense + expert - layers  # The ends are not quantized where layers are.
     copies = f.reference_copies * f.parameter_bytes
     if row.zero_stage < 3:
         of_layers = f.base_bytes * layers + f.parameter_bytes * ends + f.operand_bytes * layers
@@ -668,8 +690,8 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
 def gradient_bytes(
     f: Facts, row: Row, mesh: Mesh, regime: Regime, dense: float, expert: float
 ) -> float:
-    """Returns the bytes of accumulated gradients, unless these are on the host, and of those of the
-    layer that is being reduced."""
+    """Return the bytes of accumulated gradients, unless these are on the host, and of the gradients
+    of the layer that is being reduced."""
     sharded = row.zero_stage >= 2 and not regime.once
     size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
     if row.offload_optimizer and f.offloads_gradients and row.zero_stage >= 2:
@@ -686,8 +708,8 @@ def gradient_bytes(
 def set_mesh(
     q: Question, row: Row, c: CoefficientRecord, wanted: int, least: LeastLinks, room: Room
 ) -> None:
-    """Works out what a layout's mesh decides; its shard, unless that is known. Where it is not
-    placed, the least links stand for those of its placement."""
+    """Work out what a layout's mesh decides, and its shard unless that is known. Where the layout
+    is not placed, the least links stand for those of its placement."""
     f, w = q.facts[0], room.workspace
     shard = shard_of(f, row)
     if not same_shard(row, room.shard[0]):
@@ -700,15 +722,15 @@ def set_mesh(
         links = links_of(f, q.layers, q.dims, q.order, row, c, room.groups, w.dispatch)
     set_traffic(q, row, shard, c, links, w.dispatch, w.parts, w.mesh[0])
     w.mesh[0].undecided = row.placement < 0
-    room.row[0].policy = -1  # nothing is exposed on this mesh yet
+    room.row[0].policy = -1  # Nothing is exposed on this mesh yet.
 
 
 @inlined
 def set_step(
     q: Question, row: Row, c: CoefficientRecord, tables: StageTables, room: Room, time: Array
 ) -> float:
-    """Writes the seconds of a step by term; returns what it exposes of data-parallel traffic once
-    a step."""
+    """Write the seconds of a step by term. Return the seconds of data-parallel traffic that it
+    exposes once a step."""
     f, w, s = q.facts[0], room.workspace, room.stages
     fill_stages(f, q.layers, row, tables, w, s)
     return step_time(f, row, c, tables, w, s, room.scratch, time)
@@ -718,24 +740,24 @@ def set_step(
 def set_memory(
     q: Question, row: Row, c: CoefficientRecord, tables: StageTables, room: Room, memory: Array
 ) -> tuple[int, float]:
-    """Writes bytes by term on the fullest stage; returns its number, and the bytes on the host.
-    Needs the stages of `set_step`."""
+    """Write bytes by term on the fullest stage. Return its number, and the bytes on the host.
+    `set_step` must have written the stages."""
     return step_memory(q.facts[0], row, c, tables, room.workspace, room.stages, memory)
 
 
 class Costs(NamedTuple):
-    """What n layouts take and need."""
+    """Holds the time and the memory of n layouts."""
 
     time: Array
-    """(n, terms): seconds of a step."""
+    """Seconds of a step by term, (n, terms)."""
     memory: Array
-    """(n, terms): bytes on the fullest stage."""
+    """Bytes by term on the fullest stage, (n, terms)."""
     fullest: Array
-    """(n,): which stage that is."""
+    """The number of the fullest stage, (n,)."""
     host: Array
-    """(n,): bytes on the host."""
+    """Bytes on the host, (n,)."""
     once: Array
-    """(n,): seconds of data-parallel traffic exposed once a step."""
+    """Seconds of data-parallel traffic exposed once a step, (n,)."""
 
 
 def room_for_costs(n: int) -> Costs:
@@ -758,8 +780,8 @@ def predict_rows(
     room: Room,
     costs: Costs,
 ) -> None:
-    """Writes what n layouts cost, under one set of coefficients or one for each. What a layout has
-    in common with the one before it is not worked out again."""
+    """Write the costs of n layouts, under one set of coefficients or one for each. A layout that
+    has its shard, mesh or regime in common with the one before it reuses them."""
     wanted, drawn = wanted_pieces(q.policies), len(coefficients) > 1
     forget(room)
     before = room.shard[0]
@@ -780,7 +802,7 @@ def predict_rows(
 
 @inlined
 def same_mesh(one: Row, other: Row) -> bool:
-    """Whether two layouts whose shards are alike have the same mesh, placed alike."""
+    """Say whether two layouts whose shards are alike have the same mesh, placed alike."""
     return (
         one.pp == other.pp
         and one.dp_shard == other.dp_shard
@@ -792,7 +814,7 @@ def same_mesh(one: Row, other: Row) -> bool:
 
 @inlined
 def same_regime(one: Row, other: Row) -> bool:
-    """Whether the parts of two layouts on the same mesh run alike."""
+    """Say whether the parts of two layouts on the same mesh run alike."""
     return (
         one.policy == other.policy
         and one.recompute_layers == other.recompute_layers
@@ -807,7 +829,7 @@ def same_regime(one: Row, other: Row) -> bool:
 
 @compiled
 def wanted_pieces(policies: Array) -> int:
-    """The pieces that some policy repeats, a bit each."""
+    """Return the pieces that some policy repeats, a bit each."""
     wanted = 0
     for policy in range(len(policies)):
         for kind in range(policies.shape[1]):

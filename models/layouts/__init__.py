@@ -1,2 +1,2 @@
-"""What is legal: the rules of layouts, the space of layouts that they leave, and where the axes of
-a mesh lie on the fabric."""
+"""Legality: the rules of layouts, the space of layouts that they leave, and the place of the axes
+of a mesh on the fabric."""

@@ -1,4 +1,4 @@
-"""How simple a layout is to run: one documented order.
+"""The complexity of a layout, which says how simple it is to run: one documented order.
 
 Fewer axes in use is simpler. Pipelining costs most (schedules, uneven stages, bubbles, awkward
 losses), then expert parallelism across scale-up domains, then tensor parallelism; offload and full
@@ -40,7 +40,8 @@ POINTS: dict[str, int] = {
 """The points of each reason why a layout is not the simplest one."""
 
 MOST_POINTS = 1 + sum(POINTS.values()) + POINTS["pipeline_depth"] * 20
-"""No layout has as many."""
+"""A number of points that no layout reaches: those of all reasons at once, and of a pipeline 21
+doublings deeper than two stages."""
 
 TERM_WORDS: dict[str, str] = {
     "pipeline": "a pipeline",
@@ -63,11 +64,11 @@ TERM_WORDS: dict[str, str] = {
     "placement": "axes in an unusual order",
     "torus_block": "blocks of a torus",
 }
-"""Each reason for points in words, as answers name it."""
+"""The words by which answers name each reason for points."""
 
 
 def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
-    """Points of each of n layouts by the reason for them, arrays of shape (n,)."""
+    """Return the points of each of n layouts by the reason for them, arrays of shape (n,)."""
     placed = groups(problem.cluster, layouts)
     counts = (
         _degree_counts(layouts)
@@ -80,17 +81,19 @@ def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
 
 
 def complexity(problem: Problem, layouts: Layouts) -> Array:
-    """All points of each of n layouts, (n,): the fewer, the simpler."""
+    """Return all points of each of n layouts, (n,): the fewer, the simpler."""
     return np.sum(list(complexity_terms(problem, layouts).values()), axis=0)
 
 
 def points_of_degrees(layouts: Layouts) -> Array:
-    """The points that the degrees of a mesh decide; no layout on it has fewer."""
+    """Return the points that the degrees of a mesh decide, (n,). No layout on the mesh has
+    fewer."""
     return _points(_degree_counts(layouts))
 
 
 def points_of_policy(layouts: Layouts) -> Array:
-    """The points that neither degrees nor placement decide: schedule, sharding, memory."""
+    """Return the points that neither degrees nor placement decide, (n,): those of schedule,
+    sharding and memory."""
     return _points(_policy_counts(layouts))
 
 
@@ -101,7 +104,8 @@ def _points(counts: dict[str, Array]) -> Array:
     )
 
 
-# Below, how often a layout has each reason: true or false for all but the depth of a pipeline.
+# The functions below return how often a layout has each reason: true or false for all but the depth
+# of a pipeline.
 
 
 def _degree_counts(x: Layouts) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""What a stack does with the knobs of a layout that nobody set."""
+"""The choices of a stack for the knobs of a layout that nobody set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULTED_KNOBS = (
 
 
 def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
-    """The layout with the stack's own choice for the knobs that the caller did not set.
+    """Return the layout with the stack's own choice for the knobs that the caller did not set.
 
     `given` names the knobs that the caller set; these stay. Of the others only those change whose
     value would break a rule of the stack, and recompute, which every stack has a default for.
@@ -71,7 +71,7 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
 
 
 def _pipeline_defaults(problem: Problem, layout: Layout, given: Collection[str]) -> dict[str, Any]:
-    """Schedule, virtual stages and partition, as the stack has them in a pipeline."""
+    """Return the schedule, virtual stages and partition that the stack has in a pipeline."""
     schedules = problem.stack.schedules
     schedule = layout.schedule
     virtual_stages = layout.virtual_stages
@@ -91,8 +91,8 @@ def _pipeline_defaults(problem: Problem, layout: Layout, given: Collection[str])
 
 
 def _first_allowed_schedule(problem: Problem, layout: Layout, schedules: Iterable[str]) -> str:
-    """The first of these schedules that the load balancing of the workload allows; where it allows
-    none, the first of all."""
+    """Return the first of these schedules that the load balancing of the workload allows; where it
+    allows none, the first of all."""
     names = list(schedules)
     if not balances_global_batch(problem):
         return names[0]
@@ -104,7 +104,7 @@ def _first_allowed_schedule(problem: Problem, layout: Layout, schedules: Iterabl
 
 
 def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:
-    """The order of a torus' dims that lets most mesh axes cover whole dims.
+    """Return the order of a torus' dims that lets most mesh axes cover whole dims.
 
     Expert parallelism counts most, then the mesh axes from the innermost outwards, as in jax
     (experimental/mesh_utils.py, create_device_mesh). Of equal orders the first is taken.
@@ -125,6 +125,6 @@ def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...
 
 
 def _splits_unevenly(problem: Problem, chunks: int) -> bool:
-    """Whether the stack gives the chunks of a pipeline unequal numbers of layers."""
+    """Say whether the stack gives the chunks of a pipeline unequal numbers of layers."""
     divides = problem.architecture.num_layers % chunks == 0
     return {"even": False, "balanced": not divides, "threshold": True}[problem.stack.partition]

@@ -8,17 +8,19 @@ import numpy as np
 
 from models.columns import Array
 
-_CACHED = 64  # of numbers of devices and their factorisations, which questions have in common
+# Factorisations that are kept. Many questions are about the same few numbers of devices; the number
+# bounds memory.
+_CACHED = 64
 
 
 def divisors(n: int) -> list[int]:
-    """In ascending order."""
+    """Return the divisors of n in ascending order."""
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
 
 
 def ordered_factorisations(n: int, parts: int) -> int:
-    """In how many ways n is an ordered product of `parts` factors.
+    """Return the number of ways to write n as an ordered product of `parts` factors.
 
     The factors share out each prime power p^k of n independently, in C(k + parts - 1, parts - 1)
     ways: the result is the product of these binomial coefficients.
@@ -39,15 +41,15 @@ def ordered_factorisations(n: int, parts: int) -> int:
             divisor *= i + 1
         count //= divisor
         prime += 1
-        if prime * prime > rest > 1:  # what is left is a prime itself
+        if prime * prime > rest > 1:  # The rest is a prime itself.
             prime = rest
     return count
 
 
 @lru_cache(_CACHED)
 def factorisations(n: int, parts: int) -> Array:
-    """Every ordered product of `parts` factors that is n; shape (ways, parts). It is shared by all
-    who ask: nobody writes to it."""
+    """Return every ordered product of `parts` factors that is n; shape (ways, parts). The array is
+    shared through a cache: nobody may write to it."""
     factors = np.array(divisors(n))
     found = np.array([[n]])
     for _ in range(parts - 1):

@@ -44,11 +44,12 @@ class Knob:
 
     fields: tuple[str, ...]
     variants: Callable[[Problem, Layout], Iterable[Layout]]
-    """Layouts with other values of it, legal or not, and perhaps the given one among them."""
+    """Yields layouts with other values of the knob, legal or not. The given value may be among
+    them."""
     followers: tuple[str, ...] = ()
 
     def value(self, layout: Layout) -> Any:
-        """What a layout has chosen: the value of the field, or those of the fields."""
+        """Return the choice of a layout: the value of the field, or those of the fields."""
         values = tuple(getattr(layout, name) for name in self.fields)
         return values[0] if len(values) == 1 else values
 
@@ -98,7 +99,8 @@ def _context(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _pipeline(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Between pipelines the schedule stays; to and from none it is what the stack runs anyway."""
+    """Yield other numbers of stages. Between two pipelines the schedule stays. To or from a layout
+    without one, it is the schedule that the stack runs anyway."""
     given = {field.name for field in fields(Layout)} - _PIPELINE_KNOBS
     for pp in divisors(problem.cluster.num_devices):
         if pp > 1 and layout.pp > 1:
@@ -112,8 +114,8 @@ def _pipeline(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _on_all_devices(problem: Problem, layout: Layout, **changes: Any) -> Iterator[Layout]:
-    """The layout with these changes on all devices of the cluster, if data parallelism can take or
-    give what that needs: its shards where there are any, else its replicas."""
+    """Yield the layout with these changes on all devices of the cluster, if data parallelism can
+    take or give what that needs: its shards where there are any, else its replicas."""
     degrees = [changes.get(name, getattr(layout, name)) for name in ("pp", "cp", "tp")]
     dp, rest = divmod(problem.cluster.num_devices, int(np.prod(degrees)))
     kept, varied = (
@@ -139,13 +141,13 @@ def _expert_tensor(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _common_divisors(problem: Problem, size: str) -> list[int]:
-    """What divides a size of every sparse layer; 1 in a dense model."""
+    """Return the divisors of a size that every sparse layer has in common; 1 in a dense model."""
     sizes = [getattr(layer.moe, size) for layer in problem.architecture.kinds if layer.moe]
     return divisors(int(np.gcd.reduce(sizes))) if sizes else [1]
 
 
 def _data(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Other ways to divide data parallelism into replicas and shards, on all devices."""
+    """Yield other ways to divide data parallelism into replicas and shards, on all devices."""
     dp = problem.cluster.num_devices // (layout.pp * layout.cp * layout.tp)
     for shard in divisors(dp) if dp else []:
         yield replace(layout, dp_shard=shard, dp_replicate=dp // shard)
@@ -160,7 +162,7 @@ def _micro_batch(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Other schedules, with the fewest virtual stages that each can have."""
+    """Yield other schedules, with the fewest virtual stages that each can have."""
     offered = problem.stack.schedules if layout.pp > 1 else ("1f1b", "afab")
     for schedule in offered:
         for virtual_stages in (1, 2):
@@ -175,9 +177,9 @@ def _virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _in_chunks(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
-    """What a layout says of its chunks once there are so many: layers are split unevenly where they
-    were before, or where they must and can be. Where a chunk has no more layers than were
-    recomputed of it, all are (0)."""
+    """Return the fields of a layout that depend on its chunks, once it has `chunks` of them. Layers
+    are split unevenly where they were before, or where they must and can be. Where a chunk has no
+    more layers than were recomputed of it, all are (0)."""
     layers = problem.architecture.num_layers
     recomputed = layout.recompute_layers
     if chunks == layout.pp * layout.virtual_stages:
@@ -193,7 +195,7 @@ def _in_chunks(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
 
 
 def _split(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """The equal split of the layers, and that which makes the slowest stage fastest."""
+    """Yield the equal split of the layers, and the one that makes the slowest stage fastest."""
     for balanced in (False, True):
         yield replace(layout, balanced=balanced, layers_per_chunk=())
 
@@ -202,8 +204,8 @@ def _split(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _recompute(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Other policies: none, the stack's own sets of modules, a module more or less than now, and
-    full recompute of any number of layers."""
+    """Yield other policies: none, the stack's own sets of modules, a module more or less than now,
+    and full recompute of any number of layers."""
     plain = replace(layout, recompute="none", recompute_modules=(), recompute_layers=0)
     yield plain
     stack = problem.stack
@@ -231,7 +233,8 @@ def _recompute_layers(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _zero_stage(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Other stages; from and to stage 0, all shards become replicas or the other way round."""
+    """Yield other ZeRO stages. From and to stage 0, all shards become replicas or the other way
+    round."""
     for stage in problem.stack.zero_stages:
         variant = replace(layout, zero_stage=stage)
         if stage == 0:
@@ -264,8 +267,8 @@ def _offload_optimizer(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """One placement for each other order of the axes with more than one rank, as the stack offers
-    it."""
+    """Yield one placement for each other order of the axes with more than one rank, as the stack
+    offers it."""
     pattern = int(active_axes(Layouts.of([layout]))[0])
     alike = equivalent_placements()[pattern]
     own = alike[PLACEMENTS.index(tuple(layout.placement))]

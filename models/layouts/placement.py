@@ -1,4 +1,4 @@
-"""Mesh axes on the fabric: which links each axis of a layout crosses.
+"""Mesh axes on the fabric: the links that each axis of a layout crosses.
 
 Devices are numbered from the inside of the cluster outwards (models.spec.device_order), and a
 placement lays the axes over those numbers, innermost first. An axis of degree d whose neighbours
@@ -25,14 +25,14 @@ _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """n communication groups: the devices that one axis, or a product of axes, joins."""
+    """Holds n communication groups: the devices that one axis, or a product of axes, joins."""
 
     members: Array
-    """(dims, n): how many members each dim of the cluster joins."""
+    """The number of members that each dim of the cluster joins, (dims, n)."""
     stride: Array
-    """(dims, n): how many groups share a link of a dim, where the dim is a ring."""
+    """The number of groups that share a link of a dim, where the dim is a ring, (dims, n)."""
     whole: Array
-    """(n,): whether no group straddles a domain."""
+    """True where no group straddles a domain, (n,)."""
 
     def take(self, rows: Array) -> Group:
         return Group(
@@ -42,30 +42,27 @@ class Group:
         )
 
     def split(self, ends: Array) -> list[Group]:
-        """The groups in parts: those up to each of these ends, from the end before it."""
+        """Return the groups in parts: those up to each of these ends, from the end before it."""
         columns = (
             np.split(of, ends[:-1], axis=-1) for of in (self.members, self.stride, self.whole)
         )
         return [Group(*parts) for parts in zip(*columns, strict=True)]
 
     def crosses(self, dims: Array) -> Array:
-        """Whether some members are joined by one of these dims (a mask)."""
+        """Say of each group whether some members are joined by one of these dims (a mask), (n,)."""
         return np.any((self.members > 1) & dims[:, None], axis=0)
 
     def covers(self, device_orders: DeviceOrders) -> Array:
-        """(n,): whether on every dim that joins several members they are all that the axes inside
-        leave of it."""
+        """Say of each group whether it covers its dims, (n,): on every dim that joins several
+        members, these are all devices that the axes inside leave of the dim."""
         lengths = device_orders.lengths[:, None]
         return np.all((self.members == 1) | (self.members * self.stride == lengths), axis=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Groups(Columns):
-    """The communication groups of n layouts on a cluster, by axis. Few groups of an axis are
-    different, and so they lie in a table that the layouts share.
-
-    `edp` is expert data parallelism.
-    """
+    """Holds the communication groups of n layouts on a cluster, by axis; `edp` is expert data
+    parallelism. Few groups of an axis differ, so the layouts share a table of them."""
 
     tp: SharedRows[Group]
     cp: SharedRows[Group]
@@ -78,7 +75,7 @@ class Groups(Columns):
 
 
 def groups(cluster: Cluster, layouts: Layouts) -> Groups:
-    """The groups of every axis of every layout."""
+    """Return the groups of every axis of every layout."""
     first, code = distinct(
         *(getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS_KNOBS))
     )
@@ -86,7 +83,7 @@ def groups(cluster: Cluster, layouts: Layouts) -> Groups:
 
 
 def groups_of_meshes(cluster: Cluster, meshes: Layouts) -> Groups:
-    """What :func:`groups` gives for meshes that all differ."""
+    """Return the groups of every axis of every mesh, for meshes that all differ."""
     x = meshes
     degrees = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)
     strides = _strides(degrees, x.placement)
@@ -105,9 +102,10 @@ def groups_of_meshes(cluster: Cluster, meshes: Layouts) -> Groups:
 
 
 def _expert_strides_and_degrees(x: Layouts) -> dict[str, tuple[Array, Array]]:
-    """Stride and degree of each expert axis. The axes fold over the devices of one pipeline stage,
-    innermost first: etp, ep, then expert data parallelism. A stage is numbered here without the
-    pipeline's axis: where an axis crosses that, its stride is pp times as large."""
+    """Return stride and degree of each expert axis. The axes fold over the devices of one pipeline
+    stage, innermost first: etp, ep, then expert data parallelism. Strides count devices of a stage,
+    without the pipeline's axis: an axis that lies outside the pipeline's has a stride pp times as
+    large."""
     routed = x.etp * x.ep
     stage = x.dp_replicate * x.dp_shard * x.cp * x.tp
     replicas = np.maximum(_devices_sharing_experts(x, stage) // routed, 1)
@@ -115,7 +113,8 @@ def _expert_strides_and_degrees(x: Layouts) -> dict[str, tuple[Array, Array]]:
 
 
 def _strides(degrees: Sequence[Array], placement: Array) -> Array:
-    """How far apart neighbours on each axis are, (axes, n): the product of the degrees inside."""
+    """Return the distance between neighbours on each axis, (axes, n): the product of the degrees
+    inside."""
     degree = np.stack(degrees)
     row = np.arange(len(placement))
     strides = np.empty_like(degree)
@@ -127,7 +126,7 @@ def _strides(degrees: Sequence[Array], placement: Array) -> Array:
 
 
 def _devices_sharing_experts(x: Layouts, stage: Array) -> Array:
-    """How many devices of a stage an expert's parameters are sharded over."""
+    """Return the number of devices of a stage over which an expert's parameters are sharded."""
     return np.where(x.dp_shard > 1, stage // x.dp_replicate, stage)
 
 
@@ -136,8 +135,8 @@ def _groups(
     axes: Sequence[tuple[Array, Array]],
     filled: Array,
 ) -> Groups:
-    """The groups of axes that are given in the order of the fields of Groups, each as its stride
-    and its degree. `filled` (n,) is the filling of a torus."""
+    """Return the groups of axes that are given in the order of the fields of Groups, each as its
+    stride and its degree. `filled` (n,) is the filling of a torus."""
     firsts, within = zip(*(distinct(*axis, filled) for axis in axes), strict=True)
     columns = zip(*((*axis, filled) for axis in axes), strict=True)
     told = (
@@ -164,9 +163,10 @@ def _groups(
 
 
 def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
-    """The positions of groups that differ, in order of their axes, and for each of all groups which
-    of those it is. Groups of an axis are alike where they join their members by the same links and
-    are whole or not: in different fillings of a torus they may be."""
+    """Return the positions of groups that differ, in order of their axes, and for each of all
+    groups the one of those that it is like. Groups of an axis are alike where they join as many
+    members by the same links, and both are whole or both are not. In different fillings of a torus
+    they may be."""
     links = np.where(table.members > 1, table.stride, 1)
     columns = np.concatenate([axis[None], table.members, links, table.whole[None]])
     _, first, entry = np.unique(columns, axis=1, return_index=True, return_inverse=True)
@@ -174,7 +174,7 @@ def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
 
 
 def _group(device_orders: DeviceOrders, stride: Array, degree: Array, filled: Array) -> Group:
-    """The groups of axes with these strides and degrees, in these fillings of a torus."""
+    """Return the groups of axes with these strides and degrees, in these fillings of a torus."""
     if not filled.any():
         domains = device_orders.default_domains[:, None]
         members, stride_in_dim = _members_and_strides(domains, stride, degree)
@@ -193,17 +193,19 @@ def _group(device_orders: DeviceOrders, stride: Array, degree: Array, filled: Ar
 
 
 def _is_whole(domains: Array, stride: Array, degree: Array) -> Array:
-    """(n,): whether both an axis and what lies inside it cover whole domains, or divide them."""
+    """Say of each axis whether both it and what lies inside it cover whole domains, or divide them,
+    (n,)."""
     spans = (stride[None, :], (stride * degree)[None, :])
     return np.all([(span % domains == 0) | (domains % span == 0) for span in spans], axis=(0, 1))
 
 
 def _members_and_strides(domains: Array, stride: Array, degree: Array) -> tuple[Array, Array]:
-    """For each of the nested domains: how many members it joins of those that the domain inside it
-    keeps together, and how far apart these are, counted in domains inside it; (domains, n)."""
+    """Return two arrays (domains, n) for each of the nested domains: how many members it joins of
+    those that the domain inside it keeps together, and how far apart these are, counted in domains
+    inside it."""
     span = stride * degree
     together = np.maximum(np.gcd(span[None, :], domains) // stride[None, :], 1)
-    together[-1] = degree  # the last joins everything
+    together[-1] = degree  # The last domain joins everything.
     together = np.minimum(together, degree)
     inner = np.concatenate([np.ones_like(together[:1]), together[:-1]])
     below = np.concatenate([np.ones_like(domains[:1]), domains[:-1]])

@@ -41,14 +41,16 @@ from models.spec.recurrence import Mamba2, Recurrence
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of legality; `field` is the dotted path of the value that an error blames, unless
+    """One rule of legality. `field` is the dotted path of the value that an error blames, unless
     `blame` names another for a layout.
 
-    `test` gives an array of truth values, one for each of n layouts: true where the layout obeys.
+    `test` returns an array of truth values, one for each of n layouts: true where the layout obeys.
     The first paragraph of its docstring says what the rule asks, as the documentation shows it.
-    `message` says what the rule asks of a layout that breaks it. A rule of the kind "framework"
-    says what cannot run. One of the kind "search" says how far layouts are searched: the framework
-    runs what it refuses, and `lifted` raises its limit for a layout that is stated.
+    `message` says what the rule asks of a layout that breaks it.
+
+    A rule of the kind "framework" says what cannot run. One of the kind "search" says how far
+    layouts are searched: the framework runs what it refuses, and `lifted` raises its limit for a
+    layout that is stated.
     """
 
     name: str
@@ -59,11 +61,12 @@ class Rule:
     kind: Literal["framework", "search"] = "framework"
 
     def blamed_field(self, problem: Problem, layout: Layout) -> str:
-        """The dotted path of the value to blame for a layout that breaks the rule."""
+        """Return the dotted path of the value to blame for a layout that breaks the rule."""
         return self.field if self.blame is None else self.blame(problem, layout)
 
     def blamed_knob(self, problem: Problem, layout: Layout) -> str | None:
-        """The field of the layout to blame; None where it is no single one, or none of a layout."""
+        """Return the field of the layout to blame; None where it is no single one, or none of a
+        layout."""
         part, _, knob = self.blamed_field(problem, layout).partition(".")
         return knob or None if part == "layout" else None
 
@@ -71,17 +74,17 @@ class Rule:
 BATCH_FIELD = "workload.global_batch"
 """The one field that rules blame outside the layout."""
 
-# Below, `p` is the problem and `x` the layout, or layouts, to be judged.
+# In the functions below, `p` is the problem and `x` the layout, or layouts, to be judged.
 
 
 def _every(x: Layouts) -> Array:
-    """True for each of the layouts: the rule does not concern this problem."""
-    # In the shape of a column: the space tests chains by schedules as two-dimensional columns.
+    """Return true for each of the layouts: the rule does not concern this problem."""
+    # The shape is that of a column, since the space tests chains by schedules in two dimensions.
     return np.ones(x.pp.shape, dtype=bool)
 
 
 def _among(column: Array, offered: Iterable[int]) -> Array:
-    """Whether each value of a column is among those that are offered. For as few as these it is
+    """Say of each value of a column whether it is among those that are offered. For so few it is
     several times as fast as np.isin."""
     found = np.zeros(column.shape, dtype=bool)
     for one in offered:
@@ -169,8 +172,8 @@ def _weights_are_whole_blocks(p: Problem, x: Layouts) -> Array:
 
 
 def _weight_sides(p: Problem, x: Layouts) -> list[Array | float]:
-    """The sides of the weight matrices of layers on one device. Projections that a device computes
-    in one product (queries, keys and values) count as one matrix."""
+    """Return the sides of the weight matrices of layers on one device. Projections that a device
+    computes in one product (queries, keys and values) count as one matrix."""
     hidden = p.architecture.hidden_size
     sides: list[Array | float] = [hidden]
     if p.architecture.mtp_layers:
@@ -254,8 +257,9 @@ def _sequence_divides_into_chunks(p: Problem, x: Layouts) -> Array:
 
 
 def _sequence_chunks(x: Layouts) -> Array:
-    """Chunks of a sequence under context parallelism: each rank has one from the front and one from
-    the back, so that causal attention is balanced (Megatron arguments.py: seq % (2·cp) == 0)."""
+    """Return the number of chunks of a sequence under context parallelism. Each rank has one from
+    the front and one from the back, so that causal attention is balanced (Megatron arguments.py:
+    seq % (2·cp) == 0)."""
     return np.where(x.cp > 1, 2 * x.cp, 1)
 
 
@@ -264,7 +268,8 @@ def _sequence_message(p: Problem, x: Layout) -> str:
 
 
 def _chunks_divide_over_tensor(p: Problem, x: Layouts) -> Array:
-    """With sequence parallelism the tokens of such a chunk divide over `tp` as well."""
+    """With sequence parallelism the tokens of a sequence, or of each chunk that context parallelism
+    makes of it, divide over `tp` as well."""
     return p.workload.seq_len % (_sequence_chunks(x) * np.where(x.sequence_parallel, x.tp, 1)) == 0
 
 
@@ -277,8 +282,8 @@ def _chunks_message(p: Problem, x: Layout) -> str:
 
 
 def _context_divides_heads(p: Problem, x: Layouts) -> Array:
-    """Where context parallelism exchanges heads for tokens, `cp` times `tp` divides the heads:
-    those of attention under Ulysses, and those of linear attention and state-space layers.
+    """`cp` times `tp` divides the heads where context parallelism exchanges heads for tokens: those
+    of attention under Ulysses, and those of linear attention and state-space layers.
 
     Megatron-Core ssm/gated_delta_net and ssm/mamba_context_parallel.py exchange the heads of
     recurrences, whatever attention does; groups of Mamba-2 are repeated where there are fewer.
@@ -329,13 +334,13 @@ def _batch_message(p: Problem, x: Layout) -> str:
 
 
 def _batch_blame(p: Problem, x: Layout) -> str:
-    """The batch, where the data-parallel ranks do not divide it, and else the micro-batch."""
+    """Blame the batch where the data-parallel ranks do not divide it, and else the micro-batch."""
     return BATCH_FIELD if p.workload.global_batch % x.dp else "layout.micro_batch"
 
 
 def nearest_batches(batch: int, layout: Layout, rounds: int = 1) -> tuple[int, ...]:
-    """The global batches just below and above one that the micro-batches of a layout divide, so
-    many at a time on every rank."""
+    """Return the global batches just below and above `batch` that the micro-batches of a layout
+    divide, `rounds` at a time on every rank."""
     unit = layout.dp * layout.micro_batch * rounds
     below = batch // unit * unit
     return tuple(near for near in (below, below + unit) if near)
@@ -375,7 +380,8 @@ def _schedule_has_its_shape(p: Problem, x: Layouts) -> Array:
 
 
 def _virtual_stages_have_code(p: Problem, x: Layouts) -> Array:
-    """The stack has virtual stages, and in hybrid models too, where there are any."""
+    """The stack has virtual stages, where the layout has any, and has them for hybrid models where
+    the model is one."""
     return (x.virtual_stages == 1) | (p.max_virtual_stages > 1) | (x.pp == 1)
 
 
@@ -434,7 +440,7 @@ def _layers_divide_into_chunks(p: Problem, x: Layouts) -> Array:
     the layout is `balanced`."""
     chunks = x.pp * x.virtual_stages
     layers = p.architecture.num_layers
-    # The embedding and the head may be chunks by themselves (models.cost.stage_partition).
+    # The embedding and the head may each be a chunk by itself (models.cost.stage_partition).
     ends = 2 * (x.schedule == INTERLEAVED)
     return np.where(x.balanced, chunks <= layers + ends, layers % chunks == 0)
 
@@ -504,8 +510,8 @@ def _mtp_message(p: Problem, x: Layout) -> str:
 
 
 def _gradients_accumulate(p: Problem, x: Layouts) -> Array:
-    """Where the stack accumulates no gradients in fp8 on these chips, there is one micro-batch
-    only, or a pipeline."""
+    """There is one micro-batch only, or a pipeline, where the stack accumulates no gradients in fp8
+    on these chips."""
     at_once = p.workload.precision == "fp8" and p.cluster.chip.vendor in p.stack.fp8_at_once_on
     return (x.pp > 1) | (x.num_micro_batches(p.workload.global_batch) <= 1) | (not at_once)
 
@@ -545,7 +551,8 @@ def _forwards_first(p: Problem, x: Layouts) -> Array:
 
 
 def balances_global_batch(p: Problem) -> bool:
-    """Whether there is a load-balancing loss over the global batch that constrains schedules."""
+    """Say whether there is a load-balancing loss over the global batch that constrains
+    schedules."""
     over_global_batch = p.workload.load_balancing == "global_batch_loss"
     return p.architecture.is_moe and over_global_batch and not p.stack.running_balance
 
@@ -676,8 +683,7 @@ def _zero_experts_message(p: Problem, x: Layout) -> str:
 
 
 def _zero_beside_sharding_axes(p: Problem, x: Layouts) -> Array:
-    """Where the axes of context and expert parallelism shard parameters, they need ZeRO stage
-    3."""
+    """The axes of context and expert parallelism need ZeRO stage 3 where they shard parameters."""
     beside = (x.cp > 1) | (x.ep > 1)
     return (x.zero_stage == 3) | ~beside | (not p.stack.shards_over_context_and_experts)
 
@@ -690,7 +696,8 @@ def _zero_sharding_axes_message(p: Problem, x: Layout) -> str:
 
 
 def _reshard_offered(p: Problem, x: Layouts) -> Array:
-    """With ZeRO stage 3 the stack can drop gathered parameters, or keep them."""
+    """With ZeRO stage 3 the stack can drop gathered parameters, or keep them, as the layout
+    does."""
     return (x.zero_stage < 3) | _among(x.reshard, p.stack.reshard)
 
 
@@ -763,8 +770,8 @@ def _searched_message(p: Problem, x: Layout) -> str:
 
 
 def _limits_over(p: Problem, x: Layout) -> dict[str, int]:
-    """The limits of degrees that a layout is above, by their field of the stack, and what they must
-    be for it."""
+    """Return the limits of degrees that a layout exceeds, by their field of the stack, and what
+    they must be for it."""
     needed = {f"max_{axis}": getattr(x, axis) for axis in _LIMITED_AXES}
     needed["max_tp"] = max(x.tp, x.etp)
     return {name: value for name, value in needed.items() if value > getattr(p.stack, name)}
@@ -900,8 +907,8 @@ def _num_layers_message(p: Problem, x: Layout) -> str:
 
 
 def _offload_offered(p: Problem, x: Layouts) -> Array:
-    """The stack offloads this to the host, beside this kind of recompute and with this
-    optimizer."""
+    """The stack offloads the activations, or the optimizer, that the layout offloads, beside its
+    kind of recompute and with this optimizer."""
     goes_with_recompute = (x.recompute == NONE) | (not p.stack.offload_alone)
     goes_with_recompute &= (x.recompute == FULL) | (not p.stack.offloads_checkpoints)
     has_them = "activations" in p.stack.offload and (
@@ -913,7 +920,8 @@ def _offload_offered(p: Problem, x: Layouts) -> Array:
 
 
 def _host_runs_optimizer(p: Problem) -> bool:
-    """Whether the optimizer may run on the host, which is too slow for Muon's matrix products."""
+    """Say whether the optimizer may run on the host, which is too slow for Muon's matrix
+    products."""
     is_adam = "adam" in p.workload.optimizer
     return p.workload.optimizer != "muon" and (is_adam or not p.stack.offloads_adam_alone)
 
@@ -932,8 +940,8 @@ def _offload_message(p: Problem, x: Layout) -> str:
 
 
 def _offload_sharded(p: Problem, x: Layouts) -> Array:
-    """Optimizer states are offloaded as the shards of ZeRO 1 to 3 only, and activations with ZeRO 3
-    where what the stack offloads is what FSDP's checkpointing keeps.
+    """Optimizer states are offloaded as the shards of ZeRO 1 to 3 only. A stack that offloads the
+    activations which FSDP's checkpointing keeps does so with ZeRO 3 only.
 
     DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed
     optimizer; accelerate utils/dataclasses.py, FullyShardedDataParallelPlugin.
@@ -974,7 +982,7 @@ def _pipelined_message(p: Problem, x: Layout) -> str:
 
 
 def _placement_offered(p: Problem, x: Layouts) -> Array:
-    """The stack orders the axes over the devices in this way."""
+    """The stack offers the placement: it orders the axes over the devices in this way."""
     return np.asarray(offered_orders(p.stack.placements)[active_axes(x), x.placement])
 
 
@@ -985,11 +993,7 @@ def _placement_message(p: Problem, x: Layout) -> str:
 
 def equal_data_parallel(p: Problem, x: Layouts) -> Array:
     """A pipeline that is not the outermost axis has as many data-parallel ranks for experts as for
-    the rest, where the stack asks for it.
-
-    Where the stack asks for it, a pipeline that is not the outermost axis needs as many
-    data-parallel ranks for experts as for the rest of the model.
-    """
+    the rest of the model, where the stack asks for it."""
     if not p.stack.equal_data_parallel:
         return _every(x)
     devices_of_expert = x.ep * x.etp if p.architecture.is_moe else x.tp
@@ -1039,8 +1043,8 @@ def _placement_fits_torus(p: Problem, x: Layouts) -> Array:
 
 
 def fits_torus(p: Problem, g: Groups) -> Array:
-    """Whether every axis covers whole lines of a torus or divides one, so that its ring closes on
-    real links; true of any placement on a fabric that is no torus."""
+    """Say of each layout whether every axis covers whole lines of a torus or divides one, so that
+    its ring closes on real links. True of any placement on a fabric that is no torus."""
     if p.cluster.fabric.torus is None:
         return np.ones(len(g.tp.code), dtype=bool)
     axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)
@@ -1160,8 +1164,8 @@ RULES_BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
 
 
 def lifted(problem: Problem, layout: Layout) -> Problem:
-    """The problem with the limits of the search raised that a stated layout is beyond, and that its
-    framework does not have."""
+    """Return the problem with those limits of the search raised that a stated layout exceeds, and
+    that its framework does not have."""
     row = Layouts.of([layout])
     of_search = (rule for rule in RULES if rule.kind == "search")
     broken = {rule.name for rule in of_search if not np.all(rule.test(problem, row))}
@@ -1180,7 +1184,7 @@ def lifted(problem: Problem, layout: Layout) -> Problem:
 
 
 def first_broken(problem: Problem, layouts: Layouts) -> Array:
-    """Index into RULES of the first rule each layout breaks, or -1; shape (n,)."""
+    """Return an index into RULES of the first rule that each layout breaks, or -1; shape (n,)."""
     passes = np.empty((len(RULES), len(layouts)), dtype=bool)
     for index, rule in enumerate(RULES):
         passes[index] = rule.test(problem, layouts)
@@ -1188,13 +1192,13 @@ def first_broken(problem: Problem, layouts: Layouts) -> Array:
 
 
 def broken_rules(problem: Problem, layout: Layout) -> list[Rule]:
-    """Every rule that a layout breaks, in the order of RULES."""
+    """Return every rule that a layout breaks, in the order of RULES."""
     row = Layouts.of([layout])
     return [rule for rule in RULES if not np.all(rule.test(problem, row))]
 
 
 def require_legal(problem: Problem, layout: Layout) -> None:
-    """Raise Invalid with the first broken rule's message."""
+    """Raise Invalid with the message of the first broken rule."""
     index = int(first_broken(problem, Layouts.of([layout]))[0])
     if index >= 0:
         rule = RULES[index]

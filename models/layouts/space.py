@@ -10,8 +10,8 @@ The search goes through it in four levels, each of which fixes more than the one
     layout   a mesh with a policy: a schedule (with virtual stages and partition), a sharding (ZeRO
              stage and reshard), and a memory policy (recompute and offload)
 
-A rule is tested on the first level that has all it needs to know. The layouts that a refused row
-would have grown to are counted against the rule that refused it.
+A rule is tested on the first level that fixes all it needs. Where it refuses a row, all layouts
+that would have grown from the row are counted against it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from models.spec.layout import (
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, decode_policy
 
-MAX_TRUNKS = 1_000_000  # held at a time
+MAX_TRUNKS = 1_000_000  # All trunks are held at a time, so that this bounds memory.
 _DEGREE_RULES = (
     "degrees_offered",
     "degrees_searched",
@@ -102,24 +102,26 @@ _ON_ANY_CLUSTER = ("policies", "offered", "experts", "legal_variants")
 
 @dataclass(frozen=True)
 class Policies:
-    """The three parts of a policy, each as layouts that differ in the knobs of that part only."""
+    """Holds the three parts of a policy, each as layouts that differ in the knobs of that part
+    only."""
 
     schedules: Layouts
     shardings: Layouts
     memory_policies: Layouts
     counts: Array
-    """(memory policies,): how many layouts a memory policy stands for, which differ in how many
-    layers they recompute."""
+    """The number of layouts that a memory policy stands for, which differ in how many layers they
+    recompute, (memory policies,)."""
     open: Array
-    """(memory policies,): whether the number of layers is left open. The search takes the least
-    number that fits, since every layer more only adds work."""
+    """True where the number of layers to recompute is left open, (memory policies,). The search
+    takes the least number that fits, since every layer more only adds work."""
 
     def __len__(self) -> int:
         return len(self.schedules) * len(self.shardings) * int(self.counts.sum())
 
     @property
     def variants(self) -> Layouts:
-        """Every sharding with every memory policy, those of one sharding in a row."""
+        """Every sharding with every memory policy. The variants of one sharding follow each
+        other."""
         z = len(self.shardings)
         r = len(self.memory_policies)
         memory_policies = self.memory_policies.take(np.tile(np.arange(r), z))
@@ -142,44 +144,45 @@ POLICY_KNOBS = SCHEDULE_KNOBS + SHARDING_KNOBS + MEMORY_POLICY_KNOBS
 
 @dataclass(frozen=True)
 class Trunks:
-    """The legal trunks, and the *chains* that they are of: trunks with as many stages and as many
-    micro-batches are one chain, since schedules ask for no more."""
+    """Holds the legal trunks, and the chain of each. A chain is a number of stages with a number of
+    micro-batches: schedules depend on no more of a trunk."""
 
     rows: Layouts
-    """The trunks; all of data parallelism stands in dp_shard. Those that differ in pp only lie
-    together: layers are cut alike on them."""
+    """The trunks, with all of data parallelism in dp_shard. Trunks that differ in pp only are
+    neighbours: layers are cut alike on them."""
     chains: Array
-    """(trunks,): the chain of each trunk."""
+    """The chain of each trunk, (trunks,)."""
     pp: Array
-    """(chains,): the number of stages."""
+    """The number of stages, (chains,)."""
     micro_batches: Array
-    """(chains,): how many micro-batches a rank runs in one step."""
+    """The number of micro-batches that a rank runs in one step, (chains,)."""
     breaks: Array
-    """(chains, schedules): the first of SCHEDULE_RULES that is broken, as an index, or -1."""
+    """The first of SCHEDULE_RULES that a chain breaks under a schedule, as an index, or -1,
+    (chains, schedules)."""
 
     @property
     def legal(self) -> Array:
-        """(chains, schedules): whether no schedule rule is broken."""
+        """True where a chain under a schedule breaks no schedule rule, (chains, schedules)."""
         return np.asarray(self.breaks < 0)
 
 
 @dataclass(frozen=True)
 class Space:
-    """The layouts of a problem, within a caller's constraints."""
+    """Holds the layouts of a problem, within a caller's constraints."""
 
     problem: Problem
     constraints: Constraints
 
     def with_links_of(self, problem: Problem) -> Space:
-        """The same space for a problem that differs in the links between its chips only, which no
-        rule asks for: what has been worked out is kept."""
+        """Return the space of a problem that differs in the links between its chips only. No rule
+        asks for links, so what has been worked out is kept."""
         other = copy(self)
         object.__setattr__(other, "problem", problem)
         return other
 
     def on_cluster(self, cluster: Cluster) -> Space:
-        """The space for another number of chips, on which neither policies nor the degrees of
-        experts depend."""
+        """Return the space for another number of chips. Neither policies nor the degrees of experts
+        depend on it."""
         other = Space(replace(self.problem, cluster=cluster), self.constraints)
         known = vars(self)
         vars(other).update({name: known[name] for name in _ON_ANY_CLUSTER if name in known})
@@ -187,7 +190,7 @@ class Space:
 
     @cached_property
     def cardinality(self) -> dict[str, int]:
-        """How many values each knob has, before any rule."""
+        """The number of values that each knob has, before any rule."""
         n = self.problem.cluster.num_devices
         return {
             "mesh": ordered_factorisations(n, len(AXES)),
@@ -212,17 +215,17 @@ class Space:
 
     @property
     def placements(self) -> int:
-        """How many placements a mesh has on the fabric, before any rule."""
+        """The number of placements that a mesh has on the fabric, before any rule."""
         return self.cardinality["placement"] * self.cardinality["torus_filling"]
 
     @property
     def allowed_placements(self) -> int:
-        """How many of those placements the constraints allow."""
+        """The number of placements of a mesh that the constraints allow."""
         return self.cardinality["placement"] * len(self.fillings)
 
     @property
     def size(self) -> int:
-        """How many layouts there are before any rule."""
+        """The number of layouts before any rule."""
         size = 1
         for count in self.cardinality.values():
             size *= count
@@ -234,6 +237,7 @@ class Space:
     def policies(self) -> Policies:
         """The values of all knobs that are not the mesh's, before any rule."""
         most = max(self.problem.stack.max_virtual_stages, 2)
+        # Only ZeRO 3 gathers parameters, which are then dropped after use or kept.
         pairs = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
         asked = self.constraints.allowed.get("recompute_modules")
         if asked:
@@ -260,7 +264,7 @@ class Space:
 
     def _require_modules(self, asked: tuple[str, ...]) -> None:
         """Raise Invalid where the stack cannot recompute these modules, or where no layer has one
-        of them: to recompute something else, or nothing, would not be what was asked."""
+        of them. To recompute something else, or nothing, would not be what was asked for."""
         layout = Layout(recompute="selective", recompute_modules=asked)
         for name in ("recompute_offered", "modules_offered", "modules_exist"):
             if not self._obeys(name, Layouts.of([layout]))[0]:
@@ -269,8 +273,8 @@ class Space:
 
     @cached_property
     def offered(self) -> tuple[Policies, Counter[str]]:
-        """The policies that the constraints and the stack allow on some mesh, and how many policies
-        of every mesh each constraint and rule refuses."""
+        """The policies that the constraints and the stack allow on some mesh, and the number of
+        policies of every mesh that each constraint and rule refuses."""
         refused: Counter[str] = Counter()
         every = self.policies
         rest = len(every.shardings) * int(every.counts.sum())
@@ -298,7 +302,7 @@ class Space:
 
     @cached_property
     def recompute_layers(self) -> Array:
-        """How many layers of a chunk an open memory policy may recompute, in ascending order; the
+        """The numbers of layers of a chunk that an open memory policy may recompute, ascending; the
         number of all layers of the model means all. A caller who asks for full recompute and gives
         no number means all."""
         layers = self.problem.architecture.num_layers
@@ -308,12 +312,12 @@ class Space:
 
     @property
     def may_recompute_all(self) -> bool:
-        """Whether the constraints allow to recompute all layers of a chunk."""
+        """Say whether the constraints allow all layers of a chunk to be recomputed."""
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
     def _counts_left(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
-        """For each constraint and rule, how many of the layouts that a memory policy stands for it
-        leaves."""
+        """Yield each constraint and rule with how many layouts it leaves of those that a memory
+        policy stands for."""
         n = self.problem.architecture.num_layers
         every = np.full(len(memory_policies), n)
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
@@ -328,15 +332,15 @@ class Space:
         yield "recompute_layers_offered", offered
 
     def _has_open_layers(self, memory_policies: Layouts) -> Array:
-        """Whether a memory policy leaves open how many layers are recomputed."""
+        """Say of each memory policy whether it leaves open how many layers are recomputed."""
         layers = self.problem.architecture.num_layers
         may_be_fewer = self.recompute_layers.min(initial=layers) < layers
         fewer = self.problem.stack.recompute_layers and may_be_fewer
         return (memory_policies.recompute == FULL) & ~memory_policies.offload_activations & fewer
 
     def _is_undominated(self, memory_policies: Layouts) -> Array:
-        """Which memory policies to keep: those beside which no other keeps and offloads the same of
-        this model and computes less again."""
+        """Say of each memory policy whether to keep it. It goes where another one keeps and
+        offloads the same of this model and computes less again."""
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
         done = [
@@ -361,8 +365,8 @@ class Space:
 
     @cached_property
     def legal_variants(self) -> Array:
-        """Which variants of the offered policies are legal on meshes of each class; (32,
-        shardings·memory policies)."""
+        """True where a variant of the offered policies is legal on meshes of a class
+        (`variant_row`), (32, shardings·memory policies)."""
         variants = self.offered[0].variants
         kind, variant = np.indices((32, len(variants))).reshape(2, -1)
         degrees = {
@@ -379,8 +383,8 @@ class Space:
 
     @cached_property
     def trunks(self) -> tuple[Trunks, Counter[str]]:
-        """The legal trunks, and how many layouts each rule has refused so far. Raises TooLarge
-        before there are more trunks than one search may hold."""
+        """The legal trunks, and the number of layouts that each rule has refused so far. Raises
+        TooLarge before there are more trunks than one search may hold."""
         rejected: Counter[str] = Counter()
         c = self.cardinality
         below = c["ep"] * c["etp"] * self.placements * c["schedule"] * c["sharding"] * c["saving"]
@@ -404,7 +408,7 @@ class Space:
         return Trunks(rows.take(usable), chains, rows.pp[first], m[first], breaks[some]), rejected
 
     def splits(self, rows: Layouts) -> Array:
-        """In how many ways the dp of each row can be divided into dp_replicate and dp_shard."""
+        """Return the number of ways to divide the dp of each row into dp_replicate and dp_shard."""
         degrees, divisors_of_each = self._divided
         counts = np.array([len(each) for each in divisors_of_each])
         return np.asarray(counts[np.searchsorted(degrees, rows.dp)])
@@ -416,8 +420,8 @@ class Space:
         return np.array(degrees), [np.array(divisors(degree)) for degree in degrees]
 
     def _legal_degrees(self, rejected: Counter[str], below: int) -> Layouts:
-        """The legal degrees of the axes, with and without sequence parallelism. What is refused
-        counts in `rejected` as `below` layouts for every way to divide dp."""
+        """Return the legal degrees of the axes, with and without sequence parallelism. What is
+        refused counts in `rejected` as `below` layouts for every way to divide dp."""
         n = self.problem.cluster.num_devices
         table = factorisations(n, 4)
         columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
@@ -430,8 +434,8 @@ class Space:
         return self._keep(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
-        """The trunks that legal degrees become with every micro-batch that divides the batch.
-        `rejected` and `below` are as in `_legal_degrees`."""
+        """Return the trunks that legal degrees become with every micro-batch that divides the
+        batch. `rejected` and `below` are as in `_legal_degrees`."""
         sizes = np.array(self._micro_batches)
         degrees, _ = self._divided
         share = self.problem.workload.global_batch // degrees
@@ -449,8 +453,8 @@ class Space:
         return grown.take(allowed)
 
     def _broken_by_schedules(self, chains: Layouts) -> Array:
-        """The first of SCHEDULE_RULES that each chain breaks under each offered schedule, or -1;
-        (chains, schedules)."""
+        """Return the first of SCHEDULE_RULES that each chain breaks under each offered schedule, or
+        -1; (chains, schedules)."""
         schedules = self.offered[0].schedules
         column = chains.take(np.arange(len(chains))[:, None])
         breaks, left = np.full((len(chains), len(schedules)), -1), np.arange(len(schedules))
@@ -467,8 +471,8 @@ class Space:
 
     @cached_property
     def experts(self) -> tuple[Layouts, Counter[str]]:
-        """The legal pairs of ep and etp, as layouts that are default in all else, and how many
-        pairs each rule refuses."""
+        """The legal pairs of ep and etp, as layouts that are default in all else, and the number of
+        pairs that each rule refuses."""
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
         rows = default_layouts(len(pairs)).with_columns(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
@@ -493,8 +497,8 @@ class Space:
     # -- meshes
 
     def split(self, cores: Layouts) -> tuple[Layouts, Array]:
-        """The meshes that cores become when dp is divided into dp_replicate and dp_shard in every
-        legal way, and the core of each."""
+        """Return the meshes that cores become when dp is divided into dp_replicate and dp_shard in
+        every legal way, and the core of each."""
         degrees, divisors_of_each = self._divided
         counts = np.array([len(each) for each in divisors_of_each])
         start = np.cumsum(counts) - counts
@@ -510,9 +514,9 @@ class Space:
         return rows.take(ok), parent[ok]
 
     def placed(self, meshes: Layouts) -> Layouts:
-        """Meshes under every legal placement that the stack offers. Of placements that put every
-        axis on the same links the first stands for all. The filling of a torus stays as the meshes
-        have it."""
+        """Return meshes under every legal placement that the stack offers. Of placements that put
+        every axis on the same links the first stands for all. The filling of a torus stays as the
+        meshes have it."""
         pattern = active_axes(meshes)
         start, count, orders = _placements_of_axes(self.problem.stack.placements)
         parent, row = expand_ranges(start[pattern], count[pattern])
@@ -533,11 +537,11 @@ class Space:
     # -- refusals
 
     def _obeys(self, name: str, rows: Layouts) -> Array:
-        """Whether layouts obey the rule of this name."""
+        """Say of each layout whether it obeys the rule of this name."""
         return np.asarray(RULES_BY_NAME[name].test(self.problem, rows), dtype=bool)
 
     def _is_allowed(self, rows: Layouts, knob: str) -> Array:
-        """Whether the constraints allow the values that layouts have of a knob."""
+        """Say of each layout whether the constraints allow its value of a knob."""
         allowed = self.constraints.allowed.get(knob)
         if allowed is None:
             return np.ones(len(rows), dtype=bool)
@@ -557,8 +561,9 @@ class Space:
         knobs: Sequence[str] = (),
         rules: Sequence[str] = (),
     ) -> Layouts:
-        """The layouts whose knobs have allowed values and that obey the rules. Each other is
-        counted in `refused` as so many layouts (`weight`), by the first that refuses it."""
+        """Return the layouts whose knobs have allowed values and that obey the rules. Each other
+        layout is counted in `refused` as `weight` layouts, by the first constraint or rule that
+        refuses it."""
         weights = np.broadcast_to(weight, len(rows))
         tests = {f"constraints.{knob}": partial(self._is_allowed, knob=knob) for knob in knobs}
         tests |= {name: partial(self._obeys, name) for name in rules}
@@ -570,8 +575,8 @@ class Space:
         return rows
 
     def has_legal(self, *, piped: bool | None = None) -> bool:
-        """Whether any layout is legal, or any with or without a pipeline (`piped`). On a torus only
-        the placement in the order of the axes is looked at."""
+        """Say whether any layout is legal, or any with or without a pipeline (`piped`). On a torus
+        only the placement in the order of the axes is looked at."""
         trunks = self.trunks[0].rows
         if piped is not None:
             trunks = trunks.take((trunks.pp > 1) == piped)
@@ -579,14 +584,16 @@ class Space:
         policies, _ = self.offered
         if not (len(trunks) and len(experts) and len(policies) and len(self.fillings)):
             return False
+        # The first block is small, since the first legal layout ends the search.
         blocks = [rows for rows, _ in growing_slices(np.arange(len(trunks)), 64, len(trunks))]
         some = ((trunks.take(rows), one) for one in range(len(experts)) for rows in blocks)
         return any(len(self.split(_with_experts(rows, experts, one))[0]) for rows, one in some)
 
 
 def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
-    """How many meshes with a schedule each rule refuses, as the first that they break. `breaks` are
-    those of chains (Trunks.breaks), `meshes` (chains,) the number of meshes of each."""
+    """Return the number of meshes with a schedule that each rule refuses, as the first rule that
+    they break. `breaks` are those of chains (Trunks.breaks), `meshes` (chains,) the number of
+    meshes of each."""
     of = [int(((breaks == i).sum(axis=1) * meshes).sum()) for i in range(len(SCHEDULE_RULES))]
     return +Counter(dict(zip(SCHEDULE_RULES, of, strict=True)))
 
@@ -597,8 +604,8 @@ def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
 
 
 def variant_row(rows: Layouts) -> Array:
-    """The row of Space.legal_variants for each mesh. It is decided by which of cp, ep, pp, dp_shard
-    and dp_replicate are above 1."""
+    """Return the row of Space.legal_variants for each mesh. It depends on which of cp, ep, pp,
+    dp_shard and dp_replicate are above 1."""
     row = np.zeros(len(rows), dtype=np.int64)
     for degree in (rows.cp, rows.ep, rows.pp, rows.dp_shard, rows.dp_replicate):
         row = 2 * row + (degree > 1)
@@ -606,7 +613,7 @@ def variant_row(rows: Layouts) -> Array:
 
 
 def default_layouts(rows: int) -> Layouts:
-    """So many layouts with the default of every knob."""
+    """Return `rows` layouts with the default of every knob."""
     return _ONE.take(np.zeros(rows, dtype=np.int64))
 
 
@@ -623,8 +630,8 @@ def _schedules(most_virtual_stages: int) -> Layouts:
 
 @cache
 def _placements_of_axes(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
-    """(start, count, codes): for every set of active axes, as bits, where its placements start
-    among `codes` and how many it has: the first placement of each order of these axes."""
+    """Return (start, count, codes). For every set of active axes, as bits, its placements start at
+    `start` among `codes` and are `count` many: the first placement of each order of these axes."""
     codes = [
         np.unique(alike[own])
         for alike, own in zip(equivalent_placements(), offered_orders(offered), strict=True)

@@ -1,2 +1,2 @@
-"""Which layout is best: exact branch and bound over the space of layouts, and why nothing fits
-where nothing does."""
+"""The best layout: exact branch and bound over the space of layouts, and the reason why none fits
+where none does."""

@@ -1,4 +1,4 @@
-"""What the compiled functions of a search read, and what they write."""
+"""Tables that the compiled functions of a search read, and those that they write."""
 
 from __future__ import annotations
 
@@ -17,58 +17,65 @@ from models.search.placements import Places
 
 
 class PolicyTables(NamedTuple):
-    """The policies that meshes may have."""
+    """Holds the policies that meshes may have."""
 
     variants: Array
-    """(v,) of Row: shardings with memory policies, those of a sharding one after the other."""
+    """Records of Row, (v,): shardings with memory policies. The variants of one sharding follow
+    each other."""
     first: Array
-    """(v,): whether a variant is the first of its sharding,"""
+    """True where a variant is the first of its sharding, (v,)."""
     plain: Array
-    """(v,): and whether it is so without recompute and offload."""
+    """True where a variant is the first of its sharding and has neither recompute nor offload,
+    (v,)."""
     open_layers: Array
-    """(v,): whether it is open how many layers of a chunk a variant recomputes."""
+    """True where a variant leaves open how many layers of a chunk it recomputes, (v,)."""
     points: Array
-    """(v,): points of complexity."""
+    """Points of complexity of a variant, (v,)."""
     schedules: Array
-    """(s,) of Row."""
+    """Records of Row, (s,)."""
     balanced: Array
-    """(s,): whether chunks need not have equal numbers of layers."""
+    """True where chunks need not have equal numbers of layers, (s,)."""
     schedule_points: Array
-    """(s,): points of complexity, in a pipeline."""
+    """Points of complexity of a schedule in a pipeline, (s,)."""
     legal: Array
-    """(chains, s): which schedules a pipeline may have."""
+    """True where a pipeline may have a schedule, (chains, s)."""
     partition: Array
-    """(chains, s): how it splits its layers then."""
+    """The number of the partition by which a pipeline splits its layers under a schedule, (chains,
+    s)."""
     layers: Array
-    """How many layers of a chunk may be recomputed where that is open, but for all; ascending."""
+    """The numbers of layers of a chunk, fewer than all, that may be recomputed where that is open;
+    ascending."""
     all_layers: bool
-    """Whether all of them may be."""
+    """True where all layers of a chunk may be recomputed."""
     hides_most: int
-    """A schedule that hides no less than any that is offered."""
+    """A schedule that hides no less traffic than any that is offered."""
 
 
 class Scratch(NamedTuple):
-    """Where a search works on one mesh after the other."""
+    """Room in which a search works on one mesh after the other."""
 
     time: Array
-    """(terms,) of a step; as is the next."""
+    """Seconds of a step by term, (terms,)."""
     memory: Array
+    """Bytes on the fullest stage by term, (terms,)."""
     settled: Array
-    """(s,): schedules under which no further memory policy of a sharding is worth a try."""
+    """True for schedules under which no further memory policy of a sharding is worth a try,
+    (s,)."""
     fewest: Array
-    """(v,): how many layers of a chunk each variant recomputes at least;"""
+    """The fewest layers of a chunk that each variant may recompute by its bound, (v,)."""
     layers: Array
-    """(v, s): and how many it does to fit, under every schedule."""
+    """The layers of a chunk that each variant recomputes to fit under each schedule, (v, s)."""
     least: Array
-    """(v, s): seconds of a step over the least links; infinite for what is left out."""
+    """Seconds of a step over the least links; infinite for policies that are left out, (v, s)."""
     quickest: Array
-    """(v,): the least of those."""
+    """The least of `least` for each variant, (v,)."""
     links: Array
-    """(places, 16 · dims): what every axis crosses in the places looked at so far."""
+    """The links that every axis crosses, in the places of a mesh looked at so far, (places, 16 ·
+    dims)."""
 
 
 class CompiledTables(NamedTuple):
-    """Of a space and a profile."""
+    """Holds all that compiled functions need to know of a space under a profile."""
 
     question: Question
     stages: StageTables
@@ -83,40 +90,41 @@ class CompiledTables(NamedTuple):
 
 
 class Meshes(NamedTuple):
-    """Meshes that are not placed yet."""
+    """Holds meshes that are not placed yet."""
 
     rows: Array
-    """(n,) of Row."""
+    """Records of Row, (n,)."""
     chain: Array
-    """(n,): which pipeline each has."""
+    """The number of the pipeline that a mesh has, (n,)."""
     legal: Array
-    """(n, v): which variants it may have."""
+    """True where a mesh may have a variant, (n, v)."""
     bound: Array
-    """(n,): the least step time under any policy that may fit; infinite where none may."""
+    """The least step time under any policy that may fit; infinite where none may, (n,)."""
     points: Array
-    """(n,): points of complexity."""
+    """Points of complexity of a mesh, (n,)."""
     first_order: Array
-    """(n,): where the placements begin that it may have,"""
+    """The position of the first placement that a mesh may have, (n,)."""
     order_count: Array
-    """(n,): and how many they are."""
+    """The number of placements that a mesh may have, (n,)."""
 
 
 def taken(meshes: Meshes, at: Array | slice) -> Meshes:
-    """Those at some positions."""
+    """Return the meshes at some positions."""
     return Meshes(*(values[at] for values in meshes))
 
 
 class Found(NamedTuple):
-    """Room for layouts that may be in the answer, arrays of the same length."""
+    """Room for layouts that may be in the answer, in arrays of one length."""
 
     rows: Array
-    """Of Row."""
+    """Records of Row."""
     variant: Array
-    """Which variant each has, and which schedule."""
+    """The number of the variant of each layout."""
     schedule: Array
+    """The number of the schedule of each layout."""
     seconds: Array
     points: Array
-    """Points of complexity."""
+    """Points of complexity of each layout."""
 
 
 def room_for_found(count: int) -> Found:
@@ -125,21 +133,21 @@ def room_for_found(count: int) -> Found:
 
 
 class Tally:
-    """What a search has looked at, in layouts."""
+    """Counts what a search has looked at, in layouts unless a docstring says otherwise."""
 
     cores: int
-    """Cores, each as often as its data parallelism divides."""
+    """Cores, each counted once for every way to divide its data parallelism."""
     found: int
-    """Those in Found."""
+    """Layouts in Found."""
     evaluated: int
     over_memory: int
-    """Those that do not fit, wherever they are placed;"""
+    """Layouts that do not fit, wherever they are placed."""
     dominated: int
-    """and those that recompute more layers than have to be."""
+    """Layouts that recompute more layers than they need to fit."""
     steps: int
     """Meshes and places that were bounded."""
     closing_bound: float
-    """The least bound of what was left out."""
+    """The least bound, in seconds, of all that was left out."""
 
 
 TALLY = record_type(Tally)

@@ -1,4 +1,4 @@
-"""Trunks, and the cores that they become when crossed with the degrees of experts."""
+"""Cores: trunks crossed with the degrees of experts."""
 
 from __future__ import annotations
 
@@ -15,42 +15,46 @@ from models.search.limits import Limits
 from models.search.mesh_policies import bound_schedules, set_variant
 from models.search.partial_sums import least_memory
 
-_TOGETHER = 1 << 16  # pairs of a trunk and of degrees that are looked at in one call
+# Crossings that are looked at in one call. It bounds the room that is held for their cores, most of
+# which are dropped.
+_TOGETHER = 1 << 16
 
 
 class Crossing(NamedTuple):
-    """Trunks, and the pairs of degrees that experts may have."""
+    """Holds trunks, and the pairs of degrees that experts may have."""
 
     rows: Array
-    """(trunks,) of Row: with data parallelism undivided;"""
+    """Records of Row with data parallelism undivided, (trunks,)."""
     chain: Array
-    """(trunks,): which pipeline each has;"""
+    """The number of the pipeline that a trunk has, (trunks,)."""
     points: Array
-    """(trunks,): points of complexity;"""
+    """Points of complexity of a trunk, (trunks,)."""
     splits: Array
-    """(trunks,): and in how many ways its data parallelism divides."""
+    """The number of ways to divide a trunk's data parallelism, (trunks,)."""
     ep: Array
-    """(pairs,)."""
+    """The expert-parallel degree of a pair, (pairs,)."""
     etp: Array
+    """The degree of tensor parallelism within experts of a pair, (pairs,)."""
     pair_points: Array
-    """(pairs,)."""
+    """Points of complexity of a pair, (pairs,)."""
     devices: int
     keeps_tensor: bool
-    """Whether experts are cut as all else is."""
+    """True where the stack cuts experts by tensor parallelism as it cuts all else."""
     row: Array
-    """(1,) of Row: where a core is worked on."""
+    """A record of Row in which a core is worked on, (1,)."""
 
 
 class Cores(NamedTuple):
-    """Cores, arrays of the same length."""
+    """Holds cores, in arrays of one length."""
 
     trunk: Array
-    """The numbers of the trunk and of the pair that each is of."""
+    """The number of the trunk of a core."""
     pair: Array
+    """The number of the pair of expert degrees of a core."""
     bound: Array
-    """The least seconds of a step, or bytes of memory, of any layout."""
+    """The least seconds of a step, or bytes of memory, of any layout that grows from a core."""
     points: Array
-    """Points of complexity."""
+    """Points of complexity of a core."""
 
 
 def cross_all(
@@ -62,9 +66,10 @@ def cross_all(
     *,
     of_memory: bool = False,
 ) -> Cores:
-    """The cores that some trunks make with all pairs, and that are within the limits by their
-    bound: of time, or of memory."""
-    trunks = np.sort(trunks)  # in the order in which shards repeat
+    """Return the cores that some trunks make with all pairs, and whose bound is within the limits.
+    The bound is of time, or of memory."""
+    # Trunks are sorted so that neighbours have one shard, which is then worked out once.
+    trunks = np.sort(trunks)
     numbers, count = np.empty((3, 0), dtype=np.int32), len(trunks) * len(x.ep)
     parts = [Cores(numbers[0], numbers[1], np.empty(0), numbers[2])]
     for begin in range(0, count, _TOGETHER):
@@ -77,7 +82,7 @@ def cross_all(
 
 @compiled
 def bound_rows(t: CompiledTables, rows: Array, chain: Array, seconds: Array, memory: Array) -> None:
-    """Writes the least step time and memory of n rows of these chains, whatever is not decided yet,
+    """Write the least step time and memory of n rows of these chains, whatever is not decided yet,
     each (n,)."""
     forget(t.room)
     q, c, w = t.question, t.coefficients[0], t.room.workspace
@@ -100,9 +105,9 @@ def cross(
     tally: Array,
     cores: Cores,
 ) -> int:
-    """Writes the cores that may be in the answer, bounded in time or in memory, of as many as there
-    is room for of all that some trunks make with the pairs, the first pair with each trunk first;
-    returns how many."""
+    """Write the cores that may be in the answer, bounded in time or in memory, and return their
+    number. Trunks are crossed with the first pair, then with the next. As many crossings are looked
+    at as there is room for, from `begin` on."""
     forget(t.room)
     wanted, count = wanted_pieces(t.question.policies), 0
     for at in range(begin, min(begin + len(cores.bound), len(trunks) * len(x.ep))):
@@ -127,7 +132,7 @@ def cross(
 
 @inlined
 def set_core(x: Crossing, trunk: int, pair: int) -> bool:
-    """Writes a core, if its experts fold over the stages."""
+    """Write a core. Return false where its experts do not fold over the stages."""
     row = x.rows[trunk]
     if (x.devices // row.pp) % (x.ep[pair] * x.etp[pair]) != 0:
         return False
@@ -141,7 +146,7 @@ def set_core(x: Crossing, trunk: int, pair: int) -> bool:
 
 @inlined
 def least_bytes(t: CompiledTables, chain: int, row: Row) -> float:
-    """What the most frugal variant of a core needs at least."""
+    """Return the bytes that the most frugal variant of a core needs at least."""
     f, w, least = t.question.facts[0], t.room.workspace, np.inf
     for variant in range(len(t.policies.variants)):
         set_variant(t.policies, row, variant)

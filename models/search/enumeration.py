@@ -1,13 +1,13 @@
 """The best layouts of a problem, and the proof.
 
-Layouts are enumerated in levels (models.layouts.space): trunks are crossed with expert degrees to
-cores, cores divided into meshes, meshes given policies, and what is left is placed on the fabric.
-At each level every row has a lower bound, which the cost model itself gives for what is fixed so
-far (models.search.partial_sums). Rows are opened in order of their bound, a few at first, and those
-that cannot be in the answer any more are dropped.
+Layouts are enumerated in levels (models.layouts.space). Trunks are crossed with expert degrees to
+make cores, cores are divided into meshes, meshes are given policies, and the layouts that are left
+are placed on the fabric. At each level every row has a lower bound, which the cost model itself
+gives for what is fixed so far (models.search.partial_sums). Rows are opened in order of their
+bound, a few at first, and those that cannot be in the answer any more are dropped.
 
-What is opened is searched for all of the answer: the fastest, the best of the meshes that are asked
-for, the best without and with a pipeline, and the front of time and complexity within the
+One search looks for all parts of the answer: the fastest layout, the best of the meshes that are
+asked for, the best without and with a pipeline, and the front of time and complexity within the
 tolerance, from the simplest to the fastest.
 """
 
@@ -40,12 +40,22 @@ from models.search.tables import NoLegalLayout, SearchTables
 from models.spec.layout import Layouts
 from models.spec.profile import Profile
 
-_FIRST_CORES, _CORES = 1 << 8, 1 << 11  # opened together
-_CROSSED = 1 << 14  # cores bounded together at first, later all
-_STEPS = 1 << 13  # meshes and places that are bounded between two looks at the clock
-_FOUND = 1 << 12  # layouts that are found meanwhile
-_MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
-_LAST_STEPS = 8  # that a search still takes when it has to stop and nothing fits yet
+# Cores that are opened together at first, to find a time to prune against, and later. With 64 at
+# first DeepSeek-V3 took 5 to 20% less time, and Llama-3.1-405B 25% more (docs/experiments.md).
+_FIRST_CORES, _CORES = 1 << 8, 1 << 11
+# Cores that are bounded together at first; later all others are. With a quarter of it no search
+# took more or less time by more than 5% (docs/experiments.md).
+_CROSSED = 1 << 14
+# Meshes and places that are bounded between two looks at the clock, so that a time limit is kept.
+_STEPS = 1 << 13
+# Room for layouts that are found between two looks at the clock; it grows where one mesh has more.
+_FOUND = 1 << 12
+# Layouts that a search evaluates at most. It then stops with the best so far, marked as not exact.
+# This bounds the time of a search whose bounds are loose.
+_MOST_LAYOUTS = 4_000_000
+# Steps that a search still takes when its time is over and nothing fits yet. In so many each of ten
+# named problems finds a layout that fits, even under a limit of 1 ms (docs/experiments.md).
+_LAST_STEPS = 8
 
 
 def search(
@@ -55,12 +65,12 @@ def search(
     should_continue: ShouldContinue = run_to_completion,
     known: Layouts | None = None,
 ) -> Answer:
-    """The layouts of a space that reach the goal.
+    """Return the layouts of a space that reach the goal.
 
-    `should_continue` is asked now and then; once it says no, the search ends with the best so far,
-    marked as not exact: with no worse than those of the `known` layouts, which are in the space,
-    that fit. Raises NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more
-    memory than there is, or OutOfTime.
+    `should_continue` is asked now and then. Once it says no, the search ends with the best so far,
+    marked as not exact. That answer is no worse than the `known` layouts, which are in the space,
+    as far as they fit. Raise NoLegalLayout, NothingFaster, Infeasible if every legal layout needs
+    more memory than there is, or OutOfTime.
     """
     return search_on(SearchTables(space, profile), goal, should_continue, known)
 
@@ -72,8 +82,9 @@ def search_on(
     known: Layouts | None = None,
     among: Sequence[Meshes] | None = None,
 ) -> Answer:
-    """The same on what is known of a space; and `among` some meshes of it, if they are given: those
-    that an exact answer did not rule out have all that are faster than the fastest of it."""
+    """Return the layouts that reach the goal, from the tables of a space. Search only the meshes
+    `among` if they are given. Meshes that an exact answer did not rule out hold every layout that
+    is faster than the fastest of that answer."""
     incumbent = Incumbent(goal)
     if known is not None:
         incumbent.knowing(*_reached(tables, known))
@@ -82,7 +93,7 @@ def search_on(
         incumbent = incumbent.again()
         try:
             again = _Search(tables, incumbent, should_continue).run()
-        except (OutOfTime, NothingFaster):  # time ended before the best was met again
+        except (OutOfTime, NothingFaster):  # Time ended before the best layout was met again.
             return answer.inexact()
         answer = again if again.certificate.exact else answer.inexact()
     return answer
@@ -91,9 +102,9 @@ def search_on(
 def search_all(
     tables: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
 ) -> tuple[Layouts, Array] | None:
-    """All layouts that fit and take no longer than the limit for those without and with a pipeline,
-    and how complex each is; None if there are none, if it had to look at more than `most` for that,
-    or if there was no time."""
+    """Return all layouts that fit within `limits`, and how complex each is. The two limits are
+    seconds without and with a pipeline. Return None if there are none, if the search had to look at
+    more than `most` layouts, or if there was no time."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, should_continue, most)
     search.open_all()
@@ -103,8 +114,8 @@ def search_all(
 
 
 def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
-    """Whether any layout fits and takes no longer than the limit for those without and with a
-    pipeline; None if there was no time to tell. The first that is found settles it."""
+    """Say whether any layout fits within `limits`, in seconds without and with a pipeline; None if
+    there was no time to tell. The first layout that is found settles it."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, lambda: not incumbent.layouts and should_continue())
     search.found = room_for_found(1)
@@ -113,7 +124,7 @@ def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContin
 
 
 def _reached(tables: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
-    """Those that fit, with the step time and the complexity of each."""
+    """Return the known layouts that fit, with the step time and the complexity of each."""
     found = tables.predict(known)
     fits = np.flatnonzero(tables.fits(found.memory, found.host_bytes))
     layouts = known.take(fits)
@@ -135,6 +146,7 @@ class _Search:
         self.exact = True
         self.found = room_for_found(_FOUND)
         self.opened: list[Meshes] = []
+        # A search for something faster has an answer already, and stops at once.
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> Answer:
@@ -150,10 +162,11 @@ class _Search:
     # -- trunks and cores
 
     def open_all(self) -> None:
-        """Open the trunks of the lowest bounds, to have a time to prune against, then all others
-        that may be in the answer."""
+        """Open the trunks of the lowest bounds, to have a time to prune against, and then all
+        others that may be in the answer."""
         tables, crossing = self.tables, self.tables.crossing
         piped = crossing.rows["pp"] > 1
+        # With one pair of expert degrees, the bound of the core would only be worked out twice.
         if len(tables.experts) == 1:
             bound = np.zeros(len(piped))
         else:
@@ -165,11 +178,11 @@ class _Search:
             if len(wanted):
                 self._open_cores(self._crossed(block[wanted]))
             if not self.exact and self.incumbent.limits.is_fixed:
-                return  # nobody asks how fast the rest may be
+                return  # The caller discards an answer that is not exact, or has what it asked for.
 
     def _crossed(self, trunks: Array) -> Cores:
-        """Trunks with every pair of expert degrees that may fold over their stages, and that may be
-        in the answer."""
+        """Return the cores that trunks make with every pair of expert degrees, as far as experts
+        fold over their stages and the cores may be in the answer."""
         tables, before = self.tables, int(self.tally[0]["cores"])
         limits = self.incumbent.limits
         cores = cross_all(tables.compiled, tables.crossing, trunks, limits, self.tally)
@@ -179,7 +192,7 @@ class _Search:
         return cores
 
     def _open_cores(self, cores: Cores) -> None:
-        """Open cores, those that promise most on each side of pp = 1 first."""
+        """Open cores, the most promising on each side of pp = 1 first."""
         crossing = self.tables.crossing
         bound, piped = cores.bound, crossing.rows["pp"][cores.trunk] > 1
         for some, rest in growing_slices(_alternating(bound, piped), _FIRST_CORES, _CORES):
@@ -194,8 +207,9 @@ class _Search:
     # -- meshes
 
     def _bounded_meshes(self, trunk: Array, pair: Array) -> Meshes:
-        """The meshes of some cores that may be in the answer, those that promise most on each side
-        of pp = 1 first, bounded under the best policy that may fit with an even chance."""
+        """Return the meshes of some cores that may be in the answer, the most promising on each
+        side of pp = 1 first. They are bounded under the best policy that may fit with an even
+        chance, so that a search for layouts that are less sure to fit can go on with them."""
         meshes = self.tables.meshes(trunk, pair)
         bound_meshes(self.tables.at_even_chance.compiled, meshes)
         piped = meshes.rows["pp"] > 1
@@ -213,29 +227,29 @@ class _Search:
             meshes = taken(meshes, slice(opened, None))
 
     def _keep_found(self, opened: int) -> None:
-        """Hold what was found on so many meshes, and make room for more."""
+        """Hold the layouts that were found on the first `opened` meshes, and make room for more."""
         found = int(self.tally[0]["found"])
         self.tally[0]["found"] = 0
         rows, variant, schedule, seconds, points = (values[:found].copy() for values in self.found)
         self.incumbent.keep(self.tables.layouts(rows, schedule, variant), seconds, points)
-        if not opened:  # there are more on one mesh
+        if not opened:  # One mesh has more layouts than there is room for.
             self.found = room_for_found(8 * len(self.found.seconds))
 
     # -- what is left out
 
     def _wanted(self, bound: Array, piped: Array, points: Array) -> Array:
-        """The positions of rows that may be in the answer."""
+        """Return the positions of rows that may be in the answer."""
         wanted = self.incumbent.is_wanted(bound, piped, points)
         self._leave_out(float(bound[~wanted].min(initial=np.inf)))
         return np.flatnonzero(wanted)
 
     def _leave_out(self, bound: float) -> None:
-        """Take account of the least bound of some that are not looked at."""
+        """Take account of the least bound of rows that are left out."""
         self.tally["closing_bound"] = np.minimum(self.tally["closing_bound"], bound)
 
     def _may_go_on(self, bound: float) -> bool:
-        """Unless the caller stops the search or it has looked at too much; `bound`: of all that
-        would be left."""
+        """Say whether the search may go on. It may not once the caller stops it or it has looked at
+        too much; `bound` is that of all that would be left."""
         if self.tally[0]["evaluated"] <= self.most and self._has_time():
             return True
         self.exact = False
@@ -269,7 +283,7 @@ class _Search:
         )
 
     def _nothing(self) -> Exception:
-        """Why there is no answer."""
+        """Return the reason why there is no answer."""
         if np.isfinite(self.incumbent.goal.faster_than):
             return NothingFaster()
         if not self.exact:
@@ -278,8 +292,8 @@ class _Search:
 
 
 def _alternating(bound: Array, piped: Array) -> Array:
-    """Positions in order of the bound among those with and among those without a pipeline, in
-    turns."""
+    """Return positions in order of the bound, in turns from the rows with a pipeline and from those
+    without."""
     order = np.argsort(bound, kind="stable")
     turn = np.where(piped[order], np.cumsum(piped[order]), np.cumsum(~piped[order]))
     return order[np.argsort(turn, kind="stable")]

@@ -1,4 +1,5 @@
-"""Whether a layout fits into memory, as surely as is asked (models.cost.memory_uncertainty)."""
+"""The test of one layout against memory, in compiled code, with the probability that is asked for
+(models.cost.memory_uncertainty)."""
 
 from __future__ import annotations
 
@@ -11,29 +12,35 @@ from models.cost.step import ACTIVATIONS, FRAGMENTATION, LOGITS, RUNTIME
 
 
 class Margin(NamedTuple):
-    """What a device and its host have, and how far predictions of memory may be off."""
+    """Holds what a device and its host have, and how far predictions of memory may be off."""
 
     capacity: float
-    """Bytes that a layout may be predicted to need on a device."""
+    """The most bytes that a layout may be predicted to need on a device."""
     usable: float
-    """Bytes that a device has,"""
+    """Bytes that a device has."""
     host: float
-    """and its share of a host."""
+    """Bytes of a device's share of host memory."""
     deviations: float
-    """How many standard deviations of the logarithm of memory must be left."""
+    """The standard deviations of the logarithm of memory that a layout must have left."""
     spread: float
-    """That of measured peaks around predictions,"""
+    """The standard deviation of the logarithm of measured peaks around predictions."""
     unidentified: float
-    """and the part of it that comes from coefficients that no run has informed."""
+    """The part of `spread` that comes from coefficients that no run has informed."""
     activation_variance: float
-    """Variance of the logarithm of each coefficient, from what no run has informed."""
+    """The variance of the logarithm of the coefficient of activations, from terms that no run has
+    informed."""
     logit_variance: float
+    """The variance of the logarithm of the coefficient of logits, from terms that no run has
+    informed."""
     fragmentation_variance: float
+    """The variance of the logarithm of the coefficient of fragmentation, from terms that no run has
+    informed."""
 
 
 @inlined
 def fits(margin: Margin, memory: Array, on_host: float) -> bool:
-    """Whether memory of these terms, and so many bytes on the host, are there."""
+    """Say whether a device and its host have room for memory of these terms, and for so many bytes
+    on the host."""
     reserved = memory.sum() - memory[RUNTIME]
     needed = reserved + memory[RUNTIME]
     if needed > margin.capacity:
@@ -44,12 +51,13 @@ def fits(margin: Margin, memory: Array, on_host: float) -> bool:
 
 @inlined
 def safety_factor(margin: Margin, memory: Array, reserved: float) -> float:
-    """How many times its predicted reserved memory a layout must have room for."""
+    """Return how many times its predicted reserved memory a layout must have room for."""
     if margin.deviations == 0:
         return 1.0
     allocated = max(reserved - memory[FRAGMENTATION], 1.0)
     variance = margin.activation_variance * (memory[ACTIVATIONS] / allocated) ** 2
     variance += margin.logit_variance * (memory[LOGITS] / allocated) ** 2
     variance += margin.fragmentation_variance * (memory[FRAGMENTATION] / max(reserved, 1.0)) ** 2
+    # The measured spread has some of this variance in it already.
     more = max(variance - margin.unidentified**2, 0.0)
     return math.exp(margin.deviations * math.sqrt(margin.spread**2 + more))

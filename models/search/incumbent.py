@@ -1,4 +1,4 @@
-"""What a search holds of its answer so far."""
+"""The answer of a search so far, and the limits that it sets for layouts to come."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from models.search.result import Answer, Certificate, Goal
 from models.search.tables import SearchTables
 from models.spec.layout import DEGREES, Layouts
 
-_ROUNDING = 1e-9  # times that differ by less are the same
-_RANKED = 64  # meshes for every one that is asked for: many may take equally long
+_ROUNDING = 1e-9  # times that differ by less, relatively, differ by rounding only
+# Meshes that are held for each one that is asked for: many may take equally long, and count as one.
+_RANKED = 64
 
 
 def limits_for(goal: Goal, fixed: Array | None) -> Limits:
-    """The limits before anything is found."""
+    """Return the limits before anything is found."""
     room = _RANKED * goal.top
     limits = Limits(
         float(goal.tolerance),
@@ -44,10 +45,10 @@ def limits_for(goal: Goal, fixed: Array | None) -> Limits:
 
 
 class Incumbent:
-    """What the search holds: layouts that may be in the answer, and the limits that they set.
+    """Holds layouts that may be in the answer, and the limits that they set.
 
-    If `all_within` is given, all are held that take no longer, by whether they have a pipeline;
-    nothing is tolerated then.
+    If `all_within` is given, all layouts are held that take no longer, by whether they have a
+    pipeline; nothing is tolerated then.
     """
 
     def __init__(self, goal: Goal, all_within: Array | None = None) -> None:
@@ -59,12 +60,12 @@ class Incumbent:
 
     @property
     def best(self) -> float:
-        """The least time."""
+        """The least step time in seconds."""
         return float(self.limits.best[0])
 
     @property
     def limits_anything(self) -> bool:
-        """Whether there is a step time that layouts have to reach."""
+        """Say whether there is a step time that layouts have to reach."""
         limits = self.limits
         return limits.is_fixed or bool(np.isfinite(min(limits.best[0], limits.faster_than)))
 
@@ -85,16 +86,16 @@ class Incumbent:
             self.complexities.append(complexities)
 
     def knowing(self, layouts: Layouts, times: Array, complexities: Array) -> None:
-        """Hold layouts that are known before the search meets them again, and what takes as
-        long."""
+        """Hold layouts that are known before the search meets them again, and let it find those
+        that take as long."""
         self.add(layouts, times, complexities)
         self.limits.sides[:] *= 1 + _ROUNDING
         set_longest(self.limits)
 
     @property
     def short(self) -> bool:
-        """Whether meshes of the ranking became as fast as others: there may be slower ones to take
-        their places."""
+        """Say whether the ranking may lack meshes. Where some of it became as fast as others,
+        slower meshes may take their places."""
         times = self.limits.times[: self.limits.ranked_count[0]]
         different = np.unique([_told_apart(time) for time in times])
         top = self.goal.top
@@ -102,8 +103,9 @@ class Incumbent:
         return _told_apart(float(self.limits.last[0])) < min(last, tolerated(self.limits))
 
     def again(self) -> Incumbent:
-        """To search once more with what is known of the fastest, and of the sides: bounds may
-        exceed what they bound by rounding errors."""
+        """Return a new incumbent to search once more, with what is known of the fastest meshes and
+        of both sides. The times of the sides are raised a little, since bounds may exceed what they
+        bound by rounding errors."""
         other = Incumbent(self.goal)
         for name in ("best", "ranked_count", "ranked", "times"):
             getattr(other.limits, name)[:] = getattr(self.limits, name)
@@ -112,17 +114,18 @@ class Incumbent:
         return other
 
     def is_wanted(self, bound: Array, piped: Array, points: Array) -> Array:
-        """Whether what has this least time and least complexity may be in the answer."""
+        """Say of each row whether a layout of this least time and least complexity may be in the
+        answer."""
         return np.asarray(bound <= self.limits.longest[piped.astype(np.int64), points])
 
     def answer(
         self, certificate: Certificate, tables: SearchTables, opened: Sequence[Meshes]
     ) -> Answer:
-        """Of what is held, with how the search went."""
+        """Return the answer that the held layouts make, with how the search went."""
         layouts = Layouts.concatenate(self.layouts)
         times, points = _alike(np.concatenate(self.times)), np.concatenate(self.complexities)
         order = np.lexsort((*(getattr(layouts, name) for name in Layouts.__slots__), points, times))
-        order = order[_differ(layouts.take(order))]  # those that are known may have been met again
+        order = order[_differ(layouts.take(order))]  # The search may have met known layouts again.
         layouts, times, points = layouts.take(order), times[order], points[order]
         within, last = tolerated(self.limits), float(self.limits.last[0])
         near = np.flatnonzero(times <= within)
@@ -145,11 +148,11 @@ class Incumbent:
 
 
 def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> list[int]:
-    """Positions of the fastest layout of each mesh up to the `last`, and of meshes that take
-    equally long the first: variants would crowd a short list. `times` ascend."""
-    first, _ = distinct(
-        *(getattr(layouts, name)[::-1] for name in DEGREES)
-    )  # names the last that it meets
+    """Return the positions of the fastest layout of each mesh up to the time `last`, given `times`
+    that ascend. Of meshes that take equally long only the first is named, since variants would
+    crowd a short list."""
+    # Of equal rows `distinct` names the last that it meets: backwards, that is the fastest.
+    first, _ = distinct(*(getattr(layouts, name)[::-1] for name in DEGREES))
     rows = np.sort(len(layouts) - 1 - first).tolist()
     seen: dict[float, int] = {}
     for row in rows:
@@ -159,7 +162,7 @@ def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> l
 
 
 def _differ(layouts: Layouts) -> Array:
-    """Whether each is another than the one before it, (n,)."""
+    """Say of each layout whether it differs from the one before it, (n,)."""
     columns = (getattr(layouts, name) for name in Layouts.__slots__)
     return np.concatenate(
         [[True], np.any([column[1:] != column[:-1] for column in columns], axis=0)]
@@ -167,8 +170,8 @@ def _differ(layouts: Layouts) -> Array:
 
 
 def _alike(times: Array) -> Array:
-    """With one time, the least, for all that differ by rounding errors only: which of them is less
-    says nothing."""
+    """Return times with one value, the least, for all that differ by rounding errors only, since it
+    means nothing which of them is less."""
     order = np.argsort(times, kind="stable")
     ascending = times[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=0.0) > _ROUNDING * ascending)
@@ -178,5 +181,6 @@ def _alike(times: Array) -> Array:
 
 
 def _told_apart(time: float) -> float:
-    """Step times that differ by rounding errors only are the same."""
+    """Return a step time to nine digits, so that times which differ by rounding errors only are the
+    same."""
     return float(f"{time:.9g}")

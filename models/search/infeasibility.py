@@ -1,5 +1,5 @@
-"""Why no layout is legal: which constraints are in the way, and the rule that the nearest layout
-breaks."""
+"""The reason why no layout is legal: the constraints that are in the way, and the rule that the
+nearest layout breaks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from models.spec.recompute import FULL, policy_code
 
 Allowed = Mapping[str, tuple[Any, ...]]
 
-_BUT_PLACEMENT = [
-    rule for rule in RULES if rule.field != "layout.placement"
-]  # which the search decides last of all
+# Placement is left out: the search decides it last of all, for layouts that are legal otherwise.
+_BUT_PLACEMENT = [rule for rule in RULES if rule.field != "layout.placement"]
 _OF_A_MESH = (
     "layout",
     "layout.tp",
@@ -33,11 +32,14 @@ _OF_A_MESH = (
     "layout.sequence_parallel",
 )
 _AXES = ("pp", "tp", "cp", "dp_replicate", "dp_shard", "dp")
-_MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
+# Meshes that are looked at for the nearest. It bounds time and memory: they are to name a rule, and
+# prove nothing.
+_MESHES_LOOKED_AT = 20_000
 
 
 def none_legal(space: Space) -> Infeasible:
-    """That no layout in a space is legal: the constraints that are in the way, or else the rule."""
+    """Return the error that no layout in a space is legal, with the constraints that are in the
+    way, or else the rule."""
     rule, message = blame(space.problem)
     return in_the_way(space) or Infeasible(rule, none_uses_all(space.problem, message))
 
@@ -47,7 +49,8 @@ def none_uses_all(problem: Problem, message: str) -> str:
 
 
 def in_the_way(space: Space) -> Infeasible | None:
-    """The constraints that leave no layout, where there are legal ones without them."""
+    """Return an error with the constraints that leave no layout, where there are legal ones without
+    them."""
     problem, constraints = space.problem, space.constraints
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         return contradiction(problem, constraints)
@@ -55,8 +58,8 @@ def in_the_way(space: Space) -> Infeasible | None:
 
 
 def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
-    """Which constraints are in the way: those whose removal alone would do, or all of them
-    together."""
+    """Return an error with the constraints that are in the way: each whose removal alone would do,
+    or else all of them together."""
     allowed = constraints.allowed
     single = [
         knob
@@ -81,8 +84,8 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
 
 
 def blame(problem: Problem) -> tuple[str, str]:
-    """The rule in the way of using all chips, whatever the constraints. Where only a pipeline of
-    all chips would divide, it is the batch."""
+    """Return the rule that keeps all chips from being used, whatever the constraints, and its
+    message. Where only a pipeline of all chips would divide, the rule is that of the batch."""
     obstacle = _obstacle(problem, {})
     if obstacle.rule not in ("batch_divides", "layers_divide"):
         return obstacle.rule, obstacle.sentence
@@ -100,8 +103,9 @@ def blame(problem: Problem) -> tuple[str, str]:
 
 
 def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
-    """Return why no layout with, or without, a pipeline is in an answer, to follow "No layout with
-    a pipeline"; and, before it, whether the constraints have no part in it."""
+    """Return whether the constraints have no part in it, and the reason why no layout with, or
+    without, a pipeline is in an answer. The reason follows the words "No layout with a
+    pipeline"."""
     problem, constraints = space.problem, space.constraints
     side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if piped else (1,)
     if space.has_legal(piped=piped):
@@ -116,8 +120,8 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
 
 
 def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
-    """Which of a stack's pipeline schedules the recipe rules out with more than one micro-batch,
-    and why."""
+    """Return the pipeline schedules of a stack that the recipe rules out with more than one
+    micro-batch, and the reason."""
     rule, stack = RULES_BY_NAME["balancing_needs_all_forwards_first"], problem.stack
     layouts = [Layout(pp=2, schedule=name) for name in stack.schedules]
     allowed = np.broadcast_to(rule.test(problem, Layouts.of(layouts)), len(layouts))
@@ -146,8 +150,8 @@ class _Obstacle:
 def _obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
     """Return what refuses the layout that comes nearest to being legal.
 
-    Nearest is who breaks the fewest rules, with as many layers on every stage, divides tensors and
-    sequences the least, and gets furthest before the first.
+    The nearest layout breaks the fewest rules. Of those, it has as many layers on every stage,
+    divides tensors and sequences the least, and gets furthest before the first rule that it breaks.
     """
     layouts = _near(problem, allowed)
     if not len(layouts):
@@ -162,7 +166,7 @@ def _obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
         layouts[nearest],
         [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])],
     )
-    if not rules:  # reshard without ZeRO 3, say
+    if not rules:  # A knob is asked for that has no effect, such as reshard without ZeRO 3.
         alike = (
             "what they ask for makes no difference to it, so that only its usual value is searched"
         )
@@ -180,7 +184,7 @@ def _obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
 
 
 def _unfilled(devices: int, allowed: Allowed) -> str:
-    """Why no degrees multiply to so many."""
+    """Return the reason why no degrees multiply to this number of devices."""
     least = [min(allowed[axis]) for axis in _AXES if axis in allowed]
     if (product := math.prod(least)) > devices:
         times = " · ".join(map(str, least)) + f" = {product}" if len(least) > 1 else str(product)
@@ -189,16 +193,16 @@ def _unfilled(devices: int, allowed: Allowed) -> str:
 
 
 def _near(problem: Problem, allowed: Allowed) -> Layouts:
-    """Layouts that the constraints allow: of each kind of mesh that breaks the fewest rules, one
-    with every policy."""
+    """Return layouts that the constraints allow: of each kind of mesh, one that breaks the fewest
+    rules, with every policy."""
     degrees = _meshes(problem, allowed)
     if not len(degrees):
         return degrees
     tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _OF_A_MESH]
     refused = len(tests) - np.sum(tests, axis=0)
     best = degrees.take(refused == refused.min())
-    # in a pipeline those with most micro-batches, where every schedule runs; else those that divide
-    # the model least
+    # In a pipeline the meshes with most micro-batches come first, since every schedule runs with
+    # these; without one, those that divide the model least.
     best = best.take(
         np.argsort(
             np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp), kind="stable"
@@ -214,8 +218,8 @@ def _near(problem: Problem, allowed: Allowed) -> Layouts:
 
 
 def _policies(problem: Problem, allowed: Allowed) -> Layouts:
-    """Those that the constraints allow; unless it is said, with the recompute that the other
-    constraints are about, or the stack's first."""
+    """Return the policies that the constraints allow. Where they do not name recompute, it is the
+    kind that other constraints are about, or the stack's first."""
     stack, modules = problem.stack, allowed.get("recompute_modules", ())
     recompute = ("full",) if any(allowed.get("recompute_layers", ())) else stack.recompute[:1]
     free: dict[str, Sequence[Any]] = {
@@ -241,15 +245,14 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
             rows, knob, [coded[knob](value) for value in values] if knob in coded else values
         )
     rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
-    own = (
-        rows.zero_stage == 3
-    ) | rows.reshard  # without ZeRO 3 nothing is gathered that might stay
+    # Without ZeRO 3 nothing is gathered that might stay.
+    own = (rows.zero_stage == 3) | rows.reshard
     return rows.take(own) if own.any() else rows
 
 
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
-    """Those with every device; unless it is said, with all experts on each, and micro-batches of
-    one sequence."""
+    """Return the meshes on all devices that the constraints allow. Where they do not say otherwise,
+    a mesh has all experts on each device, and micro-batches of one sequence."""
     axes = tuple(axis for axis in _AXES if axis != "dp")
     table = factorisations(problem.cluster.num_devices, len(axes))
     rows = default_layouts(len(table)).with_columns(**dict(zip(axes, table.T, strict=True)))

@@ -1,9 +1,9 @@
-"""What a pipeline takes at least for its passes, and holds of activations: sums over the parts of a
-model, worked out once for every chain and schedule (models.layouts.space.Trunks).
+"""The least that a pipeline takes for its passes, and holds of activations: sums over the parts of
+a model, worked out once for every chain and schedule (models.layouts.space.Trunks).
 
-The time of a schedule is that of its longest path (models.cost.pipeline). One path that is one of
-the longest is taken here: the one that would take longest by FLOPs. It is so many times both passes
-of each part, and so many times both without weight gradients. Memory is that of the mean stage.
+The time of a schedule is that of its longest path (models.cost.pipeline). The sum here follows one
+of these paths: the one that would take longest by FLOPs. It takes both passes of each part so many
+times, and both without weight gradients so many times. Memory is that of the mean stage.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from models.spec.layout import (
 )
 
 _WITHOUT_WEIGHTS = 2 / 3
-"""Of both passes, by FLOPs."""
+"""The share of both passes that is left without weight gradients, by FLOPs."""
 
 
 class Chains(NamedTuple):
-    """Pipelines: how many stages and micro-batches each has (n,), which schedules it may have, and
-    by which partition its layers are split then (n, s)."""
+    """Pipelines: the number of stages and micro-batches of each (n,), the schedules that it may
+    have, and the partition by which its layers are split then (n, s)."""
 
     pp: Array
     micro_batches: Array
@@ -40,24 +40,28 @@ class Chains(NamedTuple):
 
 
 class LeastPasses(NamedTuple):
-    """Of each chain, of which there are n."""
+    """Holds the least that each of n chains takes and holds."""
 
     both: Array
-    """(n, s, parts): how often a schedule takes both passes of each part,"""
+    """The number of times that a schedule takes both passes of each part, (n, s, parts)."""
     without: Array
-    """(n, s, parts): and how often both but for weight gradients."""
+    """The number of times that a schedule takes both passes of each part without weight gradients,
+    (n, s, parts)."""
     kept: Array
-    """(n, parts): how often it holds the activations of each part, under any schedule."""
+    """The number of times that the mean stage holds the activations of each part at least, under
+    any schedule, (n, parts)."""
     decisive: Array
-    """(n, s): schedules of which one takes least, whatever parts take: the first of them,"""
+    """Schedules of which one takes least, whatever parts take, (n, s). Only the first
+    `decisive_count` mean something."""
     decisive_count: Array
-    """(n,): and how many they are."""
+    """The number of decisive schedules, (n,)."""
 
 
 def least_passes(
     chains: Chains, schedules: Array, flops: Array, tables: StageTables
 ) -> LeastPasses:
-    """Under schedules (s,) of Row, of parts that take so many FLOPs (parts,)."""
+    """Return the least of each chain under schedules (s,) of Row, for parts that take `flops`
+    (parts,)."""
     n, s = chains.legal.shape
     both, without = np.zeros((2, n, s, len(flops)))
     least = LeastPasses(
@@ -69,7 +73,8 @@ def least_passes(
 
 @inlined
 def seconds_of(w: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
-    """Seconds that a schedule takes for its passes at least, of parts that are exposed."""
+    """Return the seconds that a schedule takes for its passes at least, of parts that are
+    exposed."""
     seconds = 0.0
     for part in range(len(w.counts)):
         both = w.part_both[part]
@@ -80,7 +85,8 @@ def seconds_of(w: Workspace, least: LeastPasses, chain: int, schedule: int) -> f
 
 @inlined
 def least_seconds(w: Workspace, least: LeastPasses, chain: int) -> float:
-    """The same of any schedule."""
+    """Return the seconds that any schedule takes for its passes at least, of parts that are
+    exposed."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
         seconds = min(seconds, seconds_of(w, least, chain, least.decisive[chain, i]))
@@ -121,7 +127,7 @@ def _set_path(
     both: Array,
     without: Array,
 ) -> None:
-    """Writes how often the path of a schedule takes each part."""
+    """Write how often the path of a schedule takes each part."""
     whole, before, kind = sums[0], sums[1], tables.kind[partition]
     for part in range(len(flops)):
         whole[part] = before[part] = 0.0
@@ -160,13 +166,13 @@ def _set_path(
 
 @inlined
 def _on_mean_stage(schedule: int, pp: int, m: int) -> float:
-    """How often both passes of the whole model are in a path through the slowest stage.
+    """Return how often a path through the slowest stage takes both passes of the whole model.
 
-    Under afab the first micro-batch passes all stages, and the others the slowest of them. So it is
-    under 1F1B with more micro-batches than stages: of the paths in models.cost.makespan, the one
-    that stays on the slowest stage takes no less. With fewer, one path passes all stages and has
-    the others' forwards on the slowest, and another one their backwards: the longer of the two has
-    half of both or more.
+    Under afab the first micro-batch passes all stages, and the others the slowest of them. The same
+    holds under 1F1B with more micro-batches than stages: of the paths in models.cost.makespan, the
+    one that stays on the slowest stage takes no less. With fewer micro-batches, one path passes all
+    stages and has the others' forwards on the slowest, and another one their backwards. The longer
+    of the two has half of both or more.
     """
     if schedule == AFAB or (schedule == ONE_F_ONE_B and m > pp):
         return (m + pp - 1) / pp
@@ -175,26 +181,28 @@ def _on_mean_stage(schedule: int, pp: int, m: int) -> float:
 
 @inlined
 def _path(schedule: int, pp: int, m: int, stage: int, one: int) -> tuple[float, float, float]:
-    """One of two paths that stay on a stage: how often it takes both passes of the whole model, of
-    the stages before (under interleaving, of their first round), and of the stage itself."""
+    """Return one of two paths that stay on a stage, as three numbers: how often it takes both
+    passes of the whole model, of the stages before (under interleaving, of their first round), and
+    of the stage itself."""
     if schedule == AFAB:
         return 1.0, 0.0, m - 1.0
     if schedule == ZERO_BUBBLE:
         return 0.0, 0.0, float(m)
     if schedule == INTERLEAVED or one == 0:
         return 0.0, 1.0, float(m)
-    if m > pp - stage:  # through the stages after it twice
+    if m > pp - stage:  # This path also passes the stages after this one, twice.
         return 2.0, -1.0, m - pp + stage - 1.0
     return 1.0, 0.0, (m - 1) / 2
 
 
 @inlined
 def _beside_others(schedule: int, pp: int, m: int) -> float:
-    """How often forward and input gradients of the whole model are in the idle time of the mean
-    stage under zero_bubble_v or dualpipe (models.cost.pipeline has the paths)."""
+    """Return how often forward and input gradients of the whole model are in the idle time of the
+    mean stage under zero_bubble_v or dualpipe (models.cost.pipeline has the paths)."""
     others = pp - 1
     if schedule == DUALPIPE:
-        each = 1 / max(pp / 2 - 1, 1.0)  # 2F, and F + I - F1, in shares that have as much of F as I
+        # A mean of the paths 2F and F + I - F1, with weights that give it as much of F as of I.
+        each = 1 / max(pp / 2 - 1, 1.0)
         return 2 / (2 + each) * (1 / 2 - 1 / pp)
     if m <= pp:
         return (2 * others - (m - 1)) / (2 * pp)
@@ -212,7 +220,7 @@ def _add(times: float, amounts: Array, to: Array) -> None:
 def _lower_kept(
     row: Row, pp: int, m: int, partition: int, tables: StageTables, held: Array, kept: Array
 ) -> None:
-    """Lowers what the mean stage holds to that of a schedule."""
+    """Lower the activations that the mean stage holds to those of a schedule."""
     held[:] = 0.0
     for stage in range(pp):
         kind = tables.kind[partition, stage]
@@ -225,7 +233,7 @@ def _lower_kept(
 
 @inlined
 def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
-    """Puts a schedule among those that may take least, and drops those that take no less."""
+    """Put a schedule among those that may take least, and drop those that take no less."""
     count = 0
     for i in range(least.decisive_count[chain]):
         other = least.decisive[chain, i]
@@ -240,7 +248,7 @@ def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
 
 @inlined
 def _takes_no_more(least: LeastPasses, chain: int, one: int, other: int) -> bool:
-    """Whether one schedule takes no more than another, whatever parts take."""
+    """Say whether one schedule takes no more than another, whatever parts take."""
     for part in range(least.both.shape[2]):
         less = least.both[chain, other, part] - least.both[chain, one, part]
         if less < 0 or less + least.without[chain, other, part] < least.without[chain, one, part]:

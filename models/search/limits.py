@@ -1,4 +1,4 @@
-"""How long a layout may take to be in an answer, by what a search has found so far."""
+"""The time that a layout may take to be in an answer, by what a search has found so far."""
 
 from __future__ import annotations
 
@@ -13,57 +13,64 @@ from models.layouts.complexity import MOST_POINTS
 from models.search.pareto import ROUNDED
 
 TOLD_APART = 1e-8
-"""Step times of a ranking that differ by less may be the same to nine digits."""
+"""Step times that differ by less, relatively, may be the same to the nine digits by which a ranking
+tells them apart."""
 _BELOW = 1 - 1e-15
-"""Times this much shorter are shorter."""
+"""Times count as shorter only if they are shorter by this factor, which is a few units in the last
+place of a double."""
 _LONGEST = float(np.finfo(np.float64).max)
-"""Limits before anything is found: nothing that takes forever is within them."""
+"""The limit before anything is found. It is finite, so that no layout which takes forever is within
+it."""
 
 
 class Limits(NamedTuple):
-    """What is asked for, what has been found of it, and what layouts may take for that."""
+    """Holds what is asked for, what has been found of it, and the time that layouts may take to add
+    to it."""
 
+    # as in Goal
     tolerance: float
     faster_than: float
     both_sides: bool
-    """These are as in Goal."""
+    # what is asked for, and what has been found
     top: int
-    """How many different times of meshes are asked for."""
+    """The number of different times of meshes that are asked for."""
     is_fixed: bool
-    """Whether layouts may take as long as `fixed` says, whatever has been found."""
+    """True where layouts may take as long as `fixed` says, whatever has been found."""
     fixed: Array
-    """(2,): seconds without and with a pipeline."""
+    """The most seconds without and with a pipeline, (2,)."""
     best: Array
-    """(1,): the least time."""
+    """The least seconds of any layout, (1,)."""
     sides: Array
-    """(2,): the least without and with a pipeline."""
+    """The least seconds without and with a pipeline, (2,)."""
     last: Array
-    """(1,): up to here the ranking is complete: the least that the last of as many different times
-    as are asked for ever was."""
+    """The seconds up to which the ranking is complete, (1,): the least that the last of `top`
+    different times has ever been."""
     ranked_count: Array
-    """(1,): how many meshes are ranked."""
+    """The number of ranked meshes, (1,)."""
     ranked: Array
-    """Room for these, of Row: the fastest meshes, as many as make up the different times."""
+    """Room for ranked meshes, records of Row: the fastest, as many as make up the different
+    times."""
     times: Array
-    """The least time of each, ascending."""
+    """The least seconds of each ranked mesh, ascending."""
     front: Array
-    """(points,): the least time of layouts with so many points of complexity or fewer."""
+    """The least seconds of layouts with so many points of complexity or fewer, (points,)."""
     longest: Array
-    """(2, points): what layouts without and with a pipeline, of so many points of complexity, may
-    take and still be in the answer."""
+    """The most seconds that layouts without and with a pipeline, of so many points of complexity,
+    may take and still be in the answer, (2, points)."""
 
 
 @inlined
 def tolerated(limits: Limits) -> float:
-    """Layouts slower than this are no part of the ranking, nor simple enough to make up for it.
-    What is slower by a rounding error is not: bounds are summed in another order than the times
-    that they bound."""
+    """Return the seconds beyond which layouts are no part of the ranking, and too slow for their
+    simplicity to make up for it. It is raised by a rounding error, since bounds are summed in
+    another order than the times that they bound."""
     return -np.inf if limits.is_fixed else limits.best[0] * (1 + limits.tolerance) * ROUNDED
 
 
 @inlined
 def fast_enough(limits: Limits, side: int) -> float:
-    """Layouts slower than this, without or with a pipeline, are not among the fastest."""
+    """Return the seconds beyond which layouts, without or with a pipeline, are not among the
+    fastest."""
     if limits.is_fixed:
         return limits.fixed[side]
     ranked_to = max(min(limits.last[0], tolerated(limits)), limits.best[0])
@@ -72,7 +79,7 @@ def fast_enough(limits: Limits, side: int) -> float:
 
 @compiled
 def set_longest(limits: Limits) -> None:
-    """Writes `longest`: layouts have to be as fast as the fastest, or faster than all that are as
+    """Write `longest`. Layouts have to be as fast as the fastest, or faster than all that are as
     simple."""
     within, most = tolerated(limits), min(limits.faster_than * _BELOW, _LONGEST)
     for side in range(2):
@@ -84,7 +91,7 @@ def set_longest(limits: Limits) -> None:
 
 @compiled
 def hold(limits: Limits, row: Row, seconds: float, points: int) -> bool:
-    """Takes account of a layout; returns whether it may be in the answer."""
+    """Take account of a layout. Return whether it may be in the answer."""
     if seconds >= limits.faster_than:
         return False
     side, last = 1 if row.pp > 1 else 0, limits.last[0]
@@ -107,12 +114,12 @@ def hold(limits: Limits, row: Row, seconds: float, points: int) -> bool:
 
 @compiled
 def rank(limits: Limits, row: Row, seconds: float) -> None:
-    """Puts a mesh in its place, and drops those that are beyond the last that is asked for."""
+    """Put a mesh in its place, and drop the meshes beyond the last that is asked for."""
     ranked, times, count = limits.ranked, limits.times, limits.ranked_count[0]
     at = 0
     while at < count and not same_degrees(ranked[at], row):
         at += 1
-    if at == len(times):  # no room: in place of the slowest
+    if at == len(times):  # Without room, the mesh takes the place of the slowest.
         at -= 1
     if seconds >= times[at]:
         return
@@ -150,6 +157,6 @@ def same_degrees(one: Row, other: Row) -> bool:
 
 @compiled
 def hold_all(limits: Limits, rows: Array, seconds: Array, points: Array, held: Array) -> None:
-    """Takes account of layouts (n,), and writes which may be in the answer."""
+    """Take account of layouts (n,), and write which of them may be in the answer."""
     for i in range(len(rows)):
         held[i] = hold(limits, rows[i], seconds[i], points[i])

@@ -1,6 +1,7 @@
-"""Policies of a mesh, one after the other: every sharding and memory policy, then every schedule.
+"""The policies of a mesh, one after the other: every sharding and memory policy, then every
+schedule.
 
-What has been fixed gives a partial sum (models.search.partial_sums), and what cannot be in an
+What is fixed so far gives a partial sum (models.search.partial_sums). A policy that cannot be in an
 answer is left out as soon as that shows.
 """
 
@@ -31,7 +32,7 @@ from models.search.partial_sums import least_memory, least_step
 
 @compiled
 def bound_meshes(t: CompiledTables, meshes: Meshes) -> None:
-    """Writes the bounds of meshes."""
+    """Write the bounds of meshes."""
     forget(t.room)
     wanted = wanted_pieces(t.question.policies)
     for mesh in range(len(meshes.rows)):
@@ -40,8 +41,8 @@ def bound_meshes(t: CompiledTables, meshes: Meshes) -> None:
 
 @inlined
 def bound_mesh(t: CompiledTables, meshes: Meshes, mesh: int, wanted: int) -> float:
-    """The least step time of one mesh. Where the first memory policy of a sharding may fit, which
-    keeps everything on the device, no other takes less: they only add work."""
+    """Return the least step time of one mesh. The first memory policy of a sharding keeps
+    everything on the device. Where it may fit, no other takes less, since others only add work."""
     row, policies = meshes.rows[mesh], t.policies
     set_mesh(t.question, row, t.coefficients[0], wanted, t.least, t.room)
     seconds, keeps_all = np.inf, False
@@ -56,14 +57,16 @@ def bound_mesh(t: CompiledTables, meshes: Meshes, mesh: int, wanted: int) -> flo
 
 @inlined
 def bound_variant(t: CompiledTables, chain: int, variant: int, row: Row) -> float:
-    """The least step time of a mesh under a variant and any schedule, with as few layers recomputed
-    as may be where that is open; infinite where it does not fit."""
+    """Return the least step time of a mesh under a variant and any schedule, or infinity where it
+    does not fit. Where the number of layers to recompute is open, it is the smallest that may
+    fit."""
     q, c, w = t.question, t.coefficients[0], t.room.workspace
     f, flying, capacity = q.facts[0], t.passes.kept[chain], t.margin.capacity
     set_variant(t.policies, row, variant)
     set_kept(f, q.policies, row, w)
     if least_memory(f, row, c, w, flying) > capacity:
         return np.inf
+    # Memory falls with every layer that is recomputed, so that bisection finds the fewest.
     if t.policies.open_layers[variant]:
         low, high = 1, -(-f.num_layers // row.pp)
         while low < high:
@@ -79,7 +82,7 @@ def bound_variant(t: CompiledTables, chain: int, variant: int, row: Row) -> floa
 
 @inlined
 def bound_schedules(t: CompiledTables, chain: int, row: Row) -> float:
-    """The least step time of a layout under any schedule."""
+    """Return the least step time of a layout under any schedule."""
     expose(t, row)
     w = t.room.workspace
     passes = least_seconds(w, t.passes, chain)
@@ -88,7 +91,7 @@ def bound_schedules(t: CompiledTables, chain: int, row: Row) -> float:
 
 @inlined
 def bound_schedule(t: CompiledTables, chain: int, schedule: int, row: Row) -> float:
-    """The least step time of a layout."""
+    """Return the least step time of a layout under its schedule."""
     expose(t, row)
     w = t.room.workspace
     passes = seconds_of(w, t.passes, chain, schedule)
@@ -97,7 +100,7 @@ def bound_schedule(t: CompiledTables, chain: int, schedule: int, row: Row) -> fl
 
 @inlined
 def step_seconds(t: CompiledTables, row: Row) -> float:
-    """The step time of a layout, as its parts are exposed."""
+    """Return the step time of a layout, as its parts are exposed."""
     q, w, stages = t.question, t.room.workspace, t.room.stages
     f, time = q.facts[0], t.scratch.time
     fill_stages(f, q.layers, row, t.stages, w, stages)
@@ -109,11 +112,11 @@ def step_seconds(t: CompiledTables, row: Row) -> float:
 def give_policies(
     t: CompiledTables, meshes: Meshes, mesh: int, limits: Limits, tally: Tally
 ) -> bool:
-    """Writes what the policies of a mesh take over the least links, of those that fit and may be in
-    the answer; false where there are none.
+    """Write the step times of the policies of a mesh over the least links, as far as they fit and
+    may be in the answer. Return false where there are none.
 
-    Where the plain variant of a sharding fits under a schedule, or takes too long, that is settled:
-    the others only add work.
+    Where the plain variant of a sharding fits under a schedule, or takes too long, the schedule is
+    settled: other variants only add work.
     """
     policies, settled, least = t.policies, t.scratch.settled, t.scratch.least
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
@@ -162,7 +165,7 @@ def give_policies(
 def has_promise(
     t: CompiledTables, meshes: Meshes, mesh: int, points: int, limits: Limits, tally: Tally
 ) -> bool:
-    """Whether a mesh of so many `points` of complexity may be in the answer under any of the
+    """Say whether a mesh of so many `points` of complexity may be in the answer under any of the
     policies that are left."""
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     longest = limits.longest[1 if row.pp > 1 else 0]
@@ -189,8 +192,8 @@ def evaluate_policies(
     tally: Tally,
     found: Found,
 ) -> bool:
-    """Writes the layouts of a mesh in its place, which has so many `points` of complexity, that may
-    be in the answer; false where there was no room for one."""
+    """Write the layouts of a mesh in its place that may be in the answer. The mesh in its place has
+    `points` of complexity. Return false where there was no room for a layout."""
     policies, least = t.policies, t.scratch.least
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     piped = 1 if row.pp > 1 else 0
@@ -226,15 +229,15 @@ def evaluate_policies(
 
 @inlined
 def set_decided(t: CompiledTables, decided: bool) -> None:
-    """Has the parts of a layout run as they do under a policy that is known, or as they do at
-    best."""
+    """Make the parts of a layout run as they do under a policy that is decided, or else as they do
+    at best."""
     t.room.workspace.mesh[0].undecided = not decided
     t.room.row[0].policy = -1
 
 
 @inlined
 def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
-    """Whether that is so under every schedule that a pipeline may have."""
+    """Say whether every schedule that a pipeline may have is settled."""
     for schedule in range(len(settled)):
         if policies.legal[chain, schedule] and not settled[schedule]:
             return False
@@ -243,8 +246,8 @@ def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
 
 @inlined
 def expose(t: CompiledTables, row: Row) -> None:
-    """Works out how the parts of a layout run beside each other, unless they run as those of the
-    one before."""
+    """Work out how the parts of a layout run beside each other, unless they run as those of the
+    layout before."""
     q, room = t.question, t.room
     if not same_regime(row, room.row[0]):
         expose_parts(q.facts[0], q.layers, q.policies, row, t.coefficients[0], room.workspace)
@@ -255,8 +258,8 @@ def expose(t: CompiledTables, row: Row) -> None:
 def recompute_until_it_fits(
     t: CompiledTables, row: Row, variant: int, schedule: int, tally: Tally
 ) -> bool:
-    """Has the row recompute the fewest layers of a chunk with which it fits, where that is open:
-    every layer more only adds work. False where it does not fit with any."""
+    """Make a row recompute the fewest layers of a chunk with which it fits, where that is open:
+    every layer more only adds work. Return false where it does not fit with any number."""
     fewer, legal = layer_counts(t, row, variant, schedule)
     least = least_that_fits(t, row, fewer, legal)
     row.recompute_layers = t.policies.layers[least] if least < fewer else 0
@@ -267,8 +270,8 @@ def recompute_until_it_fits(
 
 @inlined
 def layer_counts(t: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
-    """How many numbers of layers of a chunk, fewer than all, may be recomputed; and how many
-    numbers may be, with that of all: one where that is not open."""
+    """Return how many numbers of layers, fewer than all of a chunk, may be recomputed; and how many
+    numbers may be, all layers included. The second is 1 where that is not open."""
     policies = t.policies
     if not policies.open_layers[variant]:
         return 0, 1
@@ -280,10 +283,10 @@ def layer_counts(t: CompiledTables, row: Row, variant: int, schedule: int) -> tu
 
 @compiled
 def least_that_fits(t: CompiledTables, row: Row, fewer: int, legal: int) -> int:
-    """The position of the least of so many `legal` numbers of layers with which a layout fits, of
-    which all but the `fewer` first are all layers; `legal` where it does not fit."""
+    """Return the position of the least of `legal` numbers of layers with which a layout fits, or
+    `legal` where it does not fit. The numbers after the `fewer` first mean all layers."""
     low, high = 0, legal
-    tried = legal - 1  # the most frugal first
+    tried = legal - 1  # The most frugal comes first: where it does not fit, none does.
     while low < high:
         row.recompute_layers = t.policies.layers[tried] if tried < fewer else 0
         if is_enough(t, row):
@@ -296,14 +299,14 @@ def least_that_fits(t: CompiledTables, row: Row, fewer: int, legal: int) -> int:
 
 @inlined
 def is_enough(t: CompiledTables, row: Row) -> bool:
-    """Whether the memory that there is is enough for a layout."""
+    """Say whether there is enough memory for a layout."""
     on_host = set_memory(t, row)
     return fits(t.margin, t.scratch.memory, on_host)
 
 
 @inlined
 def set_memory(t: CompiledTables, row: Row) -> float:
-    """Writes the memory of a layout by term; returns the bytes on the host."""
+    """Write the memory of a layout by term. Return the bytes on the host."""
     q, w, stages, f = t.question, t.room.workspace, t.room.stages, t.question.facts[0]
     set_kept(f, q.policies, row, w)
     fill_stages(f, q.layers, row, t.stages, w, stages)
@@ -318,7 +321,7 @@ def fewest_layers(policies: PolicyTables) -> int:
 
 @inlined
 def set_variant(policies: PolicyTables, row: Row, number: int) -> None:
-    """Under any schedule."""
+    """Write a variant into a row, under a schedule that hides no less than any."""
     variant = policies.variants[number]
     row.zero_stage = variant.zero_stage
     row.reshard = variant.reshard

@@ -1,4 +1,5 @@
-"""Where nothing fits: the least that any layout needs, and the layout that is surest to fit."""
+"""The least memory that any layout needs where nothing fits, and the layout that is surest to
+fit."""
 
 from __future__ import annotations
 
@@ -21,14 +22,20 @@ from models.spec.constraints import EVEN_CHANCE, MAX_FIT_PROBABILITY
 from models.spec.hardware import GIB
 from models.spec.layout import AXES, TORUS_AXES, Layout, Layouts
 
-_FIRST, _MOST = 1 << 4, 1 << 9  # cores opened together
-_SAME_DEVIATIONS = 1e-9  # standard deviations: what differs by less is as sure
+# Cores that are opened together, at first and at most. Between two such blocks the search asks
+# whether time is over, and ends where the layout found so far rules out the cores that are left.
+_FIRST, _MOST = 1 << 4, 1 << 9
+_SAME_DEVIATIONS = 1e-9  # standard deviations: layouts that differ by less are as sure
 
 
 class MinimumMemory:
-    """`least` bytes on the fullest device of any `layout` that the hosts can hold, found by opening
-    cores in order of a bound; `run_to_completion`, or as long as there was time. If `counts_host`,
-    every layout counts, by the larger share of the device's memory or of its host's."""
+    """Finds the layout that needs least memory, by opening cores in order of a bound.
+
+    `least` is the number of bytes on its fullest device, and `layout` the layout, among those that
+    the hosts can hold. With `counts_host` every layout counts, by the larger share of the device's
+    memory or of its host's. `run_to_completion` is false where time ended before all were looked
+    at.
+    """
 
     def __init__(
         self, tables: SearchTables, should_continue: ShouldContinue, *, counts_host: bool = False
@@ -40,7 +47,7 @@ class MinimumMemory:
         self._look(should_continue)
 
     def error(self) -> Infeasible | None:
-        """None if no layout is legal."""
+        """Return the error that says what is missing; None if no layout is legal."""
         tables = self.tables
         if self.layout is None and not self.run_to_completion:
             return Infeasible(
@@ -121,15 +128,15 @@ class MinimumMemory:
 def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Surest | None:
     """Return the layout that fits with the highest probability, where none fits as surely as the
     tables ask. Where not even the predicted memory of any is there, return the layout that needs
-    the least share of what there is. None where no layout is legal, or time ran out.
+    the least share of what there is. Return None where no layout is legal, or time ran out.
 
-    A layout has some standard deviations left between what it needs and what there is. The one with
-    most is found step by step (Dinkelbach's method for the largest ratio): with a safety factor of
-    so many deviations, which layout needs least? That one has so many left: take these, and look
-    again, until no other layout has more.
+    A layout has some standard deviations left between what it needs and what there is. The layout
+    with most of them is found step by step (Dinkelbach's method for the largest ratio). Each step
+    takes a safety factor of so many deviations, and asks which layout then needs least. That
+    layout's deviations are those of the next step, until no other layout has more.
 
-    Only layouts that recompute as many layers as they can are looked at. Fewer need more, and could
-    only be surer by having less of what is uncertain in it.
+    Only layouts that recompute as many layers as they can are looked at. With fewer they need more
+    memory, and could only be surer by having less of what is uncertain in it.
     """
     best: Layout | None = None
     most = -math.inf
@@ -159,7 +166,8 @@ def _deviations(tables: SearchTables, layout: Layout) -> float:
 
 
 def _described(tables: SearchTables, layout: Layout) -> Surest:
-    """Return the layout in a placement that is legal, with its odds, and with what to ask for."""
+    """Return the layout in a placement that is legal, with its odds, and with the constraint to ask
+    for."""
     fit_probability = NormalDist().cdf(_deviations(tables, layout))
     asked = min(math.floor(100 * fit_probability) / 100, MAX_FIT_PROBABILITY)
     found = tables.predict(Layouts.of([layout]))
@@ -175,7 +183,8 @@ def _described(tables: SearchTables, layout: Layout) -> Surest:
 
 
 def _placed(tables: SearchTables, layout: Layout) -> Layout:
-    """Return the layout in the first placement that it may have, which is nothing to memory."""
+    """Return the layout in the first placement that it may have, which does not matter for
+    memory."""
     space = tables.space
     axes, block = space.fillings.T
     filled = Layouts.of([layout] * len(axes)).with_columns(torus_axes=axes, torus_block=block)
@@ -184,5 +193,5 @@ def _placed(tables: SearchTables, layout: Layout) -> Layout:
 
 
 def _unplaced(layout: Layout) -> Layout:
-    """Return the layout less its placement, which is nothing to memory."""
+    """Return the layout without its placement, which does not matter for memory."""
     return replace(layout, placement=AXES, torus_axes=TORUS_AXES[0], torus_block=1)

@@ -1,4 +1,4 @@
-"""The layout of some meshes that needs least memory."""
+"""The layout of some meshes that needs the least memory."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from models.search.mesh_policies import layer_counts, set_memory, set_schedule, 
 from models.search.partial_sums import least_memory
 from models.spec.layout import DEFAULT_PLACEMENT
 
-_ROUNDING = 1e-9  # layouts whose memory differs by less need as much: the simpler one is taken
+# Layouts whose memory differs by less, relatively, need as much, and the simpler one is taken.
+_ROUNDING = 1e-9
 
 
 class Frugal(NamedTuple):
-    """The layout that needs least so far, arrays (1,)."""
+    """Holds the layout that needs least so far, in arrays (1,)."""
 
     row: Array
-    """Of Row; not placed, which is nothing to memory."""
+    """A record of Row. It is not placed, since placement does not matter for memory."""
     variant: Array
     schedule: Array
     needed: Array
-    """Bytes on the fullest device (`needed_bytes`); infinite where there is none yet."""
+    """Bytes on the fullest device (`needed_bytes`); infinite where there is no layout yet."""
     points: Array
-    """Points of complexity."""
+    """Points of complexity of the layout."""
     beyond_host: Array
-    """Whether some layout offloads more than a host has."""
+    """True where some layout offloads more than a host has."""
 
 
 def no_frugal() -> Frugal:
@@ -44,8 +45,9 @@ def no_frugal() -> Frugal:
 
 @compiled
 def find_most_frugal(t: CompiledTables, meshes: Meshes, counts_host: bool, frugal: Frugal) -> None:
-    """Looks at meshes under every policy; of recompute that is open, at as many layers as may
-    be."""
+    """Look at meshes under every policy, and write the layout that needs least memory into
+    `frugal`. Where a policy leaves open how many layers are recomputed, the largest number is
+    taken."""
     forget(t.room)
     q, c, w, policies = t.question, t.coefficients[0], t.room.workspace, t.policies
     f, wanted = q.facts[0], wanted_pieces(q.policies)
@@ -93,10 +95,13 @@ def is_more_frugal(needed: float, points: int, frugal: Frugal) -> bool:
 
 @inlined
 def needed_bytes(margin: Margin, memory: Array, on_host: float, counts_host: bool) -> float:
-    """The bytes that, with the least safety factor, would be as likely to fit as a layout is with
-    its own: one figure by which layouts of different uncertainty compare. Infinite where the host
-    has not as much as is offloaded; or, if it counts, what is offloaded stands for as large a share
-    of the device's bytes as it is of its host's, and the larger of the two counts."""
+    """Return the bytes that, with the least safety factor, would be as likely to fit as a layout is
+    with its own factor. By this figure layouts of different uncertainty compare.
+
+    It is infinite where the host has less than is offloaded. With `counts_host`, offloaded bytes
+    stand instead for as large a share of the device's bytes as they are of its host's, and the
+    larger of both shares counts.
+    """
     runtime = memory[RUNTIME]
     reserved = memory.sum() - runtime
     factor = safety_factor(margin, memory, reserved)

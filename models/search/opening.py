@@ -1,4 +1,4 @@
-"""Meshes, one after the other: each in every place on the fabric, under every policy."""
+"""Meshes opened one after the other: each in every place on the fabric, under every policy."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ def open_meshes(
     tally: Array,
     found: Found,
 ) -> int:
-    """Writes the layouts of meshes that fit and may be in the answer, and returns how many meshes
-    it came to: fewer than all after about so many steps, or where there was no more room for what
-    was found, and the last of them has to be looked at again."""
+    """Write the layouts of meshes that fit and may be in the answer. Return how many meshes were
+    opened.
+
+    They are fewer than all after about `most_steps` steps, or where there was no more room for
+    layouts. The mesh after them then has to be looked at again.
+    """
     forget(t.room)
     wanted, until = wanted_pieces(t.question.policies), tally[0].steps + most_steps
     for mesh in range(len(meshes.rows)):
@@ -59,8 +62,8 @@ def open_mesh(
     tally: Tally,
     found: Found,
 ) -> bool:
-    """Looks at one mesh; false where there was no room for a layout. Of places that put every axis
-    on the same links the first stands for all."""
+    """Open one mesh. Return false where there was no room for a layout. Of places that put every
+    axis on the same links, the first stands for all."""
     q, c, groups, links = t.question, t.coefficients[0], t.room.groups, t.scratch.links
     row, fillings = meshes.rows[mesh], t.places.fillings
     row.placement, row.filling = UNPLACED, ANY_FILLING
@@ -101,7 +104,7 @@ def is_promising(
     limits: Limits,
     tally: Tally,
 ) -> bool:
-    """Whether a mesh in its place, or in its filling of a torus, may be in the answer."""
+    """Say whether a mesh in its place, or in its filling of a torus, may be in the answer."""
     set_mesh(t.question, meshes.rows[mesh], t.coefficients[0], wanted, t.least, t.room)
     set_decided(t, False)
     tally.steps += 1

@@ -1,5 +1,4 @@
-"""What is given up for what: the layouts that no other beats in time, complexity and free memory at
-once."""
+"""The layouts that no other beats in time, complexity and free memory at once."""
 
 from __future__ import annotations
 
@@ -7,31 +6,32 @@ import numpy as np
 
 from models.columns import Array, distinct
 
-ROUNDED = 1 + 1e-12  # times that differ by less are the same
-STEPS = (
-    20  # of free memory: a difference of less than one in so many parts of what is usable is none
-)
+# Times that differ by less are the same. A bound may exceed the time that it bounds by rounding: by
+# 3e-18 s in a tie that brute force found (docs/experiments.md).
+ROUNDED = 1 + 1e-12
+STEPS = 20  # parts of usable memory: free memory that differs by less than one part counts as equal
 
 
 def steps_of(free: Array, usable: float) -> Array:
-    """Free bytes in whole steps."""
+    """Return free bytes in whole steps."""
     return np.maximum(np.floor(free / usable * STEPS), 0).astype(np.int64)
 
 
 def staircase(times: Array, points: Array) -> list[int]:
-    """Positions of those that are faster than every simpler one, the simplest first."""
+    """Return the positions of layouts that are faster than every simpler one, the simplest
+    first."""
     order = np.lexsort((times, points))
     before = np.concatenate([[np.inf], np.minimum.accumulate(times[order])[:-1]])
     return [int(row) for row in order[times[order] * ROUNDED < before]]
 
 
 def pareto_front(times: Array, points: Array, free: Array) -> list[int]:
-    """Positions of those that no other beats in one and equals in the rest: fewer seconds, fewer
-    points of complexity, more steps of free memory. Fastest first."""
+    """Return the positions of layouts that no other beats in one quantity and equals in the rest,
+    the fastest first. The quantities are seconds, points of complexity, and steps of free
+    memory."""
     order = np.lexsort((np.arange(len(times)), times))[::-1]
-    first, _ = distinct(
-        points[order], free[order]
-    )  # of each pair the last it meets, hence the first of the fastest
+    # Of equal pairs `distinct` names the last that it meets, and the order ends with the fastest.
+    first, _ = distinct(points[order], free[order])
     rows = order[first]
     rows = rows[np.lexsort((rows, points[rows], -free[rows], times[rows]))]
     kept: list[int] = []

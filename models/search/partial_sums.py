@@ -1,9 +1,9 @@
-"""Step times of which a part is left out, as lower bounds: what every layout that grows from a row
-takes at least.
+"""Lower bounds of step time and memory: sums of which a part is left out, for all layouts that grow
+from a row.
 
-A partial sum is the step time that the same functions give (models.cost.step) where something
-costs nothing or is not told apart: traffic over links that are not decided yet, and how layers fall
-on stages. It never exceeds the whole, since the slowest stage is no faster than the mean of all,
+A partial sum is the step time that the same functions give (models.cost.step) where something costs
+nothing or is not told apart: traffic over links that are not decided yet, and the split of layers
+over stages. It never exceeds the whole, since the slowest stage is no faster than the mean of all,
 no term of a step is negative, and no step gets shorter on slower links (tests/models/search).
 """
 
@@ -30,8 +30,9 @@ from models.spec.layout import DUALPIPE
 
 @inlined
 def least_step(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, passes: float) -> float:
-    """Seconds of a step of so many seconds of passes (models.search.least_passes), with the mean of
-    all stages for the rest. What comes once a step hides as far as it may."""
+    """Return the least seconds of a step with so many seconds of passes
+    (models.search.least_passes). The rest is that of the mean stage. Traffic that comes once a step
+    hides as far as it may."""
     mesh = w.mesh[0]
     m, pp = mesh.micro_batches, row.pp
     dense = expert = gather = reduce = 0.0
@@ -52,10 +53,10 @@ def least_step(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, passes: f
 
 @inlined
 def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, flying: Array) -> float:
-    """Bytes on the mean of all stages, which holds the activations of so many layers of each kind
-    (models.search.least_passes), without logits. Of layers
-    that are gathered, or on their way to the host, no more than one where there is a pipeline: more
-    need not be on the fullest of its stages."""
+    """Return the least bytes on the fullest stage: those on the mean stage, without logits. It
+    holds the activations of `flying` layers of each kind (models.search.least_passes). In a
+    pipeline at most one layer counts as gathered, or as on its way to the host, since the fullest
+    stage need not have more."""
     mesh, regime, pp = w.mesh[0], w.regime[0], row.pp
     dense = expert = trained_dense = trained_expert = kept = 0.0
     for index in range(f.kinds + 2):
@@ -86,6 +87,7 @@ def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, flying:
         size += f.parameter_bytes * min(2 * mesh.largest_unit, layer)
     if row.offload_activations:
         kept = min(2 * regime.largest_kept, kept_layer)
-    kept += flying[f.kinds] * w.kept_now[f.kinds]  # of the encoder of images, never offloaded
+    # Activations of the encoder of images are never offloaded.
+    kept += flying[f.kinds] * w.kept_now[f.kinds]
     size += (kept + regime.working) * c.activation_memory
     return size * (1 + c.fragmentation) + c.context_gib * GIB

@@ -1,4 +1,4 @@
-"""The places of a mesh on the fabric."""
+"""The places that a mesh may have on the fabric."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _BLOCKS = len(TORUS_BLOCKS)
 
 
 class Places(NamedTuple):
-    """The places that meshes may have."""
+    """Holds the places that meshes may have."""
 
     orders: Array
-    """Placements, one list after the other."""
+    """Numbers of placements: one list for each set of active axes, one list after the other."""
     fillings: Array
-    """Of a torus."""
+    """Numbers of the fillings of a torus."""
     is_torus: bool
 
 
 @inlined
 def points_of_place(dims: Array, row: Row, g: Groups) -> int:
-    """Points of complexity of a mesh for its place (models.layouts.complexity)."""
+    """Return the points of complexity that a mesh has for its place (models.layouts.complexity)."""
     points = 0
     if row.ep > 1 and crosses_domains(dims, g, EP):
         points += _EXPERT_ACROSS
@@ -58,7 +58,7 @@ def points_of_place(dims: Array, row: Row, g: Groups) -> int:
 
 @inlined
 def set_links(dims: Array, g: Groups, links: Array) -> None:
-    """Writes the links of every axis: members, and on rings how far apart they are."""
+    """Write the links of every axis: members, and how far apart they are on rings."""
     at = 0
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP, ETP, EDP):
         for dim in range(len(dims)):
@@ -70,7 +70,7 @@ def set_links(dims: Array, g: Groups, links: Array) -> None:
 
 @inlined
 def is_among(links: Array, last: int) -> bool:
-    """Whether the last row is among those before it."""
+    """Say whether the last row is among those before it."""
     for i in range(last):
         same = True
         for at in range(links.shape[1]):
@@ -84,7 +84,7 @@ def is_among(links: Array, last: int) -> bool:
 
 @inlined
 def closes_rings(order: DeviceOrder, row: Row) -> bool:
-    """Whether every axis covers whole lines of a torus or divides one
+    """Say whether every axis covers whole lines of a torus or divides one
     (models.layouts.rules.fits_torus)."""
     domains = order.domains[row.filling]
     inside = inside_pp = 1
@@ -111,7 +111,7 @@ def degree_of(row: Row, axis: int) -> int:
 
 @inlined
 def is_whole(domains: Array, span: int) -> bool:
-    """Whether a span of devices covers whole domains, or divides them."""
+    """Say whether a span of devices covers whole domains, or divides them."""
     for domain in domains:
         if span % domain != 0 and domain % span != 0:
             return False

@@ -1,4 +1,4 @@
-"""What a search is asked for, and what it answers."""
+"""The goal of a search, and its answer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from models.spec.layout import Layouts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What an answer has to contain: the `top` fastest meshes, the simplest layout within the
-    tolerance of the fastest, and, with `both_sides`, the best with and without a pipeline. Nothing
-    is an answer that is not `faster_than` so many seconds."""
+    """Says what an answer has to contain: the `top` fastest meshes; the simplest layout within the
+    tolerance of the fastest; and, with `both_sides`, the best with and without a pipeline. Only
+    layouts that are `faster_than` so many seconds are an answer."""
 
     tolerance: float = 0.0
     top: int = 1
@@ -27,15 +27,20 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What the search looked at. Every layout of the space is in exactly one of the counts.
+    """Counts what the search looked at. Every layout of the space is in exactly one of the counts.
 
-    `rejected` by the first rule that refused them, where the search got as far (with "dominated"
-    for policies that recompute more than they have to; schedules where no mesh has them, or a mesh
-    has none); `over_memory` evaluated and too large; `pruned_by_memory` by a bound of what a core
-    needs; `evaluated` fully; `pruned_by_bound` all the rest, legal or not, below parts of the space
-    whose bound, of what fits, is no better than the answer. `closing_bound_s` is the least of those
-    bounds; `exact` says that the search came to its end, and `gap` by how much, at most, a layout
-    that it did not look at is faster than the answer: (answer - that) / that.
+    - `rejected` has the layouts that are not legal, by the first rule that refused them, as far as
+      the search got. Its "dominated" are policies that recompute more than they have to. A rule of
+      schedules counts where no mesh has the schedule, or a mesh has no schedule at all.
+    - `over_memory` were evaluated and are too large.
+    - `pruned_by_memory` were left out by a bound of the memory that a core needs.
+    - `evaluated` were fully evaluated.
+    - `pruned_by_bound` are all others, legal or not. They lie in parts of the space whose bound,
+      taken over layouts that fit, is no better than the answer.
+
+    `closing_bound_s` is the least of the bounds that left layouts out. `exact` says that the search
+    came to its end. `gap` is the most by which a layout that was not looked at is faster than the
+    answer: (answer - that) / that.
     """
 
     space: int
@@ -52,12 +57,18 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Layouts in order of (step time, complexity), and how the search went: the `ranked` fastest
-    meshes, each with its best policy and placement, the simplest of those that take equally long;
-    `front`: the fastest of each complexity that is within the tolerance and faster than any simpler
-    one, the `simplest` first; and the best `without` and `with_pp`. All as positions. `tables`:
-    what the search looked up; `opened`: the meshes that it did not rule out, nor would where
-    layouts have to fit with an even chance only."""
+    """Holds layouts in order of (step time, complexity), and how the search went. These parts of
+    the answer are positions in `layouts`:
+
+    - `ranked` are the fastest meshes, each with its best policy and placement. Of meshes that take
+      equally long it has the simplest.
+    - `front` has the fastest layout of each complexity that is within the tolerance and faster than
+      any simpler one, the `simplest` first.
+    - `without` and `with_pp` are the best layouts without and with a pipeline.
+
+    `tables` are those that the search looked things up in. `opened` are the meshes that it did not
+    rule out, and would not have ruled out for layouts that have to fit with an even chance only.
+    """
 
     layouts: Layouts
     times: Array
@@ -75,8 +86,8 @@ class Answer:
         return self.front[0]
 
     def inexact(self, bound_s: float = np.inf) -> Answer:
-        """The same, where there was no time for all of it: what was not looked at takes `bound_s`
-        at least."""
+        """Return this answer as one for which there was no time to look at everything. Layouts that
+        were not looked at take `bound_s` at least."""
         found = self.certificate
         closing = min(bound_s, np.inf if found.closing_bound_s is None else found.closing_bound_s)
         gap = max(found.gap, float(self.times[0]) / bound_s - 1)

@@ -1,4 +1,4 @@
-"""What every level of a search looks up."""
+"""Tables that every level of a search looks things up in."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
 from models.spec.recompute import NONE
 
-MOST_CORES = 30_000_000  # looked at in one search
-# Which are worked out anew for others:
+MOST_CORES = 30_000_000  # Each core is bounded, so that this bounds the time of a search.
+# The tables that depend on links, and are worked out anew for others.
 _OF_LINKS = ("question", "least", "compiled", "at_even_chance")
 _OF_MESH = (
     "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "micro_batch", "sequence_parallel"
@@ -83,11 +83,11 @@ class NoLegalLayout(Exception):
 
 
 class SearchTables:
-    """Of a space: its trunks, expert degrees and policies, less those that cannot be, and what the
-    compiled functions need to know to predict them.
+    """Holds a space's trunks, expert degrees and policies, without those that cannot be in an
+    answer, and all that the compiled functions need to predict them.
 
-    `rejected` and `pruned_by_memory` count the layouts that are left out already. Raises
-    NoLegalLayout, TooLarge, or Invalid if nothing is left of a device's memory.
+    `rejected` and `pruned_by_memory` count the layouts that are left out already. The constructor
+    raises NoLegalLayout, TooLarge, or Invalid if nothing is left of a device's memory.
     """
 
     def __init__(self, space: Space, profile: Profile) -> None:
@@ -115,6 +115,8 @@ class SearchTables:
         splits, every = space.splits(rows), len(space.policies)
         self.splits = splits * space.allowed_placements
         meshes = int(self.splits.sum())
+        # Placements that the constraints do not allow count with all pairs of expert degrees, since
+        # the constraints refuse them first.
         others = (int(splits.sum()) * space.placements - meshes) * (
             len(self.experts) + sum(refused.values())
         )
@@ -129,8 +131,8 @@ class SearchTables:
         self._count_points()
 
     def at_fit_probability(self, probability: float) -> SearchTables:
-        """The same where layouts have to fit with that probability, which is nothing to what is
-        legal and costs."""
+        """Return the tables for layouts that must fit with this probability. Legality and cost do
+        not depend on it, so those tables are shared."""
         compiled = self.compiled
         other = copy(self)
         other.memory_uncertainty = replace(self.memory_uncertainty, probability=probability)
@@ -143,8 +145,9 @@ class SearchTables:
         return self.at_fit_probability(EVEN_CHANCE)
 
     def linked(self, problem: Problem) -> SearchTables | None:
-        """The same for a problem whose chips are joined by other links, which is nothing to what is
-        legal, what it computes and what it holds; None where the problem differs in more."""
+        """Return the tables for a problem whose chips are joined by other links, or None where the
+        problem differs in more. Legality, compute and memory do not depend on links, so those
+        tables are shared."""
         mine, links = self.problem.cluster, problem.cluster
         joined = replace(mine, fabric=links.fabric, chips_per_domain=links.chips_per_domain)
         if (
@@ -161,18 +164,21 @@ class SearchTables:
         return other
 
     def fits(self, memory: MemoryTerms, on_host: Array) -> Array:
-        """Whether layouts do, for certain."""
+        """Say of each layout whether it certainly fits, (n,). The capacity is a little smaller here
+        than in compiled functions, which add up memory in another order, so that rounding lets no
+        layout in."""
         return self.memory_uncertainty.fits(
             memory, on_host, self.problem.cluster, self.capacity * (1 - 1e-12)
         )
 
     def _keep_free(self) -> None:
-        """`capacity`: what no layout that fits needs more than."""
+        """Set `capacity`, the most bytes that a layout which fits can need on a device."""
         usable, reserve = (
             self.problem.cluster.usable_bytes,
             self.space.constraints.memory_reserve_gib,
         )
         runtime = float(self.c.context_gib) * GIB
+        # No layout has a smaller safety factor than the least.
         self.capacity = min(
             usable - reserve * GIB,
             runtime + (usable - runtime) / self.memory_uncertainty.least_safety_factor,
@@ -180,13 +186,14 @@ class SearchTables:
         if self.capacity <= 0:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)
-        self.at_most = self.capacity * (1 + 1e-12)  # for bounds, which add up in another order
+        # Bounds add up memory in another order, and may exceed what they bound by rounding.
+        self.at_most = self.capacity * (1 + 1e-12)
 
     # -- policies
 
     def _drop_schedules(self) -> Array:
-        """Those that no trunk may have; returns which of the others each chain may, (chains,
-        schedules)."""
+        """Drop the schedules that no trunk may have. Return which of the others each chain may
+        have, (chains, schedules)."""
         x = self.trunks
         used = np.asarray(x.legal.any(axis=0))
         meshes = np.bincount(x.chains, self.splits, len(x.pp)).astype(np.int64) * len(self.experts)
@@ -194,13 +201,13 @@ class SearchTables:
         dropped = first_refusals(x.breaks[:, ~used], meshes)
         self.rejected += Counter({name: count * each for name, count in dropped.items()})
         self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
-        # Columns that are taken by index lie behind each other, but for those of a single row: two
-        # types, and so two machine codes of everything that reads them.
+        # Columns that are taken by index come in Fortran order, or in C order where there is a
+        # single row. Every function that reads them would be compiled for both.
         return np.ascontiguousarray(x.legal[:, used])
 
     def _drop_offload(self) -> None:
-        """Of the optimizer, where no host can hold it; but not all that there is, for the answer to
-        say why."""
+        """Drop offload of the optimizer where no host can hold it. It stays where all policies
+        offload, so that the answer can say why nothing fits."""
         memory_policies = self.policies.memory_policies
         kept = ~memory_policies.offload_optimizer
         self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
@@ -214,8 +221,8 @@ class SearchTables:
         self.policies = left
 
     def _hosts_hold_states(self) -> bool:
-        """Whether all hosts together could: some device has its share of the optimizer's states, or
-        more, of what the layers and the embedding have."""
+        """Say whether all hosts together could hold the optimizer's states. Some device has its
+        share of the states of the layers and the embedding, or more."""
         problem, states = self.problem, self.problem.workload.optimizer_state
         count = problem.architecture.parameters
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
@@ -225,14 +232,14 @@ class SearchTables:
         return least * each <= problem.cluster.host_bytes * problem.cluster.num_devices
 
     def _list_policies(self) -> None:
-        """Variants: every sharding with every memory policy."""
+        """List the variants: every sharding with every memory policy."""
         z, r = len(self.policies.shardings), len(self.policies.memory_policies)
         self.sharding = np.repeat(np.arange(z), r)
         self.memory_policy = np.tile(np.arange(r), z)
         self._policy_numbers = policy_numbers(self.policies.memory_policies.recompute)
 
     def _count_points(self) -> None:
-        """Of complexity: of every schedule in a pipeline, and of every variant."""
+        """Count the points of complexity of every schedule in a pipeline, and of every variant."""
         schedules, n = self.policies.schedules, len(self.sharding)
         none = np.zeros(n, dtype=np.int64)
         self.schedule_points = points_of_policy(
@@ -243,7 +250,7 @@ class SearchTables:
         )
 
     def with_policies(self, meshes: Layouts, schedule: Array, variant: Array) -> Layouts:
-        """Meshes with a schedule, and a variant of sharding and memory policy, each."""
+        """Return meshes, each with a schedule and a variant of sharding and memory policy."""
         parts = (
             (self.policies.schedules, SCHEDULE_KNOBS, schedule),
             (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),
@@ -254,7 +261,7 @@ class SearchTables:
         )
 
     def layouts(self, rows: Array, schedule: Array, variant: Array) -> Layouts:
-        """Rows of Row, with the schedule and the variant of each, as layouts."""
+        """Return records of Row, each with its schedule and its variant, as layouts."""
         axes, block = filling_of(rows["filling"].astype(np.int64))
         columns = {name: rows[name].astype(np.int64) for name in (*DEGREES, "micro_batch")}
         columns |= {"placement": rows["placement"].astype(np.int64)}
@@ -271,7 +278,7 @@ class SearchTables:
 
     @cached_property
     def crossing(self) -> Crossing:
-        """The trunks and the pairs of expert degrees, of which cores are made."""
+        """The trunks and the pairs of expert degrees that cores are made of."""
         trunks = self.trunks
         return Crossing(
             rows=self.undivided_rows(trunks.rows),
@@ -294,7 +301,8 @@ class SearchTables:
 
     @cached_property
     def _partitions(self) -> tuple[StageTables, Array]:
-        """The partitions of all chains, and which of them each has under each schedule."""
+        """The partitions of all chains, and the number of the one that each chain has under each
+        schedule."""
         code = np.zeros(self.legal_schedules.shape, dtype=np.int64)
         chain, schedule = np.nonzero(self.legal_schedules)
         shapes = self.policies.schedules.take(schedule).with_columns(pp=self.trunks.pp[chain])
@@ -315,7 +323,7 @@ class SearchTables:
 
     @cached_property
     def least(self) -> LeastLinks:
-        """The least that collectives cost over axes of all degrees that there are."""
+        """The least that collectives cost over axes of all degrees that occur."""
         cluster, q = self.problem.cluster, self.question
         degrees = np.union1d(divisors(cluster.num_devices), [*self.experts.ep, *self.experts.etp])
         fillings = filling_code(*self.space.fillings.T)
@@ -331,8 +339,8 @@ class SearchTables:
 
     @property
     def _slows_outwards(self) -> bool:
-        """Whether links are no faster than those inside, nor hops between domains shorter. On a
-        torus, the links of its dims are added up."""
+        """Say whether links are no faster than those inside them, and hops between domains no
+        shorter. It is false on a torus, where the links of several dims are added up."""
         dims, c = self.problem.cluster.dims, self.c
         rates = [dim.gb_s * (c.scaleup if dim.scale == "up" else c.scaleout) for dim in dims]
         slower = all(inner >= outer for inner, outer in zip(rates, rates[1:], strict=False))
@@ -352,7 +360,7 @@ class SearchTables:
         return ZERO_BUBBLE_V if overlapping.any() else ZERO_BUBBLE
 
     def rows(self, meshes: Layouts) -> Array:
-        """Meshes as the compiled functions read them, under the policy that takes least."""
+        """Return meshes as the compiled functions read them, under the policy that takes least."""
         rows = np.zeros(len(meshes), dtype=ROW)
         for name in _OF_MESH:
             rows[name] = getattr(meshes, name)
@@ -361,14 +369,14 @@ class SearchTables:
         return rows
 
     def undivided_rows(self, cores: Layouts) -> Array:
-        """Trunks or cores as the compiled functions read them: what depends on how data parallelism
-        is divided costs nothing, and its devices share what they update."""
+        """Return trunks or cores as the compiled functions read them. Collectives that depend on
+        how data parallelism is divided cost nothing, and its devices share what they update."""
         rows = self.rows(cores)
         rows["placement"], rows["zero_stage"] = UNDECIDED, 1
         return rows
 
     def set_variant(self, rows: Array, variant: Array) -> Array:
-        """Set sharding and memory policy."""
+        """Set sharding and memory policy, and return the rows."""
         sharding, r = self.sharding[variant], self.memory_policy[variant]
         self.set_sharding(rows, sharding)
         policies = self.policies.memory_policies
@@ -384,7 +392,7 @@ class SearchTables:
 
     @property
     def _is_plain_first(self) -> bool:
-        """Whether the first memory policy keeps everything on the device, as it does unless the
+        """Say whether the first memory policy keeps everything on the device, as it does unless the
         caller asks for another."""
         first = self.policies.memory_policies
         return bool(first.recompute[0] == NONE) and not bool(
@@ -462,9 +470,12 @@ class SearchTables:
 
     @cached_property
     def _orders(self) -> tuple[Array, Array, Array]:
-        """(placements, where the lists begin, how many each has): for every set of active axes the
-        placements that stand for all that the stack offers of an order; then the same again of
-        those only that have the pipeline's axis outermost."""
+        """Placements, the positions where their lists begin, and the lengths of the lists.
+
+        There is a list for every set of active axes. It has one placement for each order of these
+        axes that the stack offers. The same number of lists follows, with those placements only
+        that have the pipeline's axis outermost.
+        """
         offered = offered_orders(self.problem.stack.placements)
         stands = offered & (equivalent_placements() == np.arange(len(PLACEMENTS)))
         stands = np.concatenate([stands, stands & pipeline_outermost()])
@@ -472,15 +483,16 @@ class SearchTables:
         return np.nonzero(stands)[1], np.cumsum(counts) - counts, counts
 
     def meshes(self, trunk: Array, pair: Array) -> Meshes:
-        """The meshes that trunks with pairs of expert degrees become, in every legal way to divide
-        data parallelism, as the compiled functions read them."""
+        """Return the meshes that trunks with pairs of expert degrees become, in every legal way to
+        divide data parallelism, as the compiled functions read them."""
         ep, etp = self.experts.ep[pair], self.experts.etp[pair]
         cores = self.trunks.rows.take(trunk).with_columns(ep=ep, etp=etp)
         layouts, parent = self.space.split(cores)
         return self.meshes_of(layouts, self.trunks.chains[trunk[parent]])
 
     def meshes_of(self, layouts: Layouts, chain: Array) -> Meshes:
-        """Meshes of these chains as the compiled functions read them."""
+        """Return meshes of these chains as the compiled functions read them."""
+        # The pipeline's axis innermost stands for every placement that has it not outermost.
         inside = PLACEMENTS.index(("pp", *(axis for axis in AXES if axis != "pp")))
         innermost = layouts.with_columns(placement=np.full(len(layouts), inside))
         only_outermost = ~equal_data_parallel(self.problem, innermost)
@@ -497,20 +509,20 @@ class SearchTables:
         )
 
     def bound_trunks(self, rows: Array, chain: Array) -> Array:
-        """The least step time of trunks of these chains, whatever the expert degrees: experts send
-        nothing, and compute as fast as the largest matrix products do."""
+        """Return the least step time of trunks of these chains, whatever the expert degrees:
+        experts send nothing, and compute as fast as the largest matrix products do."""
         layers = self.question.layers.copy()
         layers["num_experts"] = 0
         free = self.question._replace(layers=layers)
         return self.bound(rows, chain, free)[0]
 
     def bound(self, rows: Array, chain: Array, q: Question) -> tuple[Array, Array]:
-        """The least step time and memory of rows of these chains, whatever is not decided yet, each
-        (n,)."""
+        """Return the least step time and memory of rows of these chains, whatever is not decided
+        yet, each (n,)."""
         seconds, memory = np.empty((2, len(rows)))
         bound_rows(self.compiled._replace(question=q), rows, chain, seconds, memory)
         return seconds, memory
 
     def predict(self, layouts: Layouts) -> Predictions:
-        """Of layouts in the space."""
+        """Return predictions of layouts in the space."""
         return predict(self.problem, layouts, self.c)

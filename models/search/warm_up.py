@@ -1,4 +1,4 @@
-"""Compiles the cost model before anybody waits for it."""
+"""The warm-up of a process: it compiles the cost model before anybody waits for it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from models.spec.workload import Workload
 
 
 class WarmUp:
-    """Compiles whatever an answer may need, or loads what an earlier process compiled: that is all
-    that the answers to some small questions need, since all questions are of the same types."""
+    """Compiles whatever an answer may need, or loads what an earlier process compiled. The answers
+    to some small questions need all of it, since all questions are of the same types."""
 
     def __init__(self, *steps: Callable[[], None]) -> None:
         self.steps = steps
@@ -33,13 +33,14 @@ class WarmUp:
             step()
 
     def shares(self, count: int) -> Sequence[Sequence[Callable[[], None]]]:
-        """The steps as shares of so many processes that compile at once."""
+        """Return the steps as shares of `count` processes that compile at once."""
         return [self.steps[start::count] for start in range(count)]
 
 
 @cache
 def _search_dense_model() -> None:
-    """The search compiles the largest functions. That of a dense model comes to them soonest."""
+    """Compile the search, which has the largest functions. A search of a dense model comes to them
+    soonest."""
     search(Space(_problem("llama-3.1-8b", 16), Constraints()), shipped_profile(), Goal())
 
 
@@ -76,7 +77,7 @@ def _problem(model: str, num_chips: int) -> Problem:
 
 
 warm_up = WarmUp(
-    # In this order, every second step takes about half of the time, for two processes.
+    # In this order, two processes that take every second step share the time about evenly.
     _search_dense_model,
     _predict_layout,
     _find_that_nothing_fits,
