@@ -64,6 +64,8 @@ def test_who_waits_in_the_queue_is_told_when_its_time_is_over(make_client) -> No
             return await asyncio.to_thread(client.post, "/v1/checks", **asked)
 
     assert_problem(client.portal.call(ask_while_another_computes), "overloaded")
+
+
 @pytest.fixture
 def busy_machine() -> Iterator[None]:
     """With a process on every core that never rests."""
