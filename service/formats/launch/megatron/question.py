@@ -110,7 +110,7 @@ def reading(
         layout=layout,
         num_devices=given.whole("world_size"),
         num_micro_batches=1 if takes_one else None,
-        unpadded_vocabulary=unpadded_vocabulary(given.values),
+        unpadded_vocabulary=unpadded_vocabulary(given.given),
         stops=(
             *stops.found,
             *sorted_out.stops,
