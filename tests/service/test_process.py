@@ -16,7 +16,9 @@ from tests.service.processes import is_spawned, serving, starting
 from tests.waiting import LONG_S, wait_for
 
 
-@ON_BOTH
+@pytest.mark.parametrize(
+    "databases", ["postgresql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True
+)
 def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
     with serving(empty_database_url) as service:
         assert service.request("GET", "/livez").status_code == 200

@@ -206,7 +206,9 @@ def ended_anywhere(space: Space, goal: Goal) -> list[float | None]:
         ("llama-3.1-8b", {"tp": (1, 2), "micro_batch": (1,)}),
         pytest.param("llama-3.1-405b", {"tp": (8,), "dp_shard": (128,)}, marks=pytest.mark.long),
         ("deepseek-v3 15360", {"schedule": ("dualpipe", "1f1b"), "ep": (32,)}),
-        ("deepseek-v3 16384", {"zero_stage": (1,), "ep": (32, 64)}),
+        pytest.param(
+            "deepseek-v3 16384", {"zero_stage": (1,), "ep": (32, 64)}, marks=pytest.mark.long
+        ),
         pytest.param("deepseek-v3 v5p", {"tp": (1,), "cp": (1,)}, marks=pytest.mark.long),
         pytest.param("kimi-k2 gb300", {"dp_shard": (576,), "pp": (4,)}, marks=pytest.mark.long),
         pytest.param(

@@ -77,7 +77,11 @@ UNSURE = PROFILE.with_terms(
 """Layouts are as unsure to fit as the parts of their memory are large that these scale."""
 
 
-@pytest.mark.parametrize("profile", [PROFILE, UNSURE], ids=["sure", "unsure"])
+@pytest.mark.parametrize(
+    "profile",
+    [pytest.param(PROFILE, marks=pytest.mark.long), UNSURE],
+    ids=["sure", "unsure"],
+)
 @pytest.mark.parametrize(
     "spare",
     [1.1, *(pytest.param(spare, marks=pytest.mark.long) for spare in (0.97, 1.02, 1.25))],

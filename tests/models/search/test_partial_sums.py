@@ -211,7 +211,7 @@ def require_bounds_of_random_problems(
         count -= len(members.layouts)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_partial_sum_exceeds_the_whole(seed: int) -> None:
     """Of any model on any stack and fabric, whose links may be faster outwards or between peers,
     and whose domains need not divide each other."""
@@ -219,10 +219,9 @@ def test_no_partial_sum_exceeds_the_whole(seed: int) -> None:
     require_bounds_of_random_problems(seed, 4000, 2, everywhere=True)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_no_partial_sum_exceeds_the_whole_of_fine_tuning(seed: int) -> None:
-    require_bounds_of_random_problems(seed, 1000, 20, draw=random_fine_tuning)
-    require_bounds_of_random_problems(seed, 1000, 2, everywhere=True, draw=random_fine_tuning)
+def test_no_partial_sum_exceeds_the_whole_of_fine_tuning() -> None:
+    require_bounds_of_random_problems(0, 1000, 20, draw=random_fine_tuning)
+    require_bounds_of_random_problems(0, 1000, 2, everywhere=True, draw=random_fine_tuning)
 
 
 @pytest.mark.long
@@ -230,6 +229,7 @@ def test_no_partial_sum_exceeds_the_whole_of_fine_tuning(seed: int) -> None:
 def test_no_partial_sum_of_many_layouts_exceeds_the_whole(seed: int) -> None:
     require_bounds_of_random_problems(seed, 50_000, 500)
     require_bounds_of_random_problems(seed, 200_000, 10, everywhere=True)
+    require_bounds_of_random_problems(seed, 1000, 20, draw=random_fine_tuning)
 
 
 @pytest.mark.long

@@ -76,7 +76,9 @@ def test_searches_of_other_sizes_compile_nothing(
     assert not [each.data["dispatcher"] for _, each in compiled.buffer]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
+)
 def test_other_searches_compile_nothing(seed: int, compiled: event.RecordingListener) -> None:
     for index in range(6):
         asked, constraints = small_search_problem(np.random.default_rng([seed, index]))

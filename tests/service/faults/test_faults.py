@@ -38,7 +38,8 @@ pytestmark = pytest.mark.faults
 TRIALS = int(os.environ.get("FAULT_TRIALS", "1"))
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(random.random()))
 FIRST_SEED = int(os.environ.get("FAULT_SEED", zlib.crc32(_RUN.encode()) % 10**6))
-RECOVERY_S = 5.0
+RECOVERY_S = float(os.environ.get("FAULT_RECOVERY_S", "5"))
+"""CI, which does not have its machine for itself, allows more."""
 PROFILE = "/v1/profiles/default"
 
 trials = pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + TRIALS))
@@ -186,7 +187,7 @@ def test_the_server_is_stopped_while_reports_come(
             pause(randomness, 3)
             server.stop(randomness.choice(["immediate", "fast"]))
             pause(randomness, 3)
-            assert service.request("GET", "/livez", timeout=1).is_success
+            assert service.request("GET", "/livez", timeout=RECOVERY_S / 5).is_success
             server.start()
             require_recovery(service)
         ledger.require_each_once(url)
@@ -228,13 +229,13 @@ def test_the_server_is_frozen_while_reports_come(
             server.freeze()
             try:
                 began = time.monotonic()
-                ready = service.request("GET", "/readyz", timeout=10)
+                ready = service.request("GET", "/readyz", timeout=2 * RECOVERY_S)
                 assert ready.status_code == 503
                 assert ready.json()["database"] == "does not answer"
-                refused = service.request("POST", "/v1/predictions", json=PREDICTION, timeout=30)
+                refused = service.request("POST", "/v1/predictions", json=PREDICTION, timeout=120)
                 assert refused.status_code == 503
-                assert time.monotonic() - began < 20
-                assert service.request("GET", "/livez", timeout=1).is_success
+                assert time.monotonic() - began < 4 * RECOVERY_S
+                assert service.request("GET", "/livez", timeout=RECOVERY_S / 5).is_success
             finally:
                 server.thaw()
             require_recovery(service)

@@ -31,13 +31,13 @@ def report(client, count: int, factor: float = 1.2, **more: Any) -> None:
 
 
 def versions(client, wanted: int) -> list[int]:
-    """Once there are so many, or after a minute, for a machine that has other work."""
-    for _ in range(600):
-        found = [version["version"] for version in client.get(PROFILE).json()["versions"]]
-        if len(found) >= wanted:
-            return found
-        time.sleep(0.1)
-    return found
+    """All of them, once there are so many."""
+
+    def found() -> list[int]:
+        return [version["version"] for version in client.get(PROFILE).json()["versions"]]
+
+    wait_for(lambda: len(found()) >= wanted)
+    return found()
 
 
 @pytest.mark.long

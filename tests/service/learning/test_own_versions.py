@@ -122,15 +122,16 @@ class Tenants:
         return profile
 
     def wait_for_own(self, tenant: str, active: int | None, versions: int) -> None:
-        """Until the tenant's own profile is so, or for a minute on a machine with other work."""
-        for _ in range(600):
+        """Waits until the tenant's own profile is so."""
+
+        def is_so() -> bool:
             found = self.get(tenant, OWN)
-            if found.status_code == 200:
-                own = found.json()
-                if (own["active_version"], len(own["versions"])) == (active, versions):
-                    return
-            time.sleep(0.1)
-        raise AssertionError(found.text)
+            if found.status_code != 200:
+                return False
+            own = found.json()
+            return (own["active_version"], len(own["versions"])) == (active, versions)
+
+        wait_for(is_so)
 
 
 @pytest.fixture

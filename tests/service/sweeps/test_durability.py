@@ -18,7 +18,7 @@ from tests.paths import ROOT
 from tests.service.asking import ON_BOTH
 from tests.service.processes import serving
 from tests.service.sweeps.progress import assert_whole, begun, finished_items
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -67,7 +67,7 @@ def running(
 
 def dask_commands() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """A port, and what starts a scheduler there and a worker of it."""
-    port = str(20000 + os.getpid() % 20000)
+    port = str(20000 + os.getpid() % 12000)  # below those that connections get
     scheduler = ("distributed.cli.dask_scheduler", "--no-dashboard", "--host", "127.0.0.1")
     scheduler += ("--port", port)
     worker = ("distributed.cli.dask_worker", "--no-dashboard", "--nthreads", "1")
@@ -99,7 +99,7 @@ def test_dask_workers_without_the_code_pause_a_sweep_and_a_frozen_scheduler_hold
         time.sleep(6)
         began = time.monotonic()
         service.stop()
-        assert service.process.wait(timeout=60) == 0
+        assert service.process.wait(timeout=LONG_S) == 0
         assert time.monotonic() - began < 10
         frozen.send_signal(signal.SIGCONT)
 

@@ -162,7 +162,7 @@ def test_a_client_that_reads_nothing_of_its_answer_is_dropped(*, reads: bool) ->
         ended.set()
 
     async def connect() -> int:
-        async with listening(pours, read_wait_s=0.5) as address:
+        async with listening(pours, read_wait_s=2.0 if reads else 0.5) as address:
             reader, writer = await asyncio.open_connection(*address)
             writer.write(WHOLE)
             if not reads:

@@ -26,7 +26,11 @@ NAMES = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=5)
 
 
 @given(
-    st.dictionaries(NAMES, st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner)))
+    st.dictionaries(
+        NAMES,
+        st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner), max_leaves=20),
+        max_size=5,
+    )
 )
 def test_dotted_names_are_the_document(document: dict[str, Any]) -> None:
     assert nested(dict(flat(document))) == document

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import Invalid
@@ -82,6 +82,7 @@ def as_it_is_read(job: Job) -> Layout:
 )
 def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) -> None:
     @given(written(problem, maxtext_writer.write, **choices))
+    @settings(max_examples=12)
     def check(made: Any) -> None:
         job, configuration = made
         reading = read(shlex.join(maxtext_writer.words(configuration.settings)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import Invalid
@@ -65,6 +65,7 @@ def as_torchtitan_runs(job: Job) -> Layout:
 @pytest.mark.parametrize("problem", [DENSE, SPARSE], ids=["dense", "sparse"])
 def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) -> None:
     @given(written(problem, torchtitan_writer.write, **choices))
+    @settings(max_examples=12)
     def check(made: Any) -> None:
         job, configuration = made
         reading = read(shlex.join(torchtitan_writer.words(configuration.settings)))
