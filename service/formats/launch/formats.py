@@ -51,37 +51,6 @@ class Read(Protocol):
     ) -> LaunchReading: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFormat:
-    """One framework's way of being told what to run."""
-
-    name: str
-    framework: str
-    release: str
-    """Of the framework, that configurations are written for."""
-    stacks: tuple[str, ...]
-    """The stacks whose layouts it says."""
-    write: Callable[[Job], LaunchConfiguration]
-    read: Read
-    says: Callable[[Problem], Collection[str]]
-    """The fields of the stack that other settings say than those of its switches."""
-    is_of_script: bool
-    """Whether the model, and what trains it, is a script of the caller's own."""
-    name_in: Callable[[str, str | None], str]
-    """What a release calls a setting of `release`; of None, `release` itself."""
-    words: Callable[[Mapping[str, Any]], list[str]] | None
-    """Settings as the words of a command line; None where they are a document."""
-    starter: Starter
-    program: tuple[str, ...]
-    """The words that name the training program; none where it is the caller's own script."""
-    options: tuple[str, ...]
-    """Placeholders that are options of that program, --name value, and no settings."""
-    configures: str | None
-    """What settings are attributes of in Python; None where they are arguments or a document."""
-    last: str | None
-    """The setting that stands behind all other arguments, if any."""
-
-
 def _same_name(name: str, release: str | None) -> str:
     return name
 
@@ -90,17 +59,41 @@ def _says_nothing(problem: Problem) -> Collection[str]:
     return ()
 
 
-def _format(
-    writer: ModuleType,
-    reader: ModuleType,
-    stacks: tuple[str, ...],
-    starter: Starter = "torchrun",
-    program: tuple[str, ...] = (),
-    options: tuple[str, ...] = (),
-    configures: str | None = None,
-    last: str | None = None,
-    name_in: Callable[[str, str | None], str] = _same_name,
-) -> LaunchFormat:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFormat:
+    """One framework's way of being told what to run."""
+
+    name: str
+    framework: str
+    release: str
+    """Configurations are written for this release of the framework."""
+    stacks: tuple[str, ...]
+    """The stacks whose layouts it says."""
+    write: Callable[[Job], LaunchConfiguration]
+    read: Read
+    says: Callable[[Problem], Collection[str]] = _says_nothing
+    """The fields of the stack that other settings say than those of its switches."""
+    is_of_script: bool
+    """Whether the model, and what trains it, is a script of the caller's own."""
+    name_in: Callable[[str, str | None], str] = _same_name
+    """Returns the name that a release has for a setting of `release`, which None stands for."""
+    words: Callable[[Mapping[str, Any]], list[str]] | None = None
+    """Settings as the words of a command line; None where they are a document."""
+    starter: Starter = "torchrun"
+    program: tuple[str, ...] = ()
+    """The words that name the training program; none where it is the caller's own script."""
+    options: tuple[str, ...] = ()
+    """Placeholders that are options of that program, --name value, and no settings."""
+    configures: str | None = None
+    """The object in Python whose attributes settings are; None where they are arguments or a
+    document."""
+    last: str | None = None
+    """The setting that stands behind all other arguments, if any."""
+
+
+def _format(writer: ModuleType, reader: ModuleType, *stacks: str, **others: Any) -> LaunchFormat:
+    """Returns the format of two modules; `others` are fields that are not theirs."""
+    of_writer = {name: getattr(writer, name) for name in ("says", "words") if hasattr(writer, name)}
     return LaunchFormat(
         name=writer.NAME,
         framework=writer.FRAMEWORK,
@@ -108,29 +101,20 @@ def _format(
         stacks=stacks,
         write=with_fine_tuning(writer.NAME, writer.write),
         read=reader.read,
-        says=getattr(writer, "says", _says_nothing),
         is_of_script=writer.NAME in OF_SCRIPTS,
-        name_in=name_in,
-        words=getattr(writer, "words", None),
-        starter=starter,
-        program=program,
-        options=options,
-        configures=configures,
-        last=last,
+        **of_writer,
+        **others,
     )
 
 
 _ALL = (
     _format(
-        megatron_writer,
-        megatron_reader,
-        ("megatron", "primus-turbo"),
-        program=("pretrain_gpt.py",),
+        megatron_writer, megatron_reader, "megatron", "primus-turbo", program=("pretrain_gpt.py",)
     ),
     _format(
         torchtitan_writer,
         torchtitan_reader,
-        ("torchtitan",),
+        "torchtitan",
         program=("-m", "torchtitan.train"),
         last=torchtitan_writer.RECOMPUTE,
         name_in=torchtitan_names.name_in,
@@ -138,7 +122,7 @@ _ALL = (
     _format(
         megatron_bridge_writer,
         megatron_bridge_reader,
-        ("megatron-bridge",),
+        "megatron-bridge",
         program=("run_recipe.py",),
         options=("recipe", "dataset"),
         configures="cfg",
@@ -146,12 +130,12 @@ _ALL = (
     _format(
         maxtext_writer,
         maxtext_reader,
-        ("maxtext",),
+        "maxtext",
         starter="python",
         program=("-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml"),
     ),
-    _format(deepspeed_writer, deepspeed_reader, ("deepspeed",)),
-    _format(accelerate_writer, trainer_reader, ("fsdp", "trl"), "accelerate"),
+    _format(deepspeed_writer, deepspeed_reader, "deepspeed"),
+    _format(accelerate_writer, trainer_reader, "fsdp", "trl", starter="accelerate"),
 )
 FORMATS: Mapping[str, LaunchFormat] = {format_.name: format_ for format_ in _ALL}
 TOOLS = ("transformers", "trl", "axolotl", "llama-factory", "llamafactory", "ms-swift", "swift")
@@ -160,8 +144,8 @@ are read, and resolve to FSDP or DeepSpeed by what they say; launches are writte
 
 
 def format_named(name: str) -> LaunchFormat | None:
-    """The format of a name: its own, or that of a stack, which may be an alias; None where there is
-    none."""
+    """Returns the format of a name: its own, or that of a stack, which may be an alias; None where
+    there is none."""
     if name in FORMATS:
         return FORMATS[name]
     if name.lower().replace("_", "-") in TOOLS:
@@ -171,5 +155,5 @@ def format_named(name: str) -> LaunchFormat | None:
 
 
 def format_of_stack(stack_id: str) -> LaunchFormat | None:
-    """The format that layouts of a stack are launched with; None where there is none yet."""
+    """Returns the format that layouts of a stack are launched with; None where it has none yet."""
     return next((format_ for format_ in _ALL if stack_id in format_.stacks), None)

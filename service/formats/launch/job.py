@@ -87,6 +87,12 @@ class Job:
         return Machines.of(self.problem.cluster)
 
     @property
+    def has_capacity(self) -> bool:
+        """Whether experts take a fixed number of tokens."""
+        problem = self.problem
+        return problem.architecture.is_moe and problem.workload.capacity_factor is not None
+
+    @property
     def num_micro_batches(self) -> int:
         """Of one data-parallel rank in a step."""
         return self.problem.workload.global_batch // (self.layout.dp * self.layout.micro_batch)

@@ -16,7 +16,6 @@ from typing import Any
 from models.errors import Invalid
 from service.formats.settings.field import Field
 from service.formats.settings.field_table import FieldTable, field_table
-from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings, changes_nothing
 from service.formats.shell.faults import PATH, require_arguments_defined, require_defined
 
@@ -134,7 +133,7 @@ def from_words(words: Sequence[str]) -> Settings:
             require_arguments_defined(word)
             reason = "it is the value of no flag"
             cure = "leave it out, or write the flag in front of it"
-            settings.note(Reservation(setting=word, reason=reason, cure=cure))
+            settings.reserve_text(word, reason, cure)
     return settings
 
 

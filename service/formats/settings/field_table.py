@@ -69,6 +69,10 @@ class FieldTable:
         pattern = self._first_pattern(name) if field is None else None
         return field if pattern is None else self.patterns[pattern]
 
+    def is_of_no_account(self, name: str) -> bool:
+        field = self.field(name)
+        return field is not None and field.use == "no_account"
+
     def unknown_as(self, name: str) -> Unknown:
         """What becomes of a name that is in no table."""
         return "open" if self._first_open(name) else self.unknown

@@ -135,24 +135,30 @@ class Settings:
         self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""
     ) -> None:
         """Notes that the value of a setting is not taken into account."""
+        self.reserve_text(self.shown(name), reason, cure, answered_by)
+
+    def reserve_text(
+        self,
+        written: str,
+        reason: str,
+        cure: str = GIVE_FIELDS,
+        answered_by: str = "",
+        *,
+        is_open: bool = False,
+    ) -> None:
+        """Notes that what stands in a text like this is not taken into account."""
         self.note(
-            Reservation(setting=self.shown(name), reason=reason, cure=cure, answered_by=answered_by)
+            Reservation(
+                setting=written, reason=reason, cure=cure, answered_by=answered_by, is_open=is_open
+            )
         )
 
     def reserve_file_value(self, name: str, value: Any) -> None:
         """Notes a value of a file of the framework's own, where it is not described and changes
         something."""
         field = self.table.field(name)
-        is_described = field is None or field.use != "not_described"
-        if field is not None and not is_described and not changes_nothing(field, value):
-            self.note(
-                Reservation(
-                    setting=shown(name, value),
-                    reason=field.reason,
-                    cure=field.cure,
-                    answered_by=field.answered_by,
-                )
-            )
+        if field and field.use == "not_described" and not changes_nothing(field, value):
+            self.note(_not_described(field, shown(name, value)))
 
     def shown(self, name: str) -> str:
         """A setting as it was written; with its default where it was not."""
@@ -193,20 +199,12 @@ class Settings:
             ):
                 no_account.append(self.shown(name))
             elif field.use == "not_described":
-                reservations.append(self._not_described(field, name))
+                reservations.append(_not_described(field, self.shown(name)))
         return SortedSettings(
             reservations=tuple(dict.fromkeys(reservations)),
             warnings=tuple(warnings),
             stops=tuple(stops),
             no_account=tuple(no_account),
-        )
-
-    def _not_described(self, field: Field, name: str) -> Reservation:
-        return Reservation(
-            setting=self.shown(name),
-            reason=field.reason,
-            cure=field.cure,
-            answered_by=field.answered_by,
         )
 
     def _unknown_as(self, name: str, near: str | None) -> Unknown:
@@ -243,6 +241,12 @@ class Settings:
     @property
     def _framework(self) -> str:
         return f"{self.table.framework} {self.table.release}"
+
+
+def _not_described(field: Field, written: str) -> Reservation:
+    return Reservation(
+        setting=written, reason=field.reason, cure=field.cure, answered_by=field.answered_by
+    )
 
 
 def changes_nothing(field: Field, value: Any) -> bool:

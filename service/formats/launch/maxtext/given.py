@@ -89,8 +89,7 @@ class Given:
             self._take_of_file(known.settings)
         else:
             reason = "the settings in this file are not known"
-            written = shown("base_config", base)
-            self.settings.note(Reservation(setting=written, reason=reason, cure="send its text"))
+            self.settings.reserve_text(shown("base_config", base), reason, "send its text")
 
     def _take_of_file(self, settings: Mapping[str, Any]) -> None:
         for name, value in settings.items():
@@ -172,15 +171,7 @@ class Given:
         own = (program or "").removesuffix(".py").replace("/", ".").rpartition(".")[2]
         of_program = self.settings.table.facts["programs"].get(own)
         if of_program is not None:
-            reason, cure, *answered_by = of_program
-            self.settings.note(
-                Reservation(
-                    setting=str(program),
-                    reason=reason,
-                    cure=cure,
-                    answered_by="".join(answered_by),
-                )
-            )
+            self.settings.reserve_text(str(program), *of_program)
         for name, value in pairs:
             if own == "train_rl" and name in rl_settings():
                 self.ignored.append(shown(name, value))
@@ -193,7 +184,7 @@ class Given:
         field = self.settings.table.field(name)
         if field is not None and field.kind not in ("any", "list", "lists"):
             return field.parse(written) if written or not field.is_optional else written
-        if field is None or field.use != "no_account":
+        if not self.settings.table.is_of_no_account(name):
             require_defined(name, written)
         if field is None:
             return written
@@ -251,10 +242,7 @@ class Given:
             if pattern is None:
                 self.ignored.append(shown(variable, word))
             else:
-                reason, cure = flags[pattern]
-                self.settings.note(
-                    Reservation(setting=shown(variable, word), reason=reason, cure=cure)
-                )
+                self.settings.reserve_text(shown(variable, word), *flags[pattern])
 
 
 def _is_file(word: str) -> bool:

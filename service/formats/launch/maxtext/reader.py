@@ -22,7 +22,6 @@ from service.formats.launch.switch_settings import switch_fields
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.release import known_release
-from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stopped, Stops
 from service.formats.shell.faults import PATH
@@ -258,12 +257,10 @@ class _Reader:
             placement, is_exact = placement_of(split)
             layout["placement"] = placement
             if not is_exact:
-                self.settings.note(
-                    Reservation(
-                        setting="degrees within slices and across them",
-                        reason="several axes lie in both, and are read as one after the other",
-                        cure="let one axis cross slices",
-                    )
+                self.settings.reserve_text(
+                    "degrees within slices and across them",
+                    "several axes lie in both, and are read as one after the other",
+                    "let one axis cross slices",
                 )
         return layout
 
@@ -285,12 +282,10 @@ class _Reader:
         layout["zero_stage"] = 3
         if total["fsdp"] == total["expert"] == 1 and total["data"] != 1:
             layout["zero_stage"] = 0
-            self.settings.note(
-                Reservation(
-                    setting="context parallelism beside data parallelism",
-                    reason="weights are sharded over context, and read as whole",
-                    cure="use ici_fsdp_parallelism in place of ici_data_parallelism",
-                )
+            self.settings.reserve_text(
+                "context parallelism beside data parallelism",
+                "weights are sharded over context, and read as whole",
+                "use ici_fsdp_parallelism in place of ici_data_parallelism",
             )
         return {
             "dp_shard": (ici["fsdp"] * ici["expert"], dcn["fsdp"] * dcn["expert"]),
@@ -373,8 +368,7 @@ class _Reader:
         if repeats != 1:
             reason = "a circular pipeline is read as if each stage ran all of its layers at once"
             cure = "use num_layers_per_pipeline_stage so that there is one repeat"
-            written = shown("num_pipeline_repeats", repeats)
-            self.settings.note(Reservation(setting=written, reason=reason, cure=cure))
+            self.settings.reserve_text(shown("num_pipeline_repeats", repeats), reason, cure)
         gathers_once = values["pipeline_fsdp_ag_once"]
         return {"schedule": "afab", "virtual_stages": 1, "reshard": not gathers_once}
 

@@ -142,7 +142,7 @@ def _require_expressible_capacity(job: Job) -> None:
     """Raise Inexpressible where experts of a fixed capacity are refused, or run otherwise
     (configs/types.py; layers/moe.py, dense_matmul)."""
     factor = job.problem.workload.capacity_factor
-    if not _has_capacity(job):
+    if not job.has_capacity:
         return
     if job.layout.ep > 1 and job.problem.stack.dispatcher == "allgather":
         cure = "a ring of experts drops no tokens; ask with dispatcher alltoall"
@@ -151,11 +151,6 @@ def _require_expressible_capacity(job: Job) -> None:
     if model.startswith(DROPLESS):
         cure = f"MaxText refuses it for {model}; ask without capacity_factor"
         raise Inexpressible(NAME, "workload.capacity_factor", factor, cure)
-
-
-def _has_capacity(job: Job) -> bool:
-    problem = job.problem
-    return problem.architecture.is_moe and problem.workload.capacity_factor is not None
 
 
 def _require_expressible_pipeline(job: Job) -> None:
@@ -235,7 +230,7 @@ def _recipe(job: Job) -> dict[str, Any]:
     }
     if workload.routing == "balanced" and job.problem.architecture.is_moe:
         settings["use_random_routing"] = True
-    if _has_capacity(job):
+    if job.has_capacity:
         settings["capacity_factor"] = workload.capacity_factor
     if workload.precision in ("bf16", *_DTYPES):
         return settings
@@ -264,7 +259,7 @@ def _switches(job: Job) -> dict[str, Any]:
     """The switches of the stack. Kernels of sparse products have no capacity, so that experts of
     one are products of dense tensors."""
     switches = dict(launch_arguments(job.problem, job.layout))
-    if _has_capacity(job):
+    if job.has_capacity:
         switches.pop("megablox", None)
         switches["sparse_matmul"] = False
     return switches
@@ -301,7 +296,7 @@ def _notes(job: Job, model: Mapping[str, Any]) -> Iterator[str]:
         )
     if problem.workload.load_balancing != "none" and problem.architecture.is_moe:
         yield "Balancing of experts is part of the model: load_balance_loss_weight, or routed_bias."
-    if _has_capacity(job):
+    if job.has_capacity:
         yield (
             "capacity_factor needs sparse_matmul=false, whose products that dispatch and combine"
             " tokens are not predicted."

@@ -98,7 +98,7 @@ def require_expressible(format_: str, job: Job) -> None:
         # core/transformer/transformer_config.py: "CUDA graphs not supported with CPU offloading"
         cure = "graphs without experts go with no activations on the host; ask with none"
         raise Inexpressible(format_, "stack.moe_graphs", "partial", cure)
-    has_rank_capacity = model.is_moe and job.problem.stack.static_experts and not _has_capacity(job)
+    has_rank_capacity = model.is_moe and job.problem.stack.static_experts and not job.has_capacity
     if has_rank_capacity and layout.ep * layout.tp == 1:  # token_dispatcher.py asserts it
         cure = "HybridEP needs ep or tp above 1; ask with capacity_factor, or moe_graphs none"
         raise Inexpressible(format_, "stack.static_experts", True, cure)
@@ -136,14 +136,9 @@ def switches(job: Job) -> dict[str, Any]:
     """The switches of the stack. Of what sends a token to each node once, DeepEP does not pad
     experts to a capacity, and HybridEP does (transformer_config.py)."""
     found = dict(launch_arguments(job.problem, job.layout))
-    if _has_capacity(job):
+    if job.has_capacity:
         return {name: "hybridep" if value == "deepep" else value for name, value in found.items()}
     return found
-
-
-def _has_capacity(job: Job) -> bool:
-    problem = job.problem
-    return problem.architecture.is_moe and problem.workload.capacity_factor is not None
 
 
 def says(problem: Problem) -> Collection[str]:
@@ -302,7 +297,7 @@ def balancing_arguments(job: Job) -> dict[str, Any]:
         arguments["moe_router_pre_softmax"] = True  # a softmax over one has no gradient
     if workload.routing == "balanced":
         arguments["moe_router_force_load_balancing"] = True
-    if _has_capacity(job):
+    if job.has_capacity:
         arguments["moe_expert_capacity_factor"] = workload.capacity_factor
         arguments["moe_pad_expert_input_to_capacity"] = True
     return arguments
@@ -362,7 +357,7 @@ def notes(job: Job) -> Iterator[str]:
             "fp8 is scaled by tensor, from the values at hand; the recipe blockwise of Hopper takes"
             " as many bytes."
         )
-    if _has_capacity(job):
+    if job.has_capacity:
         yield (
             f"Tokens over a capacity factor of {job.problem.workload.capacity_factor:g} are"
             " dropped, and experts that get fewer are padded."
@@ -372,7 +367,7 @@ def notes(job: Job) -> Iterator[str]:
             "Tokens over the rank capacity factor of 1.5 are dropped: experts have buffers of a"
             " fixed size, as a graph of the whole step needs them."
         )
-    if "hybridep" in switches(job).values() and _has_capacity(job):
+    if "hybridep" in switches(job).values() and job.has_capacity:
         yield "Tokens are dispatched by HybridEP: DeepEP does not pad experts to a capacity."
     if layout.cp > 1 and _context(job) != _CONTEXT[job.problem.stack.context]:
         yield "Context parallelism gathers keys: sparse attention has no other way."

@@ -109,13 +109,8 @@ def _conditional(command: Command) -> Iterable[Reservation]:
     for assignment in command.in_branches:
         names = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
         is_value = not names and assignment in command.replaced_in_branches
-        if is_value or not all(map(_is_of_no_account, names)):
+        if is_value or not all(map(table().is_of_no_account, names)):
             yield Reservation.of_branch(assignment)
-
-
-def _is_of_no_account(flag: str) -> bool:
-    known = table().field(flag)
-    return known is not None and known.use == "no_account"
 
 
 def _of_document(document: Any) -> Source:

@@ -33,7 +33,6 @@ from service.formats.megatron.flags import flag_of_argument
 from service.formats.megatron.values import Arguments
 from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
-from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import SortedSettings
 from service.formats.settings.stop import Stops
 from service.formats.shell.faults import PATH
@@ -203,22 +202,12 @@ def _sorted_out(given: Arguments, found: Overrides) -> SortedSettings:
     """What was given, by what it means for an answer."""
     settings = found.settings
     if found.recipe is not None:
-        settings.note(
-            Reservation(
-                setting=found.recipe,
-                reason="what the recipe sets itself is not known",
-                cure="write as overrides what it sets of parallelism, precision and recompute",
-                is_open=True,
-            )
-        )
+        reason = "what the recipe sets itself is not known"
+        cure = "write as overrides what it sets of parallelism, precision and recompute"
+        settings.reserve_text(found.recipe, reason, cure, is_open=True)
     if given.word("micro_batch_size") is None:
-        settings.note(
-            Reservation(
-                setting="train.micro_batch_size",
-                reason="it is not said: the recipe has it",
-                cure="write it as an override",
-            )
-        )
+        reason = "it is not said: the recipe has it"
+        settings.reserve_text("train.micro_batch_size", reason, "write it as an override")
     for name in settings.known:
         argument = argument_of_field().get(name, "")
         if argument in SHAPE and not all(map(given.word, SHAPE)):

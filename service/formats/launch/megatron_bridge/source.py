@@ -126,23 +126,16 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
         elif name in _OPTIONS_OF_RUNS:
             others[name] = text
         elif not _is_of_no_account(name):
-            found.settings.note(_unknown_option(name, text))
+            reason = "it is no option of the launch scripts, and no field"
+            cure = "leave it out if it changes nothing, or write the field that it sets"
+            found.settings.reserve_text(f"{name} {text}".strip(), reason, cure)
     _take_run(found, others)
     return found
 
 
 def _is_of_no_account(option: str) -> bool:
-    flag = megatron_flags.table().field(f"--{option.replace('_', '-')}")
-    is_flag = flag is not None and flag.use == "no_account"
+    is_flag = megatron_flags.table().is_of_no_account(f"--{option.replace('_', '-')}")
     return is_flag or option in table().facts["options_of_no_account"]
-
-
-def _unknown_option(name: str, value: str) -> Reservation:
-    return Reservation(
-        setting=f"{name} {value}".strip(),
-        reason="it is no option of the launch scripts, and no field",
-        cure="leave it out if it changes nothing, or write the field that it sets",
-    )
 
 
 def _field_of_option(name: str) -> str:
@@ -175,8 +168,7 @@ def _is_word(name: str) -> bool:
 
 def _text(name: str, written: str) -> str:
     """A value as Megatron dumps it."""
-    known = table().field(name)
-    if known is None or known.use != "no_account":
+    if not table().is_of_no_account(name):
         require_defined(name, written)
     text = written.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":

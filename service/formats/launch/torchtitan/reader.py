@@ -13,7 +13,12 @@ from service.formats.launch.documents import read_toml
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.named_model import named_model
 from service.formats.launch.switch_settings import switch_fields
-from service.formats.launch.torchtitan import earlier_releases as earlier
+from service.formats.launch.torchtitan.earlier_releases import RELEASE as EARLIER
+from service.formats.launch.torchtitan.earlier_releases import (
+    EarlierSettings,
+    is_earlier,
+    words_of_today,
+)
 from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
 from service.formats.launch.torchtitan.stops import stops
 from service.formats.launch.torchtitan.writer import (
@@ -102,17 +107,17 @@ class _Reader:
         return self.settings.given
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
-        older: earlier.Settings | None = None
+        older: EarlierSettings | None = None
         if _is_toml(text):
-            older = earlier.Settings.of(read_toml(text), self.table)
+            older = EarlierSettings(read_toml(text))
         else:
             command = split_command(text, files)
             self._read_command(command)
             marks = self._marks_of_release()
             if marks:
                 self._refuse_earlier(marks[0])
-            elif any(map(earlier.is_earlier, self.others)):
-                older = earlier.Settings.of(self._with_file(command.files), self.table)
+            elif any(map(is_earlier, self.others)):
+                older = EarlierSettings(self._with_file(command.files))
             if older is None:
                 self._report_unknown()
             self.num_devices = _num_ranks(command) or self.num_devices
@@ -203,19 +208,19 @@ class _Reader:
 
     def _refuse_earlier(self, mark: str) -> None:
         """Flags of earlier releases, at which 0.3.0 stops: they are read as what they were."""
-        names = [*filter(earlier.is_earlier, self.others)]
+        names = [*filter(is_earlier, self.others)]
         written = {name: self.others.pop(name) for name in names}
         for name, value in written.items():
             rule = (
                 f"is a flag of torchtitan before 0.3.0, and {mark} is one of 0.3.0: write the flags"
                 " of one release"
             )
-            cure = earlier.words_of_today(name, value)
+            cure = words_of_today(name, value)
             source = self.table.facts["parser"]
             self.stops.found.append(
                 Stop(setting=f"--{name}", value=value, rule=rule, source=source, cure=cure)
             )
-        older = earlier.Settings.of(written, self.table)
+        older = EarlierSettings(written)
         self.settings.given = {**older.given, **self.given}
 
     def _with_file(self, files: LaunchFiles) -> dict[str, Any]:
@@ -236,7 +241,7 @@ class _Reader:
 
     # -- meaning
 
-    def _reading(self, older: earlier.Settings | None) -> LaunchReading:
+    def _reading(self, older: EarlierSettings | None) -> LaunchReading:
         config = older.config if older else self._config()
         values = {**self.table.defaults(), **config.get("sets", {}), **self.given}
         self._replace_degrees(values)
@@ -269,9 +274,9 @@ class _Reader:
             ignored=(*self.ignored, *found.no_account),
         )
 
-    def _release(self, older: earlier.Settings | None) -> str:
+    def _release(self, older: EarlierSettings | None) -> str:
         """The release whose defaults hold."""
-        written = self.version or (older.release if older else None)
+        written = self.version or (EARLIER if older else None)
         return known_release(NAME, written) or RELEASE
 
     def _unwritten(
@@ -279,7 +284,7 @@ class _Reader:
         values: Mapping[str, Any],
         layout: Mapping[str, Any],
         config: Mapping[str, Any],
-        older: earlier.Settings | None,
+        older: EarlierSettings | None,
     ) -> dict[str, str]:
         """Where lengths and batches come from that nobody wrote."""
         local = "training.local_batch_size"
@@ -308,25 +313,16 @@ class _Reader:
         module, name = self.given.get("module"), self.given.get("config")
         configs = self.table.facts["configs"].get(module, {})
         if name is None:
-            self.settings.note(
-                Reservation(
-                    setting="--config",
-                    reason="it is not given, and what its function sets is not known",
-                    cure="write --module and --config as torchtitan is told them",
-                    is_open=True,
-                )
-            )
+            reason = "it is not given, and what its function sets is not known"
+            cure = "write --module and --config as torchtitan is told them"
+            self.settings.reserve_text("--config", reason, cure, is_open=True)
             return {}
         if name not in configs:
             hint = suggestion(name, configs) if module in self.table.facts["modules"] else ""
-            self.settings.note(
-                Reservation(
-                    setting=f"--module {module} --config {name}",
-                    reason=f"what this function sets is not known{hint}",
-                    cure="write as flags what it sets, and describe the model in the request",
-                    is_open=True,
-                )
-            )
+            reason = f"what this function sets is not known{hint}"
+            cure = "write as flags what it sets, and describe the model in the request"
+            written = f"--module {module} --config {name}"
+            self.settings.reserve_text(written, reason, cure, is_open=True)
         return dict(configs.get(name, {}))
 
     def _replace_degrees(self, values: dict[str, Any]) -> None:
@@ -474,9 +470,9 @@ class _Reader:
         values: Mapping[str, Any],
         layout: Mapping[str, Any],
         config: Mapping[str, Any],
-        older: earlier.Settings | None,
+        older: EarlierSettings | None,
     ) -> dict[str, Any]:
-        release = known_release(NAME, self.version or (older.release if older else None))
+        release = known_release(NAME, self.version or (EARLIER if older else None))
         said = {**config.get("sets", {}), **self.given}
         components = values["compile.components"]
         compiles = values["compile.enable"]
