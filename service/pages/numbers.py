@@ -11,7 +11,7 @@ def significant(value: float, digits: int = 3) -> str:
         return "0"
     if abs(value) >= 10**digits:
         return f"{value:,.0f}"
-    text = f"{value:.{digits}g}"
+    text = f"{value:#.{digits}g}".rstrip(".")  # with zeros that count: 1.80
     if "e" not in text:
         return text
     # Python writes an exponent where rounding adds a digit, and below a ten-thousandth, where zeros

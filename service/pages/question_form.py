@@ -73,13 +73,13 @@ class QuestionForm:
         the API's own sentences say what is required. Raises Invalid for a config that is no
         JSON."""
         values = self.values
-        cluster = _said(preset=values["cluster"], num_chips=whole_number(values["chips"]))
-        workload = _said(
+        cluster = said(preset=values["cluster"], num_chips=whole_number(values["chips"]))
+        workload = said(
             seq_len=whole_number(values["seq_len"]),
             global_batch=whole_number(values["batch"]),
             precision=values["precision"],
         )
-        return _said(
+        return said(
             model=_config(values["config"]) or values["model"],
             cluster=cluster,
             workload=workload,
@@ -87,10 +87,11 @@ class QuestionForm:
         )
 
     def constraints(self) -> dict[str, Any]:
-        return _said(**{name: whole_number(self.values[name]) for name in PINS})
+        return said(**{name: whole_number(self.values[name]) for name in PINS})
 
 
-def _said(**members: Any) -> dict[str, Any]:
+def said(**members: Any) -> dict[str, Any]:
+    """The members that say something."""
     return {name: value for name, value in members.items() if value not in ("", None)}
 
 

@@ -38,7 +38,7 @@ def _digest() -> str:
 
 STATIC_PATH = f"/static/{_digest()}"
 
-NAV = (("/ask", "Ask"),)
+NAV = (("/ask", "Ask"), ("/check", "Check"))
 """Pages, by path, as the head of each lists them."""
 
 _environment = Environment(

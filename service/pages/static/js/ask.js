@@ -1,15 +1,16 @@
 // The pictures of an answer, drawn from the document that the API returns.
-import { additiveBar, hatching } from "./additive_bar.js";
 import { differences } from "./differences.js";
 import { draw, legend } from "./figure.js";
 import { intervals } from "./intervals.js";
-import { EVENTS, TERMS } from "./palette.js";
+import { EVENTS } from "./palette.js";
 import { Pipeline } from "./pipeline.js";
 import { significant } from "./numbers.js";
+import { parts, termBar } from "./term_bar.js";
 
 const MICRO_BATCHES = 16; // more of them make boxes that are too narrow to see
 const { answer, comparison, time_terms: timeTerms, memory_terms: memoryTerms } = JSON.parse(document.getElementById("data").textContent);
 const recommended = answer.layouts[answer.recommended].prediction;
+const grounds = recommended.provenance?.terms ?? {};
 
 function namedLayouts() {
   const positions = { recommended: answer.recommended, fastest: answer.fastest, simplest: answer.simplest, bold: answer.bolder?.layout };
@@ -18,19 +19,6 @@ function namedLayouts() {
     if (position !== undefined && position !== null) names.set(position, [...(names.get(position) ?? []), name]);
   }
   return [...names].map(([position, given]) => ({ name: given.join(", "), ...answer.layouts[position].prediction }));
-}
-
-function parts(terms, values) {
-  const grounds = recommended.provenance?.terms ?? {};
-  return terms
-    .filter(({ field }) => values[field])
-    .map(({ field, label }) => ({ field, label, value: values[field], fill: TERMS[field], ground: grounds[field]?.ground }));
-}
-
-function bar(id, terms, values, options) {
-  const drawn = parts(terms, values);
-  draw(id, (width, colours) => additiveBar(id, drawn, { width, colours, ...options }));
-  legend(id, drawn.map(({ label, fill, value, ground }) => ({ label: `${label} ${significant(value)}`, fill, mark: ground && ground !== "measured" ? () => hatching(ground) : null })));
 }
 
 const layouts = namedLayouts();
@@ -43,10 +31,10 @@ draw("memory", (width, colours) => intervals(
   layouts.map((each) => ({ name: each.name, value: each.needed_gib, low: each.needed_low_gib, high: each.needed_high_gib })),
   { unit: "Memory of a chip (GiB)", capacity, width, colours },
 ));
-bar("time-terms", timeTerms, recommended.time, { unit: "Seconds of a step (s)", interval: [recommended.step_time_low_s, recommended.step_time_high_s] });
-bar("memory-terms", memoryTerms, recommended.memory_gib, { unit: "Memory of a chip (GiB)", capacity, interval: [recommended.needed_low_gib, recommended.needed_high_gib] });
+termBar("time-terms", timeTerms, recommended.time, grounds, { unit: "Seconds of a step (s)", interval: [recommended.step_time_low_s, recommended.step_time_high_s] });
+termBar("memory-terms", memoryTerms, recommended.memory_gib, grounds, { unit: "Memory of a chip (GiB)", capacity, interval: [recommended.needed_low_gib, recommended.needed_high_gib] });
 if (comparison) {
-  const changed = parts(timeTerms, comparison.time);
+  const changed = parts(timeTerms, comparison.time, {});
   draw("comparison", (width, colours) => differences(changed, { unit: "Seconds more than the recommended layout (s)", width, colours }));
 }
 drawPipeline();

@@ -1,9 +1,7 @@
 // Numbers as the pages' tables have them: three digits that count.
 export function significant(value) {
-  const digits = Math.abs(value) >= 1000 ? 0 : 3;
-  return digits
-    ? Number(value.toPrecision(digits)).toLocaleString("en-US", { maximumFractionDigits: 6 })
-    : Math.round(value).toLocaleString("en-US");
+  const digits = { minimumSignificantDigits: 3, maximumSignificantDigits: 3 };
+  return value.toLocaleString("en-US", Math.abs(value) >= 1000 ? { maximumFractionDigits: 0 } : digits);
 }
 
 export const percent = (share) => `${Math.round(100 * share)}%`;
