@@ -35,7 +35,7 @@ from service.learning.report_batches import MAX_BATCHES_SET_ASIDE, ReportBatches
 from service.learning.report_logs import ReportLogs
 from service.learning.report_summaries import ReportSummaries
 from service.learning.reports import Reports
-from service.pages import ask, check, session
+from service.pages import ask, check, frontier, session
 from service.pages.rendering import NAV, STATIC_PATH, static_files
 from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
@@ -87,7 +87,7 @@ from service.web.rate_limit import RateLimit
 from service.web.security_headers import SecurityHeaders
 from service.web.telemetry import Telemetry
 
-_PAGES = (ask, check, session)
+_PAGES = (ask, check, frontier, session)
 _V1 = (
     recommendations,
     predictions,

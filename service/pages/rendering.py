@@ -38,7 +38,7 @@ def _digest() -> str:
 
 STATIC_PATH = f"/static/{_digest()}"
 
-NAV = (("/ask", "Ask"), ("/check", "Check"))
+NAV = (("/ask", "Ask"), ("/check", "Check"), ("/frontier", "Frontier"))
 """Pages, by path, as the head of each lists them."""
 
 _environment = Environment(
