@@ -70,13 +70,7 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
     """The caller whose key is in the Authorization headers of a request. Raises Unauthenticated
     unless there is exactly one header, with a key that is known, not revoked and not expired."""
     id_, secret = _parse_key(authorization)
-    changes = store.memory.changes
-    since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
-    with store.reading() as rows:
-        key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
-    if key is None:
-        raise Unauthenticated(_NOT_KNOWN)
-    store.memory.put_at_hand(("key", id_), since, key, row=stored)
+    key = stored_key(store, id_)
     now = datetime.now(UTC)
     caller = _checked(key, secret, now)
     if _use_is_to_be_noted(key, now):
@@ -84,6 +78,19 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
         with suppress(Unavailable), store.writing() as rows:
             rows.api_keys.set_used(key.id, now)
     return caller
+
+
+def stored_key(store: Store, id_: str) -> PresentedKey:
+    """The key with this id, read and then kept at hand. Raises Unauthenticated where there is
+    none."""
+    changes = store.memory.changes
+    since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
+    with store.reading() as rows:
+        key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
+    if key is None:
+        raise Unauthenticated(_NOT_KNOWN)
+    store.memory.put_at_hand(("key", id_), since, key, row=stored)
+    return key
 
 
 def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
@@ -112,8 +119,14 @@ def _parse_key(authorization: Sequence[str]) -> tuple[str, str]:
 
 def _checked(key: PresentedKey, secret: str, now: datetime) -> Caller:
     # compare_digest takes the same time wherever the hashes differ, so that none can be guessed.
-    is_known = hmac.compare_digest(key.secret_hash, digest(secret))
-    if not is_known or key.revoked_at is not None:
+    if not hmac.compare_digest(key.secret_hash, digest(secret)):
+        raise Unauthenticated(_NOT_KNOWN)
+    return caller_in_force(key, now)
+
+
+def caller_in_force(key: PresentedKey, now: datetime) -> Caller:
+    """The caller who holds a key. Raises Unauthenticated where it is revoked or has expired."""
+    if key.revoked_at is not None:
         raise Unauthenticated(_NOT_KNOWN)
     if key.expires_at is not None and key.expires_at <= now:
         raise Unauthenticated(f"The key expired on {key.expires_at:%Y-%m-%d}; ask for a new one.")

@@ -35,6 +35,8 @@ from service.learning.report_batches import MAX_BATCHES_SET_ASIDE, ReportBatches
 from service.learning.report_logs import ReportLogs
 from service.learning.report_summaries import ReportSummaries
 from service.learning.reports import Reports
+from service.pages import ask, check, frontier, session
+from service.pages.rendering import NAV, STATIC_PATH, static_files
 from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
 from service.routes import (
@@ -85,6 +87,7 @@ from service.web.rate_limit import RateLimit
 from service.web.security_headers import SecurityHeaders
 from service.web.telemetry import Telemetry
 
+_PAGES = (ask, check, frontier, session)
 _V1 = (
     recommendations,
     predictions,
@@ -122,7 +125,12 @@ def create_app(settings: Settings) -> FastAPI:
             Middleware(Telemetry),
             Middleware(SecurityHeaders),
             Middleware(Interruptible, running=running),
-            Middleware(Authentication, store=store, guarded=_guarded(settings)),
+            Middleware(
+                Authentication,
+                store=store,
+                guarded=_guarded(settings),
+                pages=_guarded_pages(settings),
+            ),
             Middleware(RateLimit, per_minute=settings.requests_per_minute),
             Middleware(HeadAsGet),
             Middleware(Compression),
@@ -146,6 +154,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(index.router)
+    for page in _PAGES:
+        app.include_router(page.router)
+    app.mount(STATIC_PATH, static_files())
     docs.install(app)
     problems.install(app)
     openapi.install(app)
@@ -160,6 +171,11 @@ def _guarded(settings: Settings) -> tuple[str, ...]:
     if settings.metrics_need_key:
         guarded += (metrics.PATH,)
     return guarded
+
+
+def _guarded_pages(settings: Settings) -> tuple[str, ...]:
+    """The beginnings of the paths of pages that need a session."""
+    return tuple(path for path, _ in NAV) if settings.require_api_keys else ()
 
 
 def _services(store: Store, settings: Settings, leases: Leases) -> Services:

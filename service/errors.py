@@ -30,6 +30,7 @@ ServiceError
 │   ├── TooMuchHeld      the bodies of other requests fill the memory there is for bodies
 │   ├── WorkerKilled     the process that computed was killed, as for want of memory
 │   └── StillCompiling   the service has started a moment ago
+├── ForeignForm          a form that no page of this service has sent
 ├── ClientGone           the client has closed the connection
 └── Refused              several fields are wrong, each an Invalid of models.errors
     └── NotATrainingJob  a launch starts something that trains nothing
@@ -70,6 +71,14 @@ class Forbidden(ServiceError):
             f"This needs the scope {scope}; the key has {', '.join(scopes) or 'none'}."
         )
         self.scope = scope
+
+
+class ForeignForm(ServiceError):
+    def __init__(self) -> None:
+        super().__init__(
+            "The form did not come from a page of this service, or that page was open for longer"
+            " than your session. Nothing was done. Open the page again and send the form once more."
+        )
 
 
 class Conflict(ServiceError):

@@ -34,19 +34,21 @@ LAYERS = (
     "service.schemas",
     "service.store",
     "service.api_keys",
+    "service.sessions",
     "service.web service.runtime",
     "service.resolve",
     "service.ask",
     "service.learning",
     "service.sweeps",
     "service.routes service.tools",
+    "service.pages",
     "service.app",
     "service.__main__",
 )
 """Folders and the modules beside them, from the bottom up: each imports from itself and from those
 of lower layers, but not from its neighbours in a layer."""
 
-HTTP = ("service.web", "service.routes", "service.app", "service.__main__")
+HTTP = ("service.web", "service.routes", "service.pages", "service.app", "service.__main__")
 SQL = ("service.store", "service.settings", "service.__main__")
 """The only ones that may know the libraries of HTTP, and of databases."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any, Literal
 
 from models.advice.frontier import crossings, frontier, rows_along
-from models.advice.sweep import Point
+from models.advice.sweep import LINK_AXES, Point
 from models.layouts.rules import first_broken
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
@@ -22,6 +23,14 @@ from service.schemas.prediction import OutOfMemoryRun
 from service.store import Store
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a frontier: `points`, or the whole `answer`."""
+
+    kind: Literal["points", "answer"]
+    document: dict[str, Any]
+
+
 class Frontiers:
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -29,21 +38,61 @@ class Frontiers:
     def draw(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:
-        with self._store.reading() as rows:
-            resolved = Resolver(rows).resolve(request)
-            profile = requested_profile(rows, request.profile)
+        resolved, profile, failed = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
-        constraints = request.constraints.build()
-        failed = out_of_memory_runs(self._store, resolved.problem, profile)
         points = frontier(
             resolved.problem,
             profile,
-            constraints,
+            request.constraints.build(),
             request.grid.axes(),
             deadline,
             least_failed_gib(failed),
         )
         return _explain(request, resolved, profile, failed, points).model_dump(mode="json")
+
+    def draw_in_parts(
+        self, request: FrontierRequest, require_client: Callable[[], None] = no_client
+    ) -> Iterator[Part]:
+        """Yields the points as they are found, some at a time, and at last the whole answer, which
+        is that of `draw` where the time suffices for both."""
+        resolved, profile, failed = self._resolve(request)
+        deadline = Deadline(request.time_limit_s, require_client)
+        grid = request.grid.axes()
+        on_torus = resolved.problem.cluster.is_torus
+        found: dict[tuple[float, ...], Point] = {}
+        for block in _blocks(grid):
+            points = frontier(
+                resolved.problem,
+                profile,
+                request.constraints.build(),
+                block,
+                deadline,
+                least_failed_gib(failed),
+            )
+            found |= {tuple(point.at[name] for name in grid): point for point in points}
+            shown = [
+                PointAnswer.of(point, request.tolerance, on_torus=on_torus) for point in points
+            ]
+            yield Part("points", {"points": [point.model_dump(mode="json") for point in shown]})
+        ordered = [found[place] for place in product(*grid.values())]
+        answer = _explain(request, resolved, profile, failed, ordered)
+        yield Part("answer", answer.model_dump(mode="json"))
+
+    def _resolve(
+        self, request: FrontierRequest
+    ) -> tuple[ResolvedQuestion, Profile, list[OutOfMemoryRun]]:
+        with self._store.reading() as rows:
+            resolved = Resolver(rows).resolve(request)
+            profile = requested_profile(rows, request.profile)
+        return resolved, profile, out_of_memory_runs(self._store, resolved.problem, profile)
+
+
+def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
+    """The grid in parts that take about as long together as at once: what differs only in the speed
+    of links is searched together. Where only links differ, a part has one speed of the first."""
+    apart = [name for name in grid if name not in LINK_AXES] or [*grid][:1]
+    for values in product(*(grid[name] for name in apart)):
+        yield {**grid, **{name: [value] for name, value in zip(apart, values, strict=True)}}
 
 
 def _explain(

@@ -48,6 +48,12 @@ class Catalog:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    def names(self, kind: Kind) -> list[str]:
+        """The names of all entries of a kind, shipped and registered, without their aliases."""
+        shipped = {_entry_id(value) for value in _SHIPPED_VALUES[kind]().values()}
+        with self._store.reading() as rows:
+            return sorted({*shipped, *rows.catalog.names(kind)})
+
     def page(self, kind: Kind, query: CatalogQuery) -> dict[str, Any]:
         """A page of the entries of a kind, by name; of registered ones the latest version."""
         after = "" if query.cursor is None else read_cursor(f"catalog/{kind}", query.cursor)

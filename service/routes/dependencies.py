@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar
 
@@ -232,10 +233,19 @@ class CreationResponder:
         compute: Callable[[LookedUp, Turn], Prepared],
         form: Form,
     ) -> Response:
-        """Answers a question: with the answer that it was given before or that is being computed,
-        or else computes it, once the admission of searches lets it in."""
+        """Answers a question in a form of its answer."""
+        return self._response(await self.answer_once(question, look_up, compute), form)
+
+    async def answer_once(
+        self,
+        question: str,
+        look_up: Callable[[], LookedUp],
+        compute: Callable[[LookedUp, Turn], Prepared],
+    ) -> CreatedResource:
+        """The answer that a question was given before or that is being computed; or else computes
+        it, once the admission of searches lets it in."""
         if (earlier := await self._earlier_answer()) is not None:
-            return self._response(earlier, form)
+            return earlier
         tenant = _caller(self._request).tenant
 
         async def lead(is_abandoned: IsDisconnected) -> CreatedResource:
@@ -255,7 +265,7 @@ class CreationResponder:
         if not has_led:
             again = replace(created, status=ANSWERED_BEFORE)
             created = await run_in_threadpool(self._creation.create, self._key, lambda: again)
-        return self._response(created, form)
+        return created
 
     async def _earlier_answer(self) -> CreatedResource | None:
         """What an earlier request with the same key was answered with."""
@@ -328,12 +338,18 @@ class ComputationResponder:
     async def respond(
         self, compute: Callable[[Turn], dict[str, Any]], form: Form = WHOLE
     ) -> Response:
-        tenant = _caller(self._request).tenant
-        async with self._admission.admit(
-            self._request.is_disconnected, tenant, _wait(self._request)
-        ) as turn:
-            document = await run_in_threadpool(compute, turn)
+        document = await self.computed(compute)
         return JSONResponse(form.of(document), headers=dict(form.headers))
+
+    async def computed(self, compute: Callable[[Turn], T]) -> T:
+        """What is computed in a turn of its own."""
+        async with self.turn() as turn:
+            return await run_in_threadpool(compute, turn)
+
+    def turn(self) -> AbstractAsyncContextManager[Turn]:
+        """A turn to compute, which comes once the admission of searches gives one."""
+        tenant = _caller(self._request).tenant
+        return self._admission.admit(self._request.is_disconnected, tenant, _wait(self._request))
 
     async def respond_kept(
         self, kept: Callable[[], AnswerText | None], make: Callable[[], AnswerText], etag: str
@@ -341,11 +357,7 @@ class ComputationResponder:
         """Answers with a text that never changes: as it is kept, or else made in a turn."""
         text = await run_in_threadpool(kept)
         if text is None:
-            tenant = _caller(self._request).tenant
-            async with self._admission.admit(
-                self._request.is_disconnected, tenant, _wait(self._request)
-            ):
-                text = await run_in_threadpool(make)
+            text = await self.computed(lambda _: make())
         return immutable_text_response(self._request, text, etag=etag)
 
 

@@ -1,13 +1,21 @@
-"""/: the name of the service, and links to its documentation and collections."""
+"""/: for programs what the service offers, for browsers its first page."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
 
+from service.errors import NotAcceptable
 from service.routes.docs import DOCS
+from service.web.accept import preferred_media_type
 
 router = APIRouter(tags=["operation"])
+
+FIRST_PAGE = "/ask"
+_JSON = "application/json"
+_HTML = "text/html"
+_SEE_OTHER = 303
+_VARY = {"Vary": "Accept"}
 
 _COLLECTIONS = {
     "recommendations": "/v1/recommendations",
@@ -24,9 +32,20 @@ _COLLECTIONS = {
 }
 
 
-@router.get("/", operation_id="index")
-def index(request: Request) -> JSONResponse:
-    """The name and version of the service, its documentation and its collections."""
+@router.get("/", operation_id="index", response_class=JSONResponse)
+def index(request: Request) -> Response:
+    """The name and version of the service, its documentation and its collections; or, for who would
+    rather have HTML, the way to the first page."""
+    if _prefers_html(request):
+        return RedirectResponse(FIRST_PAGE, _SEE_OTHER, _VARY)
     app = request.app
     document = {"name": app.title, "version": app.version, "docs": DOCS, "openapi": app.openapi_url}
-    return JSONResponse({**document, "collections": _COLLECTIONS})
+    return JSONResponse({**document, "collections": _COLLECTIONS}, headers=_VARY)
+
+
+def _prefers_html(request: Request) -> bool:
+    accept = ",".join(request.headers.getlist("accept"))
+    try:
+        return preferred_media_type(accept, (_JSON, _HTML)) == _HTML
+    except NotAcceptable:
+        return False  # who takes neither gets JSON, as from every address without other forms

@@ -1,41 +1,82 @@
-"""Finds out who sends a request, by its API key, before any of its body is read."""
+"""Finds out who sends a request, by its API key or its session, before any of its body is read."""
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
-from service.api_keys import ANYONE, caller_at_hand, caller_of
-from service.errors import ServiceError
+from service.api_keys import ANYONE, Caller, caller_at_hand, caller_of
+from service.errors import ServiceError, Unauthenticated
+from service.sessions import caller_of_session
 from service.store import Store
 from service.web.problems import service_error_response
 
 GUARDED = "/v1"
 """The paths that need a key begin so. Health, documentation and the meaning of problems are for
 everybody."""
+SESSION_COOKIE = "shardwright_session"
+SIGN_IN = "/login"
+_SEE_OTHER = 303
 
 
 class Authentication:
     """Middleware that puts the caller into `state` of the scope. Paths that begin with one of
-    `guarded` need a key."""
+    `guarded` need a key; those that begin with one of `pages` need a session, and send browsers
+    without one to sign in."""
 
-    def __init__(self, app: ASGIApp, store: Store, guarded: tuple[str, ...]) -> None:
-        self.app, self.store, self.guarded = app, store, guarded
+    def __init__(
+        self, app: ASGIApp, store: Store, guarded: tuple[str, ...], pages: tuple[str, ...] = ()
+    ) -> None:
+        self.app, self.store, self.guarded, self.pages = app, store, guarded, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             scope["state"]["caller"] = ANYONE
-            if scope["path"].startswith(self.guarded):
-                authorization = Headers(scope=scope).getlist("authorization")
+            is_page = scope["path"].startswith(self.pages)
+            if is_page or scope["path"].startswith(self.guarded):
                 try:
-                    caller = caller_at_hand(self.store, authorization)
-                    if caller is None:
-                        caller = await run_in_threadpool(caller_of, self.store, authorization)
+                    caller = await (self._of_session(scope) if is_page else self._of_key(scope))
                 except ServiceError as error:
-                    await service_error_response(scope, error)(scope, receive, send)
+                    is_signed_out = is_page and isinstance(error, Unauthenticated)
+                    answer = (
+                        _to_sign_in(scope)
+                        if is_signed_out
+                        else service_error_response(scope, error)
+                    )
+                    await answer(scope, receive, send)
                     return
                 scope["state"]["caller"] = caller
                 bind_contextvars(tenant=caller.tenant, key_id=caller.key_id)  # of log lines
         await self.app(scope, receive, send)
+
+    async def _of_key(self, scope: Scope) -> Caller:
+        authorization = Headers(scope=scope).getlist("authorization")
+        # Pages read what they draw. Other sites can make a browser send its cookies, which is why a
+        # session alone changes nothing under /v1.
+        if not authorization and scope["method"] in ("GET", "HEAD") and _session(scope):
+            return await self._of_session(scope)
+        caller = caller_at_hand(self.store, authorization)
+        if caller is None:
+            caller = await run_in_threadpool(caller_of, self.store, authorization)
+        return caller
+
+    async def _of_session(self, scope: Scope) -> Caller:
+        return await run_in_threadpool(caller_of_session, self.store, _session(scope))
+
+
+def _session(scope: Scope) -> str:
+    cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
+    return cookies.get(SESSION_COOKIE, "")
+
+
+def _to_sign_in(scope: Scope) -> RedirectResponse:
+    """To the form for a key, and from there back to the page."""
+    query = scope["query_string"].decode("latin-1")
+    page = f"{scope['path']}?{query}" if query else scope["path"]
+    return RedirectResponse(f"{SIGN_IN}?next={quote(page, safe='')}", _SEE_OTHER)

@@ -109,6 +109,12 @@ TYPES: dict[str, ProblemType] = {
     "forbidden": ProblemType(
         "The key is not for this", 403, "`detail` names the scope that this needs."
     ),
+    "foreign-form": ProblemType(
+        "The form came from elsewhere",
+        403,
+        "A form of the pages was sent without the token that they put into it. Open the page again,"
+        " and send the form from there.",
+    ),
     "not-found": ProblemType("Not found", 404, "There is nothing at this address."),
     "method-not-allowed": ProblemType(
         "Method not allowed", 405, "The header `Allow` lists the methods of this address."
@@ -210,6 +216,7 @@ _NAME_OF_EXCEPTION: dict[type[Exception], str] = {
     errors.NotFound: "not-found",
     errors.Unauthenticated: "unauthenticated",
     errors.Forbidden: "forbidden",
+    errors.ForeignForm: "foreign-form",
     errors.Conflict: "conflict",
     errors.NameReserved: "name-reserved",
     errors.NameTaken: "name-reserved",
@@ -295,6 +302,15 @@ def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
     if isinstance(error, errors.NotAcceptable):
         return {"Vary": "Accept"}
     return {}
+
+
+async def response_of(request: Request, error: Exception) -> JSONResponse:
+    """The problem that an exception becomes, for those who show it in another form."""
+    if isinstance(error, RequestValidationError):
+        return await _handle_validation_error(request, error)
+    if isinstance(error, DomainError):
+        return await _handle_domain_error(request, error)
+    return await _handle_service_error(request, error)
 
 
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
@@ -10,6 +12,14 @@ DOCS_POLICY = (
     " 'unsafe-inline'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
 )
 """Allows inline scripts and styles, since Swagger UI starts itself with one."""
+
+PAGES_POLICY = (
+    "default-src 'none'; connect-src 'self'; img-src 'self'; script-src 'self'"
+    "; style-src 'self' 'sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww='"
+    "; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Allows no inline script, and of inline styles only the one that Observable Plot 0.6 puts into
+each picture, by its hash."""
 
 
 def _headers(policy: str) -> list[tuple[bytes, bytes]]:
@@ -21,7 +31,8 @@ def _headers(policy: str) -> list[tuple[bytes, bytes]]:
     ]
 
 
-_OF_API, _OF_DOCS = _headers(API_POLICY), _headers(DOCS_POLICY)
+_OF_API, _OF_DOCS, _OF_PAGES = map(_headers, (API_POLICY, DOCS_POLICY, PAGES_POLICY))
+_HTML = b"text/html"
 
 
 class SecurityHeaders:
@@ -31,8 +42,15 @@ class SecurityHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                added = _OF_DOCS if scope["path"] == "/docs" else _OF_API
-                message["headers"] = [*message.get("headers", ()), *added]
+                headers = message.get("headers", ())
+                message["headers"] = [*headers, *_added(scope["path"], headers)]
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+def _added(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    if path == "/docs":
+        return _OF_DOCS
+    is_page = dict(headers).get(b"content-type", b"").startswith(_HTML)
+    return _OF_PAGES if is_page else _OF_API

@@ -1,0 +1,165 @@
+"""/ask: a form, and the recommendation that answers it. The whole question is in the URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from models.errors import DomainError
+from service.ask.answer_keys import question_key
+from service.errors import ServiceError
+from service.formats.launch.formats import FORMATS
+from service.formats.launch.rendering import RENDERINGS
+from service.pages.ask_answer import (
+    changed_switches,
+    memory_rows,
+    mesh_of_answer,
+    named_layouts,
+    time_rows,
+)
+from service.pages.question_form import PINS, QuestionForm, choices, whole_number
+from service.pages.rendering import page
+from service.pages.trouble import TOLD, PageRoute, trouble_of
+from service.pages.words import MEMORY_TERMS, TIME_TERMS
+from service.routes.dependencies import (
+    ComputationDep,
+    CreationDep,
+    Services,
+    ServicesDep,
+    require_scope,
+)
+from service.routes.index import FIRST_PAGE
+from service.schemas.comparison import ComparisonRequest
+from service.schemas.layout_query import RecommendedLayoutQuery
+from service.schemas.recommendation import RecommendationRequest
+
+PATH = FIRST_PAGE
+_SHELL = "text/x-shellscript"
+_WITH = "with_"
+"""Before the name of a degree that is tried in place of the recommended one."""
+
+router = APIRouter(
+    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
+)
+
+
+@router.get(PATH)
+async def ask(
+    request: Request, services: ServicesDep, creation: CreationDep, computation: ComputationDep
+) -> Response:
+    """The form alone, or with the answer to the question in the URL."""
+    sent = dict(request.query_params)
+    form = QuestionForm.of(sent)
+    shown: dict[str, Any] = {
+        "form": form.shown,
+        "choices": await run_in_threadpool(choices, services.catalog),
+        "trouble": None,
+        "answer": None,
+    }
+    if form.is_empty:
+        return page(request, "ask.html", shown)
+    try:
+        body = RecommendationRequest.model_validate(
+            {**form.question(), "constraints": form.constraints()}
+        )
+        created = await creation.answer_once(
+            question_key("recommendations", body),
+            lambda: services.recommendations.look_up(body),
+            lambda looked_up, turn: services.recommendations.recommend(
+                body, looked_up, turn.until(body.wait_s)
+            ),
+        )
+    except TOLD as error:
+        trouble = await trouble_of(request, error, RecommendationRequest)
+        answered = page(request, "ask.html", {**shown, "trouble": trouble}, trouble.status)
+        answered.headers.update(trouble.headers)
+        return answered
+    answer = created.document if created.text is None else created.text.document
+    shown |= await run_in_threadpool(_shown_answer, services, answer)
+    shown |= await _comparison(request, form, answer, sent, services, computation)
+    shown["link"] = f"{PATH}?{urlencode(form.query)}"
+    return page(request, "ask_answer.html", shown)
+
+
+def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, Any]:
+    layouts = named_layouts(answer)
+    recommended = layouts[0].prediction
+    return {
+        "answer": answer,
+        "layouts": layouts,
+        "recommended": recommended,
+        "time_rows": time_rows(recommended),
+        "memory_rows": memory_rows(recommended),
+        "mesh": mesh_of_answer(answer),
+        "switches": changed_switches(answer),
+        "launches": _launches(services, answer),
+        "pins": PINS,
+    }
+
+
+def _launches(services: Services, answer: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The recommended layout as a script of each framework that its stack is of."""
+    stack = answer["catalogue"]["stack"]["name"]
+    scripts = []
+    for name, format_ in FORMATS.items():
+        if stack in format_.stacks:
+            try:
+                configuration = services.launches.of_recommendation(
+                    answer["id"], name, RecommendedLayoutQuery()
+                )
+                script = {"format": name, "text": RENDERINGS[_SHELL](configuration)}
+            except (DomainError, ServiceError) as error:
+                script = {"format": name, "refusal": str(error)}
+            scripts.append(script)
+    return scripts
+
+
+async def _comparison(
+    request: Request,
+    form: QuestionForm,
+    answer: Mapping[str, Any],
+    sent: Mapping[str, str],
+    services: Services,
+    computation: ComputationDep,
+) -> dict[str, Any]:
+    """The best layout with the degrees that are to be tried, beside the recommended one."""
+    tried = {
+        name: whole_number(text)
+        for name in PINS
+        if (text := sent.get(f"{_WITH}{name}", "").strip())
+    }
+    nothing = {"tried": tried, "comparison": None, "refusal": None, "differences": []}
+    if not tried:
+        return nothing
+    recommended = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
+    try:
+        body = ComparisonRequest.model_validate(
+            {
+                **form.question(),
+                "first": {"constraints": tried},
+                "second": {"layout": recommended},
+            }
+        )
+        compared = await computation.computed(
+            lambda turn: services.comparisons.compare(body, turn.until(body.wait_s))
+        )
+    except TOLD as error:
+        return {**nothing, "refusal": await trouble_of(request, error, ComparisonRequest)}
+    return {
+        **nothing,
+        "comparison": compared,
+        "differences": [
+            (term, compared["time"][term.field])
+            for term in TIME_TERMS
+            if compared["time"][term.field]
+        ],
+        "memory_differences": [
+            (term, compared["memory_gib"][term.field])
+            for term in MEMORY_TERMS
+            if compared["memory_gib"][term.field]
+        ],
+    }

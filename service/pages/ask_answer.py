@@ -1,0 +1,104 @@
+"""A recommendation as the Ask page shows it: rows of its tables, out of the API's document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.pages.mesh import Mesh, mesh_of
+from service.pages.words import GROUNDS, MEMORY_TERMS, TIME_TERMS, Term, ground, nonzero
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLayout:
+    """A layout of the answer under the names that it has there."""
+
+    position: int
+    names: tuple[str, ...]
+    candidate: Mapping[str, Any]
+
+    @property
+    def prediction(self) -> Mapping[str, Any]:
+        prediction: Mapping[str, Any] = self.candidate["prediction"]
+        return prediction
+
+
+@dataclass(frozen=True, slots=True)
+class TermRow:
+    term: Term
+    value: float
+    share: float
+    ground: str
+    """In words."""
+
+
+def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
+    """The recommended, the fastest, the simplest and the bold layout; one that is several of these
+    comes once."""
+    bolder = answer["bolder"]
+    positions = {
+        "recommended": answer["recommended"],
+        "fastest": answer["fastest"],
+        "simplest": answer["simplest"],
+        "bold": None if bolder is None else bolder["layout"],
+    }
+    names: dict[int, list[str]] = {}
+    for name, position in positions.items():
+        if position is not None:
+            names.setdefault(position, []).append(name)
+    return [
+        NamedLayout(position, tuple(given), answer["layouts"][position])
+        for position, given in names.items()
+    ]
+
+
+def time_rows(prediction: Mapping[str, Any]) -> list[TermRow]:
+    return _rows(prediction, TIME_TERMS, prediction["time"], prediction["step_time_s"])
+
+
+def memory_rows(prediction: Mapping[str, Any]) -> list[TermRow]:
+    return _rows(prediction, MEMORY_TERMS, prediction["memory_gib"], prediction["needed_gib"])
+
+
+def _rows(
+    prediction: Mapping[str, Any],
+    terms: tuple[Term, ...],
+    values: Mapping[str, float],
+    total: float,
+) -> list[TermRow]:
+    grounds = (prediction.get("provenance") or {}).get("terms", {})
+    return [
+        TermRow(
+            term,
+            values[term.field],
+            values[term.field] / total if total else 0.0,
+            GROUNDS.get(ground(grounds, term.field), ""),
+        )
+        for term in nonzero(terms, values)
+    ]
+
+
+def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
+    """The mesh of the recommended layout, on the innermost switched links of the cluster."""
+    layout = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
+    return mesh_of(layout, answer["chips_used"], domain_of(answer))
+
+
+def domain_of(answer: Mapping[str, Any]) -> int | None:
+    """Chips in a scale-up domain; None on a torus."""
+    links = answer["catalogue"]["fabric"]["links"]
+    inner = links[0] if links else {}
+    if inner.get("kind") != "switch" or inner.get("scale") != "up":
+        return None
+    held = answer["request"]["cluster"].get("chips_per_domain")
+    return min(int(held or inner["domain"]), answer["chips_used"])
+
+
+def changed_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The switches of the software, those that cost most when set otherwise first."""
+
+    def cost(switch: Mapping[str, Any]) -> float:
+        return abs((switch["otherwise"] or {}).get("step_time_s") or 0.0)
+
+    return sorted(answer["switches"], key=cost, reverse=True)

@@ -1,0 +1,97 @@
+"""/check: a launch as somebody typed it, and whether it is worth submitting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from service.pages.check_answer import first_change, marked_lines, settings_read
+from service.pages.form_token import posted_form
+from service.pages.question_form import choices, said, whole_number
+from service.pages.rendering import page
+from service.pages.trouble import TOLD, PageRoute, trouble_of
+from service.pages.words import VERDICTS
+from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.schemas.check import LaunchedCheckRequest
+
+PATH = "/check"
+_FIELDS = ("script", "cluster", "chips", "model", "stack")
+EXAMPLE = """\
+#!/bin/bash
+#SBATCH --nodes=8 --gpus-per-node=8
+srun python pretrain_gpt.py --bf16 --num-layers 32 --hidden-size 4096 \\
+  --ffn-hidden-size 14336 --swiglu --num-attention-heads 32 \\
+  --group-query-attention --num-query-groups 8 --normalization RMSNorm \\
+  --vocab-size 128256 --disable-bias-linear \\
+  --untie-embeddings-and-output-weights --use-rotary-position-embeddings \\
+  --seq-length 8192 --max-position-embeddings 8192 \\
+  --micro-batch-size 1 --global-batch-size 128 \\
+  --tensor-model-parallel-size 8 --use-distributed-optimizer
+"""
+_EXAMPLE_FORM = {"script": EXAMPLE, "cluster": "h100"}
+
+router = APIRouter(
+    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
+)
+
+
+@router.get(PATH)
+async def check_form(request: Request, services: ServicesDep) -> Response:
+    """The form, empty or with an example."""
+    sent = _EXAMPLE_FORM if "example" in request.query_params else {}
+    names = await run_in_threadpool(choices, services.catalog)
+    shown = {"form": _shown(sent), "choices": names, "trouble": None}
+    return page(request, "check.html", shown)
+
+
+@router.post(PATH)
+async def check(request: Request, services: ServicesDep, computation: ComputationDep) -> Response:
+    """The verdict on what was sent. Nothing of it is stored."""
+    sent = await posted_form(request)
+    shown: dict[str, Any] = {
+        "form": _shown(sent),
+        "choices": await run_in_threadpool(choices, services.catalog),
+        "trouble": None,
+    }
+    text = sent.get("script", "").replace("\r\n", "\n")
+    try:
+        body = LaunchedCheckRequest.model_validate(_body(sent, text))
+        checked = await computation.computed(
+            lambda turn: services.checks.check(body, turn.until(body.wait_s))
+        )
+    except TOLD as error:
+        trouble = await trouble_of(request, error, LaunchedCheckRequest)
+        answered = page(request, "check.html", {**shown, "trouble": trouble}, trouble.status)
+        answered.headers.update(trouble.headers)
+        return answered
+    name, meaning, tone = VERDICTS[checked["verdict"]]
+    shown |= {
+        "check": checked,
+        "verdict": name,
+        "meaning": meaning,
+        "tone": tone,
+        "first_change": first_change(checked, text),
+        "settings": settings_read(checked, text),
+        "lines": marked_lines(checked, text),
+    }
+    return page(request, "check_answer.html", shown)
+
+
+def _shown(sent: Mapping[str, str]) -> dict[str, str]:
+    return {name: sent.get(name, "") for name in _FIELDS}
+
+
+def _body(sent: Mapping[str, str], text: str) -> dict[str, Any]:
+    cluster = said(
+        preset=sent.get("cluster", "").strip(),
+        num_chips=whole_number(sent.get("chips", "").strip()),
+    )
+    return said(
+        launch={"arguments": text},
+        cluster=cluster or None,
+        model=sent.get("model", "").strip(),
+        stack=sent.get("stack", "").strip(),
+    )

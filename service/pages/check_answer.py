@@ -1,0 +1,119 @@
+"""A check as the Check page shows it: rows of its tables, out of the API's document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.formats.launch.knob_settings import KNOB_SETTINGS
+from service.pages.script_text import changed, diff, line_of
+
+_KNOBS = {
+    "tp": "tensor parallel",
+    "pp": "pipeline parallel",
+    "cp": "context parallel",
+    "ep": "expert parallel",
+    "etp": "expert tensor parallel",
+    "dp_shard": "data parallel, sharded",
+    "dp_replicate": "data parallel, replicated",
+    "micro_batch": "micro-batch",
+    "schedule": "schedule",
+    "virtual_stages": "virtual stages",
+    "recompute": "recompute",
+    "zero_stage": "ZeRO stage",
+    "sequence_parallel": "sequence parallelism",
+    "offload_activations": "offload of activations",
+    "offload_optimizer": "offload of the optimizer",
+}
+_WORKLOAD = ("seq_len", "global_batch", "precision", "optimizer")
+_OTHER_NAMES = {
+    "seq_len": ("seq-length", "seq_length"),
+    "global_batch": ("global-batch-size",),
+    "precision": ("bf16", "fp16", "fp8-format"),
+    "num_key_value_heads": ("num-query-groups",),
+    "intermediate_size": ("ffn-hidden-size",),
+    "gated_mlp": ("swiglu",),
+    "tie_word_embeddings": ("untie-embeddings-and-output-weights",),
+}
+"""What frameworks call fields that have other names here."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRead:
+    part: str
+    """Of the question: layout, workload, model or cluster."""
+    label: str
+    value: str
+    line: int | None
+    """Where the text has it; None where it is a default, follows from others or was said beside the
+    text."""
+
+
+def settings_read(check: Mapping[str, Any], text: str) -> list[SettingRead]:
+    return [*_layout(check, text), *_workload(check, text), *_model(check, text), *_cluster(check)]
+
+
+def _layout(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
+    own_names = KNOB_SETTINGS[check["launch_read"]["format"]]
+    for knob, label in _KNOBS.items():
+        value = (check["layout"] or {}).get(knob)
+        if value is not None:
+            names = _names(own_names[knob]) if knob in own_names else []
+            yield SettingRead("layout", label, _shown(value), line_of(text, names))
+
+
+def _names(setting: str) -> list[str]:
+    """A setting in full, and by the last part of its name, as files with sections have it."""
+    return list(dict.fromkeys((setting, setting.lstrip("-").rpartition(".")[2])))
+
+
+def _workload(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
+    for name in _WORKLOAD:
+        yield _named("workload", name, check["request"]["workload"][name], text)
+
+
+def _model(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
+    model = check["request"]["model"]
+    if not isinstance(model, Mapping):
+        yield SettingRead("model", "name", str(model), None)
+        return
+    for name, value in model.items():
+        if value is not None and not isinstance(value, Mapping | list):
+            yield _named("model", name, value, text)
+
+
+def _named(part: str, name: str, value: Any, text: str) -> SettingRead:
+    line = line_of(text, (name, *_OTHER_NAMES.get(name, ())))
+    return SettingRead(part, name.replace("_", " "), _shown(value), line)
+
+
+def _cluster(check: Mapping[str, Any]) -> Iterator[SettingRead]:
+    yield SettingRead("cluster", "chip", check["catalogue"]["chip"]["name"], None)
+    yield SettingRead("cluster", "chips", str(check["request"]["cluster"]["num_chips"]), None)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+def first_change(check: Mapping[str, Any], text: str) -> dict[str, Any] | None:
+    """The change to make first, as a diff of the text, and the settings for which the text has no
+    place."""
+    change = check["first_change"]
+    if change is None:
+        return None
+    beside = [name for setting in KNOB_SETTINGS[check["launch_read"]["format"]].values()
+              for name in _names(setting)]  # fmt: skip
+    after, left = changed(text, change["settings"], beside)
+    return {"change": change, "diff": diff(text, after), "left": left, "text": after}
+
+
+def marked_lines(check: Mapping[str, Any], text: str) -> list[tuple[str, bool]]:
+    """The lines of the text, and whether each has something that was not understood."""
+    unread = [reservation["setting"] for reservation in check["reservations"]]
+    numbers = {line_of(text, (setting, setting.split("=")[0].split()[0])) for setting in unread
+               if setting.strip()}  # fmt: skip
+    return [(line, number in numbers) for number, line in enumerate(text.splitlines(), start=1)]

@@ -1,0 +1,109 @@
+"""/frontier: where a pipeline is needed, as a picture that fills in while the points are found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse, format_sse_event
+from starlette.concurrency import run_in_threadpool
+
+from service.pages.frontier_form import AXES, EXAMPLES, FrontierForm, pins
+from service.pages.question_form import choices
+from service.pages.rendering import page
+from service.pages.trouble import TOLD, PageRoute, trouble_of
+from service.routes.dependencies import (
+    ComputationDep,
+    ComputationResponder,
+    Services,
+    ServicesDep,
+    require_scope,
+)
+from service.schemas.frontier import FrontierRequest
+
+PATH = "/frontier"
+EVENTS_PATH = f"{PATH}/events"
+_WHOLE = "whole"
+"""Asks for the page with the finished answer, for browsers without scripts."""
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""So that no proxy holds points back."""
+
+router = APIRouter(
+    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
+)
+
+
+@router.get(PATH)
+async def frontier(
+    request: Request, services: ServicesDep, computation: ComputationDep
+) -> Response:
+    """The form, and the picture of the question in the URL."""
+    form = FrontierForm.of(request.query_params)
+    shown: dict[str, Any] = {
+        "form": form.shown,
+        "choices": await run_in_threadpool(choices, services.catalog),
+        "axes": AXES,
+        "examples": EXAMPLES,
+        "trouble": None,
+        "data": None,
+        "answer": None,
+    }
+    if form.question.is_empty:
+        return page(request, "frontier.html", shown)
+    try:
+        body = FrontierRequest.model_validate(form.body())
+        if _WHOLE in request.query_params:
+            shown["answer"] = await computation.computed(
+                lambda turn: services.frontiers.draw(body, turn.until(body.wait_s))
+            )
+    except TOLD as error:
+        trouble = await trouble_of(request, error, FrontierRequest)
+        answered = page(request, "frontier.html", {**shown, "trouble": trouble}, trouble.status)
+        answered.headers.update(trouble.headers)
+        return answered
+    query = urlencode(dict(request.query_params))
+    shown["whole_link"] = f"{PATH}?{query}&{_WHOLE}=1"
+    shown["data"] = {
+        "answer": shown["answer"],
+        "events": f"{EVENTS_PATH}?{query}",
+        "grid": body.grid.axes(),
+        "axes": [{"name": name, "label": AXES[name].label} for name in form.axes],
+        "tolerance": body.tolerance,
+        "pins": pins(),
+    }
+    return page(request, "frontier.html", shown)
+
+
+@router.get(EVENTS_PATH)
+async def frontier_events(
+    request: Request, services: ServicesDep, computation: ComputationDep
+) -> Response:
+    """Server-sent events: `points` as they are found, then `answer`, or `trouble`."""
+    return StreamingResponse(
+        _events(request, services, computation),
+        media_type=EventSourceResponse.media_type,
+        headers=_HEADERS,
+    )
+
+
+async def _events(
+    request: Request, services: Services, computation: ComputationResponder
+) -> AsyncIterator[bytes]:
+    try:
+        body = FrontierRequest.model_validate(FrontierForm.of(request.query_params).body())
+        # Whoever leaves the page gives the turn back: the search ends at its next checkpoint.
+        async with computation.turn() as turn:
+            parts = services.frontiers.draw_in_parts(body, turn.until(body.wait_s))
+            while (part := await run_in_threadpool(next, parts, None)) is not None:
+                yield _event(part.kind, part.document)
+    except TOLD as error:
+        trouble = await trouble_of(request, error, FrontierRequest)
+        yield _event("trouble", {"title": trouble.title, "sentences": trouble.sentences})
+
+
+def _event(kind: str, document: dict[str, Any]) -> bytes:
+    return format_sse_event(event=kind, data_str=json.dumps(document))

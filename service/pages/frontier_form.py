@@ -1,0 +1,139 @@
+"""The form for a frontier: a question, the two axes of its picture, and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import Invalid
+from models.spec import catalogue
+from models.spec.hardware import Chip
+from service.pages.question_form import DEFAULTS, QuestionForm
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    name: str
+    """Of the grid of a request."""
+    words: str
+    label: str
+    """Of the axis in the picture, with its unit."""
+    values: tuple[float, ...]
+    """What is drawn unless the form says otherwise: a handful for each decade, since every value is
+    a column of searches."""
+
+
+AXES = {
+    axis.name: axis
+    for axis in (
+        Axis(
+            "domain",
+            "chips in a scale-up domain",
+            "Chips in a scale-up domain (chips)",
+            (8, 16, 32, 64, 128, 256),
+        ),
+        Axis(
+            "scale_up",
+            "bandwidth within a domain",
+            "Bandwidth within a domain (times that of the cluster)",
+            (0.5, 1, 2, 4, 8),
+        ),
+        Axis(
+            "scale_out",
+            "bandwidth between domains",
+            "Bandwidth between domains (times that of the cluster)",
+            (0.25, 0.5, 1, 2, 4),
+        ),
+        Axis("num_chips", "chips", "Chips at the same batch (chips)", (0.25, 0.5, 1, 2, 4)),
+        Axis("layers", "layers", "Layers (times those of the model)", (0.5, 1, 1.5, 2, 3)),
+    )
+}
+_TIMES_ASKED = "num_chips"
+"""The axis whose own values are multiples of what the question has."""
+EXAMPLES = (
+    (
+        "Llama 3.1 405B on 8,192 H100",
+        {"model": "llama-3.1-405b", "cluster": "h100", "chips": "8192", "seq_len": "8192",
+         "batch": "2048", "stack": "megatron", "precision": "bf16"},
+    ),
+    (
+        "DeepSeek-V3 on 1,024 H800",
+        {"model": "deepseek-v3", "cluster": "h800", "chips": "1024", "seq_len": "4096",
+         "batch": "8192", "stack": "megatron", "precision": "fp8"},
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierForm:
+    question: QuestionForm
+    axes: tuple[str, str]
+    """Across and up."""
+    typed: tuple[str, str]
+    """Their values as somebody typed them."""
+
+    @classmethod
+    def of(cls, sent: Mapping[str, str]) -> FrontierForm:
+        across, up = sent.get("x", "domain"), sent.get("y", "scale_up")
+        typed = sent.get("x_values", "").strip(), sent.get("y_values", "").strip()
+        return cls(QuestionForm.of(sent), (across, up), typed)
+
+    @property
+    def shown(self) -> dict[str, str]:
+        across, up = self.axes
+        return {
+            **DEFAULTS, **self.question.query,
+            **{name: "" for name in self.question.values if name not in self.question.query
+               and name not in DEFAULTS},
+            "x": across, "y": up, "x_values": self.typed[0], "y_values": self.typed[1],
+        }  # fmt: skip
+
+    def body(self) -> dict[str, Any]:
+        """The body of a request for a frontier. Raises Invalid where the axes are none."""
+        across, up = self.axes
+        for place, name in (("x", across), ("y", up)):
+            if name not in AXES:
+                raise Invalid(place, name, f"must be one of {', '.join(AXES)}")
+        if across == up:
+            raise Invalid("y", up, "must be another axis than x")
+        grid = {
+            name: self._values(name, text) for name, text in zip(self.axes, self.typed, strict=True)
+        }
+        return {**self.question.question(), "grid": grid}
+
+    def _values(self, name: str, text: str) -> list[Any]:
+        if text:
+            return [_number(part.strip()) for part in text.split(",") if part.strip()]
+        own = AXES[name].values
+        if name != _TIMES_ASKED:
+            return [int(value) if name == "domain" else value for value in own]
+        asked = self.question.question().get("cluster", {}).get("num_chips")
+        return [max(round(asked * value), 1) for value in own] if isinstance(asked, int) else []
+
+
+def _number(text: str) -> float | str:
+    """A number, whole where it is one; other texts as they are, which the schema then refuses."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return int(value) if value.is_integer() else value
+
+
+def pins() -> list[dict[str, Any]]:
+    """Where the chips of the catalogue lie: the size and the bandwidth of their scale-up domains,
+    with all the names that share a place, the newest first."""
+    places: dict[tuple[int, float], list[Chip]] = {}
+    for chip in {chip.id: chip for chip in catalogue.chips().values()}.values():
+        inner = chip.fabric.levels[0] if chip.fabric.levels else None
+        if inner is not None and inner.size:
+            places.setdefault((inner.size, inner.gb_s_per_chip), []).append(chip)
+
+    def newest_first(chips: list[Chip]) -> list[Chip]:
+        return sorted(chips, key=lambda chip: (-(chip.year or 0), len(chip.id), chip.id))
+
+    return [
+        {"domain": domain, "gb_s": gb_s, "names": [chip.id for chip in newest_first(chips)]}
+        for (domain, gb_s), chips in places.items()
+    ]

@@ -1,0 +1,121 @@
+"""The mesh of a layout on the machines: which chip of which node has which part of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+AXIS_WORDS = {
+    "tp": "tensor parallel",
+    "cp": "context parallel",
+    "dp_shard": "data parallel, sharded",
+    "dp_replicate": "data parallel, replicated",
+    "pp": "pipeline stages",
+}
+_MOST_ROWS = 12  # more of them are no longer seen at a glance
+_MOST_CHIPS_IN_A_ROW = 24  # three boxes of eight lie beside their label on a wide screen
+_COLUMNS = 8  # of chips in a node: two rows of NVL72's trays, or a whole box of eight
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    name: str
+    words: str
+    degree: int
+    stride: int
+    """How many chips lie between neighbours of a group."""
+    reach: int
+    """How many chips a group spans."""
+    within_domain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChipDrawn:
+    rank: int
+    stage: int
+    tp_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrawn:
+    number: int
+    """From 0."""
+    chips: tuple[ChipDrawn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Nodes whose chips have the same pipeline stages."""
+
+    stages: tuple[int, ...]
+    nodes: tuple[NodeDrawn, ...]
+    hidden: int
+    """How many more such nodes there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    axes: tuple[Axis, ...]
+    domain: int
+    """Chips of a node: of a domain whose links are fast."""
+    num_chips: int
+    columns: int
+    rows: tuple[Row, ...]
+    hidden_rows: int
+
+    @property
+    def num_stages(self) -> int:
+        return next((axis.degree for axis in self.axes if axis.name == "pp"), 1)
+
+
+def mesh_of(layout: Mapping[str, Any], num_chips: int, domain: int | None) -> Mesh:
+    """The mesh of a layout as answers have it, its axes placed from the inside out. Without a
+    switched domain, as on a torus, there are axes and no nodes."""
+    axes = tuple(_axes(layout, domain or num_chips))
+    if domain is None:
+        return Mesh(axes, num_chips, num_chips, 1, (), 0)
+    nodes = [
+        NodeDrawn(first // domain, tuple(_chips(axes, first, min(first + domain, num_chips))))
+        for first in range(0, num_chips, domain)
+    ]
+    rows = list(_rows(nodes, domain))
+    return Mesh(
+        axes=axes,
+        domain=domain,
+        num_chips=num_chips,
+        columns=min(domain, _COLUMNS),
+        rows=tuple(rows[:_MOST_ROWS]),
+        hidden_rows=max(len(rows) - _MOST_ROWS, 0),
+    )
+
+
+def _axes(layout: Mapping[str, Any], domain: int) -> Iterator[Axis]:
+    stride = 1
+    for name in layout["placement"]:
+        degree = layout[name]
+        reach = stride * degree
+        if degree > 1:
+            # A group that fits into a domain stays in it where groups do not straddle two.
+            inside = reach <= domain and domain % reach == 0
+            yield Axis(name, AXIS_WORDS[name], degree, stride, reach, inside)
+        stride = reach
+
+
+def _chips(axes: tuple[Axis, ...], first: int, end: int) -> Iterator[ChipDrawn]:
+    by_name = {axis.name: axis for axis in axes}
+
+    def place(name: str, rank: int) -> int:
+        axis = by_name.get(name)
+        return 0 if axis is None else rank // axis.stride % axis.degree
+
+    for rank in range(first, end):
+        yield ChipDrawn(rank, place("pp", rank), place("tp", rank))
+
+
+def _rows(nodes: list[NodeDrawn], domain: int) -> Iterator[Row]:
+    shown = max(_MOST_CHIPS_IN_A_ROW // domain, 1)
+    for stages, group in groupby(nodes, lambda node: tuple({chip.stage for chip in node.chips})):
+        alike = list(group)
+        yield Row(tuple(sorted(stages)), tuple(alike[:shown]), max(len(alike) - shown, 0))

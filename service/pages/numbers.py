@@ -1,0 +1,52 @@
+"""Numbers as pages show them: three digits that count, and a unit."""
+
+from __future__ import annotations
+
+_THIN_SPACE = "\u202f"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many digits that count; whole thousands keep all of theirs."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 10**digits:
+        return f"{value:,.0f}"
+    text = f"{value:#.{digits}g}".rstrip(".")  # with zeros that count: 1.80
+    if "e" not in text:
+        return text
+    # Python writes an exponent where rounding adds a digit, and below a ten-thousandth, where zeros
+    # read better.
+    return f"{value:,.0f}" if abs(value) >= 1 else f"{value:.{digits + 4}f}".rstrip("0")
+
+
+def seconds(value: float) -> str:
+    if 0 < abs(value) < 1e-3:
+        return f"{significant(value * 1e6)}{_THIN_SPACE}µs"
+    if 0 < abs(value) < 1:
+        return f"{significant(value * 1e3)}{_THIN_SPACE}ms"
+    return f"{significant(value)}{_THIN_SPACE}s"
+
+
+def gib(value: float) -> str:
+    """Memory to a tenth of a GiB: no prediction of it is more exact."""
+    return f"{value:,.1f}{_THIN_SPACE}GiB"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+def probability(value: float) -> str:
+    """A probability in percent, which is neither 0 nor 100 unless it is rounded from these."""
+    if value > 0.99:
+        return "more than 99%"
+    return "less than 1%" if value < 0.01 else percent(value)
+
+
+def signed(text: str, value: float) -> str:
+    """The text of a difference, with a sign in front of what grows too."""
+    return f"+{text}" if value > 0 else text.replace("-", "−")
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}"

@@ -1,0 +1,125 @@
+"""The form for a question: its fields as they stand in the URL, and the body that they make."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import Invalid
+from service.formats.launch.formats import format_of_stack
+from service.resolve.catalog import Catalog
+
+_WHOLE_NUMBER = re.compile(r"\d{1,3}(?:[, _]\d{3})+|\d+", re.ASCII)
+PINS = {
+    "tp": "Tensor parallel (TP)",
+    "pp": "Pipeline parallel (PP)",
+    "cp": "Context parallel (CP)",
+    "ep": "Expert parallel (EP)",
+    "micro_batch": "Micro-batch",
+}
+"""Degrees of a layout that a form can fix, which are those that people ask about by name."""
+PRECISIONS = ("bf16", "fp8", "fp16", "fp32")
+DEFAULTS = {"seq_len": "8192", "stack": "megatron", "precision": "bf16"}
+"""What an empty form begins with."""
+EXAMPLES = (
+    (
+        "Llama 3.1 8B on 64 H100",
+        {"model": "llama-3.1-8b", "cluster": "h100", "chips": "64", "seq_len": "8192",
+         "batch": "128", "stack": "torchtitan", "precision": "bf16"},
+    ),
+    (
+        "DeepSeek-V3 on 2,048 H800",
+        {"model": "deepseek-v3", "cluster": "h800", "chips": "2048", "seq_len": "4096",
+         "batch": "15360", "stack": "megatron", "precision": "fp8"},
+    ),
+    (
+        "Qwen3 235B on 256 GB200",
+        {"model": "qwen3-235b-a22b", "cluster": "gb200", "chips": "256", "seq_len": "4096",
+         "batch": "1024", "stack": "megatron", "precision": "bf16"},
+    ),
+)  # fmt: skip
+_FIELDS = ("model", "config", "cluster", "chips", "seq_len", "batch", "stack", "precision")
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionForm:
+    """A question as somebody typed it."""
+
+    values: Mapping[str, str]
+
+    @classmethod
+    def of(cls, sent: Mapping[str, str]) -> QuestionForm:
+        names = (*_FIELDS, *PINS)
+        return cls({name: sent.get(name, "").strip() for name in names})
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.values[name] for name in ("model", "config", "cluster", "chips"))
+
+    @property
+    def shown(self) -> dict[str, str]:
+        return {**self.values, **DEFAULTS} if self.is_empty else dict(self.values)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The fields that say something, as they stand in the URL."""
+        return {name: value for name, value in self.values.items() if value}
+
+    def question(self) -> dict[str, Any]:
+        """The question as the body of a request. Fields that were left empty are left out, so that
+        the API's own sentences say what is required. Raises Invalid for a config that is no
+        JSON."""
+        values = self.values
+        cluster = said(preset=values["cluster"], num_chips=whole_number(values["chips"]))
+        workload = said(
+            seq_len=whole_number(values["seq_len"]),
+            global_batch=whole_number(values["batch"]),
+            precision=values["precision"],
+        )
+        return said(
+            model=_config(values["config"]) or values["model"],
+            cluster=cluster,
+            workload=workload,
+            stack=values["stack"],
+        )
+
+    def constraints(self) -> dict[str, Any]:
+        return said(**{name: whole_number(self.values[name]) for name in PINS})
+
+
+def said(**members: Any) -> dict[str, Any]:
+    """The members that say something."""
+    return {name: value for name, value in members.items() if value not in ("", None)}
+
+
+def whole_number(text: str) -> int | str:
+    """The number in a text such as 2,048 or 2 048; other texts as they are, which the schema then
+    refuses by name."""
+    return int(re.sub(r"\D", "", text)) if _WHOLE_NUMBER.fullmatch(text) else text
+
+
+def _config(text: str) -> Any:
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        rule = f"the pasted config.json is no JSON ({error}): paste the whole file"
+        raise Invalid("model", None, rule) from None
+
+
+def choices(catalog: Catalog) -> dict[str, Any]:
+    """The names that a form offers."""
+    stacks = catalog.names("stacks")
+    return {
+        "models": catalog.names("architectures"),
+        "clusters": [*catalog.names("chips"), *catalog.names("clusters")],
+        "launchable_stacks": [name for name in stacks if format_of_stack(name)],
+        "other_stacks": [name for name in stacks if not format_of_stack(name)],
+        "precisions": PRECISIONS,
+        "pins": PINS,
+        "examples": EXAMPLES,
+    }

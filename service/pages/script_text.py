@@ -1,0 +1,96 @@
+"""The text of a launch as somebody typed it: on which line a setting stands, and how the text reads
+with some settings changed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s\\,;]+)"""
+_LINES_AROUND = 2  # of a change: enough to find it, and no more
+
+
+def line_of(text: str, names: Iterable[str]) -> int | None:
+    """The number of the first line, from 1, that has one of these settings, the first name that is
+    found; None where there is none."""
+    for name in names:
+        found = re.search(_pattern(name), text)
+        if found is not None:
+            return text.count("\n", 0, found.start()) + 1
+    return None
+
+
+def _pattern(name: str) -> str:
+    """A setting by its whole name; dashes and underscores are the same to most parsers."""
+    bare = re.escape(name.lstrip("-"))
+    either = re.sub(r"(?:\\-|_)", "[-_]", bare)
+    return rf"(?<![\w.-])(?:--)?{either}(?![\w-])"
+
+
+def changed(
+    text: str, settings: Sequence[Mapping[str, Any]], beside: Iterable[str]
+) -> tuple[str, list[Mapping[str, Any]]]:
+    """The text with the `to` of each setting, and the settings for which it has no place. One that
+    the text does not have yet is put before the first of the settings `beside`, if that is an
+    option of a command line."""
+    left = []
+    for setting in settings:
+        rewritten = _rewritten(text, setting) or _with_option(text, setting, beside)
+        if rewritten is None:
+            left.append(setting)
+        else:
+            text = rewritten
+    return text, left
+
+
+def _rewritten(text: str, setting: Mapping[str, Any]) -> str | None:
+    """The text with another value of a setting that it has; None where it has none."""
+    name, value = setting["name"], setting["to"]
+    sections = name.lstrip("-").split(".")
+    # A TOML or YAML file has the sections of a name above it, and the last part beside the value.
+    for part in dict.fromkeys((name, sections[-1])):
+        found = re.search(rf"({_pattern(part)})(\s*[=:]\s*|[ \t]+)?({_VALUE})?", text)
+        if found is None:
+            continue
+        whole, between, old = found[1], found[2] or "", found[3] or ""
+        is_flag = whole.startswith("--") and (not old or old.startswith("-"))
+        if is_flag:
+            words = "" if value in (None, False) else _option(name, value) + between
+            return text[: found.start()] + words + text[found.start(3) if old else found.end() :]
+        if value is None:
+            return text[: found.start()] + text[found.end() :].lstrip(" \t")
+        return text[: found.start(3)] + _word(value) + text[found.end(3) :]
+    return None
+
+
+def _with_option(text: str, setting: Mapping[str, Any], beside: Iterable[str]) -> str | None:
+    if not setting["name"].startswith("--"):
+        return None
+    for name in beside:
+        found = re.search(_pattern(name), text)
+        if found is not None and found[0].startswith("--"):
+            option = _option(setting["name"], setting["to"])
+            return f"{text[: found.start()]}{option} {text[found.start() :]}"
+    return None
+
+
+def _option(name: str, value: Any) -> str:
+    return name if value is True else f"{name} {_word(value)}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_word, value))
+    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
+
+
+def diff(before: str, after: str) -> list[tuple[str, str]]:
+    """The lines that differ, with some around them: each with "added", "removed" or "same"."""
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), lineterm="", n=_LINES_AROUND
+    )
+    kinds = {"+": "added", "-": "removed", " ": "same", "@": "place"}
+    return [(kinds[line[0]], line) for line in list(lines)[2:]]

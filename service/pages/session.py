@@ -1,0 +1,70 @@
+"""/login and /logout: a session of the browser, made from an API key."""
+
+from __future__ import annotations
+
+import re
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.concurrency import run_in_threadpool
+
+from service.errors import Unauthenticated
+from service.pages.form_token import TOKEN_COOKIE, posted_form
+from service.pages.rendering import page
+from service.pages.trouble import PageRoute
+from service.sessions import LASTS, new_session
+from service.web.authentication import SESSION_COOKIE, SIGN_IN
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+_HOME = "/ask"
+_OWN_PAGE = re.compile(r"/[\w-]+(?:\?[\x21-\x7e]*)?", re.ASCII)
+"""A path of this service. Two slashes would name another host."""
+_SEE_OTHER = 303
+
+
+@router.get(SIGN_IN)
+def login_form(request: Request) -> Response:
+    """The form for a key. A link from another site comes without the session's cookie, which
+    SameSite=Strict keeps back: then the page is asked for once more from here, with it."""
+    following = _own_page(request.query_params.get("next"))
+    is_from_elsewhere = request.headers.get("sec-fetch-site") == "cross-site"
+    again = following if is_from_elsewhere else None
+    return page(request, "login.html", {"next": following, "again": again, "refusal": None})
+
+
+@router.post(SIGN_IN)
+async def login(request: Request) -> Response:
+    """Opens a session for a key, and goes on to the page that asked for it."""
+    fields = await posted_form(request)
+    following = _own_page(fields.get("next"))
+    try:
+        store = request.app.state.services.store
+        session = await run_in_threadpool(new_session, store, fields.get("key", "").strip())
+    except Unauthenticated as error:
+        shown = {"next": following, "again": None, "refusal": str(error)}
+        return page(request, "login.html", shown, status=401)
+    response = RedirectResponse(following, _SEE_OTHER)
+    response.set_cookie(
+        SESSION_COOKIE,
+        session,
+        max_age=int(LASTS.total_seconds()),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response
+
+
+@router.post("/logout")
+async def logout(request: Request) -> Response:
+    """Ends the session of this browser."""
+    await posted_form(request)
+    response = RedirectResponse(SIGN_IN, _SEE_OTHER)
+    response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
+    response.delete_cookie(TOKEN_COOKIE, httponly=True, samesite="strict")
+    return response
+
+
+def _own_page(path: str | None) -> str:
+    return path if path and _OWN_PAGE.fullmatch(path) else _HOME

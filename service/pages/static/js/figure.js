@@ -1,0 +1,89 @@
+// Pictures: each is drawn into its figure, again whenever the width or the colours change, and can
+// be taken away as SVG, and its table as CSV.
+import { theme } from "./palette.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// Draws into the figure with this id. `render(width, theme)` returns an SVG element. Returns a
+// function that draws it once more.
+export function draw(id, render) {
+  const figure = document.getElementById(id);
+  if (!figure) return () => {};
+  const chart = figure.querySelector(".chart");
+  let width = 0;
+  const again = () => {
+    width = Math.floor(chart.clientWidth);
+    if (width < 40) return;
+    const picture = render(width, theme());
+    if (picture) chart.replaceChildren(picture);
+  };
+  new ResizeObserver(() => Math.floor(chart.clientWidth) !== width && again()).observe(chart);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  again();
+  addTools(figure, id);
+  return again;
+}
+
+// Writes the legend of a figure: entries are {label, fill, hatch}.
+export function legend(id, entries) {
+  const place = document.querySelector(`#${id} .legend`);
+  place.replaceChildren(...entries.map(({ label, fill, mark }) => {
+    const entry = document.createElement("span");
+    const swatch = document.createElementNS(SVG, "svg");
+    swatch.setAttribute("viewBox", "0 0 14 14");
+    swatch.setAttribute("aria-hidden", "true");
+    const shape = document.createElementNS(SVG, "rect");
+    for (const [name, value] of Object.entries({ width: 14, height: 14, rx: 3, fill })) {
+      shape.setAttribute(name, value);
+    }
+    swatch.append(shape);
+    if (mark) swatch.append(mark());
+    entry.append(swatch, label);
+    return entry;
+  }));
+}
+
+function addTools(figure, id) {
+  const tools = figure.querySelector(".tools");
+  if (!tools || tools.childElementCount) return;
+  tools.append(
+    button("SVG", `Download the picture as SVG`, () => download(`${id}.svg`, "image/svg+xml", svgText(figure))),
+  );
+  if (figure.querySelector("table")) {
+    tools.append(
+      button("CSV", `Download the table as CSV`, () => download(`${id}.csv`, "text/csv", csvText(figure))),
+    );
+  }
+}
+
+export function button(text, label, act) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = text;
+  made.setAttribute("aria-label", label);
+  made.addEventListener("click", act);
+  return made;
+}
+
+function svgText(figure) {
+  const copy = figure.querySelector(".chart svg").cloneNode(true);
+  copy.setAttribute("xmlns", SVG);
+  copy.setAttribute("style", `color: ${theme().ink}; background: ${theme().paper}; font-family: ${theme().font.replaceAll('"', "'")}; font-size: 12px`);
+  return new XMLSerializer().serializeToString(copy);
+}
+
+// A cell that begins like a formula is quoted as text, so that no spreadsheet runs it.
+function csvText(figure) {
+  const cell = (text) => `"${text.trim().replace(/\s+/g, " ").replace(/^([=@])/, "'$1").replaceAll('"', '""')}"`;
+  return [...figure.querySelectorAll("table tr")]
+    .map((row) => [...row.cells].map((each) => cell(each.textContent)).join(","))
+    .join("\r\n");
+}
+
+function download(name, type, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

@@ -1,0 +1,102 @@
+// The frontier: its points come as events while they are found, and the picture fills in.
+import { draw, legend } from "./figure.js";
+import { heatMap, shade, undecidedLines } from "./heat_map.js";
+import { percent, significant } from "./numbers.js";
+import { theme } from "./palette.js";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const [across, up] = data.axes;
+const all = data.grid[across.name].length * data.grid[up.name].length;
+const progress = document.getElementById("progress");
+const points = [];
+let answer = null;
+
+// Returns the scale-up links of the cluster, once the answer says them; a torus has no domains.
+function ownLinks() {
+  const inner = answer?.catalogue.fabric.links[0];
+  return inner?.kind === "switch" && inner.scale === "up" ? inner : null;
+}
+
+function picture(width, colours) {
+  return heatMap(points, { grid: data.grid, axes: data.axes, tolerance: data.tolerance, pins: pins(), width, colours });
+}
+
+// Returns the cluster of the question, and the chips of the catalogue beside it, where the axes are
+// those that set them apart.
+function pins() {
+  const own = ownLinks();
+  if (!own || across.name !== "domain" || up.name !== "scale_up") return [];
+  const here = { x: own.domain, y: 1, names: [answer.catalogue.fabric.name], isOwn: true };
+  const others = data.pins
+    .map((pin) => ({ x: pin.domain, y: pin.gb_s / own.gb_s, names: pin.names.filter((name) => name !== here.names[0]) }))
+    .filter((pin) => pin.names.length);
+  return [here, ...others];
+}
+
+const again = draw("frontier", picture);
+legend("frontier", [
+  { label: "no longer", fill: shade(0) },
+  { label: "30% longer", fill: shade(0.3) },
+  { label: "60% longer or more", fill: shade(0.6) },
+  { label: "undecided", fill: shade(0), mark: undecidedLines },
+  { label: `line: ${percent(data.tolerance)} longer`, fill: theme().accent },
+]);
+
+function tell(found) {
+  points.push(...found);
+  const rows = found.map((point) => {
+    const row = document.createElement("tr");
+    const cells = [
+      point.at[across.name], point.at[up.name],
+      point.without_s === null ? "–" : significant(point.without_s),
+      point.with_s === null ? "–" : significant(point.with_s),
+      point.gap === null ? "–" : percent(point.gap),
+      point.gap === null ? "–" : `${percent(point.gap_low)} to ${percent(point.gap_high)}`,
+      point.pipeline_needed,
+    ];
+    cells.forEach((text, i) => {
+      const cell = document.createElement(i ? "td" : "th");
+      if (!i) cell.scope = "row";
+      if (i > 1 && i < 6) cell.className = "n";
+      cell.textContent = text;
+      row.append(cell);
+    });
+    return row;
+  });
+  document.querySelector("#points tbody").append(...rows);
+  progress.textContent = points.length < all ? `${points.length} of ${all} points` : `${all} points`;
+  again();
+}
+
+function finish(whole) {
+  answer = whole;
+  points.splice(0, points.length, ...whole.points);
+  const reasons = whole.reasons.map((text) => {
+    const item = document.createElement("li");
+    item.textContent = text;
+    return item;
+  });
+  document.getElementById("reasons").replaceChildren(...reasons);
+  again();
+}
+
+if (data.answer) {
+  finish(data.answer);
+} else {
+  progress.textContent = `0 of ${all} points`;
+  const events = new EventSource(data.events);
+  events.addEventListener("points", (event) => tell(JSON.parse(event.data).points));
+  events.addEventListener("answer", (event) => {
+    events.close();
+    finish(JSON.parse(event.data));
+  });
+  events.addEventListener("trouble", (event) => {
+    events.close();
+    progress.textContent = JSON.parse(event.data).sentences.join(" ");
+  });
+  // Who comes back asks again, instead of finding a picture that has stopped.
+  events.addEventListener("error", () => {
+    events.close();
+    progress.textContent = `${points.length} of ${all} points; the connection ended. Load the page again for the others.`;
+  });
+}

@@ -1,0 +1,161 @@
+// A frontier as a heat map: how much longer a step takes without a pipeline, over two axes; the line
+// where that costs the tolerance; and real chips where they lie. Places are logarithms (base 2), since
+// values are multiples of each other, and Plot's own logarithmic axis leaves labels out.
+import { on } from "./palette.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const MOST = 0.6; // of the scale of colours: beyond it all is "much longer"
+const LETTER = 6.8; // pixels of a letter at 12 px, with some air
+
+export const shade = (gap) => d3.interpolateOranges(0.04 + 0.86 * Math.min(Math.max(gap, 0), MOST) / MOST);
+
+// Returns the edges of each value's cells: halfway to its neighbours.
+export function edges(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const places = sorted.map(Math.log2);
+  const half = (i) => (places.length > 1 ? (places[i + 1] - places[i]) / 2 : 0.5);
+  return new Map(sorted.map((value, i) => [value, [
+    places[i] - half(Math.max(i - 1, 0)),
+    places[i] + half(Math.min(i, places.length - 2)),
+  ]]));
+}
+
+// Whether leaving the pipeline away costs more than the tolerance; null where nobody knows.
+export function costs(point, tolerance) {
+  if (point.gap !== null) return point.gap > tolerance;
+  if (!point.exact) return null;
+  if (point.without_s === null && point.with_s === null) return null;
+  return point.without_s === null;
+}
+
+// Returns the sides of cells that part those which cost more than the tolerance from those that do
+// not: where a row or a column of cells changes.
+export function boundary(cells, tolerance) {
+  const at = new Map(cells.map((cell) => [`${cell.column},${cell.row}`, cell]));
+  const lines = [];
+  for (const cell of cells) {
+    const own = costs(cell.point, tolerance);
+    const right = at.get(`${cell.column + 1},${cell.row}`);
+    const above = at.get(`${cell.column},${cell.row + 1}`);
+    const differs = (other) => other && own !== null && costs(other.point, tolerance) !== null && costs(other.point, tolerance) !== own;
+    if (differs(right)) lines.push({ x1: cell.x2, x2: cell.x2, y1: cell.y1, y2: cell.y2 });
+    if (differs(above)) lines.push({ x1: cell.x1, x2: cell.x2, y1: cell.y2, y2: cell.y2 });
+  }
+  return lines;
+}
+
+export function cellsOf(points, grid, [across, up]) {
+  const columns = edges(grid[across.name]);
+  const rows = edges(grid[up.name]);
+  const column = new Map([...columns.keys()].map((value, i) => [value, i]));
+  const row = new Map([...rows.keys()].map((value, i) => [value, i]));
+  return points.map((point) => {
+    const [x, y] = [point.at[across.name], point.at[up.name]];
+    const [x1, x2] = columns.get(x);
+    const [y1, y2] = rows.get(y);
+    return { point, x, y, x1, x2, y1, y2, column: column.get(x), row: row.get(y) };
+  });
+}
+
+// Returns the lines of the hatch that marks what is undecided.
+export function undecidedLines() {
+  const path = document.createElementNS(SVG, "path");
+  for (const [name, value] of Object.entries({ d: "M0,9L9,0M-1,1L1,-1M8,10L10,8", stroke: "#5d4a9c", "stroke-opacity": 0.6, "stroke-width": 1.3 })) {
+    path.setAttribute(name, value);
+  }
+  return path;
+}
+
+function hatch() {
+  const defs = document.createElementNS(SVG, "defs");
+  const pattern = document.createElementNS(SVG, "pattern");
+  for (const [name, value] of Object.entries({ id: "undecided", width: 9, height: 9, patternUnits: "userSpaceOnUse" })) {
+    pattern.setAttribute(name, value);
+  }
+  pattern.append(undecidedLines());
+  defs.append(pattern);
+  return defs;
+}
+
+// Returns pins with a label to the right or else to the left of their dot. A label that would lie on
+// another text or dot is left out; its dot stays, and says its names when pointed at.
+function labelled(pins, taken, place, width) {
+  const dots = pins.map((pin) => {
+    const [x, y] = place(pin);
+    return { left: x - 6, right: x + 6, top: y - 6, bottom: y + 6 };
+  });
+  const boxes = [...taken, ...dots];
+  return pins.map((pin) => {
+    const [x, y] = place(pin);
+    const long = pin.text.length * LETTER;
+    const at = (left) => ({ left, right: left + long, top: y - 8, bottom: y + 8 });
+    const isFree = (box) => box.left > 58 && box.right < width - 10 && boxes.every(
+      (other) => box.right < other.left || box.left > other.right || box.bottom < other.top || box.top > other.bottom,
+    );
+    const sides = { right: at(x + 11), left: at(x - 11 - long) };
+    const side = Object.keys(sides).find((name) => isFree(sides[name]));
+    if (side) boxes.push(sides[side]);
+    return { ...pin, side };
+  });
+}
+
+// pins: [{x, y, names, isOwn}] in the units of the axes.
+export function heatMap(points, { grid, axes, tolerance, pins, width, colours }) {
+  const cells = cellsOf(points, grid, axes);
+  const [columns, rows] = [edges(grid[axes[0].name]), edges(grid[axes[1].name])];
+  const ends = (map) => [d3.min(map.values(), ([low]) => low), d3.max(map.values(), ([, high]) => high)];
+  const height = Math.max(300, Math.min(520, rows.size * 76 + 90));
+  const margins = { marginLeft: 52, marginRight: 10, marginTop: 30, marginBottom: 46 };
+  const [x, y] = [ends(columns), ends(rows)];
+  const scaleX = d3.scaleLinear(x, [margins.marginLeft, width - margins.marginRight]);
+  const scaleY = d3.scaleLinear(y, [height - margins.marginBottom, margins.marginTop]);
+  const inside = pins
+    .map(({ names, isOwn, ...pin }) => ({
+      names,
+      isOwn,
+      text: names[0] + (names.length > 1 ? ` +${names.length - 1}` : ""),
+      x: Math.log2(pin.x),
+      y: Math.log2(pin.y),
+    }))
+    .filter((pin) => pin.x > x[0] && pin.x < x[1] && pin.y > y[0] && pin.y < y[1]);
+  const cellWidth = (width - 62) / columns.size;
+  const words = ({ point }) => (point.gap !== null ? `${point.gap > 0 ? "+" : ""}${Math.round(100 * point.gap)}%`.replace("-", "−") : point.refused ? "none" : point.without_s === null ? "needs PP" : "no PP fits");
+  const line = boundary(cells, tolerance);
+  const place = (pin) => [scaleX(pin.x), scaleY(pin.y)];
+  // A number is left out where it has no room, or where a dot lies on it: the table has them all.
+  const numberBox = (cell) => ({ left: scaleX(cell.x1), right: scaleX(cell.x1) + 8 + words(cell).length * LETTER, top: scaleY(cell.y2), bottom: scaleY(cell.y2) + 20 });
+  const isHit = (box) => inside.map(place).some(([left, top]) => left > box.left - 5 && left < box.right + 5 && top > box.top - 5 && top < box.bottom + 5);
+  const numbered = cells.filter((cell) => cellWidth > 34 && !isHit(numberBox(cell)));
+  const lineBoxes = line.map(({ x1, x2, y1, y2 }) => ({ left: scaleX(x1) - 3, right: scaleX(x2) + 3, top: scaleY(y2) - 3, bottom: scaleY(y1) + 3 }));
+  const shown = labelled(inside, [...numbered.map(numberBox), ...lineBoxes], place, width);
+  const fill = ({ point }) => (point.gap !== null ? shade(point.gap) : costs(point, tolerance) === true ? shade(1) : costs(point, tolerance) === false ? shade(0) : colours.line);
+  const marker = { x: "x", y: "y" };
+  const axis = (values) => ({ ticks: [...values.keys()].map(Math.log2), tickFormat: (place) => Number((2 ** place).toPrecision(6)).toLocaleString("en-US") });
+  const plot = Plot.plot({
+    width, height, ...margins,
+    style: { fontSize: "12px", background: "transparent", color: colours.ink, fontFamily: "inherit" },
+    ariaLabel: `Heat map of ${points.length} points: how much longer a step takes without a pipeline, by ${axes[0].label} and ${axes[1].label}`,
+    x: { domain: x, label: axes[0].label, ...axis(columns), labelAnchor: "center", labelArrow: "none" },
+    y: { domain: y, label: axes[1].label, labelAnchor: "top", labelArrow: "none", ...axis(rows) },
+    marks: [
+      Plot.rect(cells, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", fill, stroke: colours.paper, strokeWidth: 1.5 }),
+      Plot.rect(cells.filter(({ point }) => point.pipeline_needed === "undecided"), { x1: "x1", x2: "x2", y1: "y1", y2: "y2", fill: "url(#undecided)" }),
+      Plot.text(numbered, { x: "x1", y: "y2", text: words, dx: 6, dy: 11, textAnchor: "start", fill: (cell) => on(fill(cell)) }),
+      Plot.link(line, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", stroke: colours.paper, strokeWidth: 6, strokeLinecap: "round" }),
+      Plot.link(line, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", stroke: colours.accent, strokeWidth: 3, strokeLinecap: "round" }),
+      Plot.rect(cells, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", fill: "transparent", title: ({ point }) => describe(point) }),
+      Plot.dot(shown, { ...marker, r: 4.5, fill: colours.ink, stroke: colours.paper, strokeWidth: 1.5, title: (pin) => pin.names.join(", ") }),
+      Plot.dot(shown.filter((pin) => pin.isOwn), { ...marker, r: 9, stroke: colours.accent, strokeWidth: 3 }),
+      ...["right", "left"].map((side) => Plot.text(shown.filter((pin) => pin.side === side), { ...marker, text: "text", dx: side === "right" ? 11 : -11, textAnchor: side === "right" ? "start" : "end", fill: colours.ink, stroke: colours.paper, strokeWidth: 4, fontWeight: 600 })),
+    ],
+  });
+  plot.prepend(hatch());
+  return plot;
+}
+
+function describe(point) {
+  const place = Object.entries(point.at).map(([name, value]) => `${name} ${value}`).join(", ");
+  const times = [["without a pipeline", point.without_s], ["with one", point.with_s]]
+    .map(([words, seconds]) => `${words}: ${seconds === null ? "none fits" : `${seconds.toPrecision(3)} s`}`);
+  return [place, ...times, `pipeline needed: ${point.pipeline_needed}`].join("\n");
+}

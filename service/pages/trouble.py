@@ -1,0 +1,77 @@
+"""What went wrong with a question, as a page tells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+
+from models.errors import DomainError
+from service.errors import ServiceError
+from service.field_violations import violations_of
+from service.pages.rendering import page
+from service.web.problems import response_of
+
+_MOST = 12  # sentences: a form that breaks more rules is better begun again
+TOLD = (DomainError, ServiceError, ValidationError, RequestValidationError)
+"""What a page tells of. Anything else is a defect, which the log has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    title: str
+    sentences: tuple[str, ...]
+    status: int
+    headers: Mapping[str, str]
+    help: Mapping[str, Any]
+    """Of an answer without a layout: how many chips would be enough, and the surest layout."""
+
+
+async def trouble_of(request: Request, error: Exception, form: Any = None) -> Trouble:
+    """An exception in the sentences of the API's problem documents. `form` is the schema that a
+    ValidationError is about."""
+    if isinstance(error, ValidationError):
+        violations = violations_of(error, (), form, limit=_MOST)
+        sentences = tuple(violation.sentence() for violation in violations)
+        return Trouble("Something in the form cannot be used", sentences, 422, {}, {})
+    response = await response_of(request, error)
+    problem = json.loads(bytes(response.body))
+    entries = problem.get("errors", [])
+    sentences = tuple(f"{entry['field']}: {entry['rule']}" for entry in entries[:_MOST])
+    headers = {
+        name: response.headers[name] for name in ("retry-after",) if name in response.headers
+    }
+    return Trouble(
+        problem["title"],
+        sentences if len(sentences) > 1 else (problem["detail"],),
+        problem["status"],
+        headers,
+        {name: problem.get(name) for name in ("enough_chips", "surest", "min_fit_probability")},
+    )
+
+
+def trouble_page(request: Request, trouble: Trouble) -> Response:
+    response = page(request, "trouble.html", {"trouble": trouble}, trouble.status)
+    response.headers.update(trouble.headers)
+    return response
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages too."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_with_pages(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except TOLD as error:
+                return trouble_page(request, await trouble_of(request, error))
+
+        return handle_with_pages
