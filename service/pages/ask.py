@@ -70,7 +70,7 @@ async def ask(
             question_key("recommendations", body),
             lambda: services.recommendations.look_up(body),
             lambda looked_up, turn: services.recommendations.recommend(
-                body, looked_up, turn.until(body.wait_s)
+                body, looked_up, turn.bounded_checkpoint()
             ),
         )
     except TOLD as error:
@@ -145,7 +145,7 @@ async def _comparison(
             }
         )
         compared = await computation.computed(
-            lambda turn: services.comparisons.compare(body, turn.until(body.wait_s))
+            lambda turn: services.comparisons.compare(body, turn.bounded_checkpoint())
         )
     except TOLD as error:
         return {**nothing, "refusal": await trouble_of(request, error, ComparisonRequest)}

@@ -60,7 +60,7 @@ async def check(request: Request, services: ServicesDep, computation: Computatio
     try:
         body = LaunchedCheckRequest.model_validate(_body(sent, text))
         checked = await computation.computed(
-            lambda turn: services.checks.check(body, turn.until(body.wait_s))
+            lambda turn: services.checks.check(body, turn.bounded_checkpoint())
         )
     except TOLD as error:
         trouble = await trouble_of(request, error, LaunchedCheckRequest)

@@ -58,7 +58,7 @@ async def frontier(
         body = FrontierRequest.model_validate(form.body())
         if _WHOLE in request.query_params:
             shown["answer"] = await computation.computed(
-                lambda turn: services.frontiers.draw(body, turn.until(body.wait_s))
+                lambda turn: services.frontiers.draw(body, turn.bounded_checkpoint())
             )
     except TOLD as error:
         trouble = await trouble_of(request, error, FrontierRequest)
@@ -97,7 +97,7 @@ async def _events(
         body = FrontierRequest.model_validate(FrontierForm.of(request.query_params).body())
         # Whoever leaves the page gives the turn back: the search ends at its next checkpoint.
         async with computation.turn() as turn:
-            parts = services.frontiers.draw_in_parts(body, turn.until(body.wait_s))
+            parts = services.frontiers.draw_in_parts(body, turn.bounded_checkpoint())
             while (part := await run_in_threadpool(next, parts, None)) is not None:
                 yield _event(part.kind, part.document)
     except TOLD as error:
