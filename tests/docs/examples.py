@@ -19,11 +19,12 @@ from service.runtime.cost_model import compile_cost_model
 from service.settings import Settings
 from tests.docs.pages import Block
 from tests.paths import ROOT
+from tests.waiting import LONG_S
 
 ADDRESS = "http://127.0.0.1:8000"
 """Where the pages say that the service listens."""
-_START_S = 30.0
-_PAGE_S = 120.0
+_START_S = LONG_S
+_PAGE_S = 5 * LONG_S  # some forty commands, and a sweep whose processes let all others go first
 _PRELUDE = "set -euo pipefail\n"
 
 

@@ -10,6 +10,10 @@ from sqlalchemy import update
 
 ON_BOTH = pytest.mark.parametrize("databases", ["sqlite", "postgresql"], indirect=True)
 """For tests of what is kept: they run on SQLite and on PostgreSQL, all others on SQLite alone."""
+ON_POSTGRESQL_FIRST = pytest.mark.parametrize(
+    "databases", ["postgresql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True
+)
+"""For those of them that take seconds: among the long tests they run on SQLite too."""
 
 QUESTION: dict[str, Any] = {
     "model": "llama-3.1-8b",

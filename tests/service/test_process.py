@@ -11,14 +11,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.asking import ON_BOTH, PREDICTION, REPORT, assert_problem
+from tests.service.asking import (
+    ON_BOTH,
+    ON_POSTGRESQL_FIRST,
+    PREDICTION,
+    REPORT,
+    assert_problem,
+)
 from tests.service.processes import is_spawned, serving, starting
 from tests.waiting import LONG_S, wait_for
 
 
-@pytest.mark.parametrize(
-    "databases", ["postgresql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True
-)
+@ON_POSTGRESQL_FIRST
 def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
     with serving(empty_database_url) as service:
         assert service.request("GET", "/livez").status_code == 200

@@ -26,7 +26,7 @@ from service.store import Store, database
 from service.store.benchmarks import Benchmarks
 from tests.service.asking import (
     LAYOUT,
-    ON_BOTH,
+    ON_POSTGRESQL_FIRST,
     PREDICTION,
     QUESTION,
     assert_problem,
@@ -139,7 +139,7 @@ def tenants(make_client: Callable[..., TestClient]) -> Callable[..., Tenants]:
     return lambda **settings: Tenants(make_client, **settings)
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_three_reports_move_the_predictions_of_their_tenant_alone(tenants) -> None:
     service = tenants()
     before = {tenant: service.ask(tenant) for tenant in "ab"}
@@ -233,7 +233,7 @@ def test_without_keys_there_is_no_own_profile(client) -> None:
     assert_problem(client.post(f"{OWN}/calibrations"), "not-found")
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_a_withdrawal_gives_the_shared_version_back(tenants) -> None:
     service = tenants()
     shared = service.ask("a")
@@ -287,7 +287,7 @@ def test_own_versions_count_for_what_a_tenant_may_store(tenants) -> None:
     service.calibrate("b")
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_a_version_that_is_just_being_stored_ends_with_its_report(tenants) -> None:
     service = tenants()
     id_ = service.report("a", 3)[0]
@@ -304,7 +304,7 @@ def test_a_version_that_is_just_being_stored_ends_with_its_report(tenants) -> No
     assert (own["active_version"], len(own["versions"])) == (None, 1)
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_two_processes_may_calibrate_at_once(tenants) -> None:
     service = tenants()
     processes = [service.client, service.process()]
@@ -457,7 +457,7 @@ def test_metrics_name_no_own_profile(tenants) -> None:
     assert own_profile_id("a") not in text
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_the_service_makes_own_versions_by_itself(tenants) -> None:
     """Once, however many processes there are, and again when there is enough that is new."""
     service = tenants(unattended_look_s=0.05)
@@ -511,7 +511,7 @@ def test_nothing_is_made_unasked_where_a_policy_says_so(tenants, who: str) -> No
     assert found.status_code == 404 if who == "operators" else len(found.json()["versions"]) == 1
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_a_tenant_may_opt_out_before_there_is_a_version(tenants) -> None:
     service = tenants(unattended_look_s=0.05)
 
@@ -570,7 +570,7 @@ def test_what_cannot_be_learnt_is_tried_once(tenants, monkeypatch) -> None:
     assert tried == [own_profile_id("a")]
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_a_migration_down_leaves_nobodys_own_version(tenants, database_url: str) -> None:
     service = tenants()
     service.report("a", 3)

@@ -5,7 +5,7 @@ import resource
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -50,11 +50,19 @@ async def listening(
     await serving
 
 
+async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
+    text = b""
+    with suppress(ConnectionResetError):  # what was sent before the end, and is never read
+        while piece := await reader.read(2**16):
+            text += piece
+    return text
+
+
 async def told(pieces: list[bytes], every_s: float, head_wait_s: float = 0.3) -> bytes:
     """What a client reads that sends something now and then, until the connection ends."""
     async with listening(answered, head_wait_s=head_wait_s) as address:
         reader, writer = await asyncio.open_connection(*address)
-        reading = asyncio.create_task(reader.read())
+        reading = asyncio.create_task(read_to_the_end(reader))
         for piece in pieces:
             if not reading.done():
                 writer.write(piece)
@@ -90,7 +98,7 @@ async def opened(address: tuple[str, int], text: bytes = b"") -> asyncio.Task[by
     writer.write(text)
     for _ in range(20):  # the loop takes and serves the connection meanwhile, in a few rounds
         await asyncio.sleep(0.001)
-    reading = asyncio.create_task(reader.read())
+    reading = asyncio.create_task(read_to_the_end(reader))
     reading.add_done_callback(lambda _: writer.close())
     return reading
 

@@ -146,7 +146,7 @@ def test_a_layout_that_is_written_is_read_again(
     writer, reader, program = FORMATS[format_]
 
     @given(written(problem, writer.write, **choices))
-    @settings(max_examples=12)
+    @settings(max_examples=6)  # of each kind, and of each choice
     def check(made: tuple[Job, LaunchConfiguration]) -> None:
         job, configuration = made
         require_same(job, reader.read(command(writer, job, configuration, program)))
