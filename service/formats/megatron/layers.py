@@ -141,7 +141,9 @@ def _mixer(
         name = "local_attention"
     if given.word(_VARIANT) != "dsa":
         return name, {"attention": found}
-    shared = _is_shared(given, index)
+    period = given.whole("dsa_indexer_topk_freq") or 1
+    offset = given.whole("dsa_indexer_skip_topk_offset", least=0) or 0
+    shared = shares_indexer(index, period, offset)
     indexer = {**_indexer(given), **({"shared": True} if shared else {})}
     return f"{name}_shared" if shared else name, {"attention": {**found, "indexer": indexer}}
 
@@ -176,9 +178,7 @@ def _indexer(given: Arguments) -> dict[str, Any]:
     }
 
 
-def _is_shared(given: Arguments, index: int) -> bool:
-    """Whether the layer of this index, counted from 0, reads the keys that one before it chose
-    (core/transformer/experimental_attention_variant/dsa.py, is_dsa_skip_topk_layer)."""
-    period = given.whole("dsa_indexer_topk_freq") or 1
-    offset = max(given.whole("dsa_indexer_skip_topk_offset", least=0) or 0, 1)
-    return max(index + 1 - offset, 0) % period != 0
+def shares_indexer(index: int, period: int, offset: int) -> bool:
+    """Tells whether the layer of this index, counted from 0, reads the keys that one before it
+    chose (core/transformer/experimental_attention_variant/dsa.py, is_dsa_skip_topk_layer)."""
+    return max(index + 1 - max(offset, 1), 0) % period != 0

@@ -186,9 +186,7 @@ class Commands:
         others = reader.script.statements
         if others and others[-1].environment == started:
             started = others[-1].environment  # shared, or thousands of commands would have copies
-        reader.script.statements.append(
-            Statement((*reader.before, *words), started, reader.undecided > 0, doubts, line)
-        )
+        reader.script.statements.append(Statement((*reader.before, *words), started, doubts))
         return None
 
     def _runs_text(self, words: list[str], environment: Mapping[str, str], given: _Input) -> bool:

@@ -1,4 +1,4 @@
-"""What a text of the shell says, once it is read."""
+"""A text of the shell, once it is read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ class Statement:
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    in_branch: bool = False
-    """It stands where the text does not decide whether it runs."""
     doubts: tuple[Doubt, ...] = ()
     """Assignments that may have made it another command."""
-    line: int = 0
 
 
 @dataclass(slots=True)
@@ -34,5 +31,3 @@ class Script:
     """Texts that are batch scripts of a scheduler: the text itself, and those that it submits."""
     unsent_sources: list[tuple[str, int]] = field(default_factory=list)
     """Files that the text reads its variables from and that were not sent, and by which line."""
-    not_understood: list[int] = field(default_factory=list)
-    """Lines that the grammar has no words for, and that are left out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import partial
@@ -142,7 +143,7 @@ class _Reader:
             stops=(
                 *self.stops.found,
                 *found.stops,
-                *_stops(values, layout, ici["fsdp"] * dcn["fsdp"]),
+                *_stops(values, ici["fsdp"] * dcn["fsdp"]),
             ),
             settings=self.settings.known,
             reservations=found.reservations,
@@ -215,13 +216,8 @@ class _Reader:
         return next((count for count in said if count and count > 0), self.num_slices)
 
     def _grouped(self, side: Mapping[str, int]) -> dict[str, int]:
-        grouped = {}
-        for axis, names in _AXES.items():
-            product = 1
-            for name in names:
-                product *= 0 if side[name] == -1 else side[name]
-            grouped[axis] = product
-        return grouped
+        known = {name: max(degree, 0) for name, degree in side.items()}
+        return {axis: math.prod(known[name] for name in names) for axis, names in _AXES.items()}
 
     def _mesh(
         self, values: Mapping[str, Any], ici: Mapping[str, int], dcn: Mapping[str, int]
@@ -459,7 +455,7 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
     return {"capacity_factor": factor}
 
 
-def _stops(values: Mapping[str, Any], layout: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
+def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
     """What MaxText refuses when it starts, beyond the rules of layouts (configs/types.py). `fsdp`
     is the degree of that axis, 0 where it is the rest."""
     if values["shard_optimizer_over_data"] and fsdp != 1:
@@ -500,11 +496,8 @@ def _blamed(side: Mapping[str, int], kind: str) -> str:
 
 
 def _product(side: Mapping[str, int]) -> int:
-    """The product of the degrees that are said."""
-    product = 1
-    for degree in side.values():
-        product *= 1 if degree == -1 else degree
-    return product
+    """Returns the product of the degrees that are said."""
+    return math.prod(degree for degree in side.values() if degree != -1)
 
 
 def _quotient(number: int, side: Mapping[str, int], kind: str, what: str) -> int:

@@ -16,7 +16,6 @@ from models.spec.recurrence import DeltaNet, Mamba2
 from service.formats.launch.job import Inexpressible, UnknownLayers
 
 MAMBA, DELTA_NET, ATTENTION, LATENT, SPARSE, MLP, EXPERTS = "M", "G", "*", "+", "D", "-", "E"
-LETTERS = (MAMBA, DELTA_NET, ATTENTION, LATENT, SPARSE, MLP, EXPERTS)
 CHUNK, PREDICTION = "|", "/"
 
 

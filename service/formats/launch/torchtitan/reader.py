@@ -340,7 +340,7 @@ class _Reader:
         sequence_parallel = values["parallelism.enable_sequence_parallel"] and layout["tp"] > 1
         layout["sequence_parallel"] = sequence_parallel
         layout["offload_optimizer"] = values["training.enable_cpu_offload"]
-        layout |= self._recompute(values[RECOMPUTE], values)
+        layout |= self._recompute(values[RECOMPUTE])
         if layout["pp"] > 1:
             layout |= self._pipeline(values, layout["pp"], config)
             layout["micro_batch"] = values["parallelism.pipeline_parallel_microbatch_size"]
@@ -348,7 +348,7 @@ class _Reader:
             layout["micro_batch"] = values["training.local_batch_size"]
         return layout
 
-    def _recompute(self, policy: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _recompute(self, policy: str) -> dict[str, Any]:
         if policy == "memory-budget":
             name = "activation_checkpoint.memory_budget"
             reason = "the compiler picks what is recomputed, which is read as selective"
