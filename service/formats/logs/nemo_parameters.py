@@ -67,7 +67,7 @@ def _read_parameters(log: Log) -> dict[str, str]:
 
 
 def _derived_arguments(parameters: Mapping[str, str]) -> dict[str, str]:
-    """What Megatron has arguments of its own for."""
+    """Returns what Megatron has arguments of its own for."""
     optimizer = parameters.get("optim/name", "")
     half = _HALF_PRECISION_FLAGS.get(parameters.get("precision", ""))
     grouped = parameters.get("num_query_groups", "None") not in (

@@ -88,7 +88,7 @@ def defaults() -> Mapping[str, str]:
 
 
 def text_of(flag: str, value: Any) -> str:
-    """What Megatron dumps of the argument of a flag that has a value."""
+    """Returns what Megatron dumps of the argument of a flag that has a value."""
     return str(not value if switches_off(flag) else value)
 
 

@@ -20,7 +20,7 @@ _VARIANT = "experimental_attention_variant"
 _LETTERS = "MG*+D-E"
 _WRITTEN = re.compile(rf"[{re.escape(_LETTERS)}|]+(/[{re.escape(_LETTERS)}]+)*")
 _MAMBA_EXPANDS = 2
-"""How much wider than the stream Mamba-2 is where nobody says how many heads it has."""
+"""Mamba-2 is so many times as wide as the stream where nobody says how many heads it has."""
 
 
 def has_layers_of_kinds(given: Arguments) -> bool:
@@ -47,7 +47,7 @@ def chunks_of(pattern: str) -> list[str]:
 
 
 def prediction_modules(pattern: str) -> int:
-    """How many modules of multi-token prediction stand behind the layers."""
+    """Returns how many modules of multi-token prediction stand behind the layers."""
     return pattern.count("/")
 
 
@@ -91,7 +91,7 @@ def _blocks(
     mlp: Mapping[str, Any],
     moe: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What each letter of the pattern means."""
+    """Returns what each letter of the pattern means."""
     pattern = pattern_of(given) or ""
     found: dict[str, Any] = {"-": {"mlp": mlp}}
     if set("*+D") & set(pattern):
@@ -149,7 +149,8 @@ def _mixer(
 
 
 def variant_of(given: Arguments) -> str | None:
-    """What attention is instead of, where it is that. Raises Unsupported for an unknown one."""
+    """Returns what stands in the place of attention, where it is that. Raises Unsupported for an
+    unknown one."""
     variant = given.word(_VARIANT)
     if variant not in (None, "gated_delta_net", "dsa"):
         raise given.unsupported(_VARIANT, "attention of this kind")

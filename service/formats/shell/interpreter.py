@@ -49,7 +49,7 @@ class Interpreter:
     """The words of the command that starts this text."""
     depth: int = 0
     undecided: int = 0
-    """How many branches around the current statement the text does not decide."""
+    """The number of branches around the current statement that the text does not decide."""
 
     # -- statements
 

@@ -24,7 +24,7 @@ class Script:
 
     statements: list[Statement] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
-    """What the variables hold at the end."""
+    """The values that the variables hold at the end."""
     written: dict[str, str] = field(default_factory=dict)
     """Files that the script writes, by name."""
     batch_texts: list[str] = field(default_factory=list)

@@ -172,7 +172,7 @@ def _recompute(layout: Layout) -> dict[str, Any]:
 
 
 def _notes(job: Job) -> Iterator[str]:
-    """What the training script must do, because no setting does it."""
+    """Yields what the training script must do, because no setting does it."""
     layout = job.layout
     workload = job.problem.workload
     yield f"Sequences of {workload.seq_len} tokens are cut by the training script."

@@ -1,4 +1,4 @@
-"""What key=value settings, or a YAML file, of MaxText 0.2.5 say."""
+"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """What a text says.
+    """Returns what a text says.
 
     MaxText finds its devices and slices when it starts. `num_devices` and `num_slices` are theirs,
     where the caller knows them. Where nobody does, a degree of -1 is left out of the layout, and so
@@ -456,8 +456,8 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
-    """What MaxText refuses when it starts, beyond the rules of layouts (configs/types.py). `fsdp`
-    is the degree of that axis, 0 where it is the rest."""
+    """Yields what MaxText refuses when it starts, beyond the rules of layouts (configs/types.py).
+    `fsdp` is the degree of that axis, 0 where it is the rest."""
     if values["shard_optimizer_over_data"] and fsdp != 1:
         rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
         yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule)
@@ -501,7 +501,7 @@ def _product(side: Mapping[str, int]) -> int:
 
 
 def _quotient(number: int, side: Mapping[str, int], kind: str, what: str) -> int:
-    """What the degrees of an axis within slices or across them leave of a number."""
+    """Returns what the degrees of an axis within slices or across them leave of a number."""
     product = _product(side)
     if number % product:
         name = _blamed(side, kind)

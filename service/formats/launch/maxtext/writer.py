@@ -305,7 +305,7 @@ def _notes(job: Job, model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _hosts_note(job: Job) -> str:
-    """How a job on TPUs is started."""
+    """Returns how a job on TPUs is started."""
     hosts = job.machines.nodes
     chips = job.problem.cluster.num_chips // hosts
     slices = job.problem.cluster.num_chips // math.prod(job.problem.cluster.slice_shape)

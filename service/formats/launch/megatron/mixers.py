@@ -1,4 +1,5 @@
-"""What mixes the tokens of a layer, in the arguments of Megatron-Core, by name."""
+"""Attention and recurrences, which mix the tokens of a layer, in the arguments of Megatron-Core, by
+name."""
 
 from __future__ import annotations
 

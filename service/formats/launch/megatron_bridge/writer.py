@@ -38,7 +38,7 @@ _PRECISION_NAMES = {
 }
 _PARAM_GATHER = "mixed_precision.fp8_param_gather"
 _REUSES_GRADIENTS = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
-"""What gathered parameters in mxfp8 need (training/config.py, validate)."""
+"""Gathered parameters in mxfp8 need this (training/config.py, validate)."""
 _GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
 _GRAPHS = "model.cuda_graph_impl"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
@@ -158,7 +158,7 @@ def _model(job: Job) -> dict[str, Any]:
 
 
 def _frozen(encoder: Encoder) -> dict[str, bool]:
-    """What is trained of a vision-language model."""
+    """Returns what is trained of a vision-language model."""
     return {
         "model.freeze_language_model": False,
         "model.freeze_vision_model": not encoder.trained,
@@ -167,7 +167,7 @@ def _frozen(encoder: Encoder) -> dict[str, bool]:
 
 
 def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes adapters, and what fine-tuning needs beside them (training/config.py)."""
+    """Returns what makes adapters, and what fine-tuning needs beside them (training/config.py)."""
     workload = job.problem.workload
     if workload.lora is None:
         return {}

@@ -285,7 +285,7 @@ def _recipe_needs(job: Job) -> str:
 
 
 def _converter(lora: Lora) -> str:
-    """What makes adapters of a model (components/lora.py)."""
+    """Returns what makes adapters of a model (components/lora.py)."""
     names = [name for target in lora.targets for name in _ADAPTED.get(target, ())]
     return f"LoRAConverter.Config(rank={lora.rank}, alpha={2 * lora.rank}, target_modules={names})"
 
