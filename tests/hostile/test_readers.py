@@ -22,7 +22,7 @@ from service.formats import huggingface, logs, published
 from service.formats.jobs.opening import opened
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.recognition import other_format
-from service.formats.logs.failure import last_error, tells_out_of_memory
+from service.formats.logs.failure import OUT_OF_MEMORY, last_error
 from service.formats.shell.command import split_command
 from service.formats.shell.files import NO_FILES
 from service.formats.tables import nccl_tests
@@ -72,7 +72,7 @@ def read_job(text: str) -> object:
 
 
 def read_log(text: str) -> None:
-    for read in (logs.read, logs.read_arguments, last_error, tells_out_of_memory):
+    for read in (logs.read, logs.read_arguments, last_error, OUT_OF_MEMORY.search):
         with suppress(DomainError):
             read(text)
 

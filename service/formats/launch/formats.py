@@ -33,8 +33,8 @@ from service.formats.launch.trainer import reader as trainer_reader
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
 Starter = Literal["torchrun", "accelerate", "python"]
-"""What starts the training program on a node: torchrun, a process a device; accelerate launch; or
-Python itself, one process."""
+"""The program that starts the training program on a node: torchrun, a process a device; accelerate
+launch; or Python itself, one process."""
 
 
 class Read(Protocol):

@@ -1,4 +1,4 @@
-"""What a launch configuration is made of, whatever the framework: the job that it starts, and the
+"""A launch configuration has two parts, whatever the framework: the job that it starts, and the
 configuration itself."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NO_CHANGES: Changes = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDetails:
-    """What the config of a model says of it that changes neither time nor memory, and that a
-    framework must know all the same; None where nothing is said."""
+    """The config of a model says of it what changes neither time nor memory, and that a framework
+    must know all the same; None where nothing is said."""
 
     rope_theta: float | None = None
     """The base of rotary positions."""
@@ -39,7 +39,7 @@ class ModelDetails:
     context_length: int | None = None
     """The longest sequence that the model is made for."""
     activation: str | None = None
-    """Of networks, by the name that transformers has for it."""
+    """The activation of networks, by the name that transformers has for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Job:
     layout: Layout
     """With every knob settled."""
     layers_per_chunk: tuple[int, ...]
-    """How the layers are split over pp * virtual_stages chunks, in the order of the model."""
+    """The numbers of layers of the pp * virtual_stages chunks, in the order of the model."""
     family: str | None = None
     """The model_type of Hugging Face, where it is known."""
     details: ModelDetails = ModelDetails()
@@ -80,7 +80,8 @@ class Job:
 
     @property
     def machines(self) -> Machines:
-        """What the job runs on: the nodes that it is given, or those that such clusters have."""
+        """Returns what the job runs on: the nodes that it is given, or those that such clusters
+        have."""
         devices = self.layout.num_devices
         if self.nodes:
             return Machines(len(self.nodes), devices // len(self.nodes), 1, names=self.nodes)
@@ -94,7 +95,7 @@ class Job:
 
     @property
     def num_micro_batches(self) -> int:
-        """Of one data-parallel rank in a step."""
+        """Counts the micro-batches of one data-parallel rank in a step."""
         return self.problem.workload.global_batch // (self.layout.dp * self.layout.micro_batch)
 
 
@@ -116,7 +117,7 @@ class UnknownLayers(Inexpressible):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfiguration:
-    """What to tell a framework so that it runs a layout.
+    """Everything that a framework must be told so that it runs a layout.
 
     `settings` are the framework's own names in its own order and nesting: Megatron's with their
     dashes ("--tensor-model-parallel-size": 4, a flag without a value is True), torchtitan's and
@@ -133,21 +134,21 @@ class LaunchConfiguration:
     """Beside a document of the launcher, what the training script itself must be told, by the names
     of transformers' TrainingArguments."""
     script: str = ""
-    """What the caller has to name as the training program, in words; empty where the format knows
-    its name."""
+    """The training program that the caller has to name, in words; empty where the format knows its
+    name."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of every rank."""
     placeholders: Mapping[str, str] = field(default_factory=dict)
     """For every setting that the layout cannot decide (data, tokenizer, learning rate, checkpoints
     and resuming), by its name: what to put there."""
     list_placeholders: tuple[str, ...] = ()
-    """Those of which a value is any number of words."""
+    """The placeholders of which a value is any number of words."""
     placeholder_defaults: Mapping[str, str] = field(default_factory=dict)
     """Placeholders that have the value of another one unless they are given."""
     slurm: Mapping[str, bool | int | str] = field(default_factory=dict)
     """Options of sbatch, without dashes: nodes, ntasks-per-node, segment. True has no value."""
     notes: tuple[str, ...] = ()
-    """What a person must know or do besides, a sentence each."""
+    """The things that a person must know or do besides, a sentence each."""
 
 
 def with_changes(settings: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def in_words(values: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchReading:
-    """What a launch configuration says, in the wire form of requests.
+    """A launch configuration as it is read, in the wire form of requests.
 
     A part is None where the configuration says nothing of it, as a DeepSpeed document says nothing
     of the model. Values that a framework would fill in itself are filled in, by the defaults of the
@@ -178,30 +179,31 @@ class LaunchReading:
     """Fields of ShapeFields; or the name alone, of a model of the catalogue; or a config.json as it
     is, by its model_type."""
     workload: Mapping[str, Any]
-    """Those fields of WorkloadFields that are said."""
+    """The fields of WorkloadFields that are said."""
     stack: Mapping[str, Any]
     """Fields of StackFields, the name first, with the switches as they are set or default."""
     layout: Mapping[str, Any]
     """Fields of LayoutFields."""
     num_devices: int | None
-    """How many devices the job has, where that is said or follows."""
+    """The number of devices that the job has, where that is said or follows."""
     devices_setting: str | None = None
     """The setting of which the number of devices follows; None where it is said itself."""
     num_micro_batches: int | None = None
-    """Of one data-parallel rank in a step (gradient accumulation), where that is said. Of the
-    global batch and the micro-batch the one that is not said follows from it and the devices."""
+    """The micro-batches of one data-parallel rank in a step (gradient accumulation), where that is
+    said. Of the global batch and the micro-batch the one that is not said follows from it and the
+    devices."""
     micro_batches_setting: str | None = None
     """The setting that says it."""
     unwritten: Mapping[str, str] = field(default_factory=dict)
-    """Of values that are here and that nobody wrote, by their field, such as workload.seq_len or
+    """By field, values that are here and that nobody wrote, such as workload.seq_len or
     num_micro_batches: where they come from, in words."""
     unpadded_vocabulary: int | None = None
     """Entries of the vocabulary before the framework pads them for its tensor-parallel ranks, where
     it does and they are said."""
     counted: Mapping[str, str] = field(default_factory=dict)
-    """Of values that are counted otherwise than they are written, by their field: how."""
+    """By field, how values are counted that are not counted as they are written."""
     assumed: tuple[str, ...] = ()
-    """What is counted as something else than it is, in words."""
+    """The settings that are counted as something else than they are, in words."""
     asks: Mapping[str, str] = field(default_factory=dict)
     """By part: what is named and not known here, and what to send."""
     stops: tuple[Stop, ...] = ()
@@ -211,7 +213,7 @@ class LaunchReading:
     warnings: tuple[str, ...] = ()
     """Names that the framework takes and ignores, with the nearest that it knows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What is set, by the names that writers have for it."""
+    """The settings that are set, by the names that writers have for it."""
     ignored: tuple[str, ...] = ()
     """Settings that are known and change neither (data paths, logging, learning rate)."""
 

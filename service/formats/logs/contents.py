@@ -3,6 +3,7 @@ the run ended, and what an explanation quotes. The text is not needed after that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,13 +11,11 @@ from models.errors import Invalid
 from service.formats.logs.allocator_message import AllocatorMessage, allocator_message
 from service.formats.logs.devices import PrintedDevice, printed_devices
 from service.formats.logs.failure import (
+    CRASHED,
+    KILLED_BY_HOST,
+    OUT_OF_MEMORY,
     last_error,
-    tells_crash,
-    tells_kill_by_host,
-    tells_out_of_memory,
-    text_after_last_crash,
-    text_after_last_kill_by_host,
-    text_after_last_mark,
+    text_after_last,
 )
 from service.formats.logs.lines import Log, cut_lines
 from service.formats.logs.reading import Reading, RunArguments, read, read_arguments
@@ -27,7 +26,7 @@ from shardwright.secrets import mask_secrets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTrouble:
-    """What an explanation quotes of a log."""
+    """The parts of a log that an explanation quotes."""
 
     ends_in_crash: bool
     """The last words of a process that failed are followed by no step."""
@@ -38,7 +37,7 @@ class LogTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContents:
-    """What a log says."""
+    """A log, read in all the ways that answers need."""
 
     reading: Reading | None
     """None where the log has no step to use."""
@@ -63,7 +62,7 @@ class LogContents:
 
     @property
     def framework(self) -> str | None:
-        """That printed the steps or the arguments."""
+        """Returns the framework that printed the steps or the arguments."""
         source = self.reading or self.printed
         return None if source is None else source.framework
 
@@ -82,23 +81,20 @@ def contents(text: str, framework: str | None, global_batch: int | None) -> LogC
     except Invalid as error:
         refusal = error
         printed = read_arguments(text, framework)
-    ran_out = tells_out_of_memory(text)
-    crashed = tells_crash(text)
     steps_of = None if reading is None else reading.framework
     return LogContents(
         reading=reading,
         refusal=refusal,
         printed=printed,
-        tells_crash=crashed,
-        tells_out_of_memory=ran_out,
-        ends_out_of_memory=ran_out and not _has_steps(text_after_last_mark(text), steps_of),
-        ends_killed_by_host=tells_kill_by_host(text)
-        and not _has_steps(text_after_last_kill_by_host(text), steps_of),
+        tells_crash=CRASHED.search(text) is not None,
+        tells_out_of_memory=OUT_OF_MEMORY.search(text) is not None,
+        ends_out_of_memory=_ends_with(OUT_OF_MEMORY, text, steps_of),
+        ends_killed_by_host=_ends_with(KILLED_BY_HOST, text, steps_of),
         devices=tuple(printed_devices(text)),
         statements=tuple(stated_facts(Log(text).text)),
         cut_lines=cut,
         trouble=LogTrouble(
-            ends_in_crash=crashed and not _has_steps(text_after_last_crash(text)),
+            ends_in_crash=_ends_with(CRASHED, text),
             last_error=last_error(text),
             symptoms=tuple(symptoms(text)),
             allocator=allocator_message(text),
@@ -106,16 +102,18 @@ def contents(text: str, framework: str | None, global_batch: int | None) -> LogC
     )
 
 
-def _has_steps(text: str, framework: str | None = None) -> bool:
-    """Whether a log, or a part of one, has a step to use."""
-    try:
-        read(text, framework)
-    except Invalid:
+def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None) -> bool:
+    """Tells whether a log has such a message, and no step to use follows the last one."""
+    if message.search(text) is None:
         return False
-    return True
+    try:
+        read(text_after_last(message, text), framework)
+    except Invalid:
+        return True
+    return False
 
 
 def masked_unless_clean(log: str) -> str | None:
-    """The log with its secrets masked; None where it has none."""
+    """Returns the log with its secrets masked; None where it has none."""
     masked = mask_secrets(log)
     return None if masked == log else masked

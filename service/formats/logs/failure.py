@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from service.formats.logs.lines import Log
 from shardwright.secrets import mask_secrets
 
-_MARKS = re.compile(
+OUT_OF_MEMORY = re.compile(
     r"(?<!ray\.exceptions\.)OutOfMemoryError|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|(?:CUDA|HIP|NPU|XPU)(?: error:)? out of memory|Cuda failure (?:\d+ )?'out of"
     r" memory'"
@@ -19,8 +19,9 @@ _MARKS = re.compile(
     r"|Error loading program|Failed to allocate)"
     r"|Ran out of memory in memory space"
 )
+"""Messages that a device ran out of memory."""
 
-_KILLS_BY_HOST = re.compile(
+KILLED_BY_HOST = re.compile(
     # Slurm slurmd/slurmstepd/mgr.c, srun/task_state.c; the kernel mm/oom_kill.c; Kubernetes; PBS;
     # LSF; Ray
     r"[Dd]etected \d{1,6} oom[_-]kill event|Exceeded (?:step|job) memory limit"
@@ -32,11 +33,11 @@ _KILLS_BY_HOST = re.compile(
 """Messages of a scheduler or a kernel that ended processes because the memory of their host, or
 their share of it, was full. It has nothing to do with that of a device."""
 
-_CRASHES = re.compile(
+CRASHED = re.compile(
     r"Traceback \(most recent call last\)|ChildFailedError|Fatal Python error|Segmentation fault"
     r"|terminate called after|exited on signal|srun: error:|slurmstepd: error:"
 )
-
+"""The last words of a process that failed."""
 
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt)"
@@ -50,50 +51,21 @@ _OTHER_LAST_WORDS = re.compile(
 _OF_THE_LAUNCHER = re.compile(
     r"ChildFailedError|SignalException|torch[./]distributed[./]elastic|CalledProcessError"
 )
-"""In the last words of a launcher, which only say that a process of its failed."""
+"""The last words of a launcher have one of these, and only say that a process of its failed."""
 _LINE_REACH = 2000  # characters of a line that are looked at
 _MAX_QUOTED = 300
 
 
-def tells_crash(text: str) -> bool:
-    """Whether the log has the last words of a process that failed."""
-    return _CRASHES.search(text) is not None
-
-
-def text_after_last_crash(text: str) -> str:
-    """What follows the last words of a process that failed; the whole text where there are
-    none."""
-    return _text_after_last(_CRASHES, text)
-
-
-def tells_out_of_memory(text: str) -> bool:
-    return _MARKS.search(text) is not None
-
-
-def tells_kill_by_host(text: str) -> bool:
-    """Whether processes were ended because the memory of their host was full."""
-    return _KILLS_BY_HOST.search(text) is not None
-
-
-def text_after_last_kill_by_host(text: str) -> str:
-    return _text_after_last(_KILLS_BY_HOST, text)
-
-
-def text_after_last_mark(text: str) -> str:
-    """What follows the last message that a run ran out of memory; the whole text where there is
-    none."""
-    return _text_after_last(_MARKS, text)
-
-
-def _text_after_last(mark: re.Pattern[str], text: str) -> str:
-    end = max((match.end() for match in mark.finditer(text)), default=0)
+def text_after_last(message: re.Pattern[str], text: str) -> str:
+    """Returns what follows the last such message; the whole text where there is none."""
+    end = max((match.end() for match in message.finditer(text)), default=0)
     return text[end:]
 
 
 def last_error(text: str) -> str | None:
-    """The last line that says why a process failed, shortened and without control characters: that
-    of a Python exception, if there is one. Of a launcher whose process failed only where no other
-    is there."""
+    """Returns the last line that says why a process failed, shortened and without control
+    characters: that of a Python exception, if there is one. That of a launcher whose process failed
+    counts only where there is no other."""
     lines = [line[:_LINE_REACH] for line in Log(text).text.splitlines()]
     own = [line for line in lines if not _OF_THE_LAUNCHER.search(line)]
     for pattern, candidates in (
@@ -115,7 +87,7 @@ def _matches_from_the_end(pattern: re.Pattern[str], lines: list[str]) -> Iterato
 
 
 def _quoted(text: str) -> str:
-    """The text as an answer quotes it, without secrets."""
+    """Returns the text as an answer quotes it, without secrets."""
     masked = mask_secrets(text.strip())
     shown = "".join(character for character in masked if character.isprintable())
     return shown if len(shown) <= _MAX_QUOTED else f"{shown[:_MAX_QUOTED]}…"

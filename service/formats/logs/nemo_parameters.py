@@ -10,41 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from service.formats.launch.facts import facts
 from service.formats.logs.lines import Log, printable
+from service.formats.megatron.versions import VERSIONS
 
 _LINE_MARK, _SEPARATOR = " - PARAMETER cfg/", "  cfg/"
 _VOCABULARY, _PADDED = "Padded vocab_size:", re.compile(r"Padded vocab_size:\s{0,20}(\d{1,12})\b")
 _GROUP, _MEMBER = "MEMBER: ", re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
 _MAX_PARAMETERS = 4000
 
-_SAME_NAME = (
-    "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
-    "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "context_parallel_size",
-    "expert_model_parallel_size", "expert_tensor_parallel_size", "num_layers", "hidden_size",
-    "ffn_hidden_size", "num_attention_heads", "kv_channels", "num_query_groups",
-    "sequence_parallel", "fp8", "qk_layernorm", "moe_router_topk", "moe_ffn_hidden_size",
-    "moe_router_num_groups", "moe_router_group_topk",
-)  # fmt: skip
-_RENAMED = {
-    "data/seq_length": "seq_length",
-    "bias": "add_bias_linear",
-    "num_moe_experts": "num_experts",
-    "activations_checkpoint_granularity": "recompute_granularity",
-    "activations_checkpoint_method": "recompute_method",
-    "activations_checkpoint_num_layers": "recompute_num_layers",
-}
-_ABSENT = {
-    "tensor_model_parallel_size": "1",
-    "pipeline_model_parallel_size": "1",
-    "virtual_pipeline_model_parallel_size": "None",
-    "sequence_parallel": "False",
-    "num_experts": "None",
-    "recompute_granularity": "None",
-    "context_parallel_size": "1",
-    "bf16": "False",
-    "fp16": "False",
-}
-"""What NeMo does where its configuration does not have a parameter."""
 _GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
 _SHARDED_OPTIMIZERS = {"distributed_fused_adam", "mcore_distributed_optim"}
 _ADAMS = {*_SHARDED_OPTIMIZERS, "adam", "adamw", "fused_adam", "megatron_fused_adam"}
@@ -57,13 +31,14 @@ def arguments(log: Log) -> Mapping[str, str]:
     parameters = _read_parameters(log)
     if not parameters:
         return {}
+    table = facts(VERSIONS)["nemo"]
     found = {
-        **_ABSENT,
-        **{name: parameters[name] for name in _SAME_NAME if name in parameters},
+        **table["absent"],
+        **{name: parameters[name] for name in table["same"] if name in parameters},
     }
     found |= {
         name: parameters[nemo_name]
-        for nemo_name, name in _RENAMED.items()
+        for nemo_name, name in table["renamed"].items()
         if nemo_name in parameters
     }
     if "activations_checkpoint_granularity" not in parameters:
@@ -92,7 +67,7 @@ def _read_parameters(log: Log) -> dict[str, str]:
 
 
 def _derived_arguments(parameters: Mapping[str, str]) -> dict[str, str]:
-    """What Megatron has arguments of its own for."""
+    """Returns what Megatron has arguments of its own for."""
     optimizer = parameters.get("optim/name", "")
     half = _HALF_PRECISION_FLAGS.get(parameters.get("precision", ""))
     grouped = parameters.get("num_query_groups", "None") not in (

@@ -92,8 +92,8 @@ def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Map
 
 
 def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
-    """What the arguments say of the model, the workload and the layout, as far as it can be read,
-    to be compared with what is said elsewhere."""
+    """Returns what the arguments say of the model, the workload and the layout, as far as it can be
+    read, to be compared with what is said elsewhere."""
     given = Arguments(in_todays_names(arguments))
     parts = question(arguments, settled=_PLAIN_VALUES)
     stated: dict[str, Mapping[str, Any]] = {}
@@ -120,8 +120,8 @@ def require_known_version(given: Arguments, part: str) -> None:
 
 
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
-    """What the arguments say of the stack, in the fields of its wire form. Arguments that the dump
-    does not have, that cannot be read, or that the run has no use for, say nothing."""
+    """Returns what the arguments say of the stack, in the fields of its wire form. Arguments that
+    the dump does not have, that cannot be read, or that the run has no use for, say nothing."""
     found: dict[str, Any] = {}
     with suppress(Invalid):
         for name, value in _iterate_stack_fields(Arguments(in_todays_names(arguments))):
@@ -248,7 +248,7 @@ def data_parallel_axes(given: Arguments, dp: int | None) -> dict[str, int]:
 
 
 def read_memory_knobs(given: Arguments) -> dict[str, bool]:
-    """What is offloaded to the host, and whether FSDP drops parameters after forward."""
+    """Returns what is offloaded to the host, and whether FSDP drops parameters after forward."""
     return {
         "reshard": given.word("torch_fsdp2_reshard_after_forward") != "False",
         "offload_activations": _offloads_activations(given),

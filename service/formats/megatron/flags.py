@@ -16,7 +16,7 @@ from typing import Any
 from models.errors import Invalid
 from service.formats.settings.field import Field
 from service.formats.settings.field_table import FieldTable, field_table
-from service.formats.settings.settings import Settings, changes_nothing
+from service.formats.settings.settings import Settings
 from service.formats.shell.faults import PATH, require_arguments_defined, require_defined
 
 RELEASE = "0.19.2"
@@ -88,7 +88,7 @@ def defaults() -> Mapping[str, str]:
 
 
 def text_of(flag: str, value: Any) -> str:
-    """What Megatron dumps of the argument of a flag that has a value."""
+    """Returns what Megatron dumps of the argument of a flag that has a value."""
     return str(not value if switches_off(flag) else value)
 
 
@@ -105,14 +105,6 @@ def value_of(flag: str, text: str) -> Any:
         return field.parse(text)
     except Invalid:  # which the reader of the argument reports, if it has one
         return text
-
-
-def changes_no_prediction(flag: str, text: str) -> bool:
-    """Whether a flag is of no account, or a value of its argument is what predictions assume."""
-    field = table().field(flag)
-    if field is None or field.use == "no_account":
-        return field is not None
-    return flag in table().fields and changes_nothing(field, value_of(flag, text))
 
 
 def from_words(words: Sequence[str]) -> Settings:

@@ -20,7 +20,7 @@ _VARIANT = "experimental_attention_variant"
 _LETTERS = "MG*+D-E"
 _WRITTEN = re.compile(rf"[{re.escape(_LETTERS)}|]+(/[{re.escape(_LETTERS)}]+)*")
 _MAMBA_EXPANDS = 2
-"""How much wider than the stream Mamba-2 is where nobody says how many heads it has."""
+"""Mamba-2 is so many times as wide as the stream where nobody says how many heads it has."""
 
 
 def has_layers_of_kinds(given: Arguments) -> bool:
@@ -47,7 +47,7 @@ def chunks_of(pattern: str) -> list[str]:
 
 
 def prediction_modules(pattern: str) -> int:
-    """How many modules of multi-token prediction stand behind the layers."""
+    """Returns how many modules of multi-token prediction stand behind the layers."""
     return pattern.count("/")
 
 
@@ -91,7 +91,7 @@ def _blocks(
     mlp: Mapping[str, Any],
     moe: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What each letter of the pattern means."""
+    """Returns what each letter of the pattern means."""
     pattern = pattern_of(given) or ""
     found: dict[str, Any] = {"-": {"mlp": mlp}}
     if set("*+D") & set(pattern):
@@ -141,13 +141,16 @@ def _mixer(
         name = "local_attention"
     if given.word(_VARIANT) != "dsa":
         return name, {"attention": found}
-    shared = _is_shared(given, index)
+    period = given.whole("dsa_indexer_topk_freq") or 1
+    offset = given.whole("dsa_indexer_skip_topk_offset", least=0) or 0
+    shared = shares_indexer(index, period, offset)
     indexer = {**_indexer(given), **({"shared": True} if shared else {})}
     return f"{name}_shared" if shared else name, {"attention": {**found, "indexer": indexer}}
 
 
 def variant_of(given: Arguments) -> str | None:
-    """What attention is instead of, where it is that. Raises Unsupported for an unknown one."""
+    """Returns what stands in the place of attention, where it is that. Raises Unsupported for an
+    unknown one."""
     variant = given.word(_VARIANT)
     if variant not in (None, "gated_delta_net", "dsa"):
         raise given.unsupported(_VARIANT, "attention of this kind")
@@ -176,9 +179,7 @@ def _indexer(given: Arguments) -> dict[str, Any]:
     }
 
 
-def _is_shared(given: Arguments, index: int) -> bool:
-    """Whether the layer of this index, counted from 0, reads the keys that one before it chose
-    (core/transformer/experimental_attention_variant/dsa.py, is_dsa_skip_topk_layer)."""
-    period = given.whole("dsa_indexer_topk_freq") or 1
-    offset = max(given.whole("dsa_indexer_skip_topk_offset", least=0) or 0, 1)
-    return max(index + 1 - offset, 0) % period != 0
+def shares_indexer(index: int, period: int, offset: int) -> bool:
+    """Tells whether the layer of this index, counted from 0, reads the keys that one before it
+    chose (core/transformer/experimental_attention_variant/dsa.py, is_dsa_skip_topk_layer)."""
+    return max(index + 1 - max(offset, 1), 0) % period != 0

@@ -112,8 +112,8 @@ def _by_layers_per_chunk(given: Arguments, pp: int, size: int) -> int:
 
 
 def layers_per_chunk(given: Arguments, pp: int, virtual: int) -> list[int]:
-    """How many layers each chunk has; empty where nothing says that they differ, so that all have
-    as many. Raises Stopped where Megatron stops because they do not add up."""
+    """Returns how many layers each chunk has; empty where nothing says that they differ, so that
+    all have as many. Raises Stopped where Megatron stops because they do not add up."""
     if pp == 1:
         return []
     pattern = pattern_of(given)

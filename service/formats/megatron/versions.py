@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from service.formats.launch.facts import facts
+
 _OLD_ARGUMENTS = (
     "checkpoint_activations",
     "activations_checkpoint_method",
@@ -19,51 +21,9 @@ _OLD_ARGUMENTS = (
     "batch_size",
 )
 """Arguments of Megatron-LM before 2023, all older than `swiglu`. Forks kept some for longer."""
+VERSIONS = "megatron_versions"
+"""The table of names, and of what versions did that had no argument for it."""
 _NEOX_ARGUMENT = "pipe_parallel_size"
-_RENAMED = {
-    "model_parallel_size": "tensor_model_parallel_size",
-    "pipe_parallel_size": "pipeline_model_parallel_size",
-    "train_batch_size": "global_batch_size",
-    "train_micro_batch_size_per_gpu": "micro_batch_size",
-    "encoder_seq_length": "seq_length",
-    "encoder_num_layers": "num_layers",
-    "activations_checkpoint_granularity": "recompute_granularity",
-    "activations_checkpoint_method": "recompute_method",
-    "activations_checkpoint_num_layers": "recompute_num_layers",
-    "checkpoint_num_layers": "recompute_num_layers",
-    "moe_expert_parallel_size": "expert_model_parallel_size",
-    "topk": "moe_router_topk",
-    "use_bias": "add_bias_linear",
-    "cpu_optimizer": "optimizer_cpu_offload",
-}
-"""Names of today by those of other versions. A dump that has both keeps its own."""
-_ONLY_BEFORE: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
-    (
-        ("recompute_granularity", "sequence_parallel", "use_distributed_optimizer"),
-        {"sequence_parallel": "False", "use_distributed_optimizer": "False"},
-    ),
-    (
-        ("swiglu", "untie_embeddings_and_output_weights", "add_bias_linear"),
-        {
-            "swiglu": "False",
-            "untie_embeddings_and_output_weights": "False",
-            "add_bias_linear": "True",
-            "group_query_attention": "False",
-        },
-    ),
-    (("context_parallel_size",), {"context_parallel_size": "1"}),
-    (
-        (
-            "recompute_granularity",
-            "activations_checkpoint_method",
-            "num_layers_per_virtual_pipeline_stage",
-        ),
-        {"virtual_pipeline_model_parallel_size": "None"},
-    ),
-    (("micro_batch_size",), {"pipeline_model_parallel_size": "1"}),
-)
-"""What an old version did, whose dump has no argument for it. The first of each pair are arguments
-that came together: where a dump has one of them, another that is absent was cut off."""
 _GATED = {"swiglu", "geglu", "reglu", "liglu"}
 _LIST_OF_ONE = re.compile(r"\[\s{0,9}(\d{1,9})\s{0,9}\]", re.ASCII)
 _WHOLE = re.compile(r"(\d{1,9})(?:\.0)?", re.ASCII)
@@ -85,7 +45,7 @@ def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
     """The arguments with those of other versions translated. A dump of today's version comes back
     as it is. Values that cannot be read are passed on, for the reader of the argument to refuse."""
     found = dict(arguments)
-    for name, todays in _RENAMED.items():
+    for name, todays in facts(VERSIONS)["renamed"].items():
         if name in arguments and _is_unset(found, todays):
             found[todays] = arguments[name]
     found |= _recompute(arguments)
@@ -96,7 +56,8 @@ def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
         found["deepspeed"] = "True"
         found.setdefault("use_distributed_optimizer", "False")
     if any(name in arguments for name in _OLD_ARGUMENTS):
-        for came_together, values in _ONLY_BEFORE:
+        # Where a dump has one of the arguments that came together, another was cut off.
+        for came_together, values in facts(VERSIONS)["only_before"]:
             if not any(name in arguments for name in came_together):
                 found = {**values, **found}
         found |= _feed_forward_width(arguments)

@@ -57,7 +57,7 @@ class Field:
     reason: str = COULD_MATTER
     """Why it matters, of a setting that is not described."""
     cure: str = GIVE_FIELDS
-    """How to say it otherwise, of a setting that is not described."""
+    """The way to say it otherwise, of a setting that is not described."""
     answered_by: str = ""
     """The member of the request that says it."""
 

@@ -46,17 +46,16 @@ class FieldTable:
 
     package: str
     framework: str
-    """What the package is called in sentences."""
+    """Sentences call the package this."""
     release: str
     unknown: Unknown
-    """What becomes of a name that is in no table: the framework `stops` at it, or takes no notice
-    of it (`passes`), or a program of the caller's own may have it (`open`). Where forks have names
-    of their own, it stops at one that is spelt like a known one (`misspelt`), and another is
-    `open`."""
+    """A name that is in no table: the framework `stops` at it, or takes no notice of it (`passes`),
+    or a program of the caller's own may have it (`open`). Where forks have names of their own, it
+    stops at one that is spelt like a known one (`misspelt`), and another is `open`."""
     open: tuple[str, ...]
     """Patterns of names that a program of the caller's own may have, whatever `unknown` says."""
     prefix: str
-    """What stands in front of a name where it is typed, such as dashes."""
+    """Stands in front of a name where it is typed, such as dashes."""
     fields: Mapping[str, Field]
     patterns: Mapping[str, Field]
     """Fields of which the name is a pattern, the longest first."""
@@ -74,7 +73,7 @@ class FieldTable:
         return field is not None and field.use == "no_account"
 
     def unknown_as(self, name: str) -> Unknown:
-        """What becomes of a name that is in no table."""
+        """Returns what becomes of a name that is in no table."""
         return "open" if self._first_open(name) else self.unknown
 
     @cached_property

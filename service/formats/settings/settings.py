@@ -19,7 +19,7 @@ MOST_HINTS = 8  # unknown names for which a known one is looked up: an answer sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedSettings:
-    """What was given, by what it means for an answer, apart from what was read."""
+    """Settings that were given and not read, by what they mean for an answer."""
 
     reservations: tuple[Reservation, ...]
     """Settings that are not described, unless they have their default."""
@@ -42,7 +42,7 @@ class Settings:
         self.table = table
         self.given = dict(given or {})
         self.written: dict[str, str] = {}
-        """What was written of a setting, where that is not `name = value`."""
+        """The text of a setting as it was written, where that is not `name = value`."""
         self.is_other_release = False
         """Names that the table does not have may be those of the release that runs."""
         self.reservations: list[Reservation] = []
@@ -208,7 +208,7 @@ class Settings:
         )
 
     def _unknown_as(self, name: str, near: str | None) -> Unknown:
-        """What becomes of a name that the release does not have."""
+        """Returns what becomes of a name that the release does not have."""
         kind = "open" if self.is_other_release else self.table.unknown_as(name)
         if kind == "misspelt":
             return "open" if near is None else "stops"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SUBMITS = ("sbatch", "qsub")
 _READS_STDIN = (*SHELLS, *_SUBMITS)
 _STDIN = "/dev/stdin"
-"""What a command calls a heredoc that goes into no file."""
+"""A command calls a heredoc this way that goes into no file."""
 _TRANSPARENT = ("exec", "nohup", "time", "builtin")
 """Words in front of a command that change nothing of it."""
 _SHELL_FILE = re.compile(r"\.(?:sh|bash|slurm|sbatch|pbs|job|lsf|py)$")
@@ -39,7 +39,7 @@ class Finished(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What a command reads, and where its output goes."""
+    """The input of a command, and where its output goes."""
 
     text: str | None = None
     outputs: tuple[tuple[str, bool], ...] = ()
@@ -186,9 +186,7 @@ class Commands:
         others = reader.script.statements
         if others and others[-1].environment == started:
             started = others[-1].environment  # shared, or thousands of commands would have copies
-        reader.script.statements.append(
-            Statement((*reader.before, *words), started, reader.undecided > 0, doubts, line)
-        )
+        reader.script.statements.append(Statement((*reader.before, *words), started, doubts))
         return None
 
     def _runs_text(self, words: list[str], environment: Mapping[str, str], given: _Input) -> bool:

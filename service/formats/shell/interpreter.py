@@ -49,7 +49,7 @@ class Interpreter:
     """The words of the command that starts this text."""
     depth: int = 0
     undecided: int = 0
-    """How many branches around the current statement the text does not decide."""
+    """The number of branches around the current statement that the text does not decide."""
 
     # -- statements
 
@@ -68,7 +68,6 @@ class Interpreter:
             rule = f"has more than {_MOST_STEPS} commands: send the one that trains"
             raise Invalid(PATH, None, rule)
         if node.is_error or node.type == "ERROR":
-            self.script.not_understood.append(line_of(node))
             return self.run(node.children)
         follow = _STATEMENTS.get(node.type)
         return follow(self, node) if follow else None

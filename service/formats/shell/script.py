@@ -1,4 +1,4 @@
-"""What a text of the shell says, once it is read."""
+"""A text of the shell, once it is read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ class Statement:
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    in_branch: bool = False
-    """It stands where the text does not decide whether it runs."""
     doubts: tuple[Doubt, ...] = ()
     """Assignments that may have made it another command."""
-    line: int = 0
 
 
 @dataclass(slots=True)
@@ -27,12 +24,10 @@ class Script:
 
     statements: list[Statement] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
-    """What the variables hold at the end."""
+    """The values that the variables hold at the end."""
     written: dict[str, str] = field(default_factory=dict)
     """Files that the script writes, by name."""
     batch_texts: list[str] = field(default_factory=list)
     """Texts that are batch scripts of a scheduler: the text itself, and those that it submits."""
     unsent_sources: list[tuple[str, int]] = field(default_factory=list)
     """Files that the text reads its variables from and that were not sent, and by which line."""
-    not_understood: list[int] = field(default_factory=list)
-    """Lines that the grammar has no words for, and that are left out."""

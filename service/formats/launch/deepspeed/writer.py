@@ -12,6 +12,7 @@ from typing import Any
 from models.spec.layout import AXES, Layout
 from models.spec.switches import launch_arguments, launch_code
 from service.formats.launch.documents import nested
+from service.formats.launch.facts import placeholders
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
 from service.formats.launch.machines import slurm_options
@@ -64,7 +65,7 @@ def write(job: Job) -> LaunchConfiguration:
         version=RELEASE,
         settings=nested(settings),
         script_arguments=launch_arguments(job.problem, layout, of_script=True),
-        placeholders=_placeholders(job),
+        placeholders=placeholders(NAME, optimizer=job.problem.workload.optimizer in OPTIMIZERS),
         slurm=slurm_options(job.machines),
         notes=tuple(_notes(job)),
     )
@@ -170,15 +171,8 @@ def _recompute(layout: Layout) -> dict[str, Any]:
     return settings
 
 
-def _placeholders(job: Job) -> dict[str, str]:
-    clipping = {"gradient_clipping": "the norm that gradients are cut to, such as 1.0; 0 cuts none"}
-    if job.problem.workload.optimizer not in OPTIMIZERS:
-        return clipping
-    return {"optimizer.params.lr": "the learning rate, such as 3e-4", **clipping}
-
-
 def _notes(job: Job) -> Iterator[str]:
-    """What the training script must do, because no setting does it."""
+    """Yields what the training script must do, because no setting does it."""
     layout = job.layout
     workload = job.problem.workload
     yield f"Sequences of {workload.seq_len} tokens are cut by the training script."

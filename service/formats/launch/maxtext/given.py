@@ -37,8 +37,8 @@ _MOST_BASES = 8
 
 
 class Given:
-    """What a text gives, into `settings`; `of_model` are the settings of the model's own file that
-    nothing else says."""
+    """Reads what a text gives into `settings`; `of_model` are the settings of the model's own file
+    that nothing else says."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -1,7 +1,8 @@
-"""What key=value settings, or a YAML file, of MaxText 0.2.5 say."""
+"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import partial
@@ -75,7 +76,7 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """What a text says.
+    """Returns what a text says.
 
     MaxText finds its devices and slices when it starts. `num_devices` and `num_slices` are theirs,
     where the caller knows them. Where nobody does, a degree of -1 is left out of the layout, and so
@@ -144,7 +145,7 @@ class _Reader:
             stops=(
                 *self.stops.found,
                 *found.stops,
-                *_stops(values, layout, ici["fsdp"] * dcn["fsdp"]),
+                *_stops(values, ici["fsdp"] * dcn["fsdp"]),
             ),
             settings=self.settings.known,
             reservations=found.reservations,
@@ -217,13 +218,8 @@ class _Reader:
         return next((count for count in said if count and count > 0), self.num_slices)
 
     def _grouped(self, side: Mapping[str, int]) -> dict[str, int]:
-        grouped = {}
-        for axis, names in _AXES.items():
-            product = 1
-            for name in names:
-                product *= 0 if side[name] == -1 else side[name]
-            grouped[axis] = product
-        return grouped
+        known = {name: max(degree, 0) for name, degree in side.items()}
+        return {axis: math.prod(known[name] for name in names) for axis, names in _AXES.items()}
 
     def _mesh(
         self, values: Mapping[str, Any], ici: Mapping[str, int], dcn: Mapping[str, int]
@@ -461,9 +457,9 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
     return {"capacity_factor": factor}
 
 
-def _stops(values: Mapping[str, Any], layout: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
-    """What MaxText refuses when it starts, beyond the rules of layouts (configs/types.py). `fsdp`
-    is the degree of that axis, 0 where it is the rest."""
+def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
+    """Yields what MaxText refuses when it starts, beyond the rules of layouts (configs/types.py).
+    `fsdp` is the degree of that axis, 0 where it is the rest."""
     if values["shard_optimizer_over_data"] and fsdp != 1:
         rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
         yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule, source=TYPES)
@@ -502,15 +498,12 @@ def _blamed(side: Mapping[str, int], kind: str) -> str:
 
 
 def _product(side: Mapping[str, int]) -> int:
-    """The product of the degrees that are said."""
-    product = 1
-    for degree in side.values():
-        product *= 1 if degree == -1 else degree
-    return product
+    """Returns the product of the degrees that are said."""
+    return math.prod(degree for degree in side.values() if degree != -1)
 
 
 def _quotient(number: int, side: Mapping[str, int], kind: str, what: str) -> int:
-    """What the degrees of an axis within slices or across them leave of a number."""
+    """Returns what the degrees of an axis within slices or across them leave of a number."""
     product = _product(side)
     if number % product:
         name = _blamed(side, kind)

@@ -12,6 +12,7 @@ from models.layouts.defaults import torus_axes_covering_dims
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.switches import launch_arguments
+from service.formats.launch.facts import placeholders
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_values
 from service.formats.launch.machines import slurm_options
@@ -266,17 +267,9 @@ def _switches(job: Job) -> dict[str, Any]:
 
 
 def _placeholders(job: Job, *, has_model: bool) -> dict[str, str]:
-    named = {
-        "run_name": "a name of the run, under which checkpoints resume",
-        "base_output_directory": "where logs and checkpoints are written, such as gs://bucket/folder",
-        "dataset_type": "the kind of data set, with dataset_path or its like",
-        "tokenizer_path": "the tokenizer",
-        "steps": "how many steps to train",
-        "learning_rate": "the learning rate, such as 3e-4",
-    }
     is_on_gpus = not job.problem.cluster.is_torus
-    if is_on_gpus and job.problem.stack.attention_kernel == "cudnn":
-        named["max_segments_per_seq"] = "how many documents a sequence has at most, such as 32"
+    uses_cudnn = is_on_gpus and job.problem.stack.attention_kernel == "cudnn"
+    named = placeholders(NAME, segments=uses_cudnn)
     if has_model:
         return named
     name = job.problem.architecture.name
@@ -312,7 +305,7 @@ def _notes(job: Job, model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _hosts_note(job: Job) -> str:
-    """How a job on TPUs is started."""
+    """Returns how a job on TPUs is started."""
     hosts = job.machines.nodes
     chips = job.problem.cluster.num_chips // hosts
     slices = job.problem.cluster.num_chips // math.prod(job.problem.cluster.slice_shape)

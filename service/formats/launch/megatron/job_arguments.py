@@ -1,5 +1,5 @@
-"""What a layout and its workload are in the arguments of Megatron-Core, by name: what
-megatron_writer and megatron_bridge_writer say in their own spelling."""
+"""A layout and its workload in the arguments of Megatron-Core, by name. The writers of Megatron and
+of Megatron-Bridge say them in their own spelling."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def offloads_layers(job: Job) -> bool:
 
 
 def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
-    """How the model and the batch are divided."""
+    """Returns the arguments that divide the model and the batch."""
     layout = job.layout
     workload = job.problem.workload
     arguments: dict[str, Any] = {
@@ -189,7 +189,7 @@ def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
 
 
 def _context(job: Job) -> str:
-    """How context parallelism exchanges keys; sparse attention has one way only
+    """Returns how context parallelism exchanges keys; sparse attention has one way only
     (transformer_config.py)."""
     model = job.problem.architecture
     if any(each.is_sparse for each in model.attentions):
@@ -267,7 +267,7 @@ def recompute_arguments(format_: str, job: Job) -> dict[str, Any]:
 
 
 def memory_arguments(job: Job) -> dict[str, Any]:
-    """What goes to host memory, and the number formats of optimizer states."""
+    """Returns what goes to host memory, and the number formats of optimizer states."""
     layout = job.layout
     optimizer = job.problem.workload.optimizer
     arguments: dict[str, Any] = {"optimizer": OPTIMIZERS[optimizer]}
@@ -288,7 +288,7 @@ def memory_arguments(job: Job) -> dict[str, Any]:
 
 
 def balancing_arguments(job: Job) -> dict[str, Any]:
-    """How experts are kept busy."""
+    """Returns the arguments that keep experts busy."""
     workload = job.problem.workload
     if not job.problem.architecture.is_moe:
         return {}
@@ -309,7 +309,8 @@ def _chooses_one_expert(job: Job) -> bool:
 
 
 def environment(job: Job) -> dict[str, str]:
-    """What the arguments need in the environment (megatron/training/arguments.py, validate_args).
+    """Returns what the arguments need in the environment (megatron/training/arguments.py,
+    validate_args).
 
     On chips before Blackwell, kernels of tensor and context parallelism start in the right order
     with one hardware queue only, and those of Megatron-FSDP with more.
@@ -341,7 +342,7 @@ _MANY_QUEUES = ("blackwell", "rubin")
 
 
 def notes(job: Job) -> Iterator[str]:
-    """What a person must know of a layout in Megatron-Core."""
+    """Yields what a person must know of a layout in Megatron-Core."""
     layout = job.layout
     if job.problem.workload.load_balancing == "micro_batch_loss" and (
         job.problem.architecture.is_moe

@@ -1,4 +1,5 @@
-"""What mixes the tokens of a layer, in the arguments of Megatron-Core, by name."""
+"""Attention and recurrences, which mix the tokens of a layer, in the arguments of Megatron-Core, by
+name."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from models.spec.architecture import Architecture
-from models.spec.attention import Attention, Indexer
+from models.spec.attention import Attention
 from models.spec.recurrence import DeltaNet, Mamba2
 from service.formats.launch.job import UnknownLayers
+from service.formats.megatron.layers import shares_indexer
 
 _CONVOLUTION_OF_MAMBA = 4
 """Tokens that it sees (megatron/core/ssm/mamba_mixer.py); no argument says another number."""
@@ -39,7 +41,12 @@ def common_attention(format_: str, model: Architecture) -> Attention:
         known = "all attention has indexers, or none has"
         raise UnknownLayers(format_, "model.indexer", model.name, known)
     kinds = {
-        replace(each, window=None, chunked=False, indexer=_own(each.indexer))
+        replace(
+            each,
+            window=None,
+            chunked=False,
+            indexer=each.indexer and replace(each.indexer, shared=False),
+        )
         for each in model.attentions
     }
     if len(kinds) != 1:
@@ -48,10 +55,6 @@ def common_attention(format_: str, model: Architecture) -> Attention:
     attention = kinds.pop()
     _require_usual(format_, model, attention)
     return attention
-
-
-def _own(indexer: Indexer | None) -> Indexer | None:
-    return indexer and replace(indexer, shared=False)
 
 
 def _require_usual(format_: str, model: Architecture, attention: Attention) -> None:
@@ -134,16 +137,11 @@ def shared_indexers(model: Architecture) -> list[bool]:
     return found
 
 
-def is_shared(index: int, period: int, offset: int) -> bool:
-    """Whether the layer of this index, counted from 0, is one of those (is_dsa_skip_topk_layer)."""
-    return max(index + 1 - max(offset, 1), 0) % period != 0
-
-
 def _sharing(format_: str, model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
     """The period and the offset that say so of every layer."""
     for period in range(2, len(shared) + 1):
         for offset in range(1, len(shared) + 1):
-            if all(is_shared(at, period, offset) == each for at, each in enumerate(shared)):
+            if all(shares_indexer(at, period, offset) == each for at, each in enumerate(shared)):
                 return period, offset
     known = "indexers are shared at regular distances"
     raise UnknownLayers(format_, "model.indexer.shared", model.name, known)

@@ -16,7 +16,6 @@ from models.spec.recurrence import DeltaNet, Mamba2
 from service.formats.launch.job import Inexpressible, UnknownLayers
 
 MAMBA, DELTA_NET, ATTENTION, LATENT, SPARSE, MLP, EXPERTS = "M", "G", "*", "+", "D", "-", "E"
-LETTERS = (MAMBA, DELTA_NET, ATTENTION, LATENT, SPARSE, MLP, EXPERTS)
 CHUNK, PREDICTION = "|", "/"
 
 
@@ -45,7 +44,7 @@ def pattern_arguments(format_: str, model: Architecture, chunks: Sequence[int]) 
 
 
 def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
-    """How many letters so many layers have, from the first of any chunk on."""
+    """Returns how many letters so many layers have, from the first of any chunk on."""
     counts = {kind.blocks for kind in model.kinds}
     if len(counts) > 1 and layers:
         cure = "the layers of a chunk have as many letters in a pattern each; ask with 0"

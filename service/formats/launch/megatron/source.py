@@ -30,17 +30,17 @@ _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _FEWEST_DUMPED = 3
 _YAML_LINE = re.compile(r"\s*(?:-\s+)?-{0,2}[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
 _ARGUMENTS = ("ARGS", "ARGUMENTS")
-"""How the object of a recipe is called that has the arguments."""
+"""The object of a recipe that has the arguments ends in one of these."""
 _VARIABLES = "ENV_VARS"
 """The object of a recipe that has environment variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a text says, whatever its form."""
+    """A text as it is read, whatever its form."""
 
     settings: Settings
-    """What is given, by flag."""
+    """The settings that are given, by flag."""
     dumped: Mapping[str, str] = field(default_factory=dict)
     """The texts of arguments that no flag says."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Source:
 
 
 def read_source(text: str, files: LaunchFiles) -> Source:
-    """What a text says. Raises Invalid for what the parser refuses."""
+    """Returns what a text says. Raises Invalid for what the parser refuses."""
     dumped = [match for line in text.splitlines() if (match := _DUMPED.search(line[:5000]))]
     if len(dumped) >= _FEWEST_DUMPED:
         values = {match.group(1): match.group(2).strip() for match in dumped}
@@ -91,8 +91,8 @@ def _of_no_flag(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_words(typed: Sequence[str]) -> tuple[Settings, dict[str, str]]:
-    """What flags say as they are typed, those of forks among them; and the arguments of those that
-    Megatron-DeepSpeed adds."""
+    """Returns what flags say as they are typed, those of forks among them; and the arguments of
+    those that Megatron-DeepSpeed adds."""
     same = table().facts["same_as"]
     settings = from_words([same.get(word, word) for word in typed])
     of_deepspeed = {
@@ -114,8 +114,8 @@ def _conditional(command: Command) -> Iterable[Reservation]:
 
 
 def _of_document(document: Any) -> Source:
-    """What a YAML document of flags or arguments says, with dashes or underscores. A recipe has
-    them in an object of its own, beside one of environment variables."""
+    """Returns what a YAML document of flags or arguments says, with dashes or underscores. A recipe
+    has them in an object of its own, beside one of environment variables."""
     same = table().facts["same_as"]
     typed: dict[str, Any] = {}
     others: dict[str, str] = {}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.spec.switches import switches_of
+from service.formats.launch.facts import placeholders
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
@@ -24,25 +25,6 @@ FRAMEWORK = "Megatron-LM (megatron-core)"
 
 _FP8_GATHER, _FP4_GATHER = "--fp8-param-gather", "--fp4-param-gather"
 """One switch: parameters are gathered in the format of GEMMs, whichever that is."""
-_PLACEHOLDERS: Mapping[str, str] = {
-    "--data-path": "the data set: prefixes of its .bin and .idx files, each behind its weight where"
-    " there are several, such as 0.3 /data/a 0.7 /data/b",
-    "--tokenizer-type": "the kind of tokenizer, such as HuggingFaceTokenizer",
-    "--tokenizer-model": "the tokenizer: its file, or its name on the hub",
-    "--train-iters": "steps of the training; empty where --train-samples is given in its place",
-    "--lr": "the learning rate, such as 3e-4",
-    "--min-lr": "what the learning rate decays to, such as 3e-5",
-    "--lr-decay-style": "how it decays, such as cosine, over all steps unless --lr-decay-iters is"
-    " given too",
-    "--lr-warmup-iters": "steps of warm-up",
-    "--weight-decay": "such as 0.1",
-    "--save": "the folder for checkpoints",
-    "--save-interval": "steps between checkpoints",
-    "--load": "the folder to resume from: that of --save, so that a job that is started again goes"
-    " on where it stopped",
-}
-_FOR_ROTARY = {"--rotary-base": "rope_theta of the model's config.json"}
-_FOR_NORMS = {"--norm-epsilon": "rms_norm_eps of the model's config.json, such as 1e-5"}
 _LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
@@ -52,10 +34,6 @@ _LLAMA3 = {
 (core/models/common/embeddings/rotary_pos_embedding.py, _apply_scaling)."""
 _YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096.0}
 """The numbers of yarn that latent attention has no flags for (MLATransformerConfig)."""
-_FOR_INDEXER = {
-    "--dsa-indexer-loss-coeff": "the weight of the loss that trains indexers; 0 trains none"
-}
-_FOR_LOSS = {"--moe-aux-loss-coeff": "the weight of the auxiliary loss, such as 1e-2"}
 
 
 def write(job: Job) -> LaunchConfiguration:
@@ -184,13 +162,13 @@ def _has_rotary(job: Job) -> bool:
 def _placeholders(job: Job) -> dict[str, str]:
     model = job.problem.architecture
     has_loss = model.is_moe and job.problem.workload.load_balancing != "bias"
-    return {
-        **_PLACEHOLDERS,
-        **(_FOR_ROTARY if _has_rotary(job) and "rotary_base" not in _rotary(job) else {}),
-        **(_FOR_NORMS if job.details.norm_epsilon is None else {}),
-        **(_FOR_INDEXER if any(each.indexer for each in model.attentions) else {}),
-        **(_FOR_LOSS if has_loss else {}),
-    }
+    return placeholders(
+        NAME,
+        rotary=_has_rotary(job) and "rotary_base" not in _rotary(job),
+        norms=job.details.norm_epsilon is None,
+        indexer=any(each.indexer for each in model.attentions),
+        loss=has_loss,
+    )
 
 
 def _notes(job: Job) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What Megatron-Bridge or NeMo 2 is told, as arguments of Megatron-LM.
+"""This module reads what Megatron-Bridge or NeMo 2 is told, as arguments of Megatron-LM.
 
 What is left out is as the recipe has it. Where no recipe is told, that is the base of all recipes
 (megatron/bridge/recipes/common.py), as far as it says something of time or memory.
@@ -54,7 +54,7 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """What overrides say. Raises Invalid for values that are none of their fields'."""
+    """Returns what overrides say. Raises Invalid for values that are none of their fields'."""
     release = known_release(NAME, version)
     found = read_overrides(text, files)
     found.change(changes)
@@ -186,7 +186,7 @@ def _switches(found: Overrides) -> dict[str, Any]:
 
 
 def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
-    """What the mixed precision that is named sets of switches."""
+    """Returns what the mixed precision that is named sets of switches."""
     key = fields.get("mixed_precision", "bf16_mixed").replace("-", "_").removesuffix("()")
     named = precisions().get(key, {})
     return {
@@ -199,7 +199,7 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _sorted_out(given: Arguments, found: Overrides) -> SortedSettings:
-    """What was given, by what it means for an answer."""
+    """Returns what was given, by what it means for an answer."""
     settings = found.settings
     if found.recipe is not None:
         reason = "what the recipe sets itself is not known"

@@ -36,7 +36,7 @@ _SCHEMES = ("peft_scheme", "peft", "peft._target_")
 
 @dataclass(slots=True)
 class Overrides:
-    """What a text sets."""
+    """The settings of a text."""
 
     settings: Settings
     """By dotted field."""
@@ -184,7 +184,7 @@ def _text(name: str, written: str) -> str:
 
 
 def _take_run(found: Overrides, options: Mapping[str, str]) -> None:
-    """What options, and a trainer of NeMo, say of the number of ranks and the precision."""
+    """Takes what options, and a trainer of NeMo, say of the number of ranks and the precision."""
     if options.get("num_gpus", "").isdecimal():
         found.num_ranks = int(options["num_gpus"])
     nodes = found.settings.given.pop("trainer.num_nodes", None)

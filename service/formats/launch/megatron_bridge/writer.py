@@ -11,41 +11,24 @@ from typing import Any
 
 from models.spec.architecture import Architecture
 from models.spec.encoder import Encoder
+from service.formats.launch.facts import placeholders
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.megatron import job_arguments
 from service.formats.launch.megatron import model as megatron_model
 from service.formats.launch.megatron.patterns import has_pattern
 from service.formats.launch.megatron_bridge.adapters import adapter_fields, adapters_in_python
-from service.formats.launch.megatron_bridge.fields import RELEASE, field_of_argument, precisions
+from service.formats.launch.megatron_bridge.fields import (
+    RELEASE,
+    field_of_argument,
+    precisions,
+    table,
+)
 from service.formats.megatron.layer_pattern import layer_switches
 
 NAME = "megatron-bridge"
 FRAMEWORK = "Megatron-Bridge"
 
-_OFF: Mapping[str, Any] = {
-    "model.sequence_parallel": False,
-    "model.virtual_pipeline_model_parallel_size": None,
-    "model.pipeline_model_parallel_layout": None,
-    "model.num_layers_in_first_pipeline_stage": None,
-    "model.num_layers_in_last_pipeline_stage": None,
-    "model.account_for_embedding_in_pipeline_split": False,
-    "model.account_for_loss_in_pipeline_split": False,
-    "model.recompute_granularity": None,
-    "model.recompute_method": None,
-    "model.recompute_num_layers": None,
-    "model.recompute_modules": None,
-    "model.cpu_offloading": False,
-    "model.fine_grained_activation_offloading": False,
-    "ddp.use_distributed_optimizer": False,
-    "ddp.use_megatron_fsdp": False,
-    "ddp.num_distributed_optimizer_instances": 1,
-    "dist.use_tp_pp_dp_mapping": False,
-    "optimizer.use_distributed_optimizer": False,
-    "optimizer.use_precision_aware_optimizer": False,
-    "optimizer.optimizer_cpu_offload": False,
-}
-"""What a layout that says nothing of it has not, whatever the recipe."""
 _PRECISION_NAMES = {
     "fp16": "fp16_mixed",
     "bf16": "bf16_mixed",
@@ -55,7 +38,7 @@ _PRECISION_NAMES = {
 }
 _PARAM_GATHER = "mixed_precision.fp8_param_gather"
 _REUSES_GRADIENTS = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
-"""What gathered parameters in mxfp8 need (training/config.py, validate)."""
+"""Gathered parameters in mxfp8 need this (training/config.py, validate)."""
 _GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
 _GRAPHS = "model.cuda_graph_impl"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
@@ -68,25 +51,6 @@ _PACKS, _PACKING = "dataset.enable_offline_packing", "dataset.offline_packing_sp
 _SINGLE = ("cp_comm_type", "moe_router_load_balancing_type")
 """Arguments that are lists of one on the command line, and a word here."""
 _DTYPES = {"bf16": "bfloat16"}
-_PLACEHOLDERS: Mapping[str, str] = {
-    "dataset": "the data set: dataset.blend, or the recipe's mock data",
-    "tokenizer.tokenizer_model": "the tokenizer: its name on the hub, or its folder",
-    "train.train_iters": "steps of the training",
-    "optimizer.lr": "the learning rate, such as 3e-4",
-    "optimizer.min_lr": "what the learning rate decays to, such as 3e-5",
-    "scheduler.lr_warmup_iters": "steps of warm-up",
-    "checkpoint.save": "the folder for checkpoints",
-    "checkpoint.save_interval": "steps between checkpoints",
-    "checkpoint.load": "the folder to resume from: that of checkpoint.save, so that a job that is"
-    " started again goes on where it stopped",
-}
-_FOR_LOSS = {"model.moe_aux_loss_coeff": "the weight of the auxiliary loss, such as 1e-2"}
-_FOR_INDEXER = {
-    "model.dsa_indexer_loss_coeff": "the weight of the loss that trains indexers; 0 trains none"
-}
-_FOR_ADAPTERS = {
-    "checkpoint.pretrained_checkpoint": "the folder of the weights that adapters are trained beside"
-}
 _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 
 
@@ -114,7 +78,7 @@ def write(job: Job) -> LaunchConfiguration:
         framework=FRAMEWORK,
         version=RELEASE,
         settings={
-            **_OFF,
+            **table().facts["off"],
             **dict(_fields(arguments)),
             "dataset.seq_length": job.problem.workload.seq_len,
             **_precision(job, switches),
@@ -194,7 +158,7 @@ def _model(job: Job) -> dict[str, Any]:
 
 
 def _frozen(encoder: Encoder) -> dict[str, bool]:
-    """What is trained of a vision-language model."""
+    """Returns what is trained of a vision-language model."""
     return {
         "model.freeze_language_model": False,
         "model.freeze_vision_model": not encoder.trained,
@@ -203,7 +167,7 @@ def _frozen(encoder: Encoder) -> dict[str, bool]:
 
 
 def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes adapters, and what fine-tuning needs beside them (training/config.py)."""
+    """Returns what makes adapters, and what fine-tuning needs beside them (training/config.py)."""
     workload = job.problem.workload
     if workload.lora is None:
         return {}
@@ -281,10 +245,12 @@ def _placeholders(job: Job) -> dict[str, str]:
     )
     return {
         "recipe": recipe,
-        **_PLACEHOLDERS,
-        **(_FOR_LOSS if has_loss else {}),
-        **(_FOR_INDEXER if any(each.indexer for each in model.attentions) else {}),
-        **(_FOR_ADAPTERS if has_adapters else {}),
+        **placeholders(
+            NAME,
+            loss=has_loss,
+            indexer=any(each.indexer for each in model.attentions),
+            adapters=has_adapters,
+        ),
     }
 
 

@@ -76,7 +76,8 @@ class EarlierSettings(Settings):
                 reason = f"torchtitan {RELEASE} has no such setting{suggestion(name, known)}"
                 self.reserve_text(shown(name, value), reason, "leave it out if it changes nothing")
         self.config = self._read_config(facts["flavors"])
-        """What a config function is in 0.3.0: the model, its precision and its optimizer."""
+        """This is what a config function is in 0.3.0: the model, its precision and its
+        optimizer."""
 
     def _read_config(self, flavors: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         name, flavor = self.older["model.name"], self.older["model.flavor"]

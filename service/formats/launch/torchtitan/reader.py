@@ -1,4 +1,4 @@
-"""What flags of torchtitan 0.3.0 say, or the TOML file of a release before it."""
+"""This module reads flags of torchtitan 0.3.0, or the TOML file of a release before it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\\\]?[A-Za-z_]")
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_STEP = "local_batch_size * data-parallel ranks"
 _COMPONENTS = ("model", "loss")
-"""What torch.compile takes, in the order of its default (config/configs.py, CompileConfig)."""
+"""The components that torch.compile takes, in the order of its default (config/configs.py,
+CompileConfig)."""
 _SHARDS = "parallelism.data_parallel_shard_degree"
 _DEGREES = {
     "pp": "parallelism.pipeline_parallel_degree",
@@ -74,7 +75,7 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """What a text says.
+    """Returns what a text says.
 
     `num_devices` is how many devices the job has, where the caller knows it and the text does not
     say. Where neither does and data_parallel_shard_degree is -1, dp_shard is left out: it is what
@@ -95,7 +96,7 @@ class _Reader:
         self.version = version
         self.num_devices = num_devices
         self.settings = Settings(self.table)
-        """Those of the text, by their names in 0.3.0."""
+        """The settings of the text, by their names in 0.3.0."""
         self.others: dict[str, Any] = {}
         """Flags that 0.3.0 does not have."""
         self.ignored: list[str] = []
@@ -201,7 +202,7 @@ class _Reader:
             _drop(words, behind[:1], has_value)
 
     def _marks_of_release(self) -> list[str]:
-        """What was written that only 0.3.0 has."""
+        """Returns what was written that only 0.3.0 has."""
         marks = [f"--{name}" for name in ("module", "config") if name in self.given]
         policy = self.given.get(RECOMPUTE)
         return marks if policy is None else [*marks, f"activation-checkpoint:{policy}"]
@@ -309,7 +310,7 @@ class _Reader:
         return found
 
     def _config(self) -> Mapping[str, Any]:
-        """What the config function sets; nothing where it is none of the release."""
+        """Returns what the config function sets; nothing where it is none of the release."""
         module, name = self.given.get("module"), self.given.get("config")
         configs = self.table.facts["configs"].get(module, {})
         if name is None:
@@ -344,7 +345,7 @@ class _Reader:
         sequence_parallel = values["parallelism.enable_sequence_parallel"] and layout["tp"] > 1
         layout["sequence_parallel"] = sequence_parallel
         layout["offload_optimizer"] = values["training.enable_cpu_offload"]
-        layout |= self._recompute(values[RECOMPUTE], values)
+        layout |= self._recompute(values[RECOMPUTE])
         if layout["pp"] > 1:
             layout |= self._pipeline(values, layout["pp"], config)
             layout["micro_batch"] = values["parallelism.pipeline_parallel_microbatch_size"]
@@ -352,7 +353,7 @@ class _Reader:
             layout["micro_batch"] = values["training.local_batch_size"]
         return layout
 
-    def _recompute(self, policy: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _recompute(self, policy: str) -> dict[str, Any]:
         if policy == "memory-budget":
             name = "activation_checkpoint.memory_budget"
             reason = "the compiler picks what is recomputed, which is read as selective"

@@ -15,6 +15,7 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.switches import as_launched, launch_arguments
 from models.spec.workload import Workload
+from service.formats.launch.facts import placeholders
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
 from service.formats.launch.machines import slurm_options
@@ -258,17 +259,7 @@ def _uncompiled_model(*, compiles_loss: bool) -> dict[str, Any]:
 
 
 def _placeholders(job: Job, *, has_recipe: bool) -> dict[str, str]:
-    named = {
-        "hf_assets_path": "the folder of the tokenizer",
-        "dataloader.dataset": "the data set",
-        "training.steps": "how many steps to train",
-        "optimizer.param_groups.0.optimizer_kwargs.lr": "the learning rate, such as 3e-4",
-        "lr_scheduler.warmup_steps": "steps of warm-up, such as 200",
-        "lr_scheduler.decay_ratio": "the part of the steps, at the end, in which the learning rate"
-        " decays, such as 0.8",
-        "checkpoint.folder": "where checkpoints are written, below dump_folder",
-        "checkpoint.interval": "steps between checkpoints",
-    }
+    named = placeholders(NAME)
     if has_recipe:
         return named
     name = job.problem.architecture.name
@@ -294,7 +285,7 @@ def _recipe_needs(job: Job) -> str:
 
 
 def _converter(lora: Lora) -> str:
-    """What makes adapters of a model (components/lora.py)."""
+    """Returns what makes adapters of a model (components/lora.py)."""
     names = [name for target in lora.targets for name in _ADAPTED.get(target, ())]
     return f"LoRAConverter.Config(rank={lora.rank}, alpha={2 * lora.rank}, target_modules={names})"
 

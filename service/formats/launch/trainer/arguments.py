@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from service.formats.shell.faults import require_arguments_defined
@@ -60,16 +60,15 @@ def _setting(words: Sequence[str], at: int) -> tuple[str | None, Any, int]:
     return name, values[0] if values else "true", at
 
 
-def flags_of(
-    words: Sequence[str], switches: Collection[str] = (), short: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """The flags of a launcher by name with underscores; those of `switches` have no value."""
+def flags_of(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, str]:
+    """Returns the flags of a launcher by name with underscores. Those of `switches` have no
+    value."""
     found: dict[str, str] = {}
     at = 0
     while at < len(words):
         require_arguments_defined(words[at])
         flag, equals, value = words[at].partition("=")
-        name = (short or {}).get(flag, flag).lstrip("-").replace("-", "_")
+        name = flag.lstrip("-").replace("-", "_")
         has_value = at + 1 < len(words) and not words[at + 1].startswith("-")
         if equals or name in switches or not has_value:
             found[name] = value if equals else "true"

@@ -47,7 +47,7 @@ def translate(settings: Settings, asked: Asked) -> Told:
     _objective(told, settings)
     _adapters(told, settings)
     _kernels(told, settings)
-    _plugins(told, settings)
+    _plugins(settings)
     _sharding(told, settings, asked.version)
     if settings.truth("use_ray"):
         told.put("num_processes", settings.value("ray_num_workers"), "ray_num_workers")
@@ -170,7 +170,7 @@ def _kernels(told: Told, settings: Settings) -> None:
         told.put("loss_type", "chunked_nll", "chunked_cross_entropy")
 
 
-def _plugins(told: Told, settings: Settings) -> None:
+def _plugins(settings: Settings) -> None:
     known = settings.table.facts["plugins"]
     for plugin in settings.value("plugins") or ():
         use = next((use for name, use in known.items() if str(plugin).endswith(name)), None)
