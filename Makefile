@@ -58,11 +58,11 @@ has-python-of-launchers:
 # are skipped by name.
 CLIENTS_OF_HOOKS := kubernetes skypilot dstack torchx nemo_run mcp mlflow
 test-hooks: .venv/developed $(CLIENTS_OF_HOOKS:%=build/hooks/%/installed)  ## hooks, asked by real schedulers and launchers
-	$(BIN)/python -m pytest -m hooks -n 2 --dist loadfile -rPs
+	$(BIN)/python -m pytest -m hooks -n 2 --dist loadfile -rPs tests/shardwright
 
 build/hooks/%/installed: tests/shardwright/hooks/requirements/%.txt
 	$(BIN)/uv venv -q --clear -p $(or $(PYTHON_OF_LAUNCHERS),$(PYTHON)) build/hooks/$*
-	$(BIN)/uv pip install -q -p build/hooks/$*/bin/python -r $< && touch $@ || rm -r build/hooks/$*
+	$(BIN)/uv pip install -q --compile-bytecode -p build/hooks/$*/bin/python -r $< && touch $@ || rm -r build/hooks/$*
 
 soak: .venv/developed  ## half an hour of mixed load: whether a service grows (MINUTES=)
 	$(BIN)/python -m tests.benchmarks.soak $(if $(MINUTES),--minutes $(MINUTES))

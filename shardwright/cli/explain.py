@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.cli import question
-from shardwright.cli.job_files import script_of
+from shardwright.cli.check import launch_request
+from shardwright.cli.job_logs import log_of
 from shardwright.cli.output import Output
 from shardwright.cli.session import asking
 
@@ -27,8 +28,8 @@ def explain(
     output = Output(as_json=json)
     with asking(output, "reading the log", local=local) as client:
         request: Any = question.without_empty(
-            log=script_of(log),
-            launch=None if job is None else {"arguments": script_of(job)},
+            log=log_of(log),
+            launch=None if job is None else launch_request(job, None)["launch"],
             recommendation_id=recommendation,
             prediction_id=prediction,
             model=question.model_part(model),

@@ -9,10 +9,14 @@ from pathlib import Path
 
 from shardwright.secrets import mask_secrets
 
-_NAMED = re.compile(r"[\w./~-]*[\w-]\.(?:ya?ml|json|toml|sh|env|conf|cfg|py)\b", re.ASCII)
-"""A word that looks like the name of a file of settings or of a script."""
+_NAMED = re.compile(
+    r"(?<![\w./~-])[\w./~-]*[\w-]\.(?:ya?ml|json|toml|sh|env|conf|cfg|py)\b", re.ASCII
+)
+"""A word that looks like the name of a file of settings or of a script. It is looked for where a
+word begins, since a long one, such as data in base64, would else be read once for each letter."""
+_MOST_CHARACTERS = 2**16  # of a script: what the service reads of a text
 _MOST_FILES = 16  # of a job: script, settings, DeepSpeed document, model; recipes have a few more
-_MOST_BYTES = 2**16  # of one file: what the service reads of a text
+_MOST_BYTES = _MOST_CHARACTERS  # of one file beside it
 _SENT = (".yaml", ".yml", ".json", ".toml", ".sh", ".env", ".conf", ".cfg")
 """The endings of files that are sent. What a program of Python does is not read of its text."""
 
@@ -31,9 +35,26 @@ def read_text(name: str) -> str:
         raise UnreadableFile(f"{name} cannot be read: {error.strerror}") from None
 
 
+def file_words(name: str) -> str:
+    """What a sentence calls a file."""
+    return "standard input" if name == "-" else name
+
+
 def script_of(name: str) -> str:
-    """The text of a job's script, with its secrets masked."""
-    return mask_secrets(read_text(name))
+    """The text of a job's script, with its secrets masked. Raises UnreadableFile where there is no
+    script in the file."""
+    text = read_text(name)
+    place = file_words(name)
+    if "\0" in text:
+        raise UnreadableFile(f"{place} is no script but a binary file: it has NUL characters")
+    if not text.strip():
+        raise UnreadableFile(f"{place} is empty: give the script that launches the job")
+    if len(text) > _MOST_CHARACTERS:
+        raise UnreadableFile(
+            f"{place} has {len(text):,} characters, and a script may have {_MOST_CHARACTERS:,}:"
+            " give the part that launches the training"
+        )
+    return mask_secrets(text)
 
 
 def files_beside(script: str, folder: Path) -> dict[str, str]:

@@ -10,11 +10,17 @@ import typer
 
 from shardwright.cli import question
 from shardwright.cli.check import launch_request
-from shardwright.cli.job_files import script_of
+from shardwright.cli.job_logs import log_of
 from shardwright.cli.output import Output
 from shardwright.cli.run_history import RunHistory, csv_history, mlflow_history
 from shardwright.cli.session import asking
 from shardwright.run_id import report_members
+
+_UNNAMED = (
+    "say what ran: --job JOB.SH --on CHIP, or the id of its --check, --recommendation or"
+    " --prediction. Within a job that was launched by a script of an answer, or checked by a hook,"
+    " SHARDWRIGHT_ID says it"
+)
 
 
 def report(
@@ -53,8 +59,10 @@ def report(
         history = _history(log, mlflow, csv)
         if history is not None and history.parameters and not launch and not any(ids.values()):
             launch = {"arguments": history.launch_text()}
+        if not (launch or model or any(ids.values())):
+            raise ValueError(_UNNAMED)
         request: Any = question.without_empty(
-            log=None if log is None else script_of(log),
+            log=None if log is None else log_of(log),
             framework=framework,
             source=source,
             launch=launch,

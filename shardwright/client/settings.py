@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Self
 
@@ -28,12 +29,41 @@ class ClientSettings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """The settings that SHARDWRIGHT_URL, SHARDWRIGHT_KEY or SHARDWRIGHT_KEY_FILE, and
-        SHARDWRIGHT_TIMEOUT_S give. Raises OSError where the key's file cannot be read, and
-        ValueError where the time is no number."""
+        SHARDWRIGHT_TIMEOUT_S give. Raises ValueError where one of them is wrong."""
         given = os.environ if environment is None else environment
         key = given.get("SHARDWRIGHT_KEY") or None
         file = given.get("SHARDWRIGHT_KEY_FILE")
         if key is None and file:
-            key = Path(file).read_text(encoding="utf-8").strip() or None
-        timeout_s = float(given.get("SHARDWRIGHT_TIMEOUT_S") or _TIMEOUT_S)
-        return cls(url=given.get("SHARDWRIGHT_URL") or DEFAULT_URL, key=key, timeout_s=timeout_s)
+            key = _key_in(file)
+        return cls(
+            url=_url(given.get("SHARDWRIGHT_URL") or DEFAULT_URL),
+            key=key,
+            timeout_s=_seconds(given.get("SHARDWRIGHT_TIMEOUT_S") or _TIMEOUT_S),
+        )
+
+
+def _key_in(file: str) -> str | None:
+    try:
+        return Path(file).read_text(encoding="utf-8").strip() or None
+    except OSError as error:
+        raise ValueError(
+            f"SHARDWRIGHT_KEY_FILE names {file}, which cannot be read: {error.strerror}"
+        ) from None
+
+
+def _url(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(
+            f"SHARDWRIGHT_URL is {url!r}, which is no address: give it as {DEFAULT_URL}"
+        )
+    return url
+
+
+def _seconds(given: str | float) -> float:
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        raise ValueError(f"SHARDWRIGHT_TIMEOUT_S is {given!r}: give seconds, such as 60")
+    return seconds

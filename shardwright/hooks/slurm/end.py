@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardwright.cli.job_logs import log_of
 from shardwright.client.errors import Invalid
 from shardwright.hooks.asking import post
 from shardwright.hooks.policy import HookPolicy
 from shardwright.hooks.slurm.outcomes import outcome_of
 from shardwright.run_id import VARIABLE, report_members
-from shardwright.secrets import mask_secrets
 
 _MARK = re.compile(r"\bshardwright:\w+:(?P<id>[\w-]+)", re.ASCII)
 _LABELS = {
@@ -26,8 +26,6 @@ _STATE = re.compile(r"\bJobState=(\w+)")
 _LOG = re.compile(r"\bStdOut=(.*?)(?= \w+=|$)", re.MULTILINE)
 """The path of the log; SLURM_JOB_STDOUT has its pattern, such as job-%j.log."""
 _TIMEOUT_S = 60.0  # nobody waits for it; a log of some megabytes is read in a few seconds
-_HEAD_BYTES = 2**20  # has the arguments of the run
-_TAIL_BYTES = 7 * 2**20  # with the head half of what a request may have, as JSON may double it
 
 
 class NothingToReport(Exception):
@@ -47,7 +45,7 @@ def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
         raise NothingToReport(f"its log {log} is not to be seen from here")
     state = _STATE.search(shown)
     body = {
-        "log": mask_secrets(_read(log)),
+        "log": log_of(str(log)),
         "source": environment.get("SLURM_CLUSTER_NAME"),
         "outcome": outcome_of(state[1] if state else ""),
         "labels": {
@@ -86,14 +84,3 @@ def _shown(job_id: str) -> str:
         check=True,
         timeout=_TIMEOUT_S,
     ).stdout
-
-
-def _read(log: Path) -> str:
-    """The log, without its middle where it is long: the arguments stand first and the end last."""
-    with log.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-        left = log.stat().st_size - len(head)
-        if left <= _TAIL_BYTES:
-            return (head + file.read()).decode(errors="replace")
-        file.seek(-_TAIL_BYTES, 2)
-        return "\n".join(part.decode(errors="replace") for part in (head, file.read()))

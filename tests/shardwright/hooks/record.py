@@ -49,18 +49,18 @@ def main() -> None:
 def _of_slurm(folder: Path, service: ServiceProcess) -> Mapping[str, list[str]]:
     folder.mkdir()
     with cluster(folder) as slurm:
-        slurm.configure(service.url)
+        slurm.configure(service.url, budget_s=2)
         up = [f"$ cat {'job.sh'}", *MEGATRON.splitlines(), *_submitted(slurm)]
         down = ["# the service is stopped"]
-        slurm.configure(_NOBODY)
+        slurm.configure(_NOBODY, budget_s=2)
         down += [line.replace(_NOBODY, "http://shardwright:8000") for line in _submitted(slurm)]
         down += ["", "# the service is frozen (kill -STOP)"]
-        slurm.configure(service.url)
+        slurm.configure(service.url, budget_s=2)
         with service.frozen():
             down += _submitted(slurm)
         down += ["", "# the service compiles its cost model, as at its first start"]
         with compiling(folder) as fresh:
-            slurm.configure(fresh.url)
+            slurm.configure(fresh.url, budget_s=2)
             down += _submitted(slurm)
     return {"slurm": up, "slurm without a service": down}
 

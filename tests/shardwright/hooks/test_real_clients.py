@@ -18,7 +18,7 @@ from shardwright.hooks import kubernetes
 from tests.shardwright.hooks.environments import ask, needs
 from tests.shardwright.hooks.jobs import BETTER_FLAG, ILLEGAL, MEGATRON, numbered
 from tests.shardwright.hooks.kubernetes import objects
-from tests.shardwright.hooks.overhead import BUDGET_S, UP_S, has_idle_cores, p95_s
+from tests.shardwright.hooks.overhead import BUDGET_S, PATIENT_S, UP_S, has_idle_cores, p95_s
 from tests.shardwright.hooks.policy_process import policy_process
 from tests.shardwright.hooks.services import ServiceProcess
 
@@ -39,7 +39,8 @@ def server(service: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def bold(service: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A policy server that changes jobs and refuses illegal ones."""
-    policy = f'url = "{service.url}"\npatch = true\nenforce = ["illegal"]\n{_CHIPS}'
+    budget = f"budget_s = {PATIENT_S}\n"
+    policy = f'url = "{service.url}"\n{budget}patch = true\nenforce = ["illegal"]\n{_CHIPS}'
     with policy_process(tmp_path_factory.mktemp("bold"), policy) as url:
         yield url
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.shardwright.hooks.environments import ask, needs
 from tests.shardwright.hooks.jobs import BETTER_FLAG, ILLEGAL, MEGATRON
+from tests.shardwright.hooks.overhead import PATIENT_S
 from tests.shardwright.hooks.services import ServiceProcess
 
 pytestmark = pytest.mark.hooks
@@ -39,7 +40,8 @@ BOTH = pytest.mark.parametrize(
 
 
 def _configure(folder: Path, url: str, more: str = "") -> None:
-    (folder / "hooks.toml").write_text(f'url = "{url}"\n{more}{_CHIPS}')
+    budget = f"budget_s = {PATIENT_S}\n"
+    (folder / "hooks.toml").write_text(f'url = "{url}"\n{budget}{more}{_CHIPS}')
 
 
 @BOTH

@@ -12,7 +12,12 @@ from pathlib import Path
 folder = Path(tempfile.mkdtemp())
 configuration = folder / "config.yaml"
 configuration.write_text(f"admin_policy: {sys.argv[1]}\n")
-os.environ |= {"SKYPILOT_GLOBAL_CONFIG": str(configuration), "HOME": str(folder)}
+os.environ |= {
+    "SKYPILOT_GLOBAL_CONFIG": str(configuration),
+    "HOME": str(folder),
+    # With an address, even of nobody, it starts no API server, which would outlive this program.
+    "SKYPILOT_API_SERVER_ENDPOINT": "http://127.0.0.1:9",
+}
 
 import sky
 import yaml

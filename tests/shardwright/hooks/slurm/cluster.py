@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,11 +15,15 @@ from pathlib import Path
 
 import shardwright.hooks.slurm
 from tests.paths import ROOT
+from tests.shardwright.hooks.overhead import PATIENT_S
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "scontrol", "logger")
 FILES = Path(shardwright.hooks.slurm.__file__).parent
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 _START_S = 60.0
+_BUDGETED = {"cli_filter.lua": "cli_filter.lua", "sbatch": "bin/sbatch-checked"}
+"""The files that have the budget in them, and where they lie in the folder of a cluster."""
+_BUDGET = re.compile(r"(BUDGET_S = |timeout -k 0\.1 |no answer within )2")
 _FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 
 _CONFIGURATION = """
@@ -65,9 +70,12 @@ class SlurmCluster:
         self.folder = folder
         self.policy = folder / "hooks.toml"
 
-    def configure(self, url: str, more: str = "") -> None:
-        """Says what the hooks are allowed and where they ask."""
-        self.policy.write_text(f'url = "{url}"\n{more}')
+    def configure(self, url: str, more: str = "", *, budget_s: int = PATIENT_S) -> None:
+        """Says what the hooks are allowed, where they ask, and how long."""
+        self.policy.write_text(f'url = "{url}"\nbudget_s = {budget_s}\n{more}')
+        for name, place in _BUDGETED.items():
+            text = (FILES / name).read_text()
+            (self.folder / place).write_text(_BUDGET.sub(rf"\g<1>{budget_s}", text))
 
     def submit(
         self, script: str, *options: str, program: str = "sbatch"
@@ -89,8 +97,12 @@ class SlurmCluster:
 
     @property
     def environment(self) -> Mapping[str, str]:
+        # Compiled files are kept, as where the package is installed.
+        inherited = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
         return {
-            **os.environ,
+            **inherited,
             "PATH": f"{self.folder}/bin:{_PATH}",
             "SLURM_CONF": f"{self.folder}/slurm.conf",
             "SHARDWRIGHT_HOOKS": str(self.policy),
@@ -151,8 +163,7 @@ def _write_files(folder: Path) -> None:
     key.chmod(0o600)
     for name in ("state", "spool", "bin"):
         (folder / name).mkdir()
-    for name in ("cli_filter.lua", "task_prolog"):
-        shutil.copy(FILES / name, folder)
+    shutil.copy(FILES / "task_prolog", folder)
     # slurmctld hands its epilog no environment, and this machine has no settings in /etc.
     files = f"SHARDWRIGHT_HOOKS={folder}/hooks.toml SLURM_CONF={folder}/slurm.conf"
     here = f"export PATH={folder}/bin:$PATH {files}\n"
@@ -164,7 +175,7 @@ def _write_files(folder: Path) -> None:
         f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m shardwright.hooks.slurm "$@"\n'
     )
     hook.chmod(0o755)
-    shutil.copy(FILES / "sbatch", folder / "bin" / "sbatch-checked")
+    shutil.copy(FILES / "sbatch", folder / "bin" / "sbatch-checked")  # with its mode
 
 
 def _munge_options(folder: Path) -> list[str]:

@@ -122,7 +122,7 @@ def test_a_job_goes_on_unchanged_where_no_service_is(slurm: SlurmCluster, progra
 def test_a_job_goes_on_unchanged_where_the_service_hangs(
     slurm: SlurmCluster, service: ServiceProcess, program: str
 ) -> None:
-    slurm.configure(service.url, 'enforce = ["illegal"]\n')
+    slurm.configure(service.url, 'enforce = ["illegal"]\n', budget_s=2)
     with service.frozen():
         submitted = slurm.submit(ILLEGAL, program=program)
     assert "no answer within 2 s, submitted unchanged" in submitted.stderr
@@ -181,7 +181,7 @@ def test_a_job_knows_the_check_that_it_belongs_to(
 def test_a_check_delays_a_job_by_less_than_its_budget(
     slurm: SlurmCluster, service: ServiceProcess, tmp_path: Path
 ) -> None:
-    slurm.configure(service.url)
+    slurm.configure(service.url, budget_s=2)
 
     def check(number: int) -> None:
         script = tmp_path / f"job-{number}.sh"

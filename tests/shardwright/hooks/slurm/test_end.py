@@ -77,12 +77,3 @@ def test_a_job_that_was_not_checked_is_not_reported(
     with pytest.raises(NothingToReport):
         report(_environment(comment), policy)
     assert sent == []
-
-
-def test_a_long_log_is_sent_without_its_middle(tmp_path: Path) -> None:
-    path = tmp_path / "long.log"
-    path.write_text("first\n" + "x" * 2**24 + "\nlast")
-    text = end._read(path)
-    assert text.startswith("first\n")
-    assert text.endswith("\nlast")
-    assert len(text) < 9 * 2**20

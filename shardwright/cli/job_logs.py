@@ -1,0 +1,48 @@
+"""The log of a run as it is sent: with its secrets masked, and without its middle where it is
+long."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from shardwright.cli.job_files import UnreadableFile, file_words
+from shardwright.secrets import mask_secrets
+
+_HEAD_BYTES = 2**20  # has the arguments of the run
+_TAIL_BYTES = 7 * 2**20  # with the head half of what a request may have, as JSON may double it
+
+
+def log_of(name: str) -> str:
+    """Returns the log of a file, or of standard input where the name is "-". Raises
+    UnreadableFile."""
+    if name == "-":
+        text = _sent(sys.stdin.buffer)
+    else:
+        try:
+            with Path(name).open("rb") as file:
+                text = _sent(file)
+        except OSError as error:
+            raise UnreadableFile(f"{name} cannot be read: {error.strerror}") from None
+    if not text:
+        raise UnreadableFile(f"{file_words(name)} is empty: give the log of the run")
+    return text
+
+
+def _sent(file: BinaryIO) -> str:
+    """The head and the tail of a log. Nodes that crash leave NUL characters in theirs, which a
+    request may not have."""
+    head = file.read(_HEAD_BYTES)
+    if file.seekable():
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(len(head), size - _TAIL_BYTES))
+        is_cut = file.tell() > len(head)
+        tail = file.read()
+    else:
+        rest = file.read()
+        tail = rest[-_TAIL_BYTES:]
+        is_cut = len(tail) < len(rest)
+    parts = [part.decode(errors="replace").replace("\0", "") for part in (head, tail)]
+    return mask_secrets(("\n" if is_cut else "").join(parts))
