@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install develop serve test test-long test-faults test-hostile test-containers test-launchers test-hooks has-python-of-launchers soak explore check fix docs client profiles evidence lock
+.PHONY: help install develop serve test test-long test-faults test-hostile test-containers test-launchers test-hooks test-pages pictures has-python-of-launchers soak explore check fix docs client profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -63,6 +63,12 @@ test-hooks: .venv/developed $(CLIENTS_OF_HOOKS:%=build/hooks/%/installed)  ## ho
 build/hooks/%/installed: tests/shardwright/hooks/requirements/%.txt
 	$(BIN)/uv venv -q --clear -p $(or $(PYTHON_OF_LAUNCHERS),$(PYTHON)) build/hooks/$*
 	$(BIN)/uv pip install -q --compile-bytecode -p build/hooks/$*/bin/python -r $< && touch $@ || rm -r build/hooks/$*
+
+test-pages: .venv/developed  ## the web pages in a real Chromium (Debian: apt-get install chromium)
+	$(BIN)/python -m pytest -m pages -n 1 -rPs
+
+pictures: .venv/developed  ## pictures of the web pages, for you to look at
+	$(BIN)/python -m tests.pages.pictures
 
 soak: .venv/developed  ## half an hour of mixed load: whether a service grows (MINUTES=)
 	$(BIN)/python -m tests.benchmarks.soak $(if $(MINUTES),--minutes $(MINUTES))

@@ -15,7 +15,7 @@ AXIS_WORDS = {
     "pp": "pipeline stages",
 }
 _MOST_ROWS = 12  # more of them are no longer seen at a glance
-_MOST_CHIPS_IN_A_ROW = 24  # three boxes of eight lie beside their label on a wide screen
+_MOST_CHIPS_OF_ONE_ROW = 24  # three boxes of eight lie beside each other on a wide screen
 _COLUMNS = 8  # of chips in a node: two rows of NVL72's trays, or a whole box of eight
 
 
@@ -80,7 +80,7 @@ def mesh_of(layout: Mapping[str, Any], num_chips: int, domain: int | None) -> Me
         NodeDrawn(first // domain, tuple(_chips(axes, first, min(first + domain, num_chips))))
         for first in range(0, num_chips, domain)
     ]
-    rows = list(_rows(nodes, domain))
+    rows = _rows(nodes, domain)
     return Mesh(
         axes=axes,
         domain=domain,
@@ -114,8 +114,14 @@ def _chips(axes: tuple[Axis, ...], first: int, end: int) -> Iterator[ChipDrawn]:
         yield ChipDrawn(rank, place("pp", rank), place("tp", rank))
 
 
-def _rows(nodes: list[NodeDrawn], domain: int) -> Iterator[Row]:
-    shown = max(_MOST_CHIPS_IN_A_ROW // domain, 1)
-    for stages, group in groupby(nodes, lambda node: tuple({chip.stage for chip in node.chips})):
-        alike = list(group)
-        yield Row(tuple(sorted(stages)), tuple(alike[:shown]), max(len(alike) - shown, 0))
+def _rows(nodes: list[NodeDrawn], domain: int) -> list[Row]:
+    """A row for each set of stages, with one of its nodes; where all nodes are alike, with some."""
+    groups = [
+        (stages, list(group))
+        for stages, group in groupby(nodes, lambda node: tuple({chip.stage for chip in node.chips}))
+    ]
+    shown = 1 if len(groups) > 1 else max(_MOST_CHIPS_OF_ONE_ROW // domain, 1)
+    return [
+        Row(tuple(sorted(stages)), tuple(alike[:shown]), max(len(alike) - shown, 0))
+        for stages, alike in groups
+    ]

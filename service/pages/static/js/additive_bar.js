@@ -49,7 +49,7 @@ export function additiveBar(id, parts, { unit, capacity, interval, width, colour
     marks: [
       Plot.rect(stacked, { x1: "x1", x2: "x2", y1: 0.3, y2: 1, fill: "fill", stroke: colours.paper, strokeWidth: 1 }),
       Plot.rect(stacked.filter((part) => part.ground && part.ground !== "measured"), { x1: "x1", x2: "x2", y1: 0.3, y2: 1, fill: (part) => `url(#${id}-${part.ground})` }),
-      Plot.text(named, { x: (part) => (part.x1 + part.x2) / 2, y: 0.65, text: "label", fill: (part) => on(part.fill), stroke: "fill", strokeWidth: 5, paintOrder: "stroke", pointerEvents: "none" }),
+      Plot.text(named, { x: (part) => (part.x1 + part.x2) / 2, y: 0.65, text: "label", fill: (part) => on(part.fill), stroke: (part) => part.fill, strokeWidth: 5, pointerEvents: "none" }),
       interval ? Plot.ruleY([interval], { y: 0.14, x1: "0", x2: "1", stroke: colours.ink, strokeWidth: 2, marker: "tick" }) : null,
       capacity ? Plot.ruleX([capacity], { x: "value", stroke: colours.bad, strokeWidth: 2 }) : null,
       capacity ? Plot.text([capacity], { x: "value", frameAnchor: "top", text: "label", dx: -6, dy: -20, textAnchor: "end", fill: colours.bad }) : null,

@@ -35,7 +35,7 @@ termBar("time-terms", timeTerms, recommended.time, grounds, { unit: "Seconds of 
 termBar("memory-terms", memoryTerms, recommended.memory_gib, grounds, { unit: "Memory of a chip (GiB)", capacity, interval: [recommended.needed_low_gib, recommended.needed_high_gib] });
 if (comparison) {
   const changed = parts(timeTerms, comparison.time, {});
-  draw("comparison", (width, colours) => differences(changed, { unit: "Seconds more than the recommended layout (s)", width, colours }));
+  draw("comparison", (width, colours) => differences(changed, { unit: "Longer than recommended by (s)", width, colours }));
 }
 drawPipeline();
 
@@ -48,10 +48,30 @@ async function drawPipeline() {
     return;
   }
   const timeline = await response.json();
+  figure.querySelector(".data .scroll").append(eventTable(timeline.events));
   let again = () => {};
   const pipeline = new Pipeline(timeline, () => again());
   again = draw("pipeline", (width, colours) => pipeline.picture(width, colours));
   figure.querySelector(".tools").prepend(...pipeline.tools());
   const names = new Set(timeline.events.map((event) => event.name));
   legend("pipeline", Object.entries(EVENTS).filter(([name]) => names.has(name)).map(([label, fill]) => ({ label, fill })));
+}
+
+function eventTable(events) {
+  const table = document.createElement("table");
+  const head = table.createTHead().insertRow();
+  for (const name of ["Stage", "Operation", "Micro-batch", "Starts (s)", "Ends (s)"]) {
+    const cell = document.createElement("th");
+    cell.scope = "col";
+    cell.textContent = name;
+    head.append(cell);
+  }
+  const body = table.createTBody();
+  for (const event of events) {
+    const row = body.insertRow();
+    for (const value of [event.stage, event.name, event.micro_batch ?? "–", event.start_s.toFixed(4), event.end_s.toFixed(4)]) {
+      row.insertCell().textContent = value;
+    }
+  }
+  return table;
 }

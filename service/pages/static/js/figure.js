@@ -15,13 +15,25 @@ export function draw(id, render) {
     width = Math.floor(chart.clientWidth);
     if (width < 40) return;
     const picture = render(width, theme());
-    if (picture) chart.replaceChildren(picture);
+    chart.replaceChildren(asImage(picture));
   };
   new ResizeObserver(() => Math.floor(chart.clientWidth) !== width && again()).observe(chart);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   again();
   addTools(figure, id);
   return again;
+}
+
+// Returns a picture that is one image to a screen reader, with the label of the whole: Plot labels
+// each of its marks too, which elements without a role may not have.
+function asImage(picture) {
+  picture.setAttribute("role", "img");
+  for (const mark of picture.querySelectorAll("g[aria-label]")) {
+    mark.dataset.mark = mark.getAttribute("aria-label");
+    mark.removeAttribute("aria-label");
+    mark.removeAttribute("aria-description");
+  }
+  return picture;
 }
 
 // Writes the legend of a figure: entries are {label, fill, hatch}.
@@ -68,7 +80,8 @@ export function button(text, label, act) {
 function svgText(figure) {
   const copy = figure.querySelector(".chart svg").cloneNode(true);
   copy.setAttribute("xmlns", SVG);
-  copy.setAttribute("style", `color: ${theme().ink}; background: ${theme().paper}; font-family: ${theme().font.replaceAll('"', "'")}; font-size: 12px`);
+  const { ink, paper, font } = theme();
+  copy.style.cssText = `color: ${ink}; background: ${paper}; font: 12px ${font}`;
   return new XMLSerializer().serializeToString(copy);
 }
 

@@ -1,0 +1,285 @@
+"""The pages in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.pages.check import EXAMPLE
+from tests.pages.visits import ASK, SCHEMES, VISITS, WIDTHS, visit
+from tests.paths import ROOT
+from tests.service.pages.questions import HOSTILE
+
+pytestmark = pytest.mark.pages
+
+_AXE = (ROOT / "tests/pages/axe/axe.min.js").read_text()
+_LEAST_PIXELS = 11  # of text: smaller is not read without effort
+_MOST_BYTES = 350_000
+_QUESTION = {
+    "model": "deepseek-v3",
+    "cluster": {"preset": "h800", "num_chips": 2048},
+    "workload": {"seq_len": 4096, "global_batch": 15360, "precision": "fp8"},
+    "stack": "megatron",
+}
+_SMALL_TEXTS = """least => [...document.querySelectorAll("main *, header *, footer *")]
+  .filter(element => [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim()))
+  .filter(element => element.checkVisibility() && !element.closest(".visually-hidden"))
+  .filter(element => {
+    const svg = element.closest("svg");
+    const scale = svg?.viewBox.baseVal?.width ? svg.clientWidth / svg.viewBox.baseVal.width : 1;
+    return parseFloat(getComputedStyle(element).fontSize) * scale < least;
+  }).map(element => element.outerHTML.slice(0, 120))"""
+_OUTSIDE = """() => [...document.querySelectorAll("main :is(svg text, p, h1, h2, td)")]
+  .filter(element => element.checkVisibility() && !element.closest(".scroll, pre, .nodes"))
+  .filter(element => {
+    const box = element.getBoundingClientRect();
+    return box.width && (box.left < -0.5 || box.right > innerWidth + 0.5);
+  }).map(element => element.textContent.slice(0, 80))"""
+_OVERLAPS = """() => [...document.querySelectorAll(".chart svg")].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll("text")]
+    .filter(text => text.textContent.trim())
+    .map(text => ({ text: text.textContent, box: text.getBoundingClientRect() }));
+  return boxes.flatMap(({ text, box }, i) => boxes.slice(i + 1)
+    .filter(({ box: other }) => box.left < other.right - 1 && other.left < box.right - 1
+      && box.top < other.bottom - 2 && other.top < box.bottom - 2)
+    .map(({ text: other }) => `${text} | ${other}`));
+})"""
+
+
+@pytest.fixture(scope="module")
+def answer(address: str) -> dict[str, Any]:
+    return httpx.post(f"{address}/v1/recommendations", json=_QUESTION, timeout=60).json()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", VISITS)
+def test_a_page_is_readable_and_accessible(
+    address: str, new_page: Any, name: str, width: int, scheme: str
+) -> None:
+    page = new_page(width, scheme)
+    visit(page, address, name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(_SMALL_TEXTS, _LEAST_PIXELS) == []
+    assert page.evaluate(_OUTSIDE) == []
+    assert page.evaluate(_OVERLAPS) == []
+    page.evaluate(_AXE)
+    found = page.evaluate("axe.run()")["violations"]
+    serious = [
+        (each["id"], [node["html"][:200] for node in each["nodes"]])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+
+
+def test_the_bar_of_a_step_shows_the_terms_of_the_answer(
+    address: str, new_page: Any, answer: dict[str, Any]
+) -> None:
+    page = new_page()
+    visit(page, address, "ask")
+    drawn = page.evaluate("""() => {
+      const group = document.querySelector("#time-terms svg g[data-mark=rect]");
+      return [...group.children].map(rect => rect.getBoundingClientRect().width);
+    }""")
+    terms = [value for value in answer["layouts"][0]["prediction"]["time"].values() if value]
+    assert len(drawn) == len(terms)
+    scale = sum(drawn) / sum(terms)
+    # The bar has the terms in another order; insets of a pixel part them.
+    for pixels, seconds in zip(sorted(drawn), sorted(terms), strict=True):
+        assert pixels == pytest.approx(seconds * scale, abs=2)
+
+
+def test_each_layout_has_its_interval(address: str, new_page: Any, answer: dict[str, Any]) -> None:
+    page = new_page()
+    visit(page, address, "ask")
+    lines = page.evaluate("""() => [
+      ...document.querySelectorAll("#step-time g[data-mark=rule] line")]
+      .map(line => [line.x1.baseVal.value, line.x2.baseVal.value])
+      .filter(([from, to]) => to - from > 1)""")
+    shown = {answer["recommended"], answer["fastest"], answer["simplest"],
+             answer["bolder"]["layout"]}  # fmt: skip
+    predictions = [answer["layouts"][position]["prediction"] for position in shown]
+    assert len(lines) == len(predictions)
+    ratios = sorted(to / low for low, to in [(low - 8, to - 8) for low, to in lines])
+    expected = sorted(each["step_time_high_s"] / each["step_time_low_s"] for each in predictions)
+    assert ratios == pytest.approx(expected, rel=0.01)
+
+
+def test_the_pipeline_shows_every_operation_and_zooms(
+    address: str, new_page: Any, answer: dict[str, Any]
+) -> None:
+    page = new_page()
+    visit(page, address, "ask")
+    timeline = httpx.get(
+        f"{address}/v1/recommendations/{answer['id']}/timeline?micro_batches=16", timeout=60
+    ).json()
+    bars = page.locator("#pipeline svg g[data-mark=bar] rect")
+    assert bars.count() == len(timeline["events"])
+    page.get_by_role("button", name="Zoom in").click()
+    assert 0 < bars.count() < len(timeline["events"])
+    page.get_by_role("button", name="Zoom out").click()
+    assert bars.count() == len(timeline["events"])
+
+
+def test_the_heat_map_shows_the_points_of_the_frontier(address: str, new_page: Any) -> None:
+    page = new_page()
+    visit(page, address, "frontier")
+    body = {
+        "model": "llama-3.1-405b",
+        "cluster": {"preset": "h100", "num_chips": 8192},
+        "workload": {"seq_len": 8192, "global_batch": 2048, "precision": "bf16"},
+        "stack": "megatron",
+        "grid": {"domain": [8, 16, 32, 64, 128, 256], "scale_up": [0.5, 1, 2, 4, 8]},
+    }
+    points = httpx.post(f"{address}/v1/frontiers", json=body, timeout=90).json()["points"]
+    titles = page.evaluate(
+        """() => [...document.querySelectorAll("#frontier rect title")].map(t => t.textContent)"""
+    )
+    assert len(titles) == len(points)
+    for point in points:
+        place = ", ".join(f"{axis} {value:g}" for axis, value in point["at"].items()) + "\n"
+        (title,) = [title for title in titles if title.startswith(place)]
+        assert f"pipeline needed: {point['pipeline_needed']}" in title
+    pins = page.evaluate("""() => [...document.querySelectorAll("#frontier svg text")]
+      .map(text => text.textContent)""")
+    assert "h100-sxm-80gb" in pins
+
+
+def test_the_keyboard_alone_asks_a_question(address: str, new_page: Any) -> None:
+    page = new_page()
+    page.goto(f"{address}/ask")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    typed = {"model": "llama-3.1-8b", "cluster": "h100", "chips": "64", "batch": "128"}
+    for _ in range(60):
+        name = page.evaluate("document.activeElement.name || document.activeElement.textContent")
+        if name in typed:
+            page.keyboard.type(typed.pop(name))
+            page.keyboard.press("Escape")  # closes the list of names
+        if (
+            not typed
+            and name == "Ask"
+            and page.evaluate("document.activeElement.tagName") == "BUTTON"
+        ):
+            page.keyboard.press("Enter")
+            break
+        page.keyboard.press("Tab")
+    page.wait_for_selector("h1:has-text('a step')")
+    assert "model=llama-3.1-8b" in page.url
+    assert "config=" not in page.url  # fields that say nothing are not in it
+
+
+def test_the_keyboard_alone_checks_a_script(address: str, new_page: Any) -> None:
+    page = new_page()
+    page.goto(f"{address}/check")
+    for _ in range(60):
+        name = page.evaluate("document.activeElement.name || document.activeElement.textContent")
+        tag = page.evaluate("document.activeElement.tagName")
+        if name == "script":
+            page.keyboard.insert_text(EXAMPLE)
+        elif name == "cluster":
+            page.keyboard.type("h100")
+            page.keyboard.press("Escape")
+        elif (name, tag) == ("Check", "BUTTON"):
+            page.keyboard.press("Enter")
+            break
+        page.keyboard.press("Tab")
+    page.wait_for_selector("h1:has-text('Go, with warnings')")
+    assert page.locator(".diff .added").inner_text().startswith("+")
+
+
+def test_without_scripts_forms_work_and_tables_say_it_all(
+    address: str, new_page: Any, answer: dict[str, Any]
+) -> None:
+    page = new_page(java_script_enabled=False)
+    page.goto(address + ASK)
+    page.locator("#time-terms summary").click()
+    step = answer["layouts"][0]["prediction"]["step_time_s"]
+    assert page.locator("#time-terms .total").inner_text().split() == [
+        "step",
+        f"{step:.3g}",
+        "100%",
+    ]
+    page.goto(f"{address}/check?example")
+    page.get_by_role("button", name="Check", exact=True).click()
+    assert page.locator("h1").inner_text() == "Go, with warnings"
+    page.goto(address + VISITS["frontier"])
+    page.get_by_role("link", name="show the table").click()
+    assert page.locator("#points tbody tr").count() == 30
+
+
+@pytest.mark.parametrize("name", ["model", "cluster", "with_tp"])
+def test_a_hostile_name_is_shown_as_text(address: str, new_page: Any, name: str) -> None:
+    page = new_page()
+    query = httpx.QueryParams({**dict(httpx.URL(ASK).params), name: HOSTILE})
+    page.goto(f"{address}/ask?{query}")
+    assert page.locator("img").count() == 0
+    assert HOSTILE[:20] in page.locator("main").inner_text()
+
+
+def test_a_hostile_script_is_shown_as_text(address: str, new_page: Any) -> None:
+    page = new_page()
+    page.goto(f"{address}/check?example")
+    page.fill("#script", EXAMPLE.replace("--bf16", "--bf16 --job-name '</script><img src=x>'"))
+    page.get_by_role("button", name="Check", exact=True).click()
+    page.wait_for_selector(".lines")
+    assert page.locator("img").count() == 0
+    assert "</script><img src=x>" in page.locator(".lines").inner_text()
+
+
+def test_a_picture_and_its_table_can_be_taken_away(
+    address: str, new_page: Any, answer: dict[str, Any], tmp_path: Path
+) -> None:
+    page = new_page()
+    visit(page, address, "ask")
+    with page.expect_download() as waited:
+        page.locator("#time-terms").get_by_role("button", name="Download the table").click()
+    waited.value.save_as(tmp_path / "terms.csv")
+    rows = list(csv.reader((tmp_path / "terms.csv").open()))
+    assert rows[0] == ["Term", "Seconds", "Share", "Rests on"]
+    terms = [value for value in answer["layouts"][0]["prediction"]["time"].values() if value]
+    assert len(rows) == len(terms) + 2
+    with page.expect_download() as waited:
+        page.locator("#time-terms").get_by_role(
+            "button", name="Download the picture as SVG"
+        ).click()
+    waited.value.save_as(tmp_path / "terms.svg")
+    alone = new_page()
+    alone.goto((tmp_path / "terms.svg").as_uri())
+    assert alone.evaluate("document.documentElement.tagName") == "svg"
+
+
+@pytest.mark.parametrize("name", ["ask-form", "ask", "frontier"])
+def test_a_page_is_light(address: str, new_page: Any, name: str) -> None:
+    page = new_page()
+    client = page.context.new_cdp_session(page)
+    client.send("Network.enable")
+    sizes: list[float] = []
+    client.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    visit(page, address, name)
+    print(f"{name}: {sum(sizes) / 1000:.0f} kB in {len(sizes)} answers")
+    assert sum(sizes) <= _MOST_BYTES
+
+
+def test_nothing_is_asked_of_other_hosts(address: str, new_page: Any) -> None:
+    page = new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for name in VISITS:
+        visit(page, address, name)
+    assert asked
+    assert all(url.startswith((address, "blob:", "data:")) for url in asked)
+
+
+def test_the_document_of_a_page_is_the_answer_of_the_api(
+    address: str, new_page: Any, answer: dict[str, Any]
+) -> None:
+    page = new_page()
+    visit(page, address, "ask")
+    assert json.loads(page.locator("#data").text_content())["answer"] == answer

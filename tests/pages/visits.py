@@ -1,0 +1,53 @@
+"""The pages as they are visited: by tests, and for the pictures of the documentation."""
+
+from __future__ import annotations
+
+import shutil
+from urllib.parse import urlencode
+
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright
+
+from service.pages.frontier_form import EXAMPLES as FRONTIERS
+from service.pages.question_form import EXAMPLES as QUESTIONS
+
+WIDTHS = (1400, 390)
+SCHEMES = ("light", "dark")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+"""That of the system. Playwright's own would be a download of 300 MB beside it."""
+
+QUESTION = dict(QUESTIONS[1][1])
+ASK = f"/ask?{urlencode(QUESTION)}"
+VISITS = {
+    "ask-form": "/ask",
+    "ask": ASK,
+    "ask-compared": f"{ASK}&with_pp=1",
+    "ask-refused": f"/ask?{urlencode({**QUESTION, 'chips': '8'})}",
+    "check-form": "/check",
+    "check": "/check?example",
+    "frontier-form": "/frontier",
+    "frontier": f"/frontier?{urlencode(FRONTIERS[0][1])}",
+}
+"""Pages by name. That of `check` is a form, which `visit` sends."""
+
+
+def launch(playwright: Playwright) -> Browser:
+    # Containers seldom let a browser make the namespaces of its sandbox; it visits our pages only.
+    return playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+def context(browser: Browser, width: int, scheme: str, **options: object) -> BrowserContext:
+    return browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, **options
+    )
+
+
+def visit(page: Page, address: str, name: str) -> None:
+    """Opens a page and waits until its pictures are drawn."""
+    page.goto(address + VISITS[name])
+    if name == "check":
+        page.get_by_role("button", name="Check", exact=True).click()
+    if name == "frontier":
+        page.wait_for_selector("#reasons li")
+    if name in ("ask", "ask-compared"):
+        page.wait_for_selector("#pipeline svg")
+    page.wait_for_load_state("networkidle")
