@@ -102,7 +102,10 @@ def test_adapters_are_read(settings: dict[str, Any], lora: dict[str, Any]) -> No
     [
         (["q_proj", "v_proj"], "adapters of k_proj, o_proj are counted beside these"),
         (["self_attn.qkv_proj", "mlp.up_proj", "o_proj"], "gate_proj, down_proj"),
-        (["q_proj", "k_proj", "v_proj", "o_proj", "lm_head"], "adapters of lm_head are not described"),
+        (
+            ["q_proj", "k_proj", "v_proj", "o_proj", "lm_head"],
+            "adapters of lm_head are not described",
+        ),
         ("model.layers.[0-9].self_attn.(qkv_proj|o_proj)", "on all layers"),
     ],
 )
