@@ -31,6 +31,8 @@ from service.formats.launch.recognition import (
     other_format,
     recognized,
     starts_nothing_known,
+    starts_something_else,
+    unread_framework,
 )
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
@@ -57,6 +59,7 @@ _DEVICES = RULES_BY_NAME["mesh_fills_cluster"]
 _BATCH = RULES_BY_NAME["batch_divides"]
 _WITHOUT_SLURM = ("google",)
 """Vendors whose chips no Slurm hands out: a feature v4 is an architecture of x86, and no TPU."""
+_AS_FIELDS = "model, workload, stack and layout as fields in place of the launch"
 _OF_TRAINER = ("fsdp", "deepspeed")
 _MOST_UNREAD = 10
 _MOST_UNREAD_CHARACTERS = 120
@@ -190,8 +193,16 @@ def _format_of(launch: LaunchForm, field: str) -> Recognized:
             raise NotATrainingJob(f"{field}.arguments", *other)
     if launch.format is not None:
         return Recognized(launch.format, "")
+    unread = unread_framework(launch.text, launch.beside)
+    if unread is not None:
+        program, framework = unread
+        rule = f"starts {framework}, whose settings are not read: give {_AS_FIELDS}"
+        raise Invalid(f"{field}.arguments", program, rule)
     found = recognized(launch.text, launch.beside)
     if found is None:
+        other = starts_something_else(launch.text, launch.beside)
+        if other is not None:
+            raise NotATrainingJob(f"{field}.arguments", *other)
         rule = f"is not told by what the launch starts: give one of {', '.join(FORMATS)}"
         raise Invalid(f"{field}.format", None, rule)
     return found

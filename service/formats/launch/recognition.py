@@ -20,6 +20,7 @@ from service.formats.megatron.flags import flag_of_argument
 from service.formats.megatron.flags import table as megatron_table
 from service.formats.settings.field_table import field_table
 from service.formats.shell.command import split_command
+from service.formats.shell.faults import shortened
 from service.formats.shell.files import LaunchFiles
 from service.formats.shell.programs import launchers, likelihood, program_at
 
@@ -66,6 +67,12 @@ _PROGRAMS = tuple(
     )
 )
 """Programs that only one format is of."""
+_UNREAD = (
+    (re.compile(r"^tune run$"), "torchtune"),
+    (re.compile(r"llmfoundry|^composer"), "Composer"),
+)
+"""Programs that train, of frameworks of which no settings are read."""
+_ASKS_SCHEDULER = re.compile(r"^[ \t]*#(?:SBATCH|PBS|BSUB|PJM|\$)[ \t]", re.MULTILINE)
 _NOT_SENT = (
     "is a script whose text was not sent: send it in launch.files under that name, if it trains"
 )
@@ -145,6 +152,32 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     is_launch = set(launchers(words)) - {"srun", "sbatch", "mpirun", "mpiexec"}
     if likelihood(words) < 0 or not (has_settings or is_launch or likelihood(words) > 1):
         return program, _TRAINS_NOTHING
+    return None
+
+
+def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | None:
+    """The command of a job script, or of a launcher of a scheduler, that starts no program which is
+    known to train and has no settings of one, and why it is none; None for arguments alone."""
+    try:
+        command = split_command(text, files)
+    except Invalid:
+        return None
+    words = (*command.before, command.program or "", *command.words)
+    is_job = text.startswith("#!") or _ASKS_SCHEDULER.search(text) is not None
+    is_started = words[0].rpartition("/")[2] in ("srun", "mpirun", "mpiexec")
+    if command.program is None or not (is_job or is_started) or program_at(words) is not None:
+        return None
+    if len(_names(text) & set().union(*map(_known, KNOB_SETTINGS))) >= _FEWEST:
+        return None
+    return shortened(" ".join(words)), _TRAINS_NOTHING
+
+
+def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
+    """The program of a command that trains with a framework whose settings are not read, and that
+    framework; None for any other."""
+    with suppress(Invalid):
+        program = split_command(text, files).program or ""
+        return next(((program, name) for each, name in _UNREAD if each.search(program)), None)
     return None
 
 

@@ -557,3 +557,34 @@ def test_a_check_is_of_the_nodes_that_are_held(shared_client) -> None:
     twice = {**body, "allocation": {"nodes": [nodes[0], nodes[0]]}}
     refused = shared_client.post("/v1/checks", json=twice)
     assert refused.status_code == 422
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        'srun -N 2 python -c "import torch; print(torch.cuda.is_available())"',
+        "#!/bin/bash\n#SBATCH --gres=gpu:1\njupyter lab --no-browser --ip=0.0.0.0",
+        "#SBATCH --gpus-per-node=8\nvllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 8",
+        "srun nvidia-smi",
+        "mpirun -np 8 ./lmp -in in.lj",
+    ],
+)
+def test_a_job_that_starts_nothing_known_to_train_is_no_training_job(
+    shared_client, arguments: str
+) -> None:
+    body = {"launch": {"arguments": arguments}, "cluster": {"preset": "h100"}}
+    refused = shared_client.post("/v1/checks", json=body)
+    assert_problem(refused, "not-a-training-job", "/launch/arguments")
+
+
+@pytest.mark.parametrize("arguments", ["--tensor-parallel 4", "bf16: true\nfoo: 1", "hello"])
+def test_a_text_that_tells_no_format_asks_for_it(shared_client, arguments: str) -> None:
+    refused = shared_client.post("/v1/checks", json={"launch": {"arguments": arguments}})
+    assert_problem(refused, "invalid", "/launch/format")
+
+
+def test_a_framework_that_is_not_read_is_named(shared_client) -> None:
+    text = "tune run --nproc_per_node 8 full_finetune_distributed --config llama3_1/8B_full"
+    refused = shared_client.post("/v1/checks", json={"launch": {"arguments": text}})
+    problem = assert_problem(refused, "invalid", "/launch/arguments")
+    assert "torchtune, whose settings are not read" in problem["errors"][0]["rule"]

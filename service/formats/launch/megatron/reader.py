@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from models.errors import Invalid
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.megatron.half_read import half_read
 from service.formats.launch.megatron.question import reading, without_refused
@@ -54,17 +55,30 @@ def read(
         name: None if source.settings.given[name] is False else source.settings.given[name]
         for name in source.flags
     }
-    found = reading(
-        given,
-        stops,
-        stack_id=NAME,
-        framework=FRAMEWORK,
-        release=release,
-        environment=source.environment,
-        switches=_switch_arguments(given, source),
-        sorted_out=_sorted_out(given, source),
-    )
+    sorted_out = _sorted_out(given, source)
+    try:
+        found = reading(
+            given,
+            stops,
+            stack_id=NAME,
+            framework=FRAMEWORK,
+            release=release,
+            environment=source.environment,
+            switches=_switch_arguments(given, source),
+            sorted_out=sorted_out,
+        )
+    except Invalid as fault:
+        raise _with_spelling(fault, sorted_out) from None
     return replace(found, unwritten=_unwritten(found, typed), settings=set_flags)
+
+
+def _with_spelling(fault: Invalid, sorted_out: SortedSettings) -> Invalid:
+    """An error about a flag that is missing, with the one that was written for it and is spelt
+    otherwise."""
+    stop = next((stop for stop in sorted_out.stops if stop.cure == fault.value), None)
+    if stop is None:
+        return fault
+    return Invalid(fault.field, fault.value, f"is required: {stop.setting} {stop.rule}")
 
 
 def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ model_config.py; peft, LoraConfig)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from models.errors import Invalid
@@ -19,17 +19,25 @@ _WHOLE = (
     "some of these modules, trained whole beside the adapters, are neither the embedding nor the"
     " head"
 )
+_GIVE = "give workload.lora, with the targets to count"
 _WITHOUT_WHOLE = "leave these out to judge the rest, or judge full fine-tuning"
 _ALL = "all-linear"
-_EVERYTHING = ["attention", "mlp", "experts"]
-_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
-_NETWORK = {"gate_proj", "up_proj", "down_proj"}
-_TARGETS = {
-    **dict.fromkeys((*_ATTENTION, "qkv_proj", "c_attn", "query_key_value", "Wqkv"), ("attention",)),
-    **dict.fromkeys((*_NETWORK, "gate_up_proj", "fc1", "fc2"), ("mlp", "experts")),
+_ATTENTION: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+_NETWORK: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    **{name: (name,) for name in (*_ATTENTION, *_NETWORK)},
+    **dict.fromkeys(("qkv_proj", "c_attn", "query_key_value", "Wqkv"), _ATTENTION[:3]),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fc1": ("up_proj",),
+    "fc2": ("down_proj",),
+    "w1": ("gate_proj",),
+    "w2": ("down_proj",),
+    "w3": ("up_proj",),
 }
-"""What the matrices of transformers are, in the words of requests."""
+"""What the matrices of transformers are, or join."""
+_IN_EXPERTS = frozenset({"experts", "gate_up_proj", "down_proj", "up_proj", "gate_proj"})
 _MODULE = re.compile(r"[A-Za-z_][\w-]{0,99}", re.ASCII)
+_NAME = re.compile(r"[\w.-]{1,400}", re.ASCII)
 
 
 def flags_for(lora: Lora) -> str:
@@ -57,7 +65,7 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         reason = f"frozen weights of {bits} bits are not described"
         settings.reserve("bits", reason, "judge it with 4 or 8 bits")
         bits = 16
-    targets = list(_targets(settings, assumed))
+    targets = _targets(settings, assumed)
     lora = {"rank": rank, "targets": targets, "base_bits": bits}
     return {"lora": lora, **_modules_to_save(settings, assumed)}
 
@@ -77,29 +85,51 @@ def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     return {"trained": parts.fields}
 
 
-def _targets(settings: Settings, assumed: list[str]) -> Iterator[str]:
+def _targets(settings: Settings, assumed: list[str]) -> list[str]:
+    """The kinds of matrices that have adapters. Where not all matrices of a kind do, all are
+    counted, which is reserved."""
     name = "lora_target_modules"
-    modules = _modules(settings.given.get(name))
-    parameters = _modules(settings.given.get("lora_target_parameters"))
-    found = {target for module in modules for target in _TARGETS.get(module, ())}
-    if not modules:
+    written = settings.given.get(name)
+    found = _modules(written)
+    if not found:
         assumed.append(f"{name} is not given, and PEFT picks them by model: all are counted")
-    elif modules != {_ALL} and not _are_whole(modules):
-        assumed.append(
-            f"{name}: each network that has an adapter on some matrix is counted as adapted whole"
+    known = [*dict.fromkeys(module for each in sorted(found) for module in _NAMES.get(each, ()))]
+    _reserve_others(settings, name, written, known)
+    parts = [part for part in (_ATTENTION, _NETWORK) if not {*known}.isdisjoint(part)]
+    missing = [module for part in parts for module in part if module not in known]
+    if missing:
+        reason = f"adapters of {', '.join(missing)} are counted beside these"
+        settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
+    parameters = _modules(settings.given.get("lora_target_parameters"))
+    kinds = {
+        "attention": _ATTENTION in parts,
+        "mlp": _NETWORK in parts,
+        "experts": _NETWORK in parts or not _IN_EXPERTS.isdisjoint(parameters),
+    }
+    return [kind for kind in kinds if kinds[kind]] or [*kinds]
+
+
+def _reserve_others(settings: Settings, name: str, written: Any, known: list[str]) -> None:
+    """Note modules that are read as none, and a pattern, which may leave some layers out."""
+    in_words = str(written or "").strip("[]\"' ")
+    entries = written if isinstance(written, list) else re.split(r"[,\s\"']+", in_words)
+    names = [str(each) for each in entries if each]
+    others = [each for each in names if _NAME.fullmatch(each) and not _is_known(each)]
+    if others:
+        reason = f"adapters of {', '.join(others[:4])} are not described"
+        settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
+    elif not all(map(_NAME.fullmatch, names)):
+        reason = (
+            f"a pattern, read as adapters of {', '.join(known) or 'all matrices'} on all layers"
         )
-    if parameters & {"experts", "gate_up_proj", "down_proj", "up_proj", "gate_proj"}:
-        found.add("experts")
-    yield from (target for target in _EVERYTHING if not found or target in found)
+        settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
+
+
+def _is_known(name: str) -> bool:
+    return name == _ALL or name.rpartition(".")[2] in _NAMES
 
 
 def _modules(written: Any) -> set[str]:
     """The names of modules in a list, in words, or in a pattern."""
     text = " ".join(map(str, written)) if isinstance(written, list) else str(written or "")
     return set(_MODULE.findall(text))
-
-
-def _are_whole(modules: set[str]) -> bool:
-    """Whether all modules are known, and each network is adapted as a whole."""
-    parts = ((modules & _ATTENTION, _ATTENTION), (modules & _NETWORK, _NETWORK))
-    return modules <= _ATTENTION | _NETWORK and all(part in (set(), whole) for part, whole in parts)

@@ -161,11 +161,10 @@ def _kernels(told: Told, settings: Settings) -> None:
         told.put("use_liger_kernel", True, "liger_fused_linear_cross_entropy")
     if cuts:
         told.assumed.append("cut_cross_entropy is counted as Liger's loss: neither makes logits")
-    if any(name.startswith("qat.") for name in settings.given):
-        told.assumed.append(
-            "training that rounds weights to a narrow format computes in 16 bits all the same; the"
-            " rounding itself, some percent of a step, is not counted"
-        )
+    rounds = next((name for name in settings.given if name.startswith("qat.")), None)
+    if rounds is not None:
+        reason = "the rounding of weights or activations in every forward pass is not described"
+        settings.reserve(rounds, reason, "leave qat out to judge the rest of the job")
     if settings.truth("chunked_cross_entropy"):
         told.put("loss_type", "chunked_nll", "chunked_cross_entropy")
 

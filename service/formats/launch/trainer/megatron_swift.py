@@ -99,4 +99,8 @@ def _adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         "lora_r": settings.value("lora_rank"),
         "lora_target_modules": settings.given.get("target_modules", "all-linear"),
     }
-    return read_adapters(Settings(field_table("transformers"), given), assumed)
+    own = Settings(field_table("transformers"), given)
+    adapters = read_adapters(own, assumed)
+    for reservation in own.reservations:
+        settings.note(reservation)
+    return adapters

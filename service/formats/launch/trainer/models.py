@@ -20,6 +20,8 @@ _QUANTIZED = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """What the name of a checkpoint says of the bits of its weights."""
+_TUNED = re.compile(r"-(?:instruct|chat|it)$", re.ASCII)
+"""What the name of a checkpoint says of how it was tuned: as here, none of its shape."""
 _BITS = {"four": 4, "eight": 8}
 _USUAL_BITS = 4  # of GPTQ and AWQ
 _PATH_MARKS = ("/", ".", "~")
@@ -55,8 +57,8 @@ def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> Named
         rule = f"{setting} = {name[:80]} is a variable whose value was not sent"
     elif name[:1] in _PATH_MARKS or name.count("/") > 1:
         rule = f"{setting} = {name[:80]} is a folder, and what is in it was not sent"
-    elif own in _known():
-        return NamedModel(id=_known()[own], bits=bits)
+    elif (known := _known_as(own)) is not None:
+        return NamedModel(id=known, bits=bits)
     else:
         rule = f"{setting} = {name[:80]} is not in the catalogue"
     cure = 'send its config.json as model, or as launch.files["config.json"]'
@@ -79,6 +81,12 @@ def _bits_in(mark: re.Match[str]) -> int:
         return _USUAL_BITS
     name, text = found
     return _BITS[name] if name in _BITS else int(text)
+
+
+def _known_as(name: str) -> str | None:
+    """The id of a model by its bare name, or by that of the model that it was tuned from, whose
+    shape it has."""
+    return _known().get(name) or _known().get(_TUNED.sub("", name))
 
 
 @cache

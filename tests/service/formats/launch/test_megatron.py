@@ -778,3 +778,12 @@ def test_a_choice_of_numbers_takes_its_numbers_alone() -> None:
     assert reading.settings["--flash-attention-version"] == 3
     with pytest.raises(Invalid, match="must be one of 2, 3, 4"):
         megatron_reader.read(f"{flash} --flash-attention-version 7")
+
+
+def test_a_required_flag_that_is_misspelt_is_named_as_it_was_written() -> None:
+    words = "--num_layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096"
+    with pytest.raises(Invalid) as refused:
+        megatron_reader.read(f"{words} --micro-batch-size 1 --vocab-size 32000")
+    assert refused.value.value == "--num-layers"
+    assert "--num_layers is no setting" in refused.value.rule
+    assert "did you mean --num-layers?" in refused.value.rule

@@ -74,8 +74,12 @@ def test_precision_and_optimizer_are_read(
         ({"load_in_8bit": True}, {"base_bits": 8}),
         ({"base_model": "unsloth/Qwen3-4B-bnb-4bit"}, {"base_bits": 4}),
         (
-            {"lora_target_linear": None, "lora_target_modules": ["q_proj", "v_proj"]},
+            {"lora_target_linear": None, "lora_target_modules": ["qkv_proj", "o_proj"]},
             {"targets": ["attention"]},
+        ),
+        (
+            {"lora_target_linear": None, "lora_target_modules": "['gate_up_proj', 'down_proj']"},
+            {"targets": ["mlp", "experts"]},
         ),
         (
             {
@@ -91,6 +95,30 @@ def test_adapters_are_read(settings: dict[str, Any], lora: dict[str, Any]) -> No
     found = reading_of({**LORA, **settings})
     assert {name: found.workload["lora"][name] for name in lora} == lora
     assert not found.reservations
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (["q_proj", "v_proj"], "adapters of k_proj, o_proj are counted beside these"),
+        (["self_attn.qkv_proj", "mlp.up_proj", "o_proj"], "gate_proj, down_proj"),
+        (
+            ["q_proj", "k_proj", "v_proj", "o_proj", "lm_head"],
+            "adapters of lm_head are not described",
+        ),
+        ("model.layers.[0-9].self_attn.(qkv_proj|o_proj)", "on all layers"),
+    ],
+)
+def test_modules_that_are_not_read_as_they_are_are_reserved(written: Any, said: str) -> None:
+    settings = {**LORA, "lora_target_linear": None, "lora_target_modules": written}
+    (reserved,) = reading_of(settings).reservations
+    assert said in reserved.reason
+    assert reserved.answered_by == "workload.lora"
+
+
+def test_training_that_rounds_weights_is_reserved() -> None:
+    (reserved,) = reading_of({**FULL, "qat": {"weight_dtype": "int4"}}).reservations
+    assert "rounding" in reserved.reason
 
 
 def test_keys_of_adapters_without_an_adapter_train_all_parameters() -> None:

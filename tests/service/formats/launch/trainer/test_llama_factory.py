@@ -52,7 +52,10 @@ def test_parameters_are_trained_in_full_precision_unless_they_are_pure_bf16() ->
         ({"finetuning_type": "lora"}, {"rank": 8, "base_bits": 16}),
         ({"finetuning_type": None, "lora_rank": 64}, {"rank": 64}),
         ({"finetuning_type": "lora", "quantization_bit": 4}, {"base_bits": 4}),
-        ({"finetuning_type": "lora", "lora_target": "q_proj,v_proj"}, {"targets": ["attention"]}),
+        (
+            {"finetuning_type": "lora", "lora_target": "q_proj,v_proj"},
+            {"targets": ["attention"]},
+        ),
         ({"finetuning_type": "oft", "oft_block_size": 32}, {"rank": 8}),
     ],
 )
