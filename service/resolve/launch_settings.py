@@ -24,5 +24,5 @@ def written_settings(
     job = Job.of(problem, layout)
     with suppress(Invalid):
         written = format_.write(job)
-        return dict(flat({**written.settings, **written.script_arguments}))
+        return flat({**written.settings, **written.script_arguments})
     return {}

@@ -112,7 +112,7 @@ def _case(job: Job, configuration: LaunchConfiguration) -> dict[str, Any]:
     if "model_name" in values:
         values |= _maxtext_sizes(job.problem.architecture)
     if FORMATS[configuration.format].words is None:
-        settings = nested({**dict(flat(configuration.settings)), **values})
+        settings = nested({**flat(configuration.settings), **values})
     else:
         settings = {**configuration.settings, **values}
     return {

@@ -58,7 +58,7 @@ def _spoiled(case: Case, changes: Mapping[str, Any]) -> Case:
     """The configuration with settings changed, by their dotted names; None takes one out."""
     job, configuration = case
     is_document = FORMATS[configuration.format].words is None
-    settings = dict(flat(configuration.settings) if is_document else configuration.settings)
+    settings = flat(configuration.settings) if is_document else configuration.settings
     settings = {**settings, **changes}
     kept = {name: value for name, value in settings.items() if value is not None}
     return job, replace(configuration, settings=nested(kept) if is_document else kept)

@@ -16,7 +16,9 @@ from typing import Any
 import yaml
 
 from models.errors import Invalid
+from service.formats.settings.reservation import Reservation
 from service.formats.shell.faults import PATH
+from service.formats.shell.files import LaunchFiles
 
 _MOST_CHARACTERS = 2**16
 _MOST_SHOWN = 80
@@ -214,7 +216,7 @@ def read_toml(text: str) -> dict[str, Any]:
         rule = f"has a name of {_DEEPEST} steps or more, which no setting of a framework has"
         raise Invalid(PATH, text[:_MOST_SHOWN], rule)
     try:
-        return dict(flat(tomllib.loads(text)))
+        return flat(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise Invalid(PATH, text[:_MOST_SHOWN], f"is no TOML: {error}") from None
 
@@ -234,15 +236,34 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a document with dotted names, in its order. An empty object is a value.
-    Raises Invalid for a name that is longer than any of a framework."""
+def read_settings(text: str) -> dict[str, Any]:
+    """Returns the settings of a text in YAML or JSON, by dotted names."""
+    return flat(read_document(text))
+
+
+def sent_settings(
+    name: str, setting: str, files: LaunchFiles, reservations: list[Reservation]
+) -> dict[str, Any]:
+    """Returns the settings of the file that a setting names; none, and a reservation, where it was
+    not sent."""
+    text = files.find(name)
+    if text is None:
+        reservations.append(Reservation.of_file(setting, name))
+        return {}
+    return read_settings(text)
+
+
+def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the settings of a document with dotted names, in its order. An empty object is a
+    value. Raises Invalid for a name that is longer than any of a framework."""
+    found: dict[str, Any] = {}
     for name, value in document.items():
         path = f"{prefix}{name}"
         if len(path) > _LONGEST_NAME:
             rule = f"is a name of {len(path)} characters; no setting has one of {_LONGEST_NAME}"
             raise Invalid(PATH, path[:_MOST_SHOWN], rule)
         if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{path}.")
+            found |= flat(value, f"{path}.")
         else:
-            yield path, value
+            found[path] = value
+    return found

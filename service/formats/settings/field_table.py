@@ -13,11 +13,11 @@ A table is a file of JSON:
      "otherwise": ["why it matters", "how to say it"]}
 
 A row has the type, with a question mark where there may be no value, the default, and the use. The
-names of `no_account` and `not_described` may be patterns; a row goes before a pattern, and the
-longest pattern before the others. The words of `not_described` hold for rows too; the third, which
-may be missing, is the member of the request that says the same. Rows that are not described and
-have no words there take those of `otherwise`. Names of a pattern in `open` may be known to a
-program of the caller's own.
+names of `no_account` and `not_described` may be patterns; a row goes before a name of these, a name
+before a pattern with an asterisk, and the longest pattern before the others. The words of
+`not_described` hold for rows too; the third, which may be missing, is the member of the request
+that says the same. Rows that are not described and have no words there take those of `otherwise`.
+Names of a pattern in `open` may be known to a program of the caller's own.
 """
 
 from __future__ import annotations
@@ -63,10 +63,12 @@ class FieldTable:
     """Whatever else the file holds."""
 
     def field(self, name: str) -> Field | None:
-        """The field of a name; None where the release has none."""
+        """Returns the field of a name; None where the release has none."""
         field = self.fields.get(name) or self.patterns.get(name)
-        pattern = self._first_pattern(name) if field is None else None
-        return field if pattern is None else self.patterns[pattern]
+        if field is not None:
+            return field
+        pattern = self._first_pattern(name)
+        return None if pattern is None else self.patterns[pattern]
 
     def is_of_no_account(self, name: str) -> bool:
         field = self.field(name)

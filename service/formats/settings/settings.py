@@ -51,24 +51,24 @@ class Settings:
         self._num_hints = 0
 
     def __contains__(self, name: str) -> bool:
-        """Whether a setting, or one of an object, is given."""
+        """Tells whether a setting, or one of an object, is given."""
         return name in self.given or any(each.startswith(f"{name}.") for each in self.given)
 
     @property
     def known(self) -> dict[str, Any]:
-        """The given settings that the release has."""
+        """Returns the given settings that the release has."""
         return {
             name: value for name, value in self.given.items() if self.table.field(name) is not None
         }
 
     def is_auto(self, name: str) -> bool:
-        """Whether another program fills a setting in."""
+        """Tells whether another program fills a setting in."""
         return self.given.get(name) == _AUTO
 
     def value(self, name: str) -> Any:
-        """The value of a field of the table, of its type; its default where it is not given. Of
-        one that another program fills in and nobody `put`, the default too, with a reservation.
-        Raises Invalid for a value that the field does not take."""
+        """Returns the value of a field of the table, of its type; its default where it is not
+        given. Where another program fills it in and nobody `put` it, that is the default too, with
+        a reservation. Raises Invalid for a value that the field does not take."""
         field = self.table.fields[name]
         if name not in self.given:
             return field.default
@@ -80,7 +80,7 @@ class Settings:
         return field.checked(self.given[name])
 
     def stated(self, name: str) -> Any:
-        """The value of a field where it is given; None where it is not."""
+        """Returns the value of a field where it is given; None where it is not."""
         return self.value(name) if name in self.given and not self.is_auto(name) else None
 
     def whole(self, name: str, least: int = 1) -> int | None:
@@ -99,11 +99,11 @@ class Settings:
         return self.table.fields[name].invalid(value, f"must be a whole number from {least} up")
 
     def truth(self, name: str) -> bool:
-        """True or false; false where there is no value."""
+        """Returns true or false; false where there is no value."""
         return bool(self.value(name))
 
     def word(self, name: str) -> str | None:
-        """A word in lower case. YAML reads `no` as false, which is the word "no" here."""
+        """Returns a word in lower case. YAML reads `no` as false; here it is the word "no"."""
         value = self.value(name)
         if value is None:
             return None
@@ -161,7 +161,7 @@ class Settings:
             self.note(_not_described(field, shown(name, value)))
 
     def shown(self, name: str) -> str:
-        """A setting as it was written; with its default where it was not."""
+        """Returns a setting as it was written; with its default where it was not."""
         if name in self.written:
             return self.written[name]
         field = self.table.fields.get(name)
@@ -250,5 +250,5 @@ def _not_described(field: Field, written: str) -> Reservation:
 
 
 def changes_nothing(field: Field, value: Any) -> bool:
-    """Whether a value is the default, or no value at all."""
+    """Tells whether a value is the default, or no value at all."""
     return value == field.default or value in (*field.as_predicted, {}, [], None, "")

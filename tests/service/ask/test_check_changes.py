@@ -52,7 +52,7 @@ def launches(case: str) -> st.SearchStrategy[tuple[str, dict[str, Any], dict[str
 
     def with_beside(made: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
         said = made[1]
-        return name, dict(flat({**said.settings, **said.script_arguments})), beside
+        return name, flat({**said.settings, **said.script_arguments}), beside
 
     return jobs.map(with_beside)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.errors import Invalid
-from service.formats.launch.documents import flat, read_document
+from service.formats.launch.documents import read_settings
 from service.formats.launch.job import Changes
 from service.formats.launch.megatron_bridge.adapters import fields_of_scheme
 from service.formats.launch.megatron_bridge.fields import field_of_argument, table
@@ -65,7 +65,7 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
         pairs = (match.groups() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
         return _joined((_without_object(name), value) for name, value in pairs)
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
-        return _joined((name, str(value)) for name, value in flat(read_document(text)))
+        return _joined((name, str(value)) for name, value in read_settings(text).items())
     command = split_command(text, files)
     found = _joined(_pairs(command.words))
     found.environment.update(command.environment)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.formats.launch.documents import flat, read_document
+from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.training import accumulation_steps, micro_batch
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
@@ -50,14 +50,10 @@ def document_of(
 
 
 def _sent(name: str, files: LaunchFiles, reservations: list[Reservation]) -> dict[str, Any]:
-    """The document that a setting holds, or names."""
+    """Returns the document that a setting holds, or names."""
     if name.lstrip().startswith("{"):
-        return dict(flat(read_document(name)))
-    text = files.find(name)
-    if text is None:
-        reservations.append(Reservation.of_file(f"deepspeed {name}", name))
-        return {}
-    return dict(flat(read_document(text)))
+        return read_settings(name)
+    return sent_settings(name, f"deepspeed {name}", files, reservations)
 
 
 def of_plugin(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.launch.accelerate.launcher import launcher_settings
-from service.formats.launch.documents import flat, read_document
+from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
 from service.formats.launch.trainer.command import Started, started
 from service.formats.launch.trainer.objectives import in_name
@@ -72,7 +72,7 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
     files = files_of(text, sent)
     only = files.only_text()
     if only is not None:
-        written = dict(flat(read_document(only)))
+        written = read_settings(only)
         return Launched(dialect=_dialect_of(written, otherwise), settings=written, files=files)
     rule = "is neither a document nor a command that trains: send the file or the line that does"
     raise Invalid(PATH, text[:80], rule)
@@ -83,7 +83,7 @@ def _document(text: str) -> dict[str, Any] | None:
     Invalid for what only looks like one."""
     looks_like_one = text.lstrip()[:1] in ("{", "") or not _COMMAND.search(text)
     try:
-        return dict(flat(read_document(text)))
+        return read_settings(text)
     except Invalid:
         if looks_like_one:
             raise
@@ -134,13 +134,13 @@ def _of_command(command: Started, files: LaunchFiles) -> Launched:
     )
     given, behind = _before_launcher(arguments, dialect)
     for name in documents_in(given):
-        made.settings |= _sent(made, name, name)
+        made.settings |= sent_settings(name, name, files, made.reservations)
     own = settings_of(given)
     for flag in ("config", "config_file"):
         file = own.get(flag)
         if isinstance(file, str) and dialect != "axolotl":
             del own[flag]
-            made.settings |= _sent(made, f"--{flag} {file}", file)
+            made.settings |= sent_settings(file, f"--{flag} {file}", files, made.reservations)
     made.settings |= own
     if dialect == "transformers" and _dialect_of(made.settings) != "deepspeed":
         made.dialect = _dialect_of(made.settings)
@@ -177,21 +177,13 @@ def _dialect_of_program(command: Started) -> str:
     return "trl" if re.search(r"\btrl[./]scripts[./]", command.program) else "transformers"
 
 
-def _sent(made: Launched, setting: str, name: str) -> dict[str, Any]:
-    """The settings of a file that a command names. Where it was not sent, that is reserved."""
-    text = made.files.find(name)
-    if text is None:
-        made.reservations.append(Reservation.of_file(setting, name))
-        return {}
-    return dict(flat(read_document(text)))
-
-
 def _launcher(made: Launched, command: Started) -> dict[str, Any]:
     given = launcher_settings(command.launcher_words)
     name = given.pop("config_file", None)
     if name is None:
         return given
-    return _sent(made, f"--config_file {name}", str(name)) | given
+    setting = f"--config_file {name}"
+    return sent_settings(str(name), setting, made.files, made.reservations) | given
 
 
 def _num_devices(command: Started, behind: tuple[str, ...]) -> int | None:

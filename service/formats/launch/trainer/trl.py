@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.formats.launch.accelerate.launcher import with_prefixes
-from service.formats.launch.documents import flat, read_document
+from service.formats.launch.documents import sent_settings
 from service.formats.launch.trainer.told import OBJECTIVE
 from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
@@ -53,8 +53,5 @@ def preset_of(name: str, files: LaunchFiles, reservations: list[Reservation]) ->
     known: Mapping[str, Any] = field_table("transformers").facts["accelerate_presets"]
     if name in known:
         return dict(known[name])
-    text = files.find(name)
-    if text is None:
-        reservations.append(Reservation.of_file(f"accelerate_config {name}", name))
-        return {}
-    return with_prefixes(dict(flat(read_document(text))))
+    setting = f"accelerate_config {name}"
+    return with_prefixes(sent_settings(name, setting, files, reservations))

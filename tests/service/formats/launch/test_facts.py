@@ -67,7 +67,7 @@ def written(format_: str) -> tuple[tuple[str, Any], ...]:
         if count == JOBS:
             return tuple(found)
         try:
-            found += flat(FORMATS[format_].write(job).settings)
+            found += flat(FORMATS[format_].write(job).settings).items()
         except Invalid:  # which the format has no words for
             continue
     raise AssertionError
