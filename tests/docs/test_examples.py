@@ -22,10 +22,22 @@ WITH_EXAMPLES = [
 ]
 README = ROOT / "README.md"
 OTHER_PAGES = [page for page in WITH_EXAMPLES if page != README]
+LONG_PAGES = {
+    f"docs/guides/{name}.md"
+    for name in ("capacity-planner", "ci", "command-line", "fine-tuning", "operator")
+}
+"""Pages with sweeps, searches and commands that bring a service with them: five seconds each."""
 _REQUEST = re.compile(r"(?<!command )\bcurl (.*)")
 
 
-@pytest.mark.parametrize("page", OTHER_PAGES, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.long if name_of(page) in LONG_PAGES else ())
+        for page in OTHER_PAGES
+    ],
+    ids=name_of,
+)
 def test_examples_print_what_the_page_shows(page: Path, sqlite_files, tmp_path: Path) -> None:
     text = page.read_text()
     assert with_outputs(text, sqlite_files.prepared(), tmp_path) == text, "run `make docs`"

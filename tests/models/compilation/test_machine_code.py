@@ -100,6 +100,7 @@ def test_a_changed_constant_of_a_called_function_is_noticed(package: Path) -> No
     assert len(kept) == 4  # two functions for two types: none of the old ones is left
 
 
+@pytest.mark.long
 def test_several_processes_may_compile_at_once(package: Path) -> None:
     processes = [started(package) for _ in range(3)]
     assert {printed(each)[:7] for each in processes} == {"20 15.0"}

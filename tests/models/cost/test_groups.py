@@ -24,6 +24,7 @@ from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.layout import Layout, Layouts
 from models.spec.recompute import NONE
+from tests.long import one_in
 from tests.models.cost.random_meshes import (
     EXPERTS,
     FABRICS,
@@ -34,6 +35,9 @@ from tests.models.cost.random_meshes import (
     written_down,
 )
 from tests.oracles.random_problems import random_problem
+
+SWITCHED = [name for name, (_, of) in FABRICS.items() if not of.torus]
+TORI = [name for name, (_, of) in FABRICS.items() if of.torus]
 
 MESHES = 3
 """On every cluster."""
@@ -111,7 +115,7 @@ def _require_pieces(
     return found
 
 
-@pytest.mark.parametrize("name", [name for name, (_, of) in FABRICS.items() if not of.torus])
+@pytest.mark.parametrize("name", one_in(4, SWITCHED))
 def test_as_many_members_are_together_as_are_counted(name: str) -> None:
     rng = np.random.default_rng(len(name))
     require_pieces(some_clusters(name), rng)
@@ -230,7 +234,7 @@ def _require_strides(
             assert stride[index] == most_groups_on_a_link(at, index), told
 
 
-@pytest.mark.parametrize("name", [name for name, (_, of) in FABRICS.items() if of.torus])
+@pytest.mark.parametrize("name", one_in(2, TORI))
 def test_members_along_a_torus_are_those_that_are_counted(name: str) -> None:
     rng = np.random.default_rng(len(name))
     assert require_boxes(some_clusters(name), rng) > 100

@@ -12,6 +12,7 @@ import yaml
 from models.spec import catalogue
 from models.spec.switches import switches_of
 from service.formats.launch.formats import FORMATS, LaunchFormat
+from tests.long import one_in
 from tests.service.asking import QUESTION, assert_problem, changed
 
 DEEPSPEED = {**QUESTION, "stack": "deepspeed"}
@@ -362,7 +363,7 @@ def test_a_launch_of_software_of_an_age_names_its_release(
     assert any(f"The prediction is for {said}, which" in note for note in launch["notes"])
 
 
-@pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("format_", one_in(3, FORMATS.values()), ids=FORMATS)
 def test_whatever_a_switch_is_set_to_is_launched_again(client, format_: LaunchFormat) -> None:
     """What is read of a launch leaves nothing unsaid in the launch of the answer."""
     stack = catalogue.stack(format_.stacks[0])

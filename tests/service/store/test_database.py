@@ -16,7 +16,7 @@ from service.resolve.profiles import seed
 from service.store import Store, database
 from service.store.reports import ReportFilter
 from service.store.tables import ReportRow, Table
-from tests.service.asking import ON_BOTH, PREDICTION, QUESTION, changed
+from tests.service.asking import ON_BOTH, ON_POSTGRESQL_FIRST, PREDICTION, QUESTION, changed
 
 
 @ON_BOTH
@@ -192,7 +192,7 @@ def test_a_statement_that_takes_too_long_is_given_up(
     store.close()
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_earlier_logs_are_known_when_they_come_again(client, database_url: str) -> None:
     log = "".join(f"completed step: {step}, seconds: 2.0, loss: 9.1\n" for step in range(6))
     sent = {**changed(PREDICTION, "stack", "maxtext"), "log": log}

@@ -21,6 +21,7 @@ def long_text(number: int) -> str:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="counts memory as Linux does")
+@pytest.mark.long
 def test_texts_that_were_parsed_leave_no_memory_behind() -> None:
     for number in range(20):
         parse(long_text(number))
