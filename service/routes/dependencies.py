@@ -199,8 +199,9 @@ def _wait(request: Request) -> Wait | None:
     if not isinstance(request, JsonRequest) or not isinstance(request.parsed, dict):
         return None
     wait_s = request.parsed.get("wait_s")
-    is_time = isinstance(wait_s, (int, float)) and wait_s > 0
-    return Wait(request.arrived, float(wait_s)) if is_time else None
+    if not isinstance(wait_s, (int, float)) or wait_s <= 0:
+        return None
+    return Wait(request.arrived, float(wait_s))
 
 
 ServicesDep = Annotated[Services, Depends(_services)]
