@@ -236,8 +236,8 @@ class QueueFull(Overloaded):
 class TurnNeverCame(Overloaded):
     def __init__(self, waited_s: float) -> None:
         super().__init__(
-            f"The turn of this request did not come within {waited_s:.3g} s, for others are computed;"
-            " try again later."
+            f"The turn of this request did not come within {waited_s:.3g} s, for others are"
+            " computed; try again later."
         )
 
 
