@@ -13,6 +13,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from shardwright.variables import OF_CALLERS
+
 
 def _normalize_database_url(url_text: str) -> str:
     try:
@@ -174,9 +176,10 @@ class Settings(BaseSettings):
 
 def from_environment(**overrides: Any) -> Settings:
     """The settings of the environment, save for `overrides`. Raises Misconfigured for a value
-    that breaks a rule, and for a variable with the prefix that sets nothing."""
+    that breaks a rule, and for a variable with the prefix that sets nothing. Those of callers may
+    be there as well."""
     names = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
-    for name in sorted(os.environ):
+    for name in sorted(os.environ.keys() - OF_CALLERS):
         if name.upper().startswith(PREFIX) and name.upper() not in names:
             similar = difflib.get_close_matches(name.upper(), names, n=1)
             hint = f"; did you mean {similar[0]}?" if similar else ""

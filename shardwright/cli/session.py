@@ -13,7 +13,7 @@ from shardwright.cli.exit_codes import ExitCode
 from shardwright.cli.job_files import UnreadableFile
 from shardwright.cli.local import NoServer, local_service
 from shardwright.cli.output import Output
-from shardwright.client.errors import Invalid, NotFound, Problem, ShardwrightError
+from shardwright.client.errors import Invalid, NotFound, Problem, ShardwrightError, Unauthorized
 from shardwright.client.settings import ClientSettings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterato
         with status, _settings(local=local) as settings, connected(settings) as client:
             yield client
     except Problem as problem:
-        output.failure(problem.detail, [str(each) for each in problem.errors[1:]])
+        output.failure(problem.detail, _details(problem))
         raise typer.Exit(_code_of(problem)) from None
     except (ShardwrightError, NoServer) as error:
         output.failure(str(error))
@@ -59,6 +59,13 @@ def _settings(*, local: bool) -> Iterator[ClientSettings]:
             yield settings
     else:
         yield ClientSettings.from_environment()
+
+
+def _details(problem: Problem) -> list[str]:
+    """The lines below what a problem says first."""
+    if isinstance(problem, Unauthorized):
+        return ["give the key in SHARDWRIGHT_KEY, or in the file that SHARDWRIGHT_KEY_FILE names"]
+    return [str(each) for each in problem.errors[1:]]
 
 
 def _code_of(problem: Problem) -> ExitCode:

@@ -59,6 +59,7 @@ def exchange(
     if call.takes_key:
         headers.setdefault("Idempotency-Key", str(uuid.uuid4()))
     tried = 0
+    said: httpx.Response | None = None
     while True:
         left_s = deadline - clock()
         request = build(
@@ -72,10 +73,11 @@ def exchange(
         came = yield request
         if isinstance(came, httpx.Response) and not _may_pass(came):
             return _answer(call, came)
+        said = came if isinstance(came, httpx.Response) else said
         pause_s = _pause_s(came, tried)
         tried += 1
         if tried > settings.retries or clock() + pause_s >= deadline:
-            raise _failure(came, settings)
+            raise _failure(came, said, settings)
         yield Pause(pause_s)
 
 
@@ -103,10 +105,11 @@ def retry_after_s(response: httpx.Response) -> float | None:
         return None
 
 
-def _failure(came: object, settings: ClientSettings) -> Exception:
-    """The error that the last try ended with."""
-    if isinstance(came, httpx.Response):
-        return refusal(came)
+def _failure(came: object, said: httpx.Response | None, settings: ClientSettings) -> Exception:
+    """Returns the error that the last try ended with. Where the service gave no more answer in
+    time, that is what it said before."""
+    if said is not None and isinstance(came, (httpx.Response, httpx.ReadTimeout)):
+        return refusal(said)
     if isinstance(came, httpx.ConnectTimeout) or not isinstance(came, httpx.TimeoutException):
         reason = str(came) or type(came).__name__
         return Unreachable(

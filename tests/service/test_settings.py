@@ -50,6 +50,13 @@ def test_a_variable_that_sets_nothing_is_refused(monkeypatch: pytest.MonkeyPatch
         from_environment()
 
 
+def test_variables_of_callers_are_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service is started again in the shell from which it is asked."""
+    monkeypatch.setenv("SHARDWRIGHT_URL", "http://127.0.0.1:8000")
+    monkeypatch.setenv("SHARDWRIGHT_ID", "check-0199c2f4")
+    assert from_environment(port=2).port == 2
+
+
 @pytest.mark.parametrize("value", ["inf", "nan", "1e300", "-1"])
 @pytest.mark.parametrize(
     "name", ["idempotency_ttl_s", "idempotency_lease_s", "heavy_wait_s", "body_wait_s"]

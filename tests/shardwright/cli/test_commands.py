@@ -39,6 +39,10 @@ srun torchrun --nnodes 2 --nproc_per_node 8 -m axolotl.cli.train lora.yaml
 @pytest.fixture
 def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a command against an application in this process."""
+    return _run_against(client, monkeypatch)
+
+
+def _run_against(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Any:
     settings = ClientSettings(url="http://testserver")
 
     def connected(_: ClientSettings) -> Client:
@@ -66,6 +70,25 @@ def test_a_job_is_checked_with_the_files_beside_it(run: Any, job: str) -> None:
     assert answer["verdict"] in ("go", "go_with_warnings")
     assert answer["reservations"] == []
     assert "hf_abc" not in json.dumps(answer)
+
+
+def test_who_has_no_key_is_told_where_to_give_it(
+    make_client: Any, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run_against(make_client(require_api_keys=True), monkeypatch)
+    found = run("check", job, "--on", "h100")
+    assert found.exit_code == 1
+    assert "SHARDWRIGHT_KEY" in found.stderr
+
+
+def test_a_run_of_which_nothing_is_known_says_which_options_tell_it(
+    run: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("iteration 1\n")
+    found = run("report", str(log), env={"SHARDWRIGHT_ID": ""})
+    assert found.exit_code == 2
+    assert "--job" in found.stderr
 
 
 def test_a_file_that_is_missing_leaves_no_verdict(run: Any, job: str) -> None:

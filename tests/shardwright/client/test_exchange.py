@@ -119,6 +119,14 @@ def test_a_slow_service_is_timed_out() -> None:
     assert "2 s" in str(error)
 
 
+def test_the_reason_that_a_service_gave_before_it_was_timed_out_is_told() -> None:
+    """One that compiles its cost model says so after half a minute, and is asked once more."""
+    error, requests, _ = run(READ, lambda tried: httpx.ReadTimeout("slow") if tried else busy())
+    assert isinstance(error, Overloaded)
+    assert str(error) == "wait"
+    assert len(requests) > 1
+
+
 def test_a_refusal_names_field_value_and_rule_and_is_not_asked_again() -> None:
     fault = {"field": "cluster.num_chips", "value": 0, "rule": "must be at least 1"}
     document = {"type": "/problems/invalid", "title": "A value", "errors": [fault], "detail": "d"}
