@@ -78,7 +78,7 @@ async def ask(
         answered = page(request, "ask.html", {**shown, "trouble": trouble}, trouble.status)
         answered.headers.update(trouble.headers)
         return answered
-    answer = created.document if created.text is None else created.text.document
+    answer = created.content
     shown |= await run_in_threadpool(_shown_answer, services, answer)
     shown |= await _comparison(request, form, answer, sent, services, computation)
     shown["link"] = f"{PATH}?{urlencode(form.query)}"
@@ -132,7 +132,12 @@ async def _comparison(
         for name in PINS
         if (text := sent.get(f"{_WITH}{name}", "").strip())
     }
-    nothing = {"tried": tried, "comparison": None, "refusal": None, "differences": []}
+    nothing: dict[str, Any] = {
+        "tried": tried,
+        "comparison": None,
+        "refusal": None,
+        "differences": [],
+    }
     if not tried:
         return nothing
     recommended = answer["layouts"][answer["recommended"]]["prediction"]["layout"]

@@ -35,6 +35,11 @@ class CreatedResource:
     text: AnswerText | None = None
     status: int = CREATED
 
+    @property
+    def content(self) -> dict[str, Any]:
+        """What was created as a document, whichever way it is kept."""
+        return self.text.document if self.text is not None else self.document or {}
+
 
 SaveRows = Callable[[Rows], CreatedResource]
 """The last step of a use case: writes its rows in the one transaction of the request."""

@@ -1,4 +1,5 @@
-"""Takes pictures of every page: `python -m tests.pages.pictures [NAME ...]`.
+"""Takes pictures of the pages: `python -m tests.pages.pictures [NAME ...]`. Each is taken wide in
+light colours and narrow in dark ones, which shows both without twice the files.
 
 They lie in docs/pictures. Look at them before you commit them: no test sees what is ugly.
 """
@@ -11,10 +12,13 @@ from contextlib import AbstractContextManager
 
 from playwright.sync_api import sync_playwright
 
-from tests.pages.visits import SCHEMES, VISITS, WIDTHS, context, launch, visit
+from tests.pages.visits import SCHEMES, WIDTHS, context, launch, visit
 from tests.paths import ROOT
 from tests.service.processes import Service, starting
 
+_SHOWN = ("ask-form", "ask", "check", "frontier")
+_IN_README = {"ask": "[aria-labelledby=where]", "frontier": "#frontier"}
+"""The part of a page that the README shows."""
 FOLDER = ROOT / "docs" / "pictures"
 
 
@@ -23,7 +27,7 @@ def main(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder, _serving(folder) as service:
         service.read_address()
         service.wait_until_ready()
-        take(service.address, names or [*VISITS])
+        take(service.address, names or [*_SHOWN])
 
 
 def _serving(folder: str) -> AbstractContextManager[Service]:
@@ -34,15 +38,16 @@ def take(address: str, names: list[str]) -> None:
     with sync_playwright() as playwright:
         browser = launch(playwright)
         for name in names:
-            for width in WIDTHS:
-                for scheme in SCHEMES:
-                    visited = context(browser, width, scheme)
-                    page = visited.new_page()
-                    visit(page, address, name)
-                    file = FOLDER / f"{name}-{width}-{scheme}.png"
-                    page.screenshot(path=file, full_page=True)
-                    print(file.relative_to(ROOT))
-                    visited.close()
+            for width, scheme in zip(WIDTHS, SCHEMES, strict=True):
+                visited = context(browser, width, scheme)
+                page = visited.new_page()
+                visit(page, address, name)
+                file = FOLDER / f"{name}-{width}-{scheme}.png"
+                page.screenshot(path=file, full_page=True)
+                print(file.relative_to(ROOT))
+                if width == WIDTHS[0] and name in _IN_README:
+                    page.locator(_IN_README[name]).screenshot(path=FOLDER / f"{name}-figure.png")
+                visited.close()
         browser.close()
 
 
