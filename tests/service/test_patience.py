@@ -95,9 +95,9 @@ def test_a_search_ends_in_time_on_a_busy_machine_too(client) -> None:
         answer = client.post("/v1/recommendations", json=question)
         took.append(time.monotonic() - began)
         assert not answer.json()["certificate"]["exact"]
-    # What is said of the result takes a fifth of a second of a core, and other tests take their
-    # share of that core too. Without a bound the search would take a minute.
-    assert min(took) < 4 + 2
+    # Far from the minute that the search would take without a bound, and with room for a machine
+    # that gives this process a fifth of a core.
+    assert min(took) < 20
 
 
 def test_time_that_passed_before_the_queue_counts_for_who_waits() -> None:
