@@ -19,7 +19,7 @@ from service.app import create_app
 from service.settings import Settings
 from service.store import Store, database
 from tests.paths import ROOT
-from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem
+from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem, scraped
 
 DASHBOARD = ROOT / "watch/grafana/dashboards/shardwright.json"
 ALERTS = ROOT / "watch/prometheus/alerts.yml"
@@ -31,7 +31,7 @@ _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"),
 
 def samples(client: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Every sample of a scrape, by its name and labels."""
-    text = client.get("/metrics").raise_for_status().text
+    text = scraped(client)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -177,7 +177,7 @@ def test_dashboard_and_alerts_ask_for_what_there_is(expression: str) -> None:
 
 
 def test_metrics_has_all_that_dashboard_and_alerts_name(shared_client) -> None:
-    text = shared_client.get("/metrics").text
+    text = scraped(shared_client)
     families = [*text_string_to_metric_families(text)]
     names = {
         family.name + suffix for family in families for suffix in _SUFFIXES.get(family.type, ())
