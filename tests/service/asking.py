@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from tests.waiting import wait_for
+
 ON_BOTH = pytest.mark.parametrize("databases", ["sqlite", "postgresql"], indirect=True)
 """For tests of what is kept: they run on SQLite and on PostgreSQL, all others on SQLite alone."""
 ON_POSTGRESQL_FIRST = pytest.mark.parametrize(
@@ -56,6 +58,18 @@ CHIP: dict[str, Any] = {
     "scale_up": {"gb_s_per_chip": 450, "domain": 16},
     "scale_out_gb_s": 50,
 }
+
+
+def scraped(client: Any) -> str:
+    """What /metrics tells once the database has answered: a scrape waits for that half a second."""
+    texts: list[str] = []
+
+    def is_whole() -> bool:
+        texts.append(client.get("/metrics").raise_for_status().text)
+        return "shardwright_database_up 1.0" in texts[-1]
+
+    wait_for(is_whole)
+    return texts[-1]
 
 
 def store_as_before(client: Any, row: type[Any], document: dict[str, Any]) -> None:

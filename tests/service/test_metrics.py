@@ -19,7 +19,7 @@ from service.app import create_app
 from service.settings import Settings
 from service.store import Store, database
 from tests.paths import ROOT
-from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem
+from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem, scraped
 
 DASHBOARD = ROOT / "watch/grafana/dashboards/shardwright.json"
 ALERTS = ROOT / "watch/prometheus/alerts.yml"
@@ -29,9 +29,15 @@ _MATCHED = re.compile(r"(\w+)\s*(?:=|!=|=~|!~)\s*\"")
 _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 
 
-def samples(client: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Every sample of a scrape, by its name and labels."""
-    text = client.get("/metrics").raise_for_status().text
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+"""By their names and labels."""
+
+
+def samples(client: Any) -> Samples:
+    return samples_of(client.get("/metrics").raise_for_status().text)
+
+
+def samples_of(text: str) -> Samples:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -99,7 +105,7 @@ def test_reports_are_counted_with_their_residuals(shared_client) -> None:
 
 
 def test_profiles_and_the_schema_are_told(shared_client) -> None:
-    found = samples(shared_client)
+    found = samples_of(scraped(shared_client))
     profile = frozenset({("profile", "default")})
     version = shared_client.get("/v1/profiles/default").json()["active_version"]
     assert found["shardwright_profile_active_version", profile] == version
@@ -177,7 +183,7 @@ def test_dashboard_and_alerts_ask_for_what_there_is(expression: str) -> None:
 
 
 def test_metrics_has_all_that_dashboard_and_alerts_name(shared_client) -> None:
-    text = shared_client.get("/metrics").text
+    text = scraped(shared_client)
     families = [*text_string_to_metric_families(text)]
     names = {
         family.name + suffix for family in families for suffix in _SUFFIXES.get(family.type, ())

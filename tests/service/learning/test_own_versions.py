@@ -31,6 +31,7 @@ from tests.service.asking import (
     QUESTION,
     assert_problem,
     changed,
+    scraped,
 )
 from tests.service.learning.test_benchmarks import gemms
 from tests.waiting import wait_for
@@ -451,7 +452,7 @@ def test_metrics_name_no_own_profile(tenants) -> None:
     service.report("a", 3)
     service.calibrate("a")
     service.report("a", 3)
-    text = service.client.get("/metrics").text
+    text = scraped(service.client)
     assert "shardwright_own_versions 1.0" in text
     assert 'shardwright_report_residual_count{profile="own"}' in text
     assert own_profile_id("a") not in text

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from service import api_keys
 from service.store import Store
 from service.sweeps.answering import ItemAnswer, answer_item
-from tests.service.asking import assert_problem, candidate, changed
+from tests.service.asking import assert_problem, candidate, changed, scraped
 from tests.service.sweeps.conftest import REFUSED, SWEEP, Answers, Run
 from tests.waiting import wait_for
 
@@ -170,7 +170,7 @@ def test_events_tell_every_result_once_and_go_on_where_a_client_was(client, swee
     run(Answers(lambda _: NOTHING))
     wait_for(finished(client, sweep))
     told = events(client, sweep)
-    assert "shardwright_sweep_items_waiting 0.0" in client.get("/metrics").text
+    assert "shardwright_sweep_items_waiting 0.0" in scraped(client)
     results = [document for kind, _, document in told if kind == "item"]
     assert sorted(item["position"] for item in results) == [*range(8)]
     assert [id_ for kind, id_, _ in told if kind == "item"] == [str(i) for i in range(1, 9)]

@@ -212,6 +212,7 @@ def test_the_loop_from_a_check_to_its_report_needs_no_id(
     assert abs(report["residual"]) < 0.01
 
 
+@pytest.mark.long
 def test_a_command_answers_without_a_service(two_jobs: tuple[str, str]) -> None:
     # In a process of its own, whose logs it sets up.
     asked = [sys.executable, "-m", "shardwright", "check", two_jobs[0], *ON_H100, "--local"]
