@@ -33,7 +33,7 @@ from service.schemas.prediction import (
     StoredAnswer,
     TimeTerms,
 )
-from service.schemas.question import PinnedQuestion
+from service.schemas.question import PinnedQuestion, Question
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.wire import Document
 
@@ -106,7 +106,7 @@ class BrokenRuleAnswer(Document):
 
     @classmethod
     def of_batch(
-        cls, broken: BrokenRule, question: PinnedQuestion, stack: Stack, setting: str | None = None
+        cls, broken: BrokenRule, question: Question, stack: Stack, setting: str | None = None
     ) -> BrokenRuleAnswer:
         """A rule that blames the global batch of a question, as it was given."""
         workload = question.workload
