@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,4 +96,9 @@ def test_an_installed_server_starts_on_an_empty_database_and_answers_the_command
         asked = {**os.environ, "SHARDWRIGHT_URL": service.address}
         listing = [python.with_name("shardwright"), "profiles"]
         answer = subprocess.check_output(listing, env=asked, text=True, cwd=tmp_path)
+        page = service.request("GET", "/ask").text
+        files = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+        assert (packages / "service/pages/static/vendor/plot.LICENSE").exists()
+        assert {"pages.css", "forms.js"} <= {Path(file).name for file in files}
+        assert all(service.request("GET", file).status_code == 200 for file in files)
     assert json.loads(answer)[0]["active_version"] == 1

@@ -10,10 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
+from service import api_keys
 from service.pages.check import EXAMPLE
+from service.store import Store, database
 from tests.pages.visits import ASK, SCHEMES, VISITS, WIDTHS, visit
 from tests.paths import ROOT
 from tests.service.pages.questions import HOSTILE
+from tests.service.processes import starting
 
 pytestmark = pytest.mark.pages
 
@@ -283,3 +286,22 @@ def test_the_document_of_a_page_is_the_answer_of_the_api(
     page = new_page()
     visit(page, address, "ask")
     assert json.loads(page.locator("#data").text_content())["answer"] == answer
+
+
+def test_a_session_draws_every_picture_where_keys_are_required(
+    new_page: Any, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/keys.db"
+    with starting(url, require_api_keys=True) as service:
+        service.read_address()
+        service.wait_until_ready()
+        store = Store(database.connect(url))
+        key = api_keys.create(store, "research", ["recommend"])
+        page = new_page()
+        page.goto(service.address + ASK)
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_selector("#pipeline svg")
+        assert page.evaluate("document.cookie") == ""  # no script can read the session
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_selector("h1:has-text('Sign in')")
