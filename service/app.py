@@ -88,6 +88,7 @@ from service.web.security_headers import SecurityHeaders
 from service.web.telemetry import Telemetry
 
 _PAGES = (ask, check, frontier, session)
+_PAGE_PATHS = tuple(path for path, _ in NAV)
 _V1 = (
     recommendations,
     predictions,
@@ -131,7 +132,7 @@ def create_app(settings: Settings) -> FastAPI:
                 guarded=_guarded(settings),
                 pages=_guarded_pages(settings),
             ),
-            Middleware(RateLimit, per_minute=settings.requests_per_minute),
+            Middleware(RateLimit, per_minute=settings.requests_per_minute, pages=_PAGE_PATHS),
             Middleware(HeadAsGet),
             Middleware(Compression),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes, wait_s=settings.body_wait_s),
@@ -175,7 +176,7 @@ def _guarded(settings: Settings) -> tuple[str, ...]:
 
 def _guarded_pages(settings: Settings) -> tuple[str, ...]:
     """The beginnings of the paths of pages that need a session."""
-    return tuple(path for path, _ in NAV) if settings.require_api_keys else ()
+    return _PAGE_PATHS if settings.require_api_keys else ()
 
 
 def _services(store: Store, settings: Settings, leases: Leases) -> Services:

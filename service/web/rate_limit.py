@@ -26,8 +26,10 @@ class RateLimit:
     itself: a limit across processes is the business of a proxy.
     """
 
-    def __init__(self, app: ASGIApp, per_minute: int | None) -> None:
+    def __init__(self, app: ASGIApp, per_minute: int | None, pages: tuple[str, ...] = ()) -> None:
+        """Paths that begin with one of `pages` are limited as those of the API are."""
         self.app = app
+        self._limited = (GUARDED, *pages)
         self._per_minute = per_minute
         self._buckets: dict[str | None, _Bucket] = {}
 
@@ -39,7 +41,7 @@ class RateLimit:
             await service_error_response(scope, error)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> TooManyRequests | None:
-        is_limited = scope["type"] == "http" and scope["path"].startswith(GUARDED)
+        is_limited = scope["type"] == "http" and scope["path"].startswith(self._limited)
         if self._per_minute is None or not is_limited:
             return None
         wait_s = self._take(scope["state"]["caller"].key_id, self._per_minute, monotonic())

@@ -139,3 +139,8 @@ def test_no_part_of_a_session_can_be_changed(store: Store, part: int) -> None:
 def test_what_is_no_session_is_refused(store: Store, session: str) -> None:
     with pytest.raises(Unauthenticated):
         caller_of_session(store, session)
+
+
+def test_pages_count_towards_the_limit_of_requests(make_client: MakeClient) -> None:
+    client = make_client(requests_per_minute=2)
+    assert [client.get("/ask").status_code for _ in range(3)] == [200, 200, 429]
