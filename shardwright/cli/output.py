@@ -120,9 +120,9 @@ def interval(middle: float, low: float, high: float, unit: str) -> str:
 def probability(share: float) -> str:
     """Return a probability in percent. None is shown as certain or impossible, as none is."""
     if share > _ALMOST_CERTAIN:
-        return f"more than {_ALMOST_CERTAIN:.0%}"
+        return f">{_ALMOST_CERTAIN:.0%}"
     if share < 1 - _ALMOST_CERTAIN:
-        return f"less than {1 - _ALMOST_CERTAIN:.0%}"
+        return f"<{1 - _ALMOST_CERTAIN:.0%}"
     return f"{share:.0%}"
 
 
