@@ -23,6 +23,7 @@ from models.errors import Infeasible, Invalid, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.rules import RULES_BY_NAME
 from models.layouts.space import Space, default_layouts
+from models.prediction.term_words import rounded
 from models.search.enumeration import search, search_on
 from models.search.infeasibility import (
     blame,
@@ -78,7 +79,7 @@ class FewerChips:
     ) -> FewerChips:
         message = (
             f"{of_chips - num_chips} of the {of_chips} chips are left out, since a step takes"
-            f" {step_time_s:.4g} s on {num_chips} and {all_chips_s:.4g} s on all of them."
+            f" {rounded(step_time_s)} s on {num_chips} and {rounded(all_chips_s)} s on all of them."
             " constraints.use_all_chips = true asks for all."
         )
         return cls(message=message, num_chips=num_chips, all_chips_s=all_chips_s)

@@ -14,6 +14,7 @@ from models.layouts.complexity import complexity_terms
 from models.layouts.neighbours import neighbours
 from models.layouts.rules import first_broken
 from models.prediction.prediction import Prediction
+from models.prediction.term_words import rounded
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
@@ -165,7 +166,7 @@ def _exposed_communication(it: _Reviewed) -> Iterator[LayoutWarning]:
             code=f"exposed_{term.removesuffix('_s')}",
             numbers={"seconds": seconds, "share": it.share(term)},
             message=(
-                f"{it.share(term):.0%} of the step ({seconds:.3g} s) is {TIME_TERMS[term]}:"
+                f"{it.share(term):.0%} of the step ({rounded(seconds)} s) is {TIME_TERMS[term]}:"
                 " no compute runs beside it"
             ),
         )
@@ -204,7 +205,7 @@ def _unneeded_recompute(it: _Reviewed) -> Iterator[LayoutWarning]:
         numbers={"saved_s": saved_s, "fit_probability": without.fit_probability},
         message=(
             f"recompute is not needed: without it the layout fits with a probability of"
-            f" {percent(without.fit_probability)}, and a step takes {saved_s:.3g} s less"
+            f" {percent(without.fit_probability)}, and a step takes {rounded(saved_s)} s less"
         ),
     )
 
@@ -278,7 +279,7 @@ def _looped_experts(it: _Reviewed) -> Iterator[LayoutWarning]:
         gathered = ", and ZeRO 3 gathers each of their matrices by itself"
         cure = (
             "; gathered a layer at a time (deepspeed.utils.set_z3_leaf_modules)"
-            f" {as_leaves_s:.3g} s less"
+            f" {rounded(as_leaves_s)} s less"
         )
     yield LayoutWarning(
         code="looped_experts",
@@ -286,7 +287,7 @@ def _looped_experts(it: _Reviewed) -> Iterator[LayoutWarning]:
         message=(
             f"Python goes through experts one by one{gathered}: multiplied all at once"
             ' (transformers 5, experts_implementation="grouped_mm") a step takes'
-            f" {saved_s:.3g} s less{cure}"
+            f" {rounded(saved_s)} s less{cure}"
         ),
     )
 

@@ -14,7 +14,7 @@ from models.advice.reason import Reason
 from models.cost.layout_parts import LayoutParts
 from models.cost.predictions import Predictions
 from models.prediction.prediction import Prediction
-from models.prediction.term_words import TIME_WORDS, in_words
+from models.prediction.term_words import TIME_WORDS, in_words, rounded
 from models.spec.flops import model_flops
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -273,7 +273,7 @@ def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
         "tokens": roofline.tokens,
         "tokens_needed": roofline.tokens_needed,
     }
-    exposed = f"Without a pipeline, {exposed_s:.3g} s of a step wait for data-parallel traffic"
+    exposed = f"Without a pipeline, {rounded(exposed_s)} s of a step wait for data-parallel traffic"
     has = f"{roofline.tokens:,.0f} tokens a device and step"
     if roofline.tokens < roofline.tokens_needed:
         sentence = (
@@ -325,7 +325,7 @@ def _worth_of_pipeline(
         f" {_pace_range(low, high)})"
     )
     if gap > 0 and (terms := _largest_terms(split)):
-        sentence += f". Its step takes {sum(split.values()):.3g} s longer: {terms}"
+        sentence += f". Its step takes {rounded(sum(split.values()))} s longer: {terms}"
     if gap > 0 and not is_above(gap, tolerance):
         sentence += f". The tolerance is {100 * tolerance:g}%"
     return f"{sentence}."

@@ -38,7 +38,7 @@ from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
 from models.prediction.coverage import COMPUTE_TERMS, DECISIVE_SHARE
 from models.prediction.prediction import Prediction, host_memory_note, log_ratio_spread
-from models.prediction.term_words import TIME_WORDS, in_words
+from models.prediction.term_words import TIME_WORDS, in_words, rounded
 from models.search.infeasibility import forbidden_schedules, why_none
 from models.search.pareto import pareto_front, steps_of
 from models.search.result import Answer, Certificate, Goal, ShouldContinue, run_to_completion
@@ -431,8 +431,8 @@ def _step_time_reason(space: Space, best: Prediction) -> Reason:
     ]
     sentence = (
         f"The fastest layout that {fit_words} is {best.layout.summary()}{devices_words}: a step"
-        f" takes {best.step_time_s:.3g} s (80% sure: {best.step_time_low_s:.3g} to"
-        f" {best.step_time_high_s:.3g} s), of which {in_words(parts)}."
+        f" takes {rounded(best.step_time_s)} s (80% sure: {rounded(best.step_time_low_s)} to"
+        f" {rounded(best.step_time_high_s)} s), of which {in_words(parts)}."
     )
     figures = {
         "step_time_s": best.step_time_s,
@@ -554,8 +554,8 @@ def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
         return
     yield Reason(
         "bolder",
-        f"A bolder layout, {bolder.layout.summary()}, would take {bolder.step_time_s:.3g} s a step"
-        f" instead of {best.step_time_s:.3g} s, but fits with a probability of only"
+        f"A bolder layout, {bolder.layout.summary()}, would take {rounded(bolder.step_time_s)} s a"
+        f" step instead of {rounded(best.step_time_s)} s, but fits with a probability of only"
         f" {percent(bolder.fit_probability)}: otherwise it runs out of memory.",
         {
             "gain": gain,

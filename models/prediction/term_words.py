@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_FOUR_DIGITS = 999.5  # rounds to a thousand, which three digits would show with an exponent
 TIME_WORDS: dict[str, str] = {
     "compute_s": "compute",
     "recompute_s": "recompute",
@@ -33,3 +34,9 @@ def in_words(names: Sequence[str]) -> str:
     """Return names as a sentence lists them: "a", "a and b", "a, b and c"."""
     *others, last = names or [""]
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def rounded(number: float) -> str:
+    """Return a number with three digits, or with all that stand before the point where those are
+    more: "2.05", "54.2", "2,548"."""
+    return f"{number:.3g}" if abs(number) < _FOUR_DIGITS else f"{number:,.0f}"

@@ -11,6 +11,7 @@ from models.advice.single_changes import value_in_words
 from models.cost.memory_uncertainty import percent
 from models.cost.predictions import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.prediction.prediction import Prediction
+from models.prediction.term_words import rounded
 from service.formats.settings.reservation import Reservation
 from service.learning.residual_attribution import NOT_DESCRIBED
 from service.schemas.explanation import (
@@ -100,8 +101,8 @@ class _Fix:
 
 def speed_summary(prediction: Prediction, step_time_s: float | None) -> str:
     predicted = (
-        f"{prediction.step_time_s:.3g} s predicted ({prediction.step_time_low_s:.3g} to"
-        f" {prediction.step_time_high_s:.3g} with 80%)"
+        f"{rounded(prediction.step_time_s)} s predicted ({rounded(prediction.step_time_low_s)} to"
+        f" {rounded(prediction.step_time_high_s)} with 80%)"
     )
     if step_time_s is None:
         return f"no step was measured; {predicted}"
@@ -114,7 +115,7 @@ def speed_summary(prediction: Prediction, step_time_s: float | None) -> str:
         verdict = "faster than expected"
     else:
         verdict = "as fast as expected"
-    return f"a step took {step_time_s:.3g} s, {difference}: {verdict}"
+    return f"a step took {rounded(step_time_s)} s, {difference}: {verdict}"
 
 
 def failure_summary(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
@@ -261,7 +262,7 @@ def _fixes_of_gap(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_
         words += (
             f" Check {suspect.switch} first: the prediction takes {suspect.field} to be"
             f" {value_in_words(suspect.assumed)}; with {value_in_words(suspect.otherwise)} a step"
-            f" would take {suspect.step_time_s:.3g} s."
+            f" would take {rounded(suspect.step_time_s)} s."
         )
     yield _Fix(speed.slower_by, words)
 

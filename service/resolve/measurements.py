@@ -9,6 +9,7 @@ from typing import Literal
 from models.calibration.residual_diagnosis import COMMUNICATION
 from models.errors import Invalid
 from models.prediction.prediction import Prediction
+from models.prediction.term_words import rounded
 from models.spec.flops import AttentionCount, model_flops, step_time_from_throughput
 from models.spec.problem import Problem
 from service.json_pointers import relocate_errors
@@ -36,18 +37,20 @@ def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> 
     form, step, conversion = _step_time(problem, measured)
     given = getattr(measured, form)
     if not SHORTEST_STEP_S <= step <= LONGEST_STEP_S:
-        raise Invalid(f"measured.{form}", given, f"means a step of {step:.3g} s, which no run has")
+        raise Invalid(
+            f"measured.{form}", given, f"means a step of {rounded(step)} s, which no run has"
+        )
     if step > _MOST_TIMES_PREDICTED * predicted_s:
         rule = (
-            f"means a step of {step:.3g} s and {step / predicted_s:.0f} times the predicted one;"
-            " check the unit"
+            f"means a step of {rounded(step)} s and {step / predicted_s:.0f} times the predicted"
+            " one; check the unit"
         )
         raise Invalid(f"measured.{form}", given, rule)
     mfu = mfu_of(problem, step)
     if mfu["causal"] > 1:
         rule = (
-            f"means a step of {step:.3g} s and {mfu['causal']:.3g} times the chip's peak; check the"
-            " unit"
+            f"means a step of {rounded(step)} s and {mfu['causal']:.3g} times the chip's"
+            " peak; check the unit"
         )
         raise Invalid(f"measured.{form}", given, rule)
     tokens = problem.workload.tokens / step
@@ -94,7 +97,7 @@ def compare_parts(
     run cannot have."""
     exposed_s = measured.exposed_communication_s
     if exposed_s is not None and exposed_s > step_time_s:
-        rule = f"must not exceed the step that it is part of, {step_time_s:.3g} s"
+        rule = f"must not exceed the step that it is part of, {rounded(step_time_s)} s"
         raise Invalid("parts.exposed_communication_s", exposed_s, rule)
     if measured.expert_imbalance is not None and not problem.architecture.is_moe:
         rule = f"is of experts, and {problem.architecture.name} has none"

@@ -14,6 +14,7 @@ from models.cost.memory_uncertainty import percent
 from models.errors import Invalid
 from models.layouts.rule_sources import rule_source
 from models.prediction.prediction import Prediction
+from models.prediction.term_words import rounded
 from models.spec.hardware import Cluster
 from models.spec.stack import Stack
 from service.formats.settings.reservation import Reservation
@@ -398,7 +399,7 @@ def summary_of(
         memory += f" beside the {check.reserve_gib:g} GiB to leave free"
         if prediction.fits and not check.fits:
             surety = "it fits, but does not leave that much"
-    speed = f"{prediction.step_time_s:.3g} s a step, {prediction.mfu['causal']:.0%} MFU"
+    speed = f"{rounded(prediction.step_time_s)} s a step, {prediction.mfu['causal']:.0%} MFU"
     text = f"{speed}, {memory}: {surety}"
     if check.gain is not None and check.gain > 0:
         text += f"; the best layout on these chips makes {check.gain:.1%} more steps an hour"

@@ -100,4 +100,12 @@ def show_check(output: Output, answer: dict[str, Any]) -> None:
     if change := answer.get("first_change"):
         output.point("good", f"change first: {change['words']}")
         for setting in change["settings"]:
-            output.more(f"{setting['name']}: {setting['from']} -> {setting['to']}")
+            values = [_value_words(setting[end]) for end in ("from", "to")]
+            output.more(f"{setting['name']}: {' -> '.join(values)}")
+
+
+def _value_words(value: Any) -> str:
+    """Return a value as a script has it: a flag without a value is set or not."""
+    if value is None or value is False:
+        return "not set"
+    return "set" if value is True else str(value)
