@@ -35,11 +35,11 @@ function pins() {
 
 const again = draw("frontier", picture);
 legend("frontier", [
-  { label: "no longer", fill: shade(0) },
+  { label: "0% longer", fill: shade(0) },
   { label: "30% longer", fill: shade(0.3) },
   { label: "60% longer or more", fill: shade(0.6) },
-  { label: "undecided", fill: shade(0), mark: undecidedLines },
-  { label: `line: ${percent(data.tolerance)} longer`, fill: theme().accent },
+  { label: "too close to call", fill: shade(0), mark: undecidedLines },
+  { label: `line: ${percent(data.tolerance)} longer, as predicted`, fill: theme().accent },
 ]);
 
 function tell(found) {

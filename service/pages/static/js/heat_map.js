@@ -113,7 +113,7 @@ export function heatMap(points, { grid, axes, tolerance, pins, width, colours })
     .map(({ names, isOwn, ...pin }) => ({
       names,
       isOwn,
-      text: names[0] + (names.length > 1 ? ` +${names.length - 1}` : ""),
+      text: names[0] + (names.length > 1 ? ` and ${names.length - 1} more` : ""),
       x: Math.log2(pin.x),
       y: Math.log2(pin.y),
     }))
