@@ -10,7 +10,7 @@ import typer
 from shardwright.cli import question
 from shardwright.cli.exit_codes import of_verdict
 from shardwright.cli.job_files import files_beside, script_of
-from shardwright.cli.output import Output, interval, probability
+from shardwright.cli.output import Output, interval, probability, rounded
 from shardwright.cli.session import asking
 from shardwright.run_id import run_id
 
@@ -95,10 +95,13 @@ def show_check(output: Output, answer: dict[str, Any]) -> None:
     for reservation in answer.get("reservations", []):
         output.point("open", f"{reservation['setting']}: {reservation['reason']}")
         output.more(reservation["cure"])
+        if "launch.files" in reservation["cure"]:
+            output.more("a file that lies beside the script under this name is sent with it")
     for warning in answer.get("warnings", []):
         output.point("warning", warning["message"])
     if change := answer.get("first_change"):
-        output.point("good", f"change first: {change['words']}")
+        worth = f"a step then takes {rounded(change['step_time_s'])} s"
+        output.point("good", f"change first: {change['words']}; {worth}")
         for setting in change["settings"]:
             values = [_value_words(setting[end]) for end in ("from", "to")]
             output.more(f"{setting['name']}: {' -> '.join(values)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,7 +87,9 @@ def report(
     sentence = "" if seconds is None else f"a step took {seconds:.3g} s"
     if residual is not None:
         is_within = "within" if stored["within_interval"] else "outside of"
-        sentence += f", {residual:+.1%} of what was predicted, {is_within} the interval"
+        excess = math.expm1(residual)  # a residual is the logarithm of measured over predicted
+        difference = f"{abs(excess):.1%} {'more' if excess > 0 else 'less'} than predicted"
+        sentence += f", {difference}, {is_within} the interval"
     output.headline("good", f"stored as {stored['id']}", sentence)
 
 

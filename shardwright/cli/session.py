@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from shardwright.client.client import Client
 
 NOT_A_TRAINING_JOB = "not-a-training-job"
+_CURES = {
+    "model": "on the command line: --model with a name, or with the path of a config.json",
+    "model.vocab_size": "on the command line: --model with a name or the path of a config.json says"
+    " it, or the flag in the script",
+    "cluster": "on the command line: --on with a chip or machine, such as --on h100",
+}
+"""What to type, by the field of the request that a problem is about."""
 
 
 @contextmanager
@@ -65,7 +72,8 @@ def _details(problem: Problem) -> list[str]:
     """The lines below what a problem says first."""
     if isinstance(problem, Unauthorized):
         return ["give the key in SHARDWRIGHT_KEY, or in the file that SHARDWRIGHT_KEY_FILE names"]
-    return [str(each) for each in problem.errors[1:]]
+    cures = dict.fromkeys(_CURES[each.field] for each in problem.errors if each.field in _CURES)
+    return [*(str(each) for each in problem.errors[1:]), *cures]
 
 
 def _code_of(problem: Problem) -> ExitCode:

@@ -145,6 +145,17 @@ _PARAMETERS_OF_A_RANK = (
     "number of parameters on (tensor, pipeline) model parallel rank",
     re.compile(rf"parallel rank \((\d{{1,6}}), (\d{{1,6}})\): {_INTEGER}"),
 )
+_MODEL_PARALLEL_SIZES = (
+    # Megatron-LM initialize.py, in the order of the ranks above
+    (
+        "tensor-model-parallel size:",
+        re.compile(rf"tensor-model-parallel size: {_INTEGER}"),
+    ),
+    (
+        "pipeline-model-parallel size:",
+        re.compile(rf"pipeline-model-parallel size: {_INTEGER}"),
+    ),
+)
 _ALL_PARAMETERS = re.compile(rf"trainable params: {_INTEGER} \|\| all params: {_INTEGER} ")
 _BATCH_OF_A_RANK = (
     "Instantaneous batch size per device",
@@ -197,7 +208,9 @@ def _models_under_adapters(text: str) -> Iterator[Statement]:
 
 
 def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
-    """The sum of what all ranks of tensor and pipeline parallelism have, where each says it."""
+    """Yields the sum of what all ranks of tensor and pipeline parallelism have, where each says it.
+    How many there are is what the log states of its degrees, or else the grid of those that speak:
+    a log that was cut may have a corner of it only."""
     mark, pattern = _PARAMETERS_OF_A_RANK
     of_ranks: dict[tuple[int, int], int] = {}
     last: tuple[int, re.Match[str]] | None = None
@@ -205,7 +218,9 @@ def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
         if match := pattern.search(segment):
             last = start, match
             of_ranks[int(match[1]), int(match[2])] = int(match[3].replace(",", ""))
-    ranks = math.prod(1 + max(degree) for degree in zip(*of_ranks, strict=True))
+    stated = [_only_value(text, mark, pattern) for mark, pattern in _MODEL_PARALLEL_SIZES]
+    grid = [1 + max(degree) for degree in zip(*of_ranks, strict=True)]
+    ranks = math.prod(size or seen for size, seen in zip(stated, grid, strict=False))
     if last and len(of_ranks) == ranks:
         yield _stated(text, *last, "sharded_parameters", float(sum(of_ranks.values())))
 

@@ -111,6 +111,12 @@ def test_a_wrong_question_names_the_field(run: Any) -> None:
     assert "h100" in found.stderr
 
 
+def test_what_a_job_leaves_out_is_asked_for_by_its_option(run: Any, job: str) -> None:
+    found = run("check", job)
+    assert found.exit_code == 2
+    assert "--on with a chip" in " ".join(found.output.split())
+
+
 def test_an_answer_for_people_has_the_verdict_first(run: Any, job: str) -> None:
     found = run("check", job, "--on", "h100", "--no-json")
     assert "GO" in found.stdout.splitlines()[0]

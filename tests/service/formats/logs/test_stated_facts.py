@@ -106,6 +106,19 @@ def test_ranks_that_all_say_their_parameters_tell_those_of_the_model() -> None:
     assert (found.fact, found.value) == ("sharded_parameters", 8_030_261_248)
 
 
+def test_a_log_that_was_cut_says_nothing_of_the_ranks_that_it_lacks() -> None:
+    sizes = "tensor-model-parallel size: 2, pipeline-model-parallel size: 2"
+    line = " > number of parameters on (tensor, pipeline) model parallel rank ({}, {}): 401513\n"
+    first_stage = [line.format(tensor, 0) for tensor in range(2)]
+    parameters = {"sharded_parameters"}
+    for shown in (first_stage[:1], first_stage):
+        said = stated_facts(f"using world size: 4, {sizes}\n{''.join(shown)}")
+        assert not parameters & {each.fact for each in said}
+    whole = [*first_stage, *(line.format(tensor, 1) for tensor in range(2))]
+    said = stated_facts(f"using world size: 4, {sizes}\n{''.join(whole)}")
+    assert {each.value for each in said if each.fact in parameters} == {4 * 401_513}
+
+
 def test_what_is_said_again_and_again_is_one_fact() -> None:
     assert len(stated_facts("[rank-7/8]\n" * 10**5)) == 1
 
