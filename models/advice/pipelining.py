@@ -20,7 +20,7 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Z80, Coefficients
 
-_MOST_TERMS = 3  # named in a sentence: more are not read
+_MOST_TERMS = 4  # named in a sentence: more are not read
 _WORTH_NAMING = 0.1  # of the largest term: a sentence does not name smaller ones
 _WORTH_SAYING = 0.02  # of a step: a sentence does not speak of less
 _LEAST_SPREAD = 1e-9  # keeps the quotient finite where the gap is known exactly
@@ -273,16 +273,18 @@ def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
         "tokens": roofline.tokens,
         "tokens_needed": roofline.tokens_needed,
     }
-    exposed = f"Without a pipeline, {rounded(exposed_s)} s of a step wait for data-parallel traffic"
-    has = f"{roofline.tokens:,.0f} tokens a device and step"
+    sentence = (
+        f"In the best layout without a pipeline, devices wait {rounded(exposed_s)} s a step for"
+        " data-parallel traffic"
+    )
+    hidden = (
+        f"with perfect overlap {roofline.tokens_needed:,.0f} tokens a device and step would hide"
+        f" all of it, and there are {roofline.tokens:,.0f}."
+    )
     if roofline.tokens < roofline.tokens_needed:
-        sentence = (
-            f"{exposed}. {has} are too few to hide all of it: that takes the compute of"
-            f" {roofline.tokens_needed:,.0f}, even if traffic and compute always ran together."
-        )
-        return [Reason("data_traffic", sentence, figures)]
-    sentence = f"{exposed}, {_why_exposed(best)}. A larger batch is not what it lacks: of {has},"
-    sentence += f" {roofline.tokens_needed:,.0f} would do."
+        sentence += f". A larger batch would help: even {hidden}"
+    else:
+        sentence += f", {_why_exposed(best)}. A larger batch would not help: {hidden}"
     return [Reason("data_traffic", sentence, figures)]
 
 
@@ -293,10 +295,10 @@ def _why_exposed(prediction: Prediction) -> str:
     micro_batches = prediction.num_micro_batches
     if zero_stage < 2 and micro_batches > 1:
         return (
-            f"since ZeRO {zero_stage} sends it once a step and only the first forward and the last"
-            f" backward of {micro_batches} micro-batches run meanwhile"
+            f"since ZeRO {zero_stage} sends it once a step, and it overlaps only the first forward"
+            f" and the last backward of {micro_batches} micro-batches"
         )
-    return "since only a part of each layer's compute can run at the same time"
+    return "since it overlaps only a part of each layer's compute"
 
 
 def _opening(needed: Need, probability: float | None) -> str:
@@ -352,16 +354,13 @@ def _percent(share: float) -> str:
 
 
 def _largest_terms(split: dict[str, float]) -> str:
-    """Return, in words, the terms that grow most without a pipeline, the highest first, and the sum
-    of all others."""
-    highest_first = sorted(split, key=lambda term: -split[term])
-    named = [
-        term
-        for term in highest_first[:_MOST_TERMS]
-        if split[term] > 0 and split[term] >= _WORTH_NAMING * split[highest_first[0]]
-    ]
+    """Return, in words, the terms that change most without a pipeline, the largest change first,
+    and what all others make up together."""
+    largest_first = sorted(split, key=lambda term: -abs(split[term]))
+    least_s = _WORTH_NAMING * abs(split[largest_first[0]])
+    named = [term for term in largest_first[:_MOST_TERMS] if abs(split[term]) >= least_s]
     words = [f"{TIME_WORDS[term]} {split[term]:+.2g} s" for term in named]
     others_s = sum(seconds for term, seconds in split.items() if term not in named)
-    if named and abs(others_s) >= _WORTH_NAMING * split[named[0]]:
+    if abs(others_s) >= least_s:
         words.append(f"all else {others_s:+.2g} s")
     return in_words(words)

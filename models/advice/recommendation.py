@@ -420,7 +420,8 @@ def _step_time_reason(space: Space, best: Prediction) -> Reason:
     cluster = space.problem.cluster
     devices_words = ""
     if cluster.num_devices != cluster.num_chips:
-        devices_words = f", on {cluster.num_devices:,} devices of {cluster.num_chips:,} chips"
+        of_each = cluster.num_devices // cluster.num_chips
+        devices_words = f", on {cluster.num_chips:,} chips of {of_each} devices each"
     fit_words = f"fits with a probability of {space.constraints.min_fit_probability:.0%} or more"
     shares = {name: seconds / best.step_time_s for name, seconds in best.time.items()}
     largest_first = sorted(shares, key=lambda name: -shares[name])
@@ -451,9 +452,9 @@ def _interleaving_reasons(recommended: Prediction) -> Iterator[Reason]:
         return
     yield Reason(
         "micro_batch_group",
-        f"The predicted time takes micro-batches to pass each stage in groups of {group}, where"
-        f" frameworks take pp = {recommended.layout.pp} unless told: set"
-        f" microbatch_group_size_per_vp_stage (Megatron-Core) to {group}.",
+        "The predicted time of the recommended layout assumes micro-batches that are interleaved in"
+        f" groups of {group}: set microbatch_group_size_per_vp_stage (Megatron-Core) to {group}."
+        f" Its default is pp = {recommended.layout.pp}.",
         {"micro_batch_group": group, "num_micro_batches": recommended.num_micro_batches},
     )
 
@@ -462,26 +463,31 @@ def _recommended_reason(
     fastest: Candidate, recommended: Candidate, tolerance: float, avoids_pipeline: bool
 ) -> Reason:
     layout = recommended.prediction.layout
+    step_s = rounded(recommended.prediction.step_time_s)
     slower_by = _slower_by(fastest, recommended)
     figures: dict[str, Figure] = {"tolerance": tolerance, "slower_by": slower_by}
     if layout == fastest.prediction.layout:
-        sentence = f"It is recommended: no simpler layout is at most {tolerance:.0%} slower."
+        sentence = (
+            "It is also the recommended one: every simpler layout is more than"
+            f" {tolerance:.0%} slower."
+        )
         return Reason("recommended", sentence, figures)
-    slower = f"{slower_by:.1%} slower" if slower_by >= _LEAST_SHOWN else "as fast"
+    slower = f"{slower_by:.1%} more" if slower_by >= _LEAST_SHOWN else "as much"
     if slower_by > tolerance and avoids_pipeline:
         sentence = (
-            f"Recommended is the fastest layout without a pipeline, {layout.summary()}, which is"
-            f" {slower}. It is not sure that a pipeline pays, so going without may cost twice the"
-            f" tolerance of {tolerance:.0%}."
+            f"Recommended is the fastest layout without a pipeline, {layout.summary()}: a step"
+            f" takes {step_s} s, {slower}. It is not sure that a pipeline pays, so going without"
+            f" may cost twice the tolerance of {tolerance:.0%}."
         )
         return Reason("recommended", sentence, figures)
     sentence = (
-        f"Recommended is the simplest that is at most {tolerance:.0%} slower, {layout.summary()}:"
-        f" it is {slower}"
+        f"Recommended is the simplest that is at most {tolerance:.0%} slower, {layout.summary()}: a"
+        f" step takes {step_s} s, {slower}"
     )
     dropped = sorted(fastest.complexity_terms.keys() - recommended.complexity_terms.keys())
     if dropped:
-        sentence += f" and avoids {in_words([TERM_WORDS[name] for name in dropped])}"
+        harder = in_words([TERM_WORDS[name] for name in dropped])
+        sentence += f". It avoids what makes the fastest harder to run: {harder}"
     return Reason("recommended", f"{sentence}.", figures)
 
 
@@ -555,8 +561,8 @@ def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
     yield Reason(
         "bolder",
         f"A bolder layout, {bolder.layout.summary()}, would take {rounded(bolder.step_time_s)} s a"
-        f" step instead of {rounded(best.step_time_s)} s, but fits with a probability of only"
-        f" {percent(bolder.fit_probability)}: otherwise it runs out of memory.",
+        f" step, and the fastest above {rounded(best.step_time_s)} s. But it runs out of memory"
+        f" with a probability of {percent(1 - bolder.fit_probability)}.",
         {
             "gain": gain,
             "step_time_s": bolder.step_time_s,
@@ -583,8 +589,8 @@ def _unsupported_reasons(recommended: Prediction) -> Iterator[Reason]:
     if not is_compute_alone:
         shown_by += " or with this framework"
     sentence = (
-        f"The predicted time of {words} rests on data sheets alone, since no published run"
-        f" {shown_by} shows it: measure it before you rely on it"
+        f"The predicted time of {words} rests on data sheets alone: no published run {shown_by}"
+        " confirms it. Measure a few steps before you rely on it"
     )
     knobs = dict.fromkeys(_KNOB_OF_TERM[name] for name in unsupported if name in _KNOB_OF_TERM)
     if knobs:

@@ -113,9 +113,11 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
     if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
         return False, "is left by the constraints"
     obstacle = _obstacle(problem, {"pp": side})
-    why = f"is legal here: {obstacle.message}"
+    if obstacle.rule == "degrees_offered" and piped:
+        return True, f"is possible, since stack {problem.stack.id} has no pipeline parallelism"
+    why = f"is legal here. For example, {obstacle.message}"
     if obstacle.rule == "batch_divides" and not piped:
-        why += ". So divisibility asks for a pipeline, neither bandwidth nor memory"
+        why += ". Numbers that do not divide ask for a pipeline, neither bandwidth nor memory"
     return True, why
 
 
