@@ -273,18 +273,21 @@ def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
         "tokens": roofline.tokens,
         "tokens_needed": roofline.tokens_needed,
     }
-    sentence = (
-        f"In the best layout without a pipeline, devices wait {rounded(exposed_s)} s a step for"
-        " data-parallel traffic"
+    exposed = (
+        f"In the best layout without a pipeline, {rounded(exposed_s)} s a step of data-parallel"
+        " traffic are not hidden"
     )
-    hidden = (
-        f"with perfect overlap {roofline.tokens_needed:,.0f} tokens a device and step would hide"
-        f" all of it, and there are {roofline.tokens:,.0f}."
-    )
+    takes, has = f"{roofline.tokens_needed:,.0f}", f"{roofline.tokens:,.0f}"
     if roofline.tokens < roofline.tokens_needed:
-        sentence += f". A larger batch would help: even {hidden}"
+        sentence = (
+            f"{exposed}. A larger batch would help: hiding all of it takes at least {takes} tokens"
+            f" a device and step, and there are only {has}."
+        )
     else:
-        sentence += f", {_why_exposed(best)}. A larger batch would not help: {hidden}"
+        sentence = (
+            f"{exposed}, because {_why_exposed(best)}. A larger batch would not help: with perfect"
+            f" overlap {takes} tokens a device and step would do, and there are {has}."
+        )
     return [Reason("data_traffic", sentence, figures)]
 
 
@@ -295,10 +298,10 @@ def _why_exposed(prediction: Prediction) -> str:
     micro_batches = prediction.num_micro_batches
     if zero_stage < 2 and micro_batches > 1:
         return (
-            f"since ZeRO {zero_stage} sends it once a step, and it overlaps only the first forward"
+            f"ZeRO {zero_stage} sends it once a step, and it overlaps only the first forward"
             f" and the last backward of {micro_batches} micro-batches"
         )
-    return "since it overlaps only a part of each layer's compute"
+    return "it overlaps only a part of each layer's compute"
 
 
 def _opening(needed: Need, probability: float | None) -> str:

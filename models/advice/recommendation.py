@@ -487,7 +487,7 @@ def _recommended_reason(
     dropped = sorted(fastest.complexity_terms.keys() - recommended.complexity_terms.keys())
     if dropped:
         harder = in_words([TERM_WORDS[name] for name in dropped])
-        sentence += f". It avoids what makes the fastest harder to run: {harder}"
+        sentence += f". The fastest is harder to run: it has {harder}"
     return Reason("recommended", f"{sentence}.", figures)
 
 
@@ -561,8 +561,8 @@ def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
     yield Reason(
         "bolder",
         f"A bolder layout, {bolder.layout.summary()}, would take {rounded(bolder.step_time_s)} s a"
-        f" step, and the fastest above {rounded(best.step_time_s)} s. But it runs out of memory"
-        f" with a probability of {percent(1 - bolder.fit_probability)}.",
+        f" step instead of {rounded(best.step_time_s)} s, but runs out of memory with a probability"
+        f" of {percent(1 - bolder.fit_probability)}.",
         {
             "gain": gain,
             "step_time_s": bolder.step_time_s,

@@ -117,7 +117,7 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
         return True, f"is possible, since stack {problem.stack.id} has no pipeline parallelism"
     why = f"is legal here. For example, {obstacle.message}"
     if obstacle.rule == "batch_divides" and not piped:
-        why += ". Numbers that do not divide ask for a pipeline, neither bandwidth nor memory"
+        why += ". Only this asks for a pipeline: neither bandwidth nor memory does"
     return True, why
 
 

@@ -135,4 +135,4 @@ def test_a_pipeline_that_only_the_batch_asks_for_is_told_apart() -> None:
     asked = problem("llama-3-70b", ("h100", 96), "megatron", seq_len=8192, global_batch=128)
     verdict = recommend(asked, PROFILE, Constraints(use_all_chips=True)).pipelining.verdict
     assert verdict.startswith("No layout without a pipeline is legal here. ")
-    assert verdict.endswith("neither bandwidth nor memory.")
+    assert verdict.endswith("neither bandwidth nor memory does.")

@@ -92,7 +92,7 @@ def test_what_simplicity_costs_is_a_number() -> None:
     (named,) = told(found.reasons, "recommended")
     for name in dropped:
         assert TERM_WORDS[name] in named
-    assert "_" not in named.split(" harder to run: ")[1]
+    assert "_" not in named.split(" harder to run: it has ")[1]
 
 
 def test_memory_is_told_of_the_layout_to_launch() -> None:
