@@ -19,6 +19,7 @@ from accelerate.utils.dataclasses import DistributedType
 from accelerate.utils.launch import prepare_multi_gpu_env
 from judges.harness import main, require
 from transformers import HfArgumentParser, TrainingArguments
+from trl import SFTConfig
 
 ZERO_STAGES = {
     "FULL_SHARD": 3,
@@ -69,7 +70,9 @@ class ModelArguments:
 
 
 def script_arguments(words: list[str]) -> tuple[TrainingArguments, ModelArguments]:
-    parser = HfArgumentParser((TrainingArguments, ModelArguments))
+    # Of these only what is written for TRL says --bf16, since TRL turns it on by itself.
+    arguments = SFTConfig if "--bf16" in words else TrainingArguments
+    parser = HfArgumentParser((arguments, ModelArguments))
     return parser.parse_args_into_dataclasses(["--output_dir", ".", "--use_cpu", *words])
 
 

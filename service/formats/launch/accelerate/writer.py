@@ -193,6 +193,9 @@ def _training_arguments(job: Job) -> dict[str, Any]:
         "per_device_train_batch_size": layout.micro_batch,
         "gradient_accumulation_steps": job.num_micro_batches,
     }
+    if job.problem.stack.id == "trl":
+        # TRL turns both on unless told otherwise (trl 1.16.0, trainer/base_config.py).
+        arguments |= {"gradient_checkpointing": False, "bf16": _mixed_precision(job) == "bf16"}
     if layout.recompute == "full" and not layout.zero_stage:
         arguments["gradient_checkpointing"] = True
     if workload.optimizer in OPTIMIZERS:
