@@ -36,13 +36,13 @@ AXES = {
         Axis(
             "scale_up",
             "bandwidth within a domain",
-            "Bandwidth within a domain (times what the cluster of the question has)",
+            "Bandwidth within a domain (1 = as in the question)",
             (0.5, 1, 2, 4, 8),
         ),
         Axis(
             "scale_out",
             "bandwidth between domains",
-            "Bandwidth between domains (times what the cluster of the question has)",
+            "Bandwidth between domains (1 = as in the question)",
             (0.25, 0.5, 1, 2, 4),
         ),
         Axis("num_chips", "chips", "Chips at the same batch (chips)", (0.25, 0.5, 1, 2, 4)),
