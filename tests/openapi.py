@@ -11,5 +11,5 @@ from service.settings import Settings
 
 @cache
 def openapi() -> dict[str, Any]:
-    """What the service says of its own routes. No database is opened for it."""
+    """Returns the OpenAPI document of the service. No database is opened for it."""
     return create_app(Settings()).openapi()

@@ -36,13 +36,13 @@ _OTHER_NAMES = {
     "gated_mlp": ("swiglu",),
     "tie_word_embeddings": ("untie-embeddings-and-output-weights",),
 }
-"""What frameworks call fields that have other names here."""
+"""The names that frameworks give to fields that have other names here."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingRead:
     part: str
-    """Of the question: layout, workload, model or cluster."""
+    """The part of the question that it belongs to: layout, workload, model or cluster."""
     label: str
     value: str
     line: int | None

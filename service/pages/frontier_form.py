@@ -15,13 +15,13 @@ from service.pages.question_form import DEFAULTS, QuestionForm
 @dataclass(frozen=True, slots=True)
 class Axis:
     name: str
-    """Of the grid of a request."""
+    """The name of the axis in the grid of a request."""
     words: str
     label: str
-    """Of the axis in the picture, with its unit."""
+    """The label of the axis in the picture, with its unit."""
     values: tuple[float, ...]
-    """What is drawn unless the form says otherwise: a handful for each decade, since every value is
-    a column of searches."""
+    """The values that are drawn unless the form has others. They are few, since every one is a
+    column of searches."""
 
 
 AXES = {

@@ -25,9 +25,9 @@ class Axis:
     words: str
     degree: int
     stride: int
-    """How many chips lie between neighbours of a group."""
+    """The number of chips from one member of a group to the next."""
     reach: int
-    """How many chips a group spans."""
+    """The number of chips that a group spans."""
     within_domain: bool
 
 
@@ -52,7 +52,7 @@ class Row:
     stages: tuple[int, ...]
     nodes: tuple[NodeDrawn, ...]
     hidden: int
-    """How many more such nodes there are."""
+    """The number of such nodes that are not drawn."""
 
 
 @dataclass(frozen=True, slots=True)

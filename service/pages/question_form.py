@@ -23,7 +23,7 @@ PINS = {
 """Degrees of a layout that a form can fix, which are those that people ask about by name."""
 PRECISIONS = ("bf16", "fp8", "fp16", "fp32")
 DEFAULTS = {"seq_len": "8192", "stack": "megatron", "precision": "bf16"}
-"""What an empty form begins with."""
+"""The values that an empty form begins with."""
 EXAMPLES = (
     (
         "Llama 3.1 8B on 64 H100",

@@ -1,4 +1,4 @@
-"""What went wrong with a question, as a page tells it."""
+"""Errors as pages tell them, in the sentences of the API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.web.problems import response_of
 
 _MOST = 12  # sentences: a form that breaks more rules is better begun again
 TOLD = (DomainError, ServiceError, ValidationError, RequestValidationError)
-"""What a page tells of. Anything else is a defect, which the log has."""
+"""Errors that a page tells. Anything else is a defect, which the log has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Trouble:
     status: int
     headers: Mapping[str, str]
     help: Mapping[str, Any]
-    """Of an answer without a layout: how many chips would be enough, and the surest layout."""
+    """The way out where no layout fits: how many chips would be enough, and the surest layout."""
 
 
 async def trouble_of(request: Request, error: Exception, form: Any = None) -> Trouble:

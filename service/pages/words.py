@@ -9,10 +9,10 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Term:
     field: str
-    """Of `time` or `memory_gib` in an answer."""
+    """The member of `time` or `memory_gib` in an answer."""
     label: str
     family: str
-    """What kind of time or memory it is: pictures give each family one hue."""
+    """The kind of time or memory that it is: pictures give each family one hue."""
 
 
 TIME_TERMS = (
@@ -43,7 +43,7 @@ GROUNDS = {
     "inherited": "inherited from like chips or stacks",
     "data_sheet": "data sheet and first principles",
 }
-"""What a term rests on, in the words of a legend."""
+"""The evidence that a term rests on, in the words of a legend."""
 
 VERDICTS = {
     "go": ("Go", "Nothing speaks against this job.", "good"),
@@ -56,7 +56,7 @@ VERDICTS = {
         "open",
     ),
 }
-"""Of a check: its name, what it means, and its tone."""
+"""The name of each verdict of a check, its meaning, and its tone."""
 
 
 def nonzero(terms: tuple[Term, ...], values: Mapping[str, float]) -> list[Term]:
@@ -64,5 +64,5 @@ def nonzero(terms: tuple[Term, ...], values: Mapping[str, float]) -> list[Term]:
 
 
 def ground(provenance: Mapping[str, Mapping[str, object]], field: str) -> str:
-    """What a term rests on; empty where an answer does not say."""
+    """Returns the evidence that a term rests on; empty where an answer does not say."""
     return str(provenance.get(field, {}).get("ground", ""))

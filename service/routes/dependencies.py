@@ -342,7 +342,7 @@ class ComputationResponder:
         return JSONResponse(form.of(document), headers=dict(form.headers))
 
     async def computed(self, compute: Callable[[Turn], T]) -> T:
-        """What is computed in a turn of its own."""
+        """Returns what `compute` returns in a turn of its own."""
         async with self.turn() as turn:
             return await run_in_threadpool(compute, turn)
 

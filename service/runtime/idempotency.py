@@ -37,7 +37,7 @@ class CreatedResource:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What was created as a document, whichever way it is kept."""
+        """The created resource as a document, whichever way it is kept."""
         return self.text.document if self.text is not None else self.document or {}
 
 

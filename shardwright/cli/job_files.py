@@ -36,7 +36,7 @@ def read_text(name: str) -> str:
 
 
 def file_words(name: str) -> str:
-    """What a sentence calls a file."""
+    """Returns the name by which a sentence calls a file."""
     return "standard input" if name == "-" else name
 
 

@@ -26,7 +26,7 @@ _CURES = {
     " it, or the flag in the script",
     "cluster": "on the command line: --on with a chip or machine, such as --on h100",
 }
-"""What to type, by the field of the request that a problem is about."""
+"""The option to type, by the field of the request that a problem is about."""
 
 
 @contextmanager

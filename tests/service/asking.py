@@ -61,7 +61,8 @@ CHIP: dict[str, Any] = {
 
 
 def scraped(client: Any) -> str:
-    """What /metrics tells once the database has answered: a scrape waits for that half a second."""
+    """Returns what /metrics tells once the database has answered, for which a scrape waits half a
+    second."""
     texts: list[str] = []
 
     def is_whole() -> bool:

@@ -52,7 +52,7 @@ class Command:
     chip: str | None = None
     """What the scheduler calls the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
-    """What the scheduler is to find on every node, which may be a chip."""
+    """The feature that the scheduler must find on every node, which may name a chip."""
     slurm: Mapping[str, str] = field(default_factory=dict)
     """Options of #SBATCH lines, without dashes."""
     files: LaunchFiles = NO_FILES

@@ -1,4 +1,4 @@
-"""What --constraint of Slurm asks of nodes."""
+"""Reads the features that Slurm's --constraint asks of nodes."""
 
 from __future__ import annotations
 

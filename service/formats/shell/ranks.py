@@ -37,7 +37,7 @@ class Ranks:
     chip: str | None = None
     """What Slurm calls the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
-    """What --constraint asks of every node, which may be a chip."""
+    """The feature that --constraint asks of every node, which may name a chip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def _chip(launcher: _Launcher) -> str | None:
 
 
 def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[str, ...]:
-    """What the innermost constraint asks of every node."""
+    """Returns the feature that the innermost constraint asks of every node."""
     said = [
         launcher.options[name]
         for launcher in launchers

@@ -20,6 +20,6 @@ BODY: dict[str, Any] = {
     "stack": "torchtitan",
     "constraints": {},
 }
-"""The same question as a body of the API."""
+"""Returns the question as a body of the API."""
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'"
 """A name that would run a script where it is not shown as text."""

@@ -23,7 +23,7 @@ python3 -m MaxText.train MaxText/configs/base.yml model_name=llama3.1-8b per_dev
   max_target_length=8192 ici_tensor_parallelism=8 ici_fsdp_parallelism=8 remat_policy=full
 """
 _SEARCHED = ("best", "first_change", "warnings", "summary")
-"""What depends on how far a search comes within half a second."""
+"""Members of a check that depend on how far a search comes within half a second."""
 SCRIPTS = {
     "megatron": (EXAMPLE, {"cluster": "h100"}),
     "torchtitan": (_TORCHTITAN, {"cluster": "h100", "chips": "64", "model": "llama-3.1-8b"}),

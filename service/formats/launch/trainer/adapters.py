@@ -34,7 +34,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "w2": ("down_proj",),
     "w3": ("up_proj",),
 }
-"""What the matrices of transformers are, or join."""
+"""The matrices of transformers that each name stands for, alone or joined."""
 _IN_EXPERTS = frozenset({"experts", "gate_up_proj", "down_proj", "up_proj", "gate_proj"})
 _MODULE = re.compile(r"[A-Za-z_][\w-]{0,99}", re.ASCII)
 _NAME = re.compile(r"[\w.-]{1,400}", re.ASCII)

@@ -21,7 +21,7 @@ _QUANTIZED = re.compile(
 )
 """What the name of a checkpoint says of the bits of its weights."""
 _TUNED = re.compile(r"-(?:instruct|chat|it)$", re.ASCII)
-"""What the name of a checkpoint says of how it was tuned: as here, none of its shape."""
+"""Words in the name of a checkpoint that say how it was tuned, and nothing of its shape."""
 _BITS = {"four": 4, "eight": 8}
 _USUAL_BITS = 4  # of GPTQ and AWQ
 _PATH_MARKS = ("/", ".", "~")
