@@ -23,7 +23,7 @@ from service.pages.ask_answer import (
 )
 from service.pages.question_form import PINS, QuestionForm, choices, whole_number
 from service.pages.rendering import page
-from service.pages.trouble import TOLD, PageRoute, trouble_of
+from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
 from service.pages.words import MEMORY_TERMS, TIME_TERMS
 from service.routes.dependencies import (
     ComputationDep,
@@ -75,9 +75,7 @@ async def ask(
         )
     except TOLD as error:
         trouble = await trouble_of(request, error, RecommendationRequest)
-        answered = page(request, "ask.html", {**shown, "trouble": trouble}, trouble.status)
-        answered.headers.update(trouble.headers)
-        return answered
+        return trouble_page(request, trouble, "ask.html", shown)
     answer = created.content
     shown |= await run_in_threadpool(_shown_answer, services, answer)
     shown |= await _comparison(request, form, answer, sent, services, computation)

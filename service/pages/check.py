@@ -12,7 +12,7 @@ from service.pages.check_answer import first_change, marked_lines, settings_read
 from service.pages.form_token import posted_form
 from service.pages.question_form import choices, said, whole_number
 from service.pages.rendering import page
-from service.pages.trouble import TOLD, PageRoute, trouble_of
+from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
 from service.pages.words import VERDICTS
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
 from service.schemas.check import LaunchedCheckRequest
@@ -64,9 +64,7 @@ async def check(request: Request, services: ServicesDep, computation: Computatio
         )
     except TOLD as error:
         trouble = await trouble_of(request, error, LaunchedCheckRequest)
-        answered = page(request, "check.html", {**shown, "trouble": trouble}, trouble.status)
-        answered.headers.update(trouble.headers)
-        return answered
+        return trouble_page(request, trouble, "check.html", shown)
     name, meaning, tone = VERDICTS[checked["verdict"]]
     shown |= {
         "check": checked,

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from service.pages.frontier_form import AXES, EXAMPLES, FrontierForm, pins
 from service.pages.question_form import choices
 from service.pages.rendering import page
-from service.pages.trouble import TOLD, PageRoute, trouble_of
+from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
 from service.routes.dependencies import (
     ComputationDep,
     ComputationResponder,
@@ -62,9 +62,7 @@ async def frontier(
             )
     except TOLD as error:
         trouble = await trouble_of(request, error, FrontierRequest)
-        answered = page(request, "frontier.html", {**shown, "trouble": trouble}, trouble.status)
-        answered.headers.update(trouble.headers)
-        return answered
+        return trouble_page(request, trouble, "frontier.html", shown)
     query = urlencode(dict(request.query_params))
     shown["whole_link"] = f"{PATH}?{query}&{_WHOLE}=1"
     shown["data"] = {

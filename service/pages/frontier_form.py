@@ -83,11 +83,14 @@ class FrontierForm:
     def shown(self) -> dict[str, str]:
         across, up = self.axes
         return {
-            **DEFAULTS, **self.question.query,
-            **{name: "" for name in self.question.values if name not in self.question.query
-               and name not in DEFAULTS},
-            "x": across, "y": up, "x_values": self.typed[0], "y_values": self.typed[1],
-        }  # fmt: skip
+            **self.question.values,
+            **DEFAULTS,
+            **self.question.query,
+            "x": across,
+            "y": up,
+            "x_values": self.typed[0],
+            "y_values": self.typed[1],
+        }
 
     def body(self) -> dict[str, Any]:
         """The body of a request for a frontier. Raises Invalid where the axes are none."""

@@ -12,12 +12,12 @@ from service.errors import Unauthenticated
 from service.pages.form_token import TOKEN_COOKIE, posted_form
 from service.pages.rendering import page
 from service.pages.trouble import PageRoute
+from service.routes.index import FIRST_PAGE
 from service.sessions import LASTS, new_session
 from service.web.authentication import SESSION_COOKIE, SIGN_IN
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-_HOME = "/ask"
 _OWN_PAGE = re.compile(r"/[\w-]+(?:\?[\x21-\x7e]*)?", re.ASCII)
 """A path of this service. Two slashes would name another host."""
 _SEE_OTHER = 303
@@ -67,4 +67,4 @@ async def logout(request: Request) -> Response:
 
 
 def _own_page(path: str | None) -> str:
-    return path if path and _OWN_PAGE.fullmatch(path) else _HOME
+    return path if path and _OWN_PAGE.fullmatch(path) else FIRST_PAGE

@@ -56,8 +56,15 @@ async def trouble_of(request: Request, error: Exception, form: Any = None) -> Tr
     )
 
 
-def trouble_page(request: Request, trouble: Trouble) -> Response:
-    response = page(request, "trouble.html", {"trouble": trouble}, trouble.status)
+def trouble_page(
+    request: Request,
+    trouble: Trouble,
+    template: str = "trouble.html",
+    shown: Mapping[str, Any] | None = None,
+) -> Response:
+    """Returns a page that tells the trouble, with its status: a page of its own, or the form that
+    was sent, as it is `shown`."""
+    response = page(request, template, {**(shown or {}), "trouble": trouble}, trouble.status)
     response.headers.update(trouble.headers)
     return response
 

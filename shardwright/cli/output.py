@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what is printed in a pipe needs none of it, and it takes a 
 _BAR = 16  # columns of a bar, which leaves room for its numbers in 80
 _INDENT = " " * 5  # as wide as the column of marks
 _NARROWEST = 20  # of a text: a terminal may be narrower than its indent
+_FOUR_DIGITS = 999.5  # rounds to a thousand, which three digits would show with an exponent
 _ALMOST_CERTAIN = 0.99  # above, a rounded percentage would read as a promise
 _MARKS = {
     "good": ("OK", "green"),
@@ -128,7 +129,7 @@ def probability(share: float) -> str:
 
 def rounded(number: float) -> str:
     """A number to three digits, without an exponent."""
-    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
+    return f"{number:.3g}" if abs(number) < _FOUR_DIGITS else f"{number:,.0f}"
 
 
 def layout_words(layout: Mapping[str, Any]) -> str:

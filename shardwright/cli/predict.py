@@ -8,7 +8,7 @@ import typer
 
 from shardwright.cli import question
 from shardwright.cli.check import launch_request
-from shardwright.cli.output import Output, interval, layout_words
+from shardwright.cli.output import Output, interval, layout_words, rounded
 from shardwright.cli.session import asking
 
 
@@ -43,7 +43,7 @@ def predict(
         for name, seconds in prediction["time"].items():
             if seconds > 0:
                 share = seconds / prediction["step_time_s"]
-                output.bar(name.removesuffix("_s"), share, f"{seconds:.3g} s")
+                output.bar(name.removesuffix("_s"), share, f"{rounded(seconds)} s")
     for warning in answer.get("warnings", []):
         output.point("warning", str(warning))
     output.more(f"prediction {answer['id']}: give this id with a report of the run")

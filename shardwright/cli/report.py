@@ -12,7 +12,7 @@ import typer
 from shardwright.cli import question
 from shardwright.cli.check import launch_request
 from shardwright.cli.job_logs import log_of
-from shardwright.cli.output import Output
+from shardwright.cli.output import Output, rounded
 from shardwright.cli.run_history import RunHistory, csv_history, mlflow_history
 from shardwright.cli.session import asking
 from shardwright.run_id import report_members
@@ -84,7 +84,7 @@ def report(
     stored = answer.get("report", answer)
     measured, residual = stored.get("measured") or {}, stored.get("residual")
     seconds = measured.get("step_time_s")
-    sentence = "" if seconds is None else f"a step took {seconds:.3g} s"
+    sentence = "" if seconds is None else f"a step took {rounded(seconds)} s"
     if residual is not None:
         is_within = "within" if stored["within_interval"] else "outside of"
         excess = math.expm1(residual)  # a residual is the logarithm of measured over predicted
