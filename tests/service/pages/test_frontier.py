@@ -13,6 +13,7 @@ from service.pages.frontier_form import AXES, pins
 from tests.service.pages.questions import FORM, HOSTILE
 from tests.service.pages.test_ask import data_of
 from tests.service.processes import starting
+from tests.waiting import wait_for
 
 _GRID = {"x": "domain", "y": "scale_up", "x_values": "8, 16, 64", "y_values": "1, 2"}
 _MANY = ",".join(map(str, range(8, 360, 8)))
@@ -109,7 +110,7 @@ def test_who_leaves_the_page_stops_the_search(database_url: str) -> None:
             "GET", f"{service.address}/frontier/events", params=large, timeout=60
         ) as stream:
             next(stream.iter_lines())
-            assert _running(service.address) == 1
+            wait_for(lambda: _running(service.address) == 1)
         ends = time.monotonic() + 5
         while _running(service.address) and time.monotonic() < ends:
             time.sleep(0.1)
