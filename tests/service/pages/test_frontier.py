@@ -109,7 +109,8 @@ def test_who_leaves_the_page_stops_the_search(database_url: str) -> None:
         with httpx.stream(
             "GET", f"{service.address}/frontier/events", params=large, timeout=60
         ) as stream:
-            next(stream.iter_lines())
+            lines = stream.iter_lines()  # to be held: a reader that is let go closes the connection
+            next(lines)
             wait_for(lambda: _running(service.address) == 1)
         ends = time.monotonic() + 5
         while _running(service.address) and time.monotonic() < ends:
