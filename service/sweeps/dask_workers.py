@@ -4,9 +4,9 @@ it reads the one of the database."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
@@ -18,8 +18,10 @@ from service.sweeps.workers import WorkersGone
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed import Future as DaskFuture
 
 _CONNECT_S = 5
+_FETCH_S = 30  # for an answer of some kilobytes, also where it is computed anew for a lost worker
 _UNDER_WAY = 2  # for each thread of a worker, so that it finds the next item when it is done
 
 
@@ -29,6 +31,7 @@ class DaskWorkers:
     def __init__(self, scheduler: str) -> None:
         self._scheduler = scheduler
         self._client: Client | None = None
+        self._unanswered: set[Future[ItemAnswer]] = set()
 
     def slots(self) -> int:
         client = self._connected()
@@ -43,15 +46,26 @@ class DaskWorkers:
         return _UNDER_WAY * threads
 
     def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
-        executor = self._connected().get_executor(pure=False)
-        future = executor.submit(_importing_task(), store.tenant, store.sees_all, question)
-        return _translated(future)
+        # The executor of the client is not used: where the scheduler is lost while it fetches an
+        # answer, its future is never done.
+        asked = self._connected().submit(
+            _importing_task(), store.tenant, store.sees_all, question, pure=False
+        )
+        answered: Future[ItemAnswer] = Future()
+        self._unanswered.add(answered)
+        answered.add_done_callback(self._unanswered.discard)
+        asked.add_done_callback(partial(_settle, answered))
+        return answered
 
     def close(self) -> None:
         if self._client is not None:
             with suppress(OSError, TimeoutError):
                 self._client.close(timeout=1)
             self._client = None
+        lost = ConnectionError(f"the connection to the Dask scheduler at {self._scheduler} ended")
+        for answered in [*self._unanswered]:
+            with suppress(InvalidStateError):  # it may be answered at this moment
+                answered.set_exception(lost)
 
     def _connected(self) -> Client:
         """The client of the scheduler. Raises WorkersGone where it does not answer."""
@@ -70,17 +84,16 @@ class DaskWorkers:
         return WorkersGone(f"no Dask scheduler at {self._scheduler} answers: {error!r}")
 
 
-def _translated(asked: Future[ItemAnswer]) -> Future[ItemAnswer]:
-    """The same answer, with WorkersGone for what a worker raises. `answer_item` raises nothing, so
-    that it was the worker that could not import or call it, which is the same for every item. Where
-    a worker or the scheduler is lost, that may be the doing of the item, and is left as it is."""
+def _settle(answered: Future[ItemAnswer], asked: DaskFuture) -> None:
+    """Pass an answer on, with WorkersGone for what a worker raises. `answer_item` raises nothing,
+    so that it was the worker that could not import or call it, which is the same for every item.
+    Where a worker or the scheduler is lost, that may be the doing of the item, and is left as it
+    is."""
     from distributed import KilledWorker
 
-    answered: Future[ItemAnswer] = Future()
-
-    def settle(done: Future[ItemAnswer]) -> None:
+    with suppress(InvalidStateError):  # the client was closed meanwhile
         try:
-            answered.set_result(done.result())
+            answered.set_result(asked.result(timeout=_FETCH_S))
         except (KilledWorker, OSError, TimeoutError, CancelledError) as error:
             answered.set_exception(error)
         except Exception as error:  # noqa: BLE001  whatever the worker raised
@@ -89,9 +102,6 @@ def _translated(asked: Future[ItemAnswer]) -> Future[ItemAnswer]:
                 f" release or other settings: {error!r}"
             )
             answered.set_exception(WorkersGone(reason[:500]))
-
-    asked.add_done_callback(settle)
-    return answered
 
 
 def _importing_task() -> Callable[[str | None, bool, dict[str, Any]], ItemAnswer]:
