@@ -23,6 +23,7 @@ from service.ask.predictions import Predictions
 from service.ask.recommendations import Recommendations
 from service.ask.stored_checks import StoredChecks
 from service.ask.timelines import Timelines
+from service.formats.launch.recognition import known_settings
 from service.learning.auto_calibration import AutoCalibration
 from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
@@ -276,6 +277,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             asyncio.create_task(services.auto_calibration.run()),
             asyncio.create_task(app.state.retention.run()),
             asyncio.create_task(asyncio.to_thread(services.evidence.load)),
+            asyncio.create_task(asyncio.to_thread(known_settings)),  # or the first check waits
         ]
         if services.sweep_runner is not None:
             services.sweep_runner.start()
