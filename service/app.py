@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from models.search.warm_up import warm_up
 from service import __version__
+from service.ask.answer_keys import sources_key
 from service.ask.audit import AuditTrail
 from service.ask.checks import Checks
 from service.ask.comparisons import Comparisons
@@ -267,6 +268,13 @@ def _sweeps(store: Store, runner: SweepRunner | None) -> Sweeps:
     return Sweeps(store, runner.wake, lambda: runner.waits_for)
 
 
+def _read_ahead(services: Services) -> None:
+    """Reads once what the first questions would wait for."""
+    known_settings()
+    sources_key()
+    services.evidence.load()
+
+
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
@@ -276,8 +284,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         unattended = [
             asyncio.create_task(services.auto_calibration.run()),
             asyncio.create_task(app.state.retention.run()),
-            asyncio.create_task(asyncio.to_thread(services.evidence.load)),
-            asyncio.create_task(asyncio.to_thread(known_settings)),  # or the first check waits
+            asyncio.create_task(asyncio.to_thread(_read_ahead, services)),
         ]
         if services.sweep_runner is not None:
             services.sweep_runner.start()
