@@ -127,6 +127,8 @@ def _memory_bytes(row: Row) -> float | None:
 
 def shape(model: Row) -> dict[str, Any]:
     """The model in the fields of Architecture.from_shape, but for its name."""
+    if model["vocab_size"] is None:
+        raise Invalid("model.vocab_size", None, "not stated")
     extra = model.get("extra") or {}
     if "global_head_dim" in extra:
         raise Invalid(

@@ -57,7 +57,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
     if year is not None:
         stack = as_of(stack, year)
     stack = as_usually_run(stack, row["source"].get("organisation") or "", year)
-    changes = _stated_changes(training, stack) | stated_switches(training, stack)
+    changes = _stated_changes(training, stack) | stated_switches(row, stack)
     if "attention_kernel" not in changes:
         assumed.append("attention_kernel")
     shown = _shown_abilities(stack, training, cluster.chip.vendor)

@@ -23,10 +23,15 @@ _ATTENTION_KERNELS = {
     "flash-1": "flash1",
     "flash-2": "flash2",
 }
-"""Other words, such as "flash", leave the version open, or name what the chip's best kernel is."""
-_BEST_KERNELS = {"flash-3": "flash3", "flash-4": "flash4"}
-"""Words that name the best kernel of a chip, for stacks that take another unless told otherwise."""
-_LOADED_BY_TRANSFORMERS = ("deepspeed", "fsdp")
+_BEST_KERNELS = ("flash", "flash-3", "flash-4")
+"""Words that name the fastest kernel of a chip: its own, or FlashAttention of a version that is left
+open. Stacks that take another unless told otherwise then take the fastest."""
+_EXPERTS_AT_ONCE = ("deepep", "hybridep")
+"""Dispatchers whose tokens arrive sorted by expert, for kernels that compute all experts at once
+(DeepEP csrc and its README; Megatron-LM transformer/moe/fused_a2a.py)."""
+_TRANSFORMER_ENGINE = {"attention_kernel": "auto", "fused_norm": True}
+"""Its layers have a fused norm, and the attention of cuDNN or FlashAttention, whichever is faster
+(transformer_engine/pytorch/attention, module/layernorm_linear.py)."""
 _GRAPHS = {"none": "none", "partial": "partial", "full": "full", "on": "full"}
 """The part of a step that is captured, by the extent that is stated."""
 
@@ -83,14 +88,19 @@ _NOT_DESCRIBED = {"packed_experts": "how the weights of experts lie in memory is
 that states one is refused."""
 
 
-def stated_switches(training: Mapping[str, Any], stack: Stack) -> Changes:
-    """The fields of a stack that the switches of a run say. Raises Invalid for a switch that the
-    models lack, and for a word that is not known of CUDA graphs."""
+def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
+    """Returns the fields of a stack that the switches of a run say, and its library of kernels.
+    Raises Invalid for a switch that the models lack, and for a word that is not known of CUDA
+    graphs."""
+    switches = row["training"].get("switches") or {}
     changes: Changes = {}
-    kernel = (training.get("switches") or {}).get("attention")
-    if kernel in _BEST_KERNELS and stack.id in _LOADED_BY_TRANSFORMERS:
-        changes["attention_kernel"] = _BEST_KERNELS[kernel]
-    for name, value in (training.get("switches") or {}).items():
+    if (row.get("software") or {}).get("kernel_library") == "transformer_engine":
+        changes |= _of_own_kernels(stack, _TRANSFORMER_ENGINE)
+    if switches.get("attention") in _BEST_KERNELS:
+        changes |= _of_own_kernels(stack, {"attention_kernel": "auto"})
+    if switches.get("dispatcher") in _EXPERTS_AT_ONCE:
+        changes["experts_at_once"] = True
+    for name, value in switches.items():
         if name in _NOT_DESCRIBED:
             raise Invalid(f"training.switches.{name}", value, _NOT_DESCRIBED[name])
         if name == "cuda_graphs" and value not in _GRAPHS:
@@ -98,3 +108,9 @@ def stated_switches(training: Mapping[str, Any], stack: Stack) -> Changes:
         if name in _READERS:
             changes |= _READERS[name](value)
     return changes
+
+
+def _of_own_kernels(stack: Stack, changes: Changes) -> Changes:
+    """Returns the changes where a stack takes the kernels of its framework unless told
+    otherwise."""
+    return {} if stack.attention_kernel == "auto" else changes
