@@ -7,9 +7,10 @@ Every run goes through the code of POST /v1/predictions; its identifier, title, 
 measurement are no inputs. Runs that publish only FLOP/s or MFU are converted in their own
 convention and counted as such; what a row leaves open is the stack's default, or the best that
 fits, and counted as assumed. The shipped profile was fitted to published runs: figures on those are
-in-sample. `--cross-validate` predicts each run by a fit that saw no run of its model, chip and
-stack, and again none of its family; `--calibrate K` lets that fit learn from K runs of the family
-first. `--write` puts the table of a cross-validation into docs/accuracy.md.
+in-sample. `--cross-validate` predicts each run by a fit that saw no run of its model by its source,
+again by one that saw none of its model, chip and stack, of its family, and of its organisation;
+`--calibrate K` lets a fit without its family learn from K runs of it first. `--write` puts the
+table of a cross-validation into docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from models.errors import DomainError, Invalid
 from models.layouts.rules import RULES, require_legal
 from models.spec.profile import Profile, shipped_profile
 from service.formats import published
-from service.tools.fit_profile import choose_layout, group_key, organisation
+from service.tools.fit_profile import choose_layout, group_key, model_shape, organisation
 from tests.benchmarks import pages, scores
 from tests.benchmarks.scores import Scored
 from tests.benchmarks.unseen import Unseen
 
-_GROUP_FOLDS = 25
+_FOLDS = 25
 COLLECTED = {"model", "cluster", "training", "measured"}
 UNSTATED = {
     "family": "unknown",
@@ -248,14 +249,21 @@ def _accuracy_row(
 
 def fold_of_group(row: dict[str, Any]) -> str:
     """The groups of a model, chip and stack, dealt out to folds."""
-    return str(zlib.crc32(group_key(row).encode()) % _GROUP_FOLDS)
+    return str(zlib.crc32(group_key(row).encode()) % _FOLDS)
+
+
+def fold_of_model(row: dict[str, Any]) -> str:
+    """The models of a source, dealt out to folds. Its other models stay, and so do other sources of
+    the model."""
+    key = json.dumps([row["family"], model_shape(row)], sort_keys=True)
+    return str(zlib.crc32(key.encode()) % _FOLDS)
 
 
 _LEFT_OUT: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
+    ("model_left_out", "model by the same source", fold_of_model),
     ("cross_validated", "same model, chip and stack", fold_of_group),
     ("family_left_out", "family", lambda row: str(row["family"])),
     ("organisation_left_out", "organisation", organisation),
-    ("stack_left_out", "stack", lambda row: str(row["stack"])),
 )
 """What a fit leaves out together: the key of its figures, in words, and by what runs are told
 apart."""

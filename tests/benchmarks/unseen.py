@@ -3,13 +3,15 @@ runs."""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from models.calibration.between_sources import spread_of_sources
 from models.calibration.calibrate import apply_estimate, measured_run
@@ -66,6 +68,20 @@ class _LeavingOut:
         return spread_of_sources(self.fit, kept, self.organisations, quantities)
 
 
+_of_process: list[Unseen] = []
+"""What a process was forked to fit."""
+
+
+def _begin(unseen: Unseen) -> None:
+    threadpool_limits(1)  # a process has one core
+    _of_process[:] = [unseen]
+
+
+def _fitted_without(keys: frozenset[str]) -> tuple[Profile, Posterior]:
+    (unseen,) = _of_process
+    return unseen.without(keys)
+
+
 class Unseen:
     """What fits that left some runs out would have predicted of these."""
 
@@ -88,14 +104,29 @@ class Unseen:
 
     def left_out(self, scored: Sequence[Scored], label: Callable[[Row], str]) -> list[Scored]:
         """The same runs, each predicted by a profile that saw no run with the same label."""
-        result = []
         labels = {key: label(row) for key, row in self.rows.items()}
-        for name in sorted({labels[s.row["id"]] for s in scored}):
-            keys = frozenset(key for key in self.rows if labels[key] == name)
+        names = sorted({labels[s.row["id"]] for s in scored})
+        left_out = [frozenset(key for key in self.rows if labels[key] == name) for name in names]
+        self._fit_without_each(left_out)
+        result = []
+        for keys in left_out:
             profile, _ = self.without(keys)
             mine = (s for s in scored if s.row["id"] in keys)
             result += [Scored.of(s.row, s.run, s.layout, profile) for s in mine]
         return result
+
+    def _fit_without_each(self, left_out: Iterable[frozenset[str]]) -> None:
+        """Fit without each set of runs, a set on each core. A family that is its organisation is
+        fitted without once."""
+        missing = [keys for keys in dict.fromkeys(left_out) if keys not in self._without]
+        # What fits without runs take from the fit to all is found once, before the processes part.
+        _ = self.time.without_group, self.memory.without_group
+        _ = self.time.without_organisation, self.memory.without_organisation
+        # Forked processes have the runs, and what was computed of them, without being sent it.
+        forking = multiprocessing.get_context("fork")
+        with forking.Pool(initializer=_begin, initargs=(self,)) as processes:
+            fitted = processes.map(_fitted_without, missing, chunksize=1)
+        self._without |= dict(zip(missing, fitted, strict=True))
 
     def without(self, keys: frozenset[str]) -> tuple[Profile, Posterior]:
         """The profile that a fit to all runs but these would make, and the joint posterior of what

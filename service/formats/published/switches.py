@@ -23,9 +23,9 @@ _ATTENTION_KERNELS = {
     "flash-1": "flash1",
     "flash-2": "flash2",
 }
-_BEST_KERNELS = ("flash", "flash-3", "flash-4")
-"""Words that name the fastest kernel of a chip: its own, or FlashAttention of a version that is left
-open. Stacks that take another unless told otherwise then take the fastest."""
+_FLASH_KERNELS = {"flash": "pytorch", "flash-3": "auto", "flash-4": "auto"}
+"""For stacks that have another kernel unless told otherwise: FlashAttention of a version that is
+left open is that of PyTorch, and the later versions are the fastest of their chips."""
 _EXPERTS_AT_ONCE = ("deepep", "hybridep")
 """Dispatchers whose tokens arrive sorted by expert, for kernels that compute all experts at once
 (DeepEP csrc and its README; Megatron-LM transformer/moe/fused_a2a.py)."""
@@ -96,8 +96,8 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
     changes: Changes = {}
     if (row.get("software") or {}).get("kernel_library") == "transformer_engine":
         changes |= _of_own_kernels(stack, _TRANSFORMER_ENGINE)
-    if switches.get("attention") in _BEST_KERNELS:
-        changes |= _of_own_kernels(stack, {"attention_kernel": "auto"})
+    if (kernel := _FLASH_KERNELS.get(switches.get("attention", ""))) is not None:
+        changes |= _of_own_kernels(stack, {"attention_kernel": kernel})
     if switches.get("dispatcher") in _EXPERTS_AT_ONCE:
         changes["experts_at_once"] = True
     for name, value in switches.items():

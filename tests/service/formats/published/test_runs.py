@@ -28,7 +28,7 @@ def row(**changes: Any) -> dict[str, Any]:
     """The row with fields of its parts replaced: `training={"tp": 2}`."""
     made = copy.deepcopy(ROW)
     for name, value in changes.items():
-        made[name] = {**made[name], **value} if isinstance(value, dict) else value
+        made[name] = {**made.get(name, {}), **value} if isinstance(value, dict) else value
     return made
 
 
@@ -554,6 +554,45 @@ def test_words_of_a_switch_that_say_nothing_more_change_nothing() -> None:
     plain = published.read(row(), YEAR).problem.stack
     for switches in ({"attention": "flash"}, {"loss_kind": "fused"}, {"fp8_recipe": "mxfp8"}):
         assert published.read(row(training={"switches": switches}), YEAR).problem.stack == plain
+
+
+@pytest.mark.parametrize(
+    ("word", "kernel"), [("flash", "pytorch"), ("flash-3", "auto"), ("flash-4", "auto")]
+)
+@pytest.mark.parametrize("name", ["megatron-deepspeed", "deepspeed", "fsdp"])
+def test_a_flash_kernel_takes_the_place_of_one_that_the_framework_has_by_itself(
+    name: str, word: str, kernel: str
+) -> None:
+    assert published.read(row(stack=name), YEAR).problem.stack.attention_kernel != "auto"
+    stated = row(stack=name, training={"switches": {"attention": word}})
+    assert published.read(stated, YEAR).problem.stack.attention_kernel == kernel
+
+
+def test_fsdp_with_transformer_engine_has_its_kernels() -> None:
+    stated = row(stack="fsdp", software={"kernel_library": "transformer_engine"})
+    stack = published.read(stated, YEAR).problem.stack
+    assert (stack.attention_kernel, stack.fused_norm) == ("auto", True)
+
+
+@pytest.mark.parametrize(
+    ("switches", "at_once"),
+    [
+        ({"dispatcher": "deepep"}, True),
+        ({"dispatcher": "deepep", "grouped_gemm": False}, False),
+        ({"dispatcher": "alltoall"}, False),
+    ],
+)
+def test_tokens_that_deepep_dispatched_are_computed_by_all_experts_at_once(
+    switches: dict[str, Any], at_once: bool
+) -> None:
+    stated = row(stack="fms-fsdp", training={"switches": switches})
+    assert published.read(stated, YEAR).problem.stack.experts_at_once == at_once
+
+
+def test_a_row_without_a_vocabulary_is_refused_by_name() -> None:
+    model = {**row()["model"], "vocab_size": None}
+    with pytest.raises(Invalid, match=r"model\.vocab_size"):
+        published.read({**row(), "model": model}, YEAR)
 
 
 def test_an_extent_of_graphs_that_nobody_knows_is_refused() -> None:
