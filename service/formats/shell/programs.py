@@ -29,6 +29,7 @@ _TRAINERS = {
     "trl": ("sft", "dpo", "grpo", "kto", "reward", "rloo", "orpo", "cpo"),
     "litgpt": ("pretrain", "finetune", "finetune_lora", "finetune_full"),
     "tune": ("run",),
+    "nemo": ("llm",),
 }
 """Programs with commands of their own, and those of them that train."""
 _REMOTE = {"ssh", "pdsh", "clush", "dsh"}
