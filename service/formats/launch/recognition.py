@@ -62,8 +62,8 @@ _PROGRAMS = tuple(
         (r"torchtitan|run_train\.sh$", "torchtitan"),
         (r"maxtext", "maxtext"),
         (r"megatron[._]bridge|run_recipe\.py$|nemo", "megatron-bridge"),
-        (r"pretrain_(?:gpt|mamba|hybrid|t5|bert|vlm)\w*\.py$|^megatron (?:sft|pt)$", "megatron"),
-        (r"axolotl|llamafactory|^trl |^swift ", "accelerate"),
+        (r"pretrain_(?:gpt|mamba|hybrid|t5|bert|vlm)\w*\.py$", "megatron"),
+        (r"axolotl|llamafactory|^trl |^swift |^megatron ", "accelerate"),
     )
 )
 """Programs that only one format is of."""

@@ -90,6 +90,7 @@ def reading(
 ) -> LaunchReading:
     """The reading of arguments that are filled in. `switches` are the arguments that are given, as
     models.spec.switches calls them."""
+    given = _with_experts_of_model(given)
     pp = given.whole("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(given, pp), 1)
     given = given.replaced(virtual_pipeline_model_parallel_size=str(virtual))
@@ -121,6 +122,14 @@ def reading(
         reservations=sorted_out.reservations,
         ignored=sorted_out.no_account,
     )
+
+
+def _with_experts_of_model(given: Arguments) -> Arguments:
+    """The arguments with as many experts as there are ranks that share them, where the model that
+    has the experts is said beside the arguments."""
+    ranks = given.whole("expert_model_parallel_size") or 1
+    is_beside = not any(map(given.word, (*SHAPE, "num_experts")))
+    return given.replaced(num_experts=str(ranks)) if is_beside and ranks > 1 else given
 
 
 def _model(given: Arguments) -> dict[str, Any] | None:

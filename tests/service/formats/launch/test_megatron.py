@@ -791,3 +791,13 @@ def test_a_required_flag_that_is_misspelt_is_read_as_what_it_means_and_stops() -
     with pytest.raises(Invalid, match="must be a whole number") as refused:
         megatron_reader.read(f"{words.replace('32', 'x', 1)} {others}")
     assert refused.value.value == "--num-layers x"
+
+
+def test_experts_of_a_model_that_is_said_beside_the_flags_are_split_as_these_say() -> None:
+    flags = "--expert-model-parallel-size 4 --tensor-model-parallel-size 2 --micro-batch-size 1"
+    reading = megatron_reader.read(f"torchrun --nproc_per_node 8 pretrain_gpt.py {flags}")
+    assert (reading.model, reading.stops) == (None, ())
+    assert (reading.layout["ep"], reading.layout["etp"]) == (4, 2)
+    dense = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 512"
+    (stop,) = megatron_reader.read(f"{flags} {dense}").stops
+    assert stop.setting == "--expert-model-parallel-size"
