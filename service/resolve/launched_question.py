@@ -24,7 +24,7 @@ from models.spec.switches import changed, releases
 from service.errors import NotATrainingJob, Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
 from service.formats.launch.formats import FORMATS, TOOLS
-from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, OwnName
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import (
     Recognized,
@@ -93,6 +93,8 @@ class LaunchedQuestion:
 
     unpadded_vocabulary: int | None = None
     """Entries of the vocabulary that the launch pads in its own way, where it alone says them."""
+    own_names: Mapping[str, OwnName] = dataclass_field(default_factory=dict)
+    """The names that the tool of the launch has for settings, by those that writers have."""
 
     @property
     def unpadded(self) -> PinnedQuestion:
@@ -174,6 +176,7 @@ def launched_question(
         reading.reservations,
         tuple(joining.overruled),
         reading.unpadded_vocabulary if _leaves_vocabulary(parts.model) else None,
+        reading.own_names,
     )
 
 

@@ -610,3 +610,48 @@ def test_values_that_a_script_takes_by_default_are_among_its_assumptions(shared_
     launch["environment"] = {"PP": "1"}
     answer = check(shared_client, {"launch": launch, "cluster": {"preset": "h100"}})
     assert not any("the script takes" in one for one in answer["launch_read"]["assumed"])
+
+
+LLAMA_FACTORY = """model_name_or_path: meta-llama/Meta-Llama-3-8B
+stage: sft
+finetuning_type: lora
+lora_target: all
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+"""
+AXOLOTL = """base_model: meta-llama/Llama-3.1-8B
+adapter: lora
+lora_target_linear: true
+sequence_len: 4096
+micro_batch_size: 1
+gradient_accumulation_steps: 4
+bf16: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "before", "after"),
+    [
+        (LLAMA_FACTORY, "disable_gradient_checkpointing", None, True),
+        (
+            f"{LLAMA_FACTORY}enable_liger_kernel: true\n",
+            "disable_gradient_checkpointing",
+            None,
+            True,
+        ),
+        (AXOLOTL, "liger_fused_linear_cross_entropy", None, True),
+    ],
+)
+def test_a_change_is_said_in_the_words_of_the_tool(
+    shared_client, text: str, name: str, before: Any, after: Any
+) -> None:
+    launch = {"arguments": text}
+    cluster = {"preset": "a100-80gb", "num_chips": 8}
+    answer = check(shared_client, {"launch": launch, "cluster": cluster})
+    changes = [answer["first_change"], *answer["fits"]["enough"]]
+    (setting,) = changes[0]["settings"]
+    assert (setting["name"], setting["from"], setting["to"]) == (name, before, after)
+    own = {switch["name"] for switch in answer["switches"]}
+    assert "use_liger_kernel" not in own
