@@ -200,6 +200,8 @@ def _unneeded_recompute(it: _Reviewed) -> Iterator[LayoutWarning]:
     if without is None or not without.is_safe:
         return
     saved_s = it.prediction.step_time_s - without.step_time_s
+    if saved_s <= 0:  # activations that are offloaded may take longer than to compute them again
+        return
     yield LayoutWarning(
         code="unneeded_recompute",
         numbers={"saved_s": saved_s, "fit_probability": without.fit_probability},

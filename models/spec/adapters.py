@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -12,8 +12,18 @@ from models.spec.layer import Layer
 from models.spec.projection import Projection
 
 Target = Literal["attention", "mlp", "experts"]
+Module = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 BaseBits = Literal[2, 3, 4, 8, 16]
 MAX_RANK = 4096  # the largest that a request may have; trained adapters have tens or hundreds
+_OF_MIXERS: Mapping[str, tuple[Module, ...]] = {
+    "q": ("q_proj",),
+    "k": ("k_proj",),
+    "v": ("v_proj",),
+    "kv": ("k_proj", "v_proj"),
+    "o": ("o_proj",),
+}
+"""The modules of transformers that a matrix of a mixer is, or joins. The others, such as those of
+latents, have names of their own there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +36,9 @@ class Lora:
     targets: tuple[Target, ...] = ("attention", "mlp", "experts")
     """The groups of matrices that have adapters: "attention" has those of the mixers, "mlp" those
     of dense networks and shared experts, "experts" those of routed experts."""
+    modules: tuple[Module, ...] = ()
+    """The modules of these groups that have adapters, one each, by their names in transformers.
+    Where none are named, every matrix has one, and those that read the token share it."""
     base_bits: BaseBits = 16
     """Bits of a frozen weight in memory. Weights of fewer than 16 bits are converted to 16 wherever
     a layer runs (QLoRA, arXiv 2305.14314)."""
@@ -37,6 +50,9 @@ class Lora:
         if not self.targets or not set(self.targets) <= set(get_args(Target)):
             rule = f"must be some of {', '.join(get_args(Target))}"
             raise Invalid("workload.lora.targets", list(self.targets), rule)
+        if not set(self.modules) <= set(get_args(Module)):
+            rule = f"must be some of {', '.join(get_args(Module))}"
+            raise Invalid("workload.lora.modules", list(self.modules), rule)
         if self.base_bits not in get_args(BaseBits):
             *fewer, most = get_args(BaseBits)
             rule = f"must be {', '.join(map(str, fewer))} or {most}"
@@ -45,14 +61,15 @@ class Lora:
     def matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
         """Yield the matrices outside routed experts that have adapters."""
         if "attention" in self.targets:
-            yield from layer.projections(hidden_size)
+            for each in layer.projections(hidden_size):
+                yield from self._adapted(each, _OF_MIXERS.get(each.name, ()))
         if "mlp" in self.targets and layer.dense:
-            yield from _network(layer.dense, hidden_size)
+            yield from self._of_network(layer.dense, hidden_size)
 
     def expert_matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
         """Yield the matrices of each routed expert that have adapters."""
         if layer.moe and "experts" in self.targets:
-            yield from _network(layer.moe.expert, layer.moe.token_size(hidden_size))
+            yield from self._of_network(layer.moe.expert, layer.moe.token_size(hidden_size))
 
     def parameters(self, layer: Layer, hidden_size: int) -> int:
         """Return the number of trained parameters outside routed experts."""
@@ -66,9 +83,17 @@ class Lora:
     def _parameters_beside(self, matrices: Iterable[Projection]) -> int:
         return sum(self.rank * (each.n_in + each.n_out) for each in matrices)
 
+    def _of_network(self, mlp: Mlp, token_size: int) -> Iterator[Projection]:
+        width = mlp.intermediate_size
+        up = Projection("up", token_size, (mlp.matrices - 1) * width, "columns")
+        inputs: tuple[Module, ...] = ("gate_proj", "up_proj") if mlp.gated else ("up_proj",)
+        yield from self._adapted(up, inputs)
+        yield from self._adapted(Projection("down", width, token_size, "rows"), ("down_proj",))
 
-def _network(mlp: Mlp, token_size: int) -> Iterator[Projection]:
-    """Yield the matrices of a network. Those that read the token count as one matrix, "up"."""
-    width = mlp.intermediate_size
-    yield Projection("up", token_size, (mlp.matrices - 1) * width, "columns")
-    yield Projection("down", width, token_size, "rows")
+    def _adapted(self, matrix: Projection, modules: Sequence[Module]) -> Iterator[Projection]:
+        """Yield the matrix; or where modules are named those of its parts, equal in width."""
+        if not self.modules:
+            yield matrix
+        for module in modules:
+            if module in self.modules:
+                yield matrix._replace(name=module, n_out=matrix.n_out // len(modules))

@@ -73,6 +73,10 @@ class Problem:
             raise Invalid("workload.precision", precision, rule)
         if self.architecture.encoder:
             self._require_images(self.architecture.encoder)
+        lora = self.workload.lora
+        if lora is not None and lora.modules and not self.adapter_parameters:
+            rule = f"must name a matrix of {', '.join(lora.targets)} that the model has"
+            raise Invalid("workload.lora.modules", list(lora.modules), rule)
 
     def _require_images(self, encoder: Encoder) -> None:
         """Raise Invalid where the workload does not go with an encoder of images."""

@@ -3,8 +3,9 @@ what to change first?"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from service.ask.check_size import shortened
 from service.ask.oom_history import least_failed_gib, oom_warnings, out_of_memory_runs
 from service.field_violations import echoed_value, truncate
 from service.formats.launch.formats import FORMATS, LaunchFormat, format_of_stack
-from service.formats.launch.job import Changes
+from service.formats.launch.job import Changes, OwnName
 from service.formats.launch.knob_settings import KNOB_SETTINGS, alternatives_in_settings
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
@@ -82,6 +83,8 @@ class _ResolvedRequest:
     """Settings of a launch on which no verdict rests."""
     overruled: tuple[str, ...] = ()
     """Sentences about values of a launch in whose place those of the request were taken."""
+    own_names: Mapping[str, OwnName] = field(default_factory=dict)
+    """The names that the tool of a launch has for settings."""
     changes: LaunchChanges | None = None
     """Of a launch, in its words."""
     min_fit_probability: float = SAFE_FIT_PROBABILITY
@@ -92,7 +95,9 @@ class _ResolvedRequest:
         return {} if self.format is None else KNOB_SETTINGS[self.format.name]
 
     def named(self, setting: str) -> str:
-        """What the release that was read calls a setting."""
+        """What the tool, or the release, that was read calls a setting."""
+        if setting in self.own_names:
+            return self.own_names[setting].name
         if self.format is None or self.read is None:
             return setting
         return self.format.name_in(setting, self.read.version)
@@ -165,6 +170,7 @@ class Checks:
                 stops=launched.stops,
                 reservations=launched.reservations,
                 overruled=launched.overruled,
+                own_names=launched.own_names,
                 changes=LaunchChanges(
                     request.launch, launched, profile, partial(self._read_again, request)
                 ),
@@ -358,16 +364,16 @@ def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
 def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
     """A change, with the settings of the framework that it changes."""
     before, after = _settings_of_change(asked, change)
-    settings = [
-        SettingChange(name=asked.named(name), before=before.get(name), after=after.get(name))
-        for name in {**before, **after}
-        if before.get(name) != after.get(name)
-    ]
-    answer = ChangeAnswer.of(change, settings, asked.min_fit_probability)
-    words = answer.words
+    settings = list[SettingChange]()
+    words = change.words
     for name in {**before, **after}:
-        words = words.replace(name, asked.named(name))
-    return answer.model_copy(update={"words": words})
+        own = asked.own_names.get(name, OwnName(asked.named(name)))
+        old, new = own.value(before.get(name)), own.value(after.get(name))
+        if before.get(name) != after.get(name):
+            settings.append(SettingChange(name=own.name, before=old, after=new))
+        words = words.replace(f"{name}={after.get(name)}", f"{own.name}={new}")
+        words = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", own.name, words)
+    return ChangeAnswer.of(change, words, settings, asked.min_fit_probability)
 
 
 def _as_released(asked: _ResolvedRequest, switch: SwitchAnswer) -> SwitchAnswer:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.knob_settings import KNOB_SETTINGS
+
+_DECIDES = re.compile(r"\w{1,40}=(?:-?\d{1,12}|[A-Za-z]\w{0,19})", re.ASCII)
+_MOST_DEFAULTS = 10
+"""Variables that one sentence names."""
 
 
 def unwritten_values(
@@ -24,6 +29,19 @@ def unwritten_values(
         value = parts.get(part, {}).get(name)
         if value is not None and name not in given.get(part, {}):
             yield f"{field} is {value}: {origin}"
+
+
+def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
+    """The variables of a script that nothing sets, as TP=4, where their values are numbers or
+    single words: paths and names change nothing."""
+    taken = [each for each in defaults if _DECIDES.fullmatch(each)]
+    if taken:
+        others = len(taken) - _MOST_DEFAULTS
+        shown = ", ".join(each.replace("=", " is ", 1) for each in taken[:_MOST_DEFAULTS])
+        more = f" and {others} more" if others > 0 else ""
+        yield (
+            f"{shown}{more}: what the script takes where nothing sets them; launch.environment does"
+        )
 
 
 def batch_values(

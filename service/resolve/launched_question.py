@@ -24,7 +24,7 @@ from models.spec.switches import changed, releases
 from service.errors import NotATrainingJob, Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
 from service.formats.launch.formats import FORMATS, TOOLS
-from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
+from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, OwnName
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import (
     Recognized,
@@ -39,7 +39,11 @@ from service.formats.settings.stop import Stop
 from service.formats.shell.command import Command, explained
 from service.formats.shell.faults import Undefined
 from service.json_pointers import relocate_errors
-from service.resolve.launch_assumptions import batch_values, unwritten_values
+from service.resolve.launch_assumptions import (
+    batch_values,
+    taken_defaults,
+    unwritten_values,
+)
 from service.resolve.launch_nodes import chips_on_node, command_in, machine_of_nodes
 from service.resolve.model_values import model_values
 from service.resolve.resolution import ModelForm, ResolvedQuestion, Resolver
@@ -89,6 +93,8 @@ class LaunchedQuestion:
 
     unpadded_vocabulary: int | None = None
     """Entries of the vocabulary that the launch pads in its own way, where it alone says them."""
+    own_names: Mapping[str, OwnName] = dataclass_field(default_factory=dict)
+    """The names that the tool of the launch has for settings, by those that writers have."""
 
     @property
     def unpadded(self) -> PinnedQuestion:
@@ -154,6 +160,7 @@ def launched_question(
         ignored_count=len(reading.ignored),
         assumed=[
             *_version_assumed(launch, reading),
+            *taken_defaults(command.defaults if command else ()),
             *reading.assumed,
             *assumed,
         ],
@@ -169,6 +176,7 @@ def launched_question(
         reading.reservations,
         tuple(joining.overruled),
         reading.unpadded_vocabulary if _leaves_vocabulary(parts.model) else None,
+        reading.own_names,
     )
 
 
@@ -359,18 +367,19 @@ class _Joining:
             raise Invalid("cluster", None, "is required: a launch does not name its chips")
         chip, _, size = self.resolver.cluster_parts(form)
         self._warn_of_other_chip(chip.value)
-        devices = self.reading.num_devices
+        said = self.reading.num_devices
+        devices = self._given_devices(chip.value) if said is None else said
         if size.num_chips is None and size.torus_shape is None:
             if devices is None:
                 raise self._missing("cluster.num_chips")
             return form.model_copy(update={"num_chips": devices // chip.value.devices_per_chip})
         asked = self.resolver.cluster(form).cluster.num_devices
-        if self._is_overruled(asked):
+        if self._is_overruled(asked) or (said is None and devices not in (None, asked)):
             self.overruled.append(
                 f"the launch starts {devices} ranks, and the request has {asked} devices: the"
                 " request is taken, as `sbatch -N` goes before #SBATCH"
             )
-        elif devices not in (None, asked):
+        elif said not in (None, asked):
             rule = f"runs on {devices} devices where the request has {asked}: leave num_chips out"
             error = Invalid(f"{self.field}.arguments", f"{devices} devices", rule)
             self._stop_or(
@@ -387,6 +396,14 @@ class _Joining:
         from settings of the framework is no fact of a scheduler."""
         is_said = self.reading.num_devices not in (None, num_devices)
         return is_said and self.reading.devices_setting is None
+
+    def _given_devices(self, chip: Chip) -> int | None:
+        """The devices that a scheduler gives a job which finds them when it starts. TPUs are asked
+        for by chips, GPUs by devices."""
+        asked = None if self.command is None else self.command.num_ranks
+        if asked is None or chip.vendor != "google":
+            return asked
+        return asked * chip.devices_per_chip
 
     def _warn_of_other_chip(self, chip: Chip) -> None:
         """Note where the script asks for GPUs that are not those of the request."""
@@ -437,7 +454,7 @@ class _Joining:
     def _assumed_of_cluster(self, form: ClusterPreset | ClusterFields) -> Iterator[str]:
         given = self.parts.cluster
         if given is None and isinstance(form, ClusterPreset):
-            yield f"cluster.preset is {form.preset}: the GPUs that the launch asks for"
+            yield f"cluster.preset is {form.preset}: the chips that the launch asks for"
         elif isinstance(form, ClusterPreset) and form.preset != getattr(given, "preset", None):
             domain = self.resolver.cluster(form).cluster.fabric.domain
             yield (

@@ -159,12 +159,17 @@ class ChangeAnswer(Document):
 
     @classmethod
     def of(
-        cls, change: SingleChange, settings: list[SettingChange], min_fit_probability: float
+        cls,
+        change: SingleChange,
+        words: str,
+        settings: list[SettingChange],
+        min_fit_probability: float,
     ) -> Self:
+        """Returns a change by its words and settings in those of the framework."""
         probability = change.outcome.fit_probability
         doubt = "" if probability >= min_fit_probability else _doubt(probability)
         return cls(
-            words=f"{change.words}{doubt}",
+            words=f"{words}{doubt}",
             knob=change.knob,
             before=_named(change, change.before),
             after=_named(change, change.after),

@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from models.spec.adapters import MAX_RANK, BaseBits, Lora, Target
+from models.spec.adapters import MAX_RANK, BaseBits, Lora, Module, Target
 from models.spec.architecture import MAX_LAYERS
 from models.spec.workload import (
     MAX_BATCH,
@@ -74,8 +74,19 @@ class LoraFields(Wire):
         "experts",
     ]
     """The matrices that have adapters; "experts" are the routed ones."""
+    modules: Annotated[list[Module], Field(max_length=7)] = []
+    """Those of these matrices that have adapters, one each, by their names in transformers, as PEFT
+    counts them. All of them where none are named."""
     base_bits: BaseBits = 16
     """Of a frozen weight in memory: fewer than 16 are QLoRA."""
+
+    def build(self) -> Lora:
+        return Lora(
+            rank=self.rank,
+            targets=tuple(self.targets),
+            modules=tuple(self.modules),
+            base_bits=self.base_bits,
+        )
 
 
 class TrainedFields(Wire):
@@ -201,7 +212,7 @@ class WorkloadFields(Wire):
 
     def build(self) -> Workload:
         packing = self.packing and Packing(**self.packing.model_dump())
-        lora = self.lora and Lora(**{**self.lora.model_dump(), "targets": tuple(self.lora.targets)})
+        lora = self.lora and self.lora.build()
         trained = self.trained and self.trained.build()
         reference = self.reference and self.reference.build()
         parts = {"packing": packing, "lora": lora, "trained": trained, "reference": reference}

@@ -43,10 +43,10 @@ def job_of(document: Mapping[str, Any]) -> JobText:
 
 
 def _accelerators(value: Any) -> tuple[str | None, int | None]:
-    """Returns the chip and its number on a node, of H100:8, {H100: 8} or the first of a list."""
+    """Returns the chip and its number on a node, of H100:8, {H100: 8} or the first of a set."""
     if isinstance(value, Mapping):
         chip, count = next(iter(value.items()), (None, None))
-        return (None if chip is None else str(chip)), whole(count)
+        return _accelerators(chip if count is None else f"{chip}:{count}")
     if listed(value):
         return _accelerators(value[0])
     match = _ACCELERATORS.fullmatch(str(value or ""))

@@ -245,8 +245,9 @@ def sent_settings(
     name: str, setting: str, files: LaunchFiles, reservations: list[Reservation]
 ) -> dict[str, Any]:
     """Returns the settings of the file that a setting names; none, and a reservation, where it was
-    not sent."""
-    text = files.find(name)
+    not sent. A value that is an object itself is read as one (transformers 5.24.0,
+    training_args.py, _VALID_DICT_FIELDS)."""
+    text = name if name.lstrip().startswith("{") else files.find(name)
     if text is None:
         reservations.append(Reservation.of_file(setting, name))
         return {}

@@ -79,6 +79,9 @@ def _require_adapters(name: str, job: Job, lora: Lora) -> None:
     if name not in OF_SCRIPTS and lora.base_bits < 16:
         cure = f"frozen weights have 16 bits; ask with 16, or for {' or '.join(OF_SCRIPTS)}"
         raise Inexpressible(name, "workload.lora.base_bits", lora.base_bits, cure)
+    if name not in OF_SCRIPTS and lora.modules:
+        cure = f"ask without modules, for all of targets, or for {' or '.join(OF_SCRIPTS)}"
+        raise Inexpressible(name, "workload.lora.modules", [*lora.modules], cure)
     if name == "torchtitan" and "experts" in lora.targets and job.problem.architecture.is_moe:
         cure = "LoRAConverter makes no adapters of routed experts; ask without experts"
         raise Inexpressible(name, "workload.lora.targets", [*lora.targets], cure)
@@ -101,7 +104,8 @@ def _notes(name: str, workload: Workload) -> Iterator[str]:
         yield "Pack documents into sequences, with attention that does not cross them."
     if name in OF_SCRIPTS and (lora := workload.lora):
         yield (
-            f"Give the model adapters of rank {lora.rank} on {', '.join(lora.targets)}, as"
+            f"Give the model adapters of rank {lora.rank} on"
+            f" {', '.join(lora.modules or lora.targets)}, as"
             f" peft.LoraConfig(r={lora.rank}, target_modules=…) does (with TRL:"
             f" {flags_for(lora)})."
         )

@@ -3,6 +3,7 @@ configuration itself."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -163,6 +164,18 @@ def in_words(values: Iterable[int]) -> str:
     return f"{', '.join(others)}{' or ' if others else ''}{last}"
 
 
+@dataclass(frozen=True, slots=True)
+class OwnName:
+    """The name that a tool has for a setting of the framework which it starts."""
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The values that it calls otherwise, by those of the framework in JSON."""
+
+    def value(self, value: Any) -> Any:
+        return self.values.get(json.dumps(value, default=str), value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchReading:
     """A launch configuration as it is read, in the wire form of requests.
@@ -214,6 +227,8 @@ class LaunchReading:
     """Names that the framework takes and ignores, with the nearest that it knows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings that are set, by the names that writers have for it."""
+    own_names: Mapping[str, OwnName] = field(default_factory=dict)
+    """The names that the tool of the launch has for settings, by those that writers have."""
     ignored: tuple[str, ...] = ()
     """Settings that are known and change neither (data paths, logging, learning rate)."""
 

@@ -62,16 +62,21 @@ _PROGRAMS = tuple(
         (r"torchtitan|run_train\.sh$", "torchtitan"),
         (r"maxtext", "maxtext"),
         (r"megatron[._]bridge|run_recipe\.py$|nemo", "megatron-bridge"),
-        (r"pretrain_(?:gpt|mamba|hybrid|t5|bert|vlm)\w*\.py$|^megatron (?:sft|pt)$", "megatron"),
-        (r"axolotl|llamafactory|^trl |^swift ", "accelerate"),
+        (r"pretrain_(?:gpt|mamba|hybrid|t5|bert|vlm)\w*\.py$", "megatron"),
+        (r"axolotl|llamafactory|^trl |^swift |^megatron ", "accelerate"),
     )
 )
 """Programs that only one format is of."""
 _UNREAD = (
-    (re.compile(r"^tune run$"), "torchtune"),
-    (re.compile(r"llmfoundry|^composer"), "Composer"),
+    (re.compile(r"\btune run$"), "torchtune"),
+    (re.compile(r"llmfoundry|\bcomposer "), "Composer"),
+    (re.compile(r"\blitgpt\b"), "LitGPT"),
+    (re.compile(r"\bverl[./]"), "verl"),
+    (re.compile(r"\bopenrlhf[./]"), "OpenRLHF"),
+    (re.compile(r"\bnanotron\b"), "nanotron"),
+    (re.compile(r"\blevanter\b"), "Levanter"),
 )
-"""Programs that train, of frameworks of which no settings are read."""
+"""Programs that train, and launchers, of frameworks of which no settings are read."""
 _ASKS_SCHEDULER = re.compile(r"^[ \t]*#(?:SBATCH|PBS|BSUB|PJM|\$)[ \t]", re.MULTILINE)
 _NOT_SENT = (
     "is a script whose text was not sent: send it in launch.files under that name, if it trains"
@@ -175,8 +180,11 @@ def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
     """The program of a command that trains with a framework whose settings are not read, and that
     framework; None for any other."""
     with suppress(Invalid):
-        program = split_command(text, files).program or ""
-        return next(((program, name) for each, name in _UNREAD if each.search(program)), None)
+        command = split_command(text, files)
+        program = command.program or ""
+        started = " ".join((*command.before, program))
+        found = next((name for each, name in _UNREAD if each.search(started)), None)
+        return None if found is None else (program, found)
     return None
 
 

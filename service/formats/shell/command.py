@@ -7,13 +7,14 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from models.errors import Invalid
 from models.spec.identity import cached_by_identity
 from service.formats.shell.faults import PATH, Undefined
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.headers import Header, header_of
+from service.formats.shell.hostfile import hosts_of
 from service.formats.shell.programs import (
     base_name,
     likelihood,
@@ -67,6 +68,8 @@ class Command:
     """Assignments that may have made it another command, and may or may not have run."""
     replaced_in_branches: tuple[str, ...] = ()
     """Those of them that would take the place of a value that the text gives otherwise."""
+    defaults: tuple[str, ...] = ()
+    """Variables that nothing sets, with the values that the text has for them then: TP=4."""
 
 
 @cached_by_identity(_KEPT, objects=2)
@@ -81,7 +84,11 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     found = _training(script)
     before = found.words[: program_at(found.words) or 0]
     environment = {**found.environment, **_assignments(before)}
+    sent = files.with_written(script.written)
     ranks = ranks_of(header, _said_before(text, files, header, before), environment)
+    hosts = hosts_of(before, sent)
+    if hosts is not None:
+        ranks = replace(ranks, nnodes=hosts.count, per_node=None, total=hosts.num_ranks)
     at = len(before)
     has_program = at < len(found.words) and not found.words[at].startswith("-")
     program = _program(found.words, at) if has_program else None
@@ -96,10 +103,11 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         chip=ranks.chip,
         features=ranks.features,
         slurm=header.options,
-        files=files.with_written(script.written),
+        files=sent,
         notes=header.notes,
         in_branches=_written(found.doubts),
         replaced_in_branches=_written(doubt for doubt in found.doubts if doubt.replaces),
+        defaults=found.defaults,
     )
 
 
@@ -197,7 +205,8 @@ def _training(script: Script) -> Statement:
     words = [word for each in listed for word in each.words]
     environment = {key: value for each in listed for key, value in each.environment.items()}
     doubts = tuple(dict.fromkeys(doubt for each in listed for doubt in each.doubts))
-    return Statement(tuple(words), environment, doubts=doubts)
+    defaults = tuple(dict.fromkeys(taken for each in listed for taken in each.defaults))
+    return Statement(tuple(words), environment, doubts, defaults)
 
 
 def _is_list(words: Sequence[str]) -> bool:

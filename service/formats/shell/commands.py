@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
@@ -26,6 +26,10 @@ _STDIN = "/dev/stdin"
 _TRANSPARENT = ("exec", "nohup", "time", "builtin")
 """Words in front of a command that change nothing of it."""
 _SHELL_FILE = re.compile(r"\.(?:sh|bash|slurm|sbatch|pbs|job|lsf|py)$")
+PRINTS = ("cat", "echo", "printf")
+"""Commands of which it is known what they print."""
+_RESPACES = re.compile(r"tr (?:-[ds] )?(?:\\n|[\\rnt ]{1,9})( .)?|xargs(?: echo)?", re.DOTALL)
+"""Commands that only put other spaces between the words that they are given."""
 _BARE_VARIABLE = re.compile(r"(?<![\w\"'/.$\\-])\$\{?(\w+)\}?(?![\w\"'/.])", re.ASCII)
 
 
@@ -128,6 +132,8 @@ class Commands:
 
     def _write(self, text: str, given: _Input) -> None:
         written = self.reader.script.written
+        if not given.outputs:
+            self.reader.print_out(text)
         for name, adds in given.outputs:
             is_kept = not name.startswith("/dev/") or name == _STDIN
             if is_kept and len(text) + len(name) <= 2**17:
@@ -160,33 +166,33 @@ class Commands:
             words = words[1:]
         if not words:
             return None
-        doubts = tuple(expansion.doubts)
-        return self._dispatch(words, environment, doubts, given, line_of(node))
+        start = Statement(
+            tuple(words), environment, tuple(expansion.doubts), tuple(expansion.defaults)
+        )
+        return self._dispatch(start, given, line_of(node))
 
-    def _dispatch(
-        self,
-        words: list[str],
-        environment: Mapping[str, str],
-        doubts: tuple[Doubt, ...],
-        given: _Input,
-        line: int,
-    ) -> Truth:
+    def _dispatch(self, command: Statement, given: _Input, line: int) -> Truth:
         reader = self.reader
+        words, environment = [*command.words], command.environment
+        if reader.printed is not None and _RESPACES.fullmatch(" ".join(words)):
+            return True
         builtin = _BUILTINS.get(words[0])
         if builtin is not None:
             return builtin(self, words, given, line)
         if words[0] in reader.functions:
             tree, body = reader.functions[words[0]]
             return reader.at_depth(tree, [body], (), words[1:], is_own_shell=False)
+        others = reader.script.statements
+        num_before = len(others)
         if self._runs_text(words, environment, given):
+            others[num_before:] = [command.with_doubts_of(each) for each in others[num_before:]]
             return None
         if given.text is not None and not given.outputs:
             self._write(given.text, _Input(outputs=((_STDIN, False),)))
         started: Mapping[str, str] = {**reader.variables.environment(), **environment}
-        others = reader.script.statements
         if others and others[-1].environment == started:
             started = others[-1].environment  # shared, or thousands of commands would have copies
-        reader.script.statements.append(Statement((*reader.before, *words), started, doubts))
+        others.append(replace(command, words=(*reader.before, *words), environment=started))
         return None
 
     def _runs_text(self, words: list[str], environment: Mapping[str, str], given: _Input) -> bool:
@@ -296,6 +302,9 @@ class Commands:
 
     def _echo(self, words: list[str], given: _Input, line: int) -> Truth:
         said = [word for word in words[1:] if word not in ("-n", "-e")]
+        if words[0] == "printf" and said and "%" in said[0]:
+            self.reader.print_out(None)
+            return True
         self._write(" ".join(said) + "\n", given)
         return True
 
@@ -303,8 +312,11 @@ class Commands:
         names = [word for word in words[1:] if word != "-"]
         texts = [self._text_of(name) for name in names] or [given.text]
         known = [text for text in texts if text is not None]
-        if len(known) == len(texts):
-            nowhere = ((_STDIN, False),) if given.text is not None else ()
+        if len(known) < len(texts):
+            self.reader.print_out(None)
+        else:
+            is_passed_on = given.text is not None and self.reader.printed is None
+            nowhere = ((_STDIN, False),) if is_passed_on else ()
             self._write("".join(known), _Input(outputs=given.outputs or nowhere))
         return True
 

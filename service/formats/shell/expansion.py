@@ -73,6 +73,8 @@ class Expansion:
     """What a command in $( ) prints, where that is known without running it."""
     doubts: dict[Doubt, None] = field(default_factory=dict)
     """The doubts about all that was put in."""
+    defaults: dict[str, None] = field(default_factory=dict)
+    """The variables that nothing sets and whose defaults were put in: TP=4."""
 
     def words(self, node: Node) -> list[str]:
         """Returns what a written word becomes: variables without quotes are split at spaces, lists
@@ -188,6 +190,7 @@ class Expansion:
         if value is not None:
             self.budget.count(sum(len(word) + 1 for word in value.words))
             self.doubts.update(dict.fromkeys(value.doubts))
+            self.defaults.update(dict.fromkeys(value.defaults))
         return value
 
     def _substituted(self, node: Node, written: str) -> str:
@@ -218,7 +221,7 @@ class Expansion:
             return written
         index = None
         if target.type == "subscript":
-            index = self.tree.text(target).partition("[")[2].rstrip("]")
+            index = self._index(self.tree.text(target).partition("[")[2].rstrip("]"))
             target = target.children[0]
         name = self.tree.text(target)
         operators = [c for c in node.children if not c.is_named and c.type not in ("${", "}")]
@@ -228,9 +231,24 @@ class Expansion:
         text = None if value is None else _element(value, index)
         if before:
             return self._measured(before[0].type, value, index, written)
+        if text is None and index is not None and "$" in index:
+            return index  # which is what is not known, whatever the array holds
         if not behind:
             return f"${name}" if text is None else text
         return self._operated(name, text, behind, node, written)
+
+    def _index(self, written: str) -> str:
+        """Returns the place or the key of an element, with variables put in."""
+        if written in ("@", "*"):
+            return written
+
+        def put_in(match: re.Match[str]) -> str:
+            value = self._looked_up(match[1])
+            return f"${match[1]}" if value is None else _first(value)
+
+        number = self.sum(written)
+        plain = re.sub(r"\$\{?(\w+)\}?", put_in, written.strip("'\""), flags=re.ASCII)
+        return plain if number is None else number
 
     def _measured(self, operator: str, value: Value | None, index: str | None, written: str) -> str:
         """Returns a length, ${#X}; of ${!X} the variable that another one names."""
@@ -260,8 +278,11 @@ class Expansion:
             if not self.takes_defaults and text is None:
                 return f"${name}"
             default = argument(behind[0].end_byte, end)
+            taken = f"{name}={default}"
+            if name.isidentifier():
+                self.defaults[taken] = None
             if operator.endswith("=") and name.isidentifier():
-                self.variables.values[name] = Value((default,))
+                self.variables.values[name] = Value((default,), defaults=(taken,))
             return default
         if text is None and operator in _DEMANDS:
             reason = "the script stops unless it is set where it runs"
@@ -368,6 +389,9 @@ def _element(value: Value, index: str | None) -> str | None:
     if index is None:
         return _first(value)
     at = int(index) if re.fullmatch(r"-?\d{1,6}", index) else None
+    key = f"[{index}]="
+    if any(word.startswith(key) for word in value.words):
+        return next(word for word in value.words if word.startswith(key)).removeprefix(key)
     if at is None or not -len(value.words) <= at < len(value.words):
         return None
     return value.words[at]

@@ -14,7 +14,7 @@ from tree_sitter import Node
 
 from models.errors import Invalid
 from service.formats.shell.branches import Branches
-from service.formats.shell.commands import Commands, Finished
+from service.formats.shell.commands import PRINTS, Commands, Finished
 from service.formats.shell.conditions import Truth, condition
 from service.formats.shell.expansion import Budget, Expansion
 from service.formats.shell.faults import PATH
@@ -50,6 +50,8 @@ class Interpreter:
     depth: int = 0
     undecided: int = 0
     """The number of branches around the current statement that the text does not decide."""
+    printed: list[str | None] | None = None
+    """What goes to the output of the command in $( ) that is followed; None outside of one."""
 
     # -- statements
 
@@ -122,7 +124,7 @@ class Interpreter:
             is_array = is_array or before.is_array
         self.set(
             name,
-            Value(words, is_array, tuple(expansion.doubts)),
+            Value(words, is_array, tuple(expansion.doubts), defaults=tuple(expansion.defaults)),
             Doubt(name, written, line_of(node), replaces=not adds and before is not None),
             keeps=is_own,
         )
@@ -132,9 +134,11 @@ class Interpreter:
         it is a doubt; `keeps` says that the value before is part of it."""
         before = self.variables.values.get(name)
         doubts = value.doubts
+        defaults = value.defaults
         pending: tuple[Doubt, ...] = ()
         if keeps and before is not None:
             doubts = tuple(dict.fromkeys((*before.doubts, *doubts)))
+            defaults = tuple(dict.fromkeys((*before.defaults, *defaults)))
             pending = before.pending
         reason = f"line {doubt.line} sets it to {doubt.written.partition('=')[2][:80]}"
         text = value.text
@@ -146,6 +150,7 @@ class Interpreter:
             doubts,
             (*pending, doubt) if self.undecided else (),
             value.reason,
+            defaults,
         )
 
     # -- groups
@@ -234,7 +239,32 @@ class Interpreter:
 
             return re.sub(r"\$(?:\{(\w+)\}|(\w+))", put, text, flags=re.ASCII)
 
-        return output_of(command, look_up, put_in)
+        known = output_of(command, look_up, put_in)
+        return self._followed(command) if known is None else known
+
+    def _followed(self, command: str) -> str | None:
+        """Returns what functions and files that are here print; None where a program is started,
+        and where the text does not decide what is printed."""
+        command = re.sub(r"^\s*<(?!<)", "cat ", command)
+        first = command.split(None, 1)[0] if command.strip() else ""
+        if first not in self.functions and first not in PRINTS:
+            return None
+        tree = parse(command)
+        started = len(self.script.statements)
+        outside, undecided = self.printed, self.undecided
+        self.printed, self.undecided = [], 0
+        try:
+            self.at_depth(tree, tree.root.children, (), None, is_own_shell=True)
+            is_known = len(self.script.statements) == started and None not in self.printed
+            return "".join(self.printed) if is_known and self.printed else None
+        finally:
+            del self.script.statements[started:]
+            self.printed, self.undecided = outside, undecided
+
+    def print_out(self, text: str | None) -> None:
+        """Adds to what the command in $( ) prints; None is a text that is not known."""
+        if self.printed is not None:
+            self.printed.append(None if self.undecided else text)
 
     def inner(
         self,

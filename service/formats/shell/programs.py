@@ -29,6 +29,7 @@ _TRAINERS = {
     "trl": ("sft", "dpo", "grpo", "kto", "reward", "rloo", "orpo", "cpo"),
     "litgpt": ("pretrain", "finetune", "finetune_lora", "finetune_full"),
     "tune": ("run",),
+    "nemo": ("llm",),
 }
 """Programs with commands of their own, and those of them that train."""
 _REMOTE = {"ssh", "pdsh", "clush", "dsh"}
@@ -108,11 +109,11 @@ def program_at(words: Sequence[str]) -> int | None:
 
 def _wraps(words: Sequence[str], at: int) -> bool:
     """Whether a word is a script that starts the words behind it, as `./wrap.sh python train.py`
-    does."""
+    and `./wrap.sh train.py` do."""
     if not words[at].endswith(".sh") or at + 1 == len(words):
         return False
     name = base_name(words[at + 1])
-    return _PYTHON.fullmatch(name) is not None or name in LAUNCHERS
+    return _PYTHON.fullmatch(name) is not None or name in LAUNCHERS or name.endswith(".py")
 
 
 def wrapped(words: Sequence[str]) -> Wrapped | None:
@@ -148,9 +149,10 @@ def shell_file_at(words: Sequence[str]) -> int | None:
     """Returns the place of the shell script that a command runs, as in `bash train.sh`, `sbatch
     train.slurm` or `./train.sh`; None where it runs none."""
     at = program_at(words)
-    if at is not None and base_name(words[at]).endswith((".py", ".pyc")):
-        return None
+    starts_python = at is not None and base_name(words[at]).endswith((".py", ".pyc"))
     for place, word in enumerate(words[: len(words) if at is None else at + 1]):
+        if starts_python and not _wraps(words, place):
+            continue
         is_script = re.search(r"\.(?:sh|bash|slurm|sbatch|pbs|job|lsf)$", word) is not None
         if is_script and not word.startswith("-"):
             return place

@@ -11,6 +11,7 @@ from service.formats.shell.faults import PATH
 from service.formats.shell.features import required_features
 from service.formats.shell.headers import Header, options, used_components
 from service.formats.shell.programs import AGENTS, LAUNCHERS
+from service.formats.shell.tpu_slices import slices_of
 
 _MPI = {"mpirun", "mpiexec"}
 _SLURM = {"srun", "sbatch", "salloc"}
@@ -82,6 +83,9 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     Raises Invalid where two options say different numbers of nodes or of GPUs, or where there are
     more ranks than GPUs.
     """
+    slices = slices_of(_spelt(options(before)))
+    if slices is not None:
+        return Ranks(total=slices.num_chips, chip=slices.chip)
     used = used_components(header, before)
     parts = [_ranks_of_component(header.component(at), before, environment) for at in used]
     if len(parts) == 1:
@@ -222,7 +226,8 @@ def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None
     if said:
         return _agreed(said, "nodes")
     script = launchers[0].options
-    is_one = has_agent or (script and not script.keys() & {"ntasks", "n"})
+    has_hosts = any({"hostfile", "H"} & each.options.keys() for each in launchers)
+    is_one = (has_agent and not has_hosts) or (script and not script.keys() & {"ntasks", "n"})
     if any({"gpus", "G"} & each.options.keys() for each in launchers if each.asks_for_gpus):
         is_one = False
     says_some = any(name in each.options for each in launchers for name in names[each.name])

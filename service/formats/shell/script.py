@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from service.formats.shell.variables import Doubt, Value
 
@@ -16,6 +16,17 @@ class Statement:
     environment: Mapping[str, str] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
     """Assignments that may have made it another command."""
+    defaults: tuple[str, ...] = ()
+    """Variables that nothing sets, with the values that the text has for them then: TP=4."""
+
+    def with_doubts_of(self, inner: Statement) -> Statement:
+        """Returns a statement of the text that this command starts, with what is in doubt about the
+        text itself."""
+        return replace(
+            inner,
+            doubts=tuple(dict.fromkeys((*self.doubts, *inner.doubts))),
+            defaults=tuple(dict.fromkeys((*self.defaults, *inner.defaults))),
+        )
 
 
 @dataclass(slots=True)

@@ -32,6 +32,8 @@ class Value:
     """Assignments of the undecided branch that is being read, which are doubts outside it."""
     reason: str = ""
     """Why nobody can know it; empty where it is known."""
+    defaults: tuple[str, ...] = ()
+    """Variables that nothing sets and whose defaults are part of it: TP=4."""
 
     @property
     def text(self) -> str:

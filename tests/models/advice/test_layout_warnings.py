@@ -101,6 +101,9 @@ def test_recompute_is_named_where_it_is_not_needed_only() -> None:
     assert "unneeded_recompute" not in warned(
         tight, tp=4, dp_shard=16, zero_stage=1, recompute="full"
     )
+    offloads = {"dp_shard": 32, "zero_stage": 3, "recompute": "full", "offload_activations": True}
+    slower = problem("llama-3-8b", ("a100-sxm-80gb", 32), "fsdp", seq_len=4096, global_batch=64)
+    assert "unneeded_recompute" not in warned(slower, micro_batch=2, **offloads)
 
 
 def test_replicated_optimizer_states_are_named_where_shards_cost_nothing() -> None:

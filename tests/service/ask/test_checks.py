@@ -490,12 +490,14 @@ FLAGS = SBATCH.replace("--bf16", "--bf16 {}")
     [
         ("--recompute-granularty full", ["--recompute-granularty", "--recompute-granularity"]),
         ("--moe-router-topq 2", ["--moe-router-topq", "--moe-router-topk"]),
+        ("--num-layer 32", ["--num-layer", "--num-layers"]),
     ],
 )
 def test_a_misspelt_name_is_illegal_and_its_spelling_the_first_change(
     shared_client, written: str, names: list[str]
 ) -> None:
-    launch = {"format": "megatron", "arguments": FLAGS.format(written)}
+    flags = FLAGS.replace("--num-layers 32", "") if "layer" in written else FLAGS
+    launch = {"format": "megatron", "arguments": flags.format(written)}
     answer = check(shared_client, {"launch": launch, "cluster": {"preset": "h100"}})
     assert answer["verdict"] == "illegal"
     change = answer["first_change"]
@@ -583,8 +585,73 @@ def test_a_text_that_tells_no_format_asks_for_it(shared_client, arguments: str) 
     assert_problem(refused, "invalid", "/launch/format")
 
 
-def test_a_framework_that_is_not_read_is_named(shared_client) -> None:
-    text = "tune run --nproc_per_node 8 full_finetune_distributed --config llama3_1/8B_full"
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        ("tune run --nproc_per_node 8 lora_finetune_single_device --config c", "torchtune"),
+        ("composer train/train.py train/yamls/pretrain/mpt-125m.yaml", "Composer"),
+        ("litgpt finetune_lora Llama-3.1-8B --train.micro_batch_size 2", "LitGPT"),
+        ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024", "verl"),
+    ],
+)
+def test_a_framework_that_is_not_read_is_named(shared_client, text: str, framework: str) -> None:
     refused = shared_client.post("/v1/checks", json={"launch": {"arguments": text}})
     problem = assert_problem(refused, "invalid", "/launch/arguments")
-    assert "torchtune, whose settings are not read" in problem["errors"][0]["rule"]
+    assert f"{framework}, whose settings are not read" in problem["errors"][0]["rule"]
+
+
+def test_values_that_a_script_takes_by_default_are_among_its_assumptions(shared_client) -> None:
+    script = "PP=${PP:-1}\nOUT=${OUT:-/tmp/out}\nN=${UNUSED:-3}\n"
+    flags = FLAGS.format("--save $OUT").replace("parallel-size 4", "parallel-size $PP")
+    launch = {"format": "megatron", "arguments": script + flags}
+    answer = check(shared_client, {"launch": launch, "cluster": {"preset": "h100"}})
+    (taken,) = [one for one in answer["launch_read"]["assumed"] if "the script takes" in one]
+    assert taken.startswith("PP is 1: ")
+    launch["environment"] = {"PP": "1"}
+    answer = check(shared_client, {"launch": launch, "cluster": {"preset": "h100"}})
+    assert not any("the script takes" in one for one in answer["launch_read"]["assumed"])
+
+
+LLAMA_FACTORY = """model_name_or_path: meta-llama/Meta-Llama-3-8B
+stage: sft
+finetuning_type: lora
+lora_target: all
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+"""
+AXOLOTL = """base_model: meta-llama/Llama-3.1-8B
+adapter: lora
+lora_target_linear: true
+sequence_len: 4096
+micro_batch_size: 1
+gradient_accumulation_steps: 4
+bf16: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "before", "after"),
+    [
+        (LLAMA_FACTORY, "disable_gradient_checkpointing", None, True),
+        (
+            f"{LLAMA_FACTORY}enable_liger_kernel: true\n",
+            "disable_gradient_checkpointing",
+            None,
+            True,
+        ),
+        (AXOLOTL, "liger_fused_linear_cross_entropy", None, True),
+    ],
+)
+def test_a_change_is_said_in_the_words_of_the_tool(
+    shared_client, text: str, name: str, before: Any, after: Any
+) -> None:
+    launch = {"arguments": text}
+    cluster = {"preset": "a100-80gb", "num_chips": 8}
+    answer = check(shared_client, {"launch": launch, "cluster": cluster})
+    changes = [answer["first_change"], *answer["fits"]["enough"]]
+    (setting,) = changes[0]["settings"]
+    assert (setting["name"], setting["from"], setting["to"]) == (name, before, after)
+    own = {switch["name"] for switch in answer["switches"]}
+    assert "use_liger_kernel" not in own

@@ -209,12 +209,15 @@ class Given:
 
     def _leave_out_idle(self) -> None:
         """Leaves out what changes nothing beside the others: settings of adapters that are not
-        switched on, and on TPUs logits of fp32 inputs, which are multiplied in bf16 there unless
-        matmul_precision says otherwise (jax.lax.Precision.DEFAULT)."""
+        switched on, who accumulates gradients of one micro-batch, and on TPUs logits of fp32
+        inputs, which are multiplied in bf16 there unless matmul_precision says otherwise
+        (jax.lax.Precision.DEFAULT)."""
         given = self.settings.given
         idle = []
         if given.get("lora.enable_lora") not in (True, "true", "True"):
             idle += [name for name in given if name.startswith("lora.")]
+        if given.get("gradient_accumulation_steps", 1) == 1:
+            idle += [name for name in given if name == "use_tunix_gradient_accumulation"]
         is_tpu = given.get("hardware", "tpu") == "tpu"
         if is_tpu and given.get("matmul_precision", "default") == "default":
             idle += [name for name in given if name == "logits_dot_in_fp32"]

@@ -90,11 +90,14 @@ def reading(
 ) -> LaunchReading:
     """The reading of arguments that are filled in. `switches` are the arguments that are given, as
     models.spec.switches calls them."""
+    given = _with_experts_of_model(given)
     pp = given.whole("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(given, pp), 1)
     given = given.replaced(virtual_pipeline_model_parallel_size=str(virtual))
     for part in ("model", "layout"):
         require_known_version(given, part)
+    if stack_id == NAME:
+        given.required("micro_batch_size")
     layout = _layout(given, pp, virtual, stops)
     workload = _workload(given)
     is_newest = stack_id == NAME and release is None
@@ -119,6 +122,14 @@ def reading(
         reservations=sorted_out.reservations,
         ignored=sorted_out.no_account,
     )
+
+
+def _with_experts_of_model(given: Arguments) -> Arguments:
+    """The arguments with as many experts as there are ranks that share them, where the model that
+    has the experts is said beside the arguments."""
+    ranks = given.whole("expert_model_parallel_size") or 1
+    is_beside = not any(map(given.word, (*SHAPE, "num_experts")))
+    return given.replaced(num_experts=str(ranks)) if is_beside and ranks > 1 else given
 
 
 def _model(given: Arguments) -> dict[str, Any] | None:
@@ -178,7 +189,7 @@ def _layout(given: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, 
         "cp": cp,
         **stops.attempt(lambda: data_parallel_axes(given, dp), data_parallel_axes(undivided, dp)),
         **expert_axes(given, tp),
-        "micro_batch": given.required("micro_batch_size"),
+        "micro_batch": given.whole("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
         "balanced": len(set(chunks)) > 1,
@@ -188,6 +199,8 @@ def _layout(given: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, 
         "sequence_parallel": tp > 1 and given.truth("sequence_parallel"),
         **read_memory_knobs(given),
     }
+    if layout["micro_batch"] is None:  # a recipe may have it
+        del layout["micro_batch"]
     if layout["balanced"]:
         layout["recompute_layers"] = 0
     if layout["balanced"] and all(chunks[1:-1]) and len(chunks) == pp * virtual:

@@ -29,7 +29,7 @@ from service.formats.megatron.values import Arguments
 from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
 from service.formats.settings.settings import SortedSettings
-from service.formats.settings.stop import Stops
+from service.formats.settings.stop import Stop, Stops
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _SAME_SWITCH = {"--fp4-param-gather": "--fp8-param-gather"}
@@ -68,17 +68,17 @@ def read(
             sorted_out=sorted_out,
         )
     except Invalid as fault:
-        raise _with_spelling(fault, sorted_out) from None
+        misspelt = _misspelt(fault, sorted_out)
+        if misspelt is None or misspelt.meant in changes:
+            raise
+        meant = {**changes, misspelt.meant: misspelt.value}
+        return read(text, version, changes=meant, files=files)
     return replace(found, unwritten=_unwritten(found, typed), settings=set_flags)
 
 
-def _with_spelling(fault: Invalid, sorted_out: SortedSettings) -> Invalid:
-    """An error about a flag that is missing, with the one that was written for it and is spelt
-    otherwise."""
-    stop = next((stop for stop in sorted_out.stops if stop.cure == fault.value), None)
-    if stop is None:
-        return fault
-    return Invalid(fault.field, fault.value, f"is required: {stop.setting} {stop.rule}")
+def _misspelt(fault: Invalid, sorted_out: SortedSettings) -> Stop | None:
+    """Returns the flag that was written for one that is missing, where it is spelt otherwise."""
+    return next((stop for stop in sorted_out.stops if stop.meant == fault.value), None)
 
 
 def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:

@@ -75,7 +75,12 @@ def read(
         replace(stop, rule=_in_fields(stop.rule), cure=_in_fields(stop.cure))
         for stop in read_as_flags.stops
     ]
-    told = replace(read_as_flags, stops=tuple(in_fields), settings=dict(found.settings.given))
+    model = read_as_flags.model
+    if model is None and found.model is not None:
+        model = {"name": found.model}
+    told = replace(
+        read_as_flags, model=model, stops=tuple(in_fields), settings=dict(found.settings.given)
+    )
     return _with_adapters(told, found) if has_adapters(found.texts) else told
 
 

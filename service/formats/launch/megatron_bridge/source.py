@@ -13,6 +13,7 @@ from service.formats.launch.documents import read_settings
 from service.formats.launch.job import Changes
 from service.formats.launch.megatron_bridge.adapters import fields_of_scheme
 from service.formats.launch.megatron_bridge.fields import field_of_argument, table
+from service.formats.launch.trainer.models import named_model
 from service.formats.megatron import flags as megatron_flags
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
@@ -26,10 +27,17 @@ _OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.ASCII | re.
 _NUMBER = re.compile(r"-?\d{1,15}", re.ASCII)
 _FRACTION = re.compile(r"-?\d{0,15}\.?\d{1,15}(e-?\d{1,2})?", re.ASCII)
 _PLAIN = {"True": True, "False": False, "None": None}
+_NEMO = "nemo llm"
 _OPTIONS_OF_RUNS = ("num_gpus", "gpus_per_node", "compute_dtype")
 _RECIPES = (
     "recipe", "model_name", "model_family_name", "model_recipe_name", "m", "s", "model_size",
+    "factory", "f",
 )  # fmt: skip
+_RECIPE = re.compile(
+    r"(?P<model>\w+?)(?:_(?:pretrain|finetune|sft|peft|lora)\w*)?(?:\(.*\))?", re.ASCII
+)
+"""The name of a recipe, which begins with that of its model, and may be called like a function."""
+_JOINED_VERSION = re.compile(r"^(llama|qwen)(\d)(\d)(?=_)", re.ASCII)
 _SCHEMES = ("peft_scheme", "peft", "peft._target_")
 """Options, and a key of YAML, that name what makes adapters."""
 
@@ -44,6 +52,15 @@ class Overrides:
     num_ranks: int | None = None
     recipe: str | None = None
     """The recipe that is overridden, as it was written."""
+
+    @property
+    def model(self) -> str | None:
+        """The name of the recipe's model in the catalogue; None where that is not known."""
+        names = re.findall(r"\S+", self.recipe or "")[1::2]
+        match = _RECIPE.fullmatch("_".join(names))
+        if match is None:
+            return None
+        return named_model("recipe", _JOINED_VERSION.sub(r"\1\2.\3", match["model"])).id
 
     @property
     def texts(self) -> dict[str, str]:
@@ -67,7 +84,8 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
         return _joined((name, str(value)) for name, value in read_settings(text).items())
     command = split_command(text, files)
-    found = _joined(_pairs(command.words))
+    starts_nemo = command.program == _NEMO  # whose next word says what it does with the model
+    found = _joined(_pairs(command.words[1:] if starts_nemo else command.words))
     found.environment.update(command.environment)
     for assignment in command.in_branches:
         found.settings.note(Reservation.of_branch(assignment))

@@ -24,7 +24,19 @@ _MODES = {
     "none": "none",
     "memory_budget": "memory-budget",
 }
-_CONVERTERS = {"float8": "fp8", "mx": "mxfp8"}
+_CONVERTERS = {
+    "float8": "fp8",
+    "mx": "mxfp8",
+    "quantize.linear.float8": "fp8",
+    "quantize.linear.mx": "mxfp8",
+}
+_OF_EXPERTS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx")
+_IN_16_BITS = ("output", "router.gate", "moe.router.gate", "auto_filter_small_kn")
+"""Layers that are not converted, and are not counted as if they were: the head and the router, and
+those that are too small to gain by it."""
+_FILTER = "quantize.linear.float8.filter_fqns"
+_RECIPE = "quantize.linear.float8.recipe_name"
+_GATHERS = "quantize.linear.float8.enable_fsdp_float8_all_gather"
 
 
 def is_earlier(name: str) -> bool:
@@ -55,6 +67,7 @@ class EarlierSettings(Settings):
         super().__init__(field_table(TABLE))
         facts = self.table.facts["earlier"]
         self.ignored: list[str] = []
+        self.assumed: list[str] = []
         read = {
             name: Field(name=name, kind=kind.rstrip("?"), default=default)
             for name, (kind, default) in facts["read"].items()
@@ -65,8 +78,14 @@ class EarlierSettings(Settings):
             now = facts["renamed"].get(name, name)
             if now == RECOMPUTE:
                 self.put(now, _mode(value))
-            elif name in read:
-                self.older[name] = _typed(read[name], value)
+            elif now in read:
+                self.older[now] = _typed(read[now], value)
+            elif name in facts["not_described"]:
+                usual, *words = facts["not_described"][name]
+                if str(value).lower() == str(usual).lower():
+                    self.ignored.append(shown(name, value))
+                else:
+                    self.reserve_text(shown(name, value), *words)
             elif now in self.table.fields:
                 self.put(now, _typed(self.table.fields[now], value))
             elif _is_ignored(name, facts["ignored"]):
@@ -89,20 +108,40 @@ class EarlierSettings(Settings):
             written = shown("model.flavor", f"{name} {flavor}")
             reason = "this flavor is not in the catalogue"
             self.reserve_text(written, reason, "describe the model", "model")
-        formats = [_CONVERTERS[one] for one in self.older["model.converters"] if one in _CONVERTERS]
-        others = [one for one in self.older["model.converters"] if one not in _CONVERTERS]
-        if self.older["float8.enable_float8_linear"]:
-            formats.append("fp8")
-        if formats:
-            config["precision"] = formats[0]
-        if others:
-            reason = "what they make of layers is not known"
-            self.reserve_text(shown("model.converters", others), reason)
+        is_sparse = bool(model) and catalogue.architecture(model).is_moe
+        config |= self._read_converters(is_sparse)
         optimizer = self.older["optimizer.name"]
         if optimizer not in ("AdamW", "Adam"):
             reason = "the state of this optimizer is not described"
             self.reserve_text(shown("optimizer.name", optimizer), reason)
         return config
+
+    def _read_converters(self, is_sparse: bool) -> dict[str, Any]:
+        """Returns the format of products, and which part of a tensor shares a scale."""
+        converters: list[str] = self.older["model.converters"]
+        formats = [_CONVERTERS[one] for one in converters if one in _CONVERTERS]
+        if self.older["float8.enable_float8_linear"]:
+            formats.append("fp8")
+        others = [one for one in converters if one not in _CONVERTERS and one not in _OF_EXPERTS]
+        written = shown("model.converters", converters)
+        if others:
+            reason = "what they make of layers is not known"
+            self.reserve_text(shown("model.converters", others), reason)
+        if is_sparse and bool(formats) != any(one in _OF_EXPERTS for one in converters):
+            reason = "only some products are in a narrow format, and all are read alike"
+            self.reserve_text(written, reason, "convert linear and grouped_mm, or neither")
+        if not formats:
+            return {}
+        wide = [each for each in self.older[_FILTER] if each not in _IN_16_BITS]
+        if wide:
+            reason = "these layers stay in 16 bits, and are read as converted"
+            self.reserve_text(shown(_FILTER, wide), reason, "leave them out")
+        if formats[0] != "fp8":
+            return {"precision": formats[0]}
+        by_row = str(self.older[_RECIPE] or "tensorwise") != "tensorwise"
+        if not by_row and not self.older[_GATHERS]:
+            self.assumed.append(f"FSDP is counted as gathering 8 bits, as with {_GATHERS}")
+        return {"precision": "fp8", "scaling": {"fp8_scaling": "rowwise"} if by_row else {}}
 
     def layout(self, values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         """Returns the knobs that are said otherwise than in 0.3.0."""

@@ -273,6 +273,7 @@ class _Reader:
             settings=self.settings.known,
             reservations=found.reservations,
             ignored=(*self.ignored, *found.no_account),
+            assumed=tuple(older.assumed) if older else (),
         )
 
     def _release(self, older: EarlierSettings | None) -> str:
@@ -483,7 +484,8 @@ class _Reader:
         may_capture = older is None and layout["pp"] == 1 and layout["ep"] == 1
         captures = may_capture and not values["training.disable_cuda_graphs"]
         said["training.disable_cuda_graphs"] = not captures
-        stack = {"name": NAME, **switch_fields(NAME, said, release)}
+        scaling = config.get("scaling", {})
+        stack = {"name": NAME, **switch_fields(NAME, said, release), **scaling}
         if captures:  # kernels that are not compiled too
             stack["launch"] = "graph"
         if compiles and "model" not in components:

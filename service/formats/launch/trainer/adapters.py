@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from models.errors import Invalid
-from models.spec.adapters import MAX_RANK, BaseBits, Lora
+from models.spec.adapters import MAX_RANK, BaseBits, Lora, Module
 from service.formats.launch.trainer.trained_parts import of_modules
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
@@ -19,12 +19,12 @@ _WHOLE = (
     "some of these modules, trained whole beside the adapters, are neither the embedding nor the"
     " head"
 )
-_GIVE = "give workload.lora, with the targets to count"
+_GIVE = "give workload.lora, with the targets and modules to count"
 _WITHOUT_WHOLE = "leave these out to judge the rest, or judge full fine-tuning"
 _ALL = "all-linear"
-_ATTENTION: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-_NETWORK: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
-_NAMES: Mapping[str, tuple[str, ...]] = {
+_ATTENTION: tuple[Module, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+_NETWORK: tuple[Module, ...] = ("gate_proj", "up_proj", "down_proj")
+_NAMES: Mapping[str, tuple[Module, ...]] = {
     **{name: (name,) for name in (*_ATTENTION, *_NETWORK)},
     **dict.fromkeys(("qkv_proj", "c_attn", "query_key_value", "Wqkv"), _ATTENTION[:3]),
     "gate_up_proj": ("gate_proj", "up_proj"),
@@ -41,9 +41,10 @@ _NAME = re.compile(r"[\w.-]{1,400}", re.ASCII)
 
 
 def flags_for(lora: Lora) -> str:
-    """The flags that make adapters, but for the names of matrices, which are the model's."""
+    """The flags that make adapters. The names of all matrices of a group are the model's."""
     narrow = f" --load_in_{lora.base_bits}bit" if lora.base_bits < 16 else ""
-    return f"--use_peft --lora_r {lora.rank}{narrow} --lora_target_modules …"
+    modules = " ".join(lora.modules) or "…"
+    return f"--use_peft --lora_r {lora.rank}{narrow} --lora_target_modules {modules}"
 
 
 def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
@@ -65,8 +66,7 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         reason = f"frozen weights of {bits} bits are not described"
         settings.reserve("bits", reason, "judge it with 4 or 8 bits")
         bits = 16
-    targets = _targets(settings, assumed)
-    lora = {"rank": rank, "targets": targets, "base_bits": bits}
+    lora = {"rank": rank, **_targets(settings, assumed), "base_bits": bits}
     return {"lora": lora, **_modules_to_save(settings, assumed)}
 
 
@@ -85,28 +85,31 @@ def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     return {"trained": parts.fields}
 
 
-def _targets(settings: Settings, assumed: list[str]) -> list[str]:
-    """The kinds of matrices that have adapters. Where not all matrices of a kind do, all are
-    counted, which is reserved."""
+def _targets(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
+    """The groups of matrices that have adapters, and the modules of these where they are not all,
+    in the wire form."""
     name = "lora_target_modules"
     written = settings.given.get(name)
     found = _modules(written)
     if not found:
         assumed.append(f"{name} is not given, and PEFT picks them by model: all are counted")
-    known = [*dict.fromkeys(module for each in sorted(found) for module in _NAMES.get(each, ()))]
-    _reserve_others(settings, name, written, known)
-    parts = [part for part in (_ATTENTION, _NETWORK) if not {*known}.isdisjoint(part)]
-    missing = [module for part in parts for module in part if module not in known]
-    if missing:
-        reason = f"adapters of {', '.join(missing)} are counted beside these"
-        settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
+    known = {module for each in found for module in _NAMES.get(each, ())}
+    _reserve_others(settings, name, written, sorted(known))
     parameters = _modules(settings.given.get("lora_target_parameters"))
+    of_experts = not _IN_EXPERTS.isdisjoint(parameters)
     kinds = {
-        "attention": _ATTENTION in parts,
-        "mlp": _NETWORK in parts,
-        "experts": _NETWORK in parts or not _IN_EXPERTS.isdisjoint(parameters),
+        "attention": not known.isdisjoint(_ATTENTION),
+        "mlp": not known.isdisjoint(_NETWORK),
+        "experts": not known.isdisjoint(_NETWORK) or of_experts,
     }
-    return [kind for kind in kinds if kinds[kind]] or [*kinds]
+    targets = [kind for kind in kinds if kinds[kind]] or [*kinds]
+    if of_experts and not kinds["mlp"]:
+        known |= {*_NETWORK}
+    parts = [part for part in (_ATTENTION, _NETWORK) if not known.isdisjoint(part)]
+    modules = [module for part in parts for module in part]
+    if known.issuperset(modules):
+        return {"targets": targets}
+    return {"targets": targets, "modules": [module for module in modules if module in known]}
 
 
 def _reserve_others(settings: Settings, name: str, written: Any, known: list[str]) -> None:

@@ -361,6 +361,7 @@ class _Reader:
             whole,
             framework=told.framework,
             version=told.release or found.version,
+            own_names=told.own_names,
             stops=(*own.stops, *whole.stops),
             reservations=(*whole.reservations, *own.reservations),
             warnings=(*own.warnings, *whole.warnings),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.formats.launch.job import OwnName
 from service.formats.settings.settings import Settings
 
 OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL = (
@@ -28,6 +29,8 @@ class Told:
     framework: str = "accelerate"
     release: str | None = None
     """The release of the tool; None where that of accelerate counts."""
+    own_names: dict[str, OwnName] = field(default_factory=dict)
+    """The names that the tool has for settings that may be changed."""
 
     def put(self, name: str, value: Any, own: str | None = None) -> None:
         self.settings[name] = value
@@ -54,6 +57,10 @@ def renamed(settings: Settings) -> Told:
     """The settings that only have another name in the tool, by its table."""
     table = settings.table
     told = Told(framework=table.package, release=table.release)
+    for own, name in table.facts["renamed"].items():
+        told.own_names.setdefault(name, OwnName(own))
+    for name, own_name in table.facts.get("said_as", {}).items():
+        told.own_names[name] = OwnName(*own_name)
     for own, name in table.facts["renamed"].items():
         if own in settings.given and settings.given[own] is not None:
             told.put(name, settings.given[own], own)

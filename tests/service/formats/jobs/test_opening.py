@@ -112,6 +112,7 @@ run: |
   torchrun --nnodes $SKYPILOT_NUM_NODES --nproc_per_node $SKYPILOT_NUM_GPUS_PER_NODE \\
     train.py --mb $MB
 """
+SKY_OF_ANY = SKY.replace("H100:8", "{H100:8, A100-80GB:8}")
 CONFIG_MAP = """apiVersion: v1
 kind: ConfigMap
 data:
@@ -154,6 +155,7 @@ def started(text: str, environment: dict[str, str] | None = None) -> Command:
         (VOLCANO, "--a 1", 16, None),
         (RAY_JOB, "--a 1", 32, None),
         (SKY, "--mb 2", 16, "H100"),
+        (SKY_OF_ANY, "--mb 2", 16, "H100"),
         (CONFIG_MAP, "--a 1", 8, None),
         (RECIPE, "--num-layers 24 --bf16 --recompute-modules moe_act layernorm", None, None),
     ],

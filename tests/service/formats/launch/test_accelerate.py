@@ -337,7 +337,7 @@ _SFT = "accelerate launch --num_processes 8 --use_fsdp --fsdp_version 2 sft.py"
         ("--use_peft --lora_r 8 --load_in_4bit --lora_target_modules all-linear --lora_alpha 16",
          {"rank": 8, "targets": ["attention", "mlp", "experts"], "base_bits": 4}, 0),
         ("--use_peft --lora_target_modules up_proj",
-         {"rank": 16, "targets": ["mlp", "experts"], "base_bits": 16}, 1),
+         {"rank": 16, "targets": ["mlp", "experts"], "modules": ["up_proj"], "base_bits": 16}, 0),
         ("--use_peft",
          {"rank": 16, "targets": ["attention", "mlp", "experts"], "base_bits": 16}, 1),
         ("--lora_r 8", None, 1),

@@ -75,6 +75,7 @@ def test_a_recipe_is_given_adapters() -> None:
     [
         ("megatron", {"lora": Lora()}, "workload.lora.rank"),
         ("torchtitan", {"lora": Lora(base_bits=4)}, "workload.lora.base_bits"),
+        ("torchtitan", {"lora": Lora(modules=("q_proj",))}, "workload.lora.modules"),
         ("torchtitan", {"lora": Lora(), "model": "qwen3-30b-a3b"}, "workload.lora.targets"),
         ("megatron", {"master_weights": False}, "workload.master_weights"),
         ("torchtitan", {"capacity_factor": 1.25, **_SPARSE}, "workload.capacity_factor"),

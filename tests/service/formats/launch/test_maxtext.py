@@ -487,9 +487,13 @@ def test_a_file_that_is_sent_goes_before_that_of_the_package() -> None:
 
 def test_a_program_without_a_file_starts_from_its_own() -> None:
     module = "maxtext.trainers.post_train.sft.train_sft"
-    reading = read(f"python3 -m {module} model_name=llama3.1-8b")
-    assert reading.settings["use_tunix_gradient_accumulation"] is True
+    command = f"python3 -m {module} model_name=llama3.1-8b"
+    reading = read(command)
+    assert "use_tunix_gradient_accumulation = true" in reading.ignored
     assert reading.stops == ()
+    assert reading.reservations == ()
+    (reservation,) = read(f"{command} gradient_accumulation_steps=2").reservations
+    assert "use_tunix_gradient_accumulation" in reservation.setting
 
 
 def test_reinforcement_learning_has_settings_of_its_own() -> None:

@@ -780,10 +780,24 @@ def test_a_choice_of_numbers_takes_its_numbers_alone() -> None:
         megatron_reader.read(f"{flash} --flash-attention-version 7")
 
 
-def test_a_required_flag_that_is_misspelt_is_named_as_it_was_written() -> None:
-    words = "--num_layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096"
-    with pytest.raises(Invalid) as refused:
-        megatron_reader.read(f"{words} --micro-batch-size 1 --vocab-size 32000")
-    assert refused.value.value == "--num-layers"
-    assert "--num_layers is no setting" in refused.value.rule
-    assert "did you mean --num-layers?" in refused.value.rule
+def test_a_required_flag_that_is_misspelt_is_read_as_what_it_means_and_stops() -> None:
+    words = "--num-layer 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096"
+    others = "--mico-batch-size 2 --vocab-size 32000"
+    reading = megatron_reader.read(f"{words} {others}")
+    assert reading.model["num_layers"] == 32
+    assert reading.layout["micro_batch"] == 2
+    stops = {stop.setting: stop.meant for stop in reading.stops}
+    assert stops == {"--num-layer": "--num-layers", "--mico-batch-size": "--micro-batch-size"}
+    with pytest.raises(Invalid, match="must be a whole number") as refused:
+        megatron_reader.read(f"{words.replace('32', 'x', 1)} {others}")
+    assert refused.value.value == "--num-layers x"
+
+
+def test_experts_of_a_model_that_is_said_beside_the_flags_are_split_as_these_say() -> None:
+    flags = "--expert-model-parallel-size 4 --tensor-model-parallel-size 2 --micro-batch-size 1"
+    reading = megatron_reader.read(f"torchrun --nproc_per_node 8 pretrain_gpt.py {flags}")
+    assert (reading.model, reading.stops) == (None, ())
+    assert (reading.layout["ep"], reading.layout["etp"]) == (4, 2)
+    dense = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 512"
+    (stop,) = megatron_reader.read(f"{flags} {dense}").stops
+    assert stop.setting == "--expert-model-parallel-size"

@@ -614,6 +614,73 @@ def test_a_toml_file_is_read_as_of_its_release() -> None:
     assert reading.reservations == ()
 
 
+OF_0_2_2 = """
+[model]
+name = "{model}"
+flavor = "{flavor}"
+converters = [{converters}]
+[quantize.linear.float8]
+enable_fsdp_float8_all_gather = {gather}
+precompute_float8_dynamic_scale_for_fsdp = true
+filter_fqns = ["output", "router.gate"]
+[training.dataloader]
+num_workers = 2
+[activation_checkpoint]
+per_op_sac_force_recompute_mm_shapes_by_fqns = ["moe.router.gate"]
+early_stop = true
+selective_ac_option = "op"
+[parallelism]
+data_parallel_shard_degree = 8
+context_parallel_rotate_method = "allgather"
+"""
+
+
+@pytest.mark.parametrize(
+    ("converters", "precision"),
+    [("", "bf16"), ('"quantize.linear.float8"', "fp8"), ('"quantize.linear.mx"', "mxfp8")],
+)
+def test_narrow_formats_act_where_a_converter_is_named(converters: str, precision: str) -> None:
+    text = OF_0_2_2.format(model="llama3", flavor="8B", converters=converters, gather="true")
+    reading = read(text, "0.2.2")
+    assert reading.workload["precision"] == precision
+    assert (reading.reservations, reading.assumed) == ((), ())
+    plain = read(text.replace("gather = true", "gather = false"), "0.2.2")
+    assert bool(plain.assumed) == (precision == "fp8")
+
+
+def test_scales_of_rows_are_read() -> None:
+    converters = '"quantize.linear.float8"'
+    text = OF_0_2_2.format(model="llama3", flavor="8B", converters=converters, gather="false")
+    rows = read(text.replace("[training", 'recipe_name = "rowwise"\n[training', 1), "0.2.2")
+    assert rows.stack["fp8_scaling"] == "rowwise"
+    assert read(text, "0.2.2").stack.get("fp8_scaling", "tensorwise") == "tensorwise"
+
+
+def test_experts_in_another_format_than_the_rest_are_reserved() -> None:
+    def reserved(converters: str) -> list[str]:
+        text = OF_0_2_2.format(
+            model="deepseek_v3", flavor="16B", converters=converters, gather="true"
+        )
+        return [each.setting for each in read(text, "0.2.2").reservations]
+
+    both = '"quantize.linear.float8", "quantize.grouped_mm.float8"'
+    assert reserved(both) == reserved("") == []
+    (setting,) = reserved('"quantize.linear.float8"')
+    assert setting.startswith("model.converters")
+
+
+def test_layers_that_are_not_converted_and_other_kernels_are_reserved() -> None:
+    converters = '"quantize.linear.float8"'
+    text = OF_0_2_2.format(model="llama3", flavor="8B", converters=converters, gather="true")
+    text = text.replace('"output"', '"output", "attention.wk"')
+    text = text.replace('"allgather"', '"alltoall"')
+    names = {each.setting.partition(" = ")[0] for each in read(text, "0.2.2").reservations}
+    assert names == {
+        "quantize.linear.float8.filter_fqns",
+        "parallelism.context_parallel_rotate_method",
+    }
+
+
 def test_every_second_layer_is_no_selective_policy_of_operations() -> None:
     text = TOML.replace('"full"', '"selective"')
     assert "selective_ac_option = 2" in read(text).reservations[0].text

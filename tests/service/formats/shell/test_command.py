@@ -301,6 +301,55 @@ def test_a_script_in_front_of_python_wraps_it() -> None:
     assert command.num_ranks == 8
 
 
+def test_a_script_in_front_of_a_program_wraps_it_unless_it_was_sent() -> None:
+    text = "srun -N 2 ./launch.sh pretrain_gpt.py --tp 2"
+    command = split_command(text)
+    assert (command.program, command.words) == ("pretrain_gpt.py", ("--tp", "2"))
+    sent = LaunchFiles({"launch.sh": 'torchrun --nproc_per_node 4 "$@" --bf16\n'})
+    command = split_command(text, sent)
+    assert (command.program, command.words) == ("pretrain_gpt.py", ("--tp", "2", "--bf16"))
+    assert command.num_ranks == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks"),
+    [
+        ("", 20),
+        ("--num_nodes 2", 16),
+        ("--num_gpus=4", 12),
+        ("--include worker-1:0,1@worker-3", 6),
+        ("--exclude='worker-2@worker-1:7'", 11),
+    ],
+)
+def test_a_file_of_hosts_says_how_many_ranks_deepspeed_starts(options: str, ranks: int) -> None:
+    hosts = "# all\nworker-1 slots=8\nworker-2 slots=8\n\nworker-3 slots=4  # half\n"
+    text = f"deepspeed --hostfile=job/hostfile {options} train.py --a 1"
+    assert split_command(text, LaunchFiles({"hostfile": hosts})).num_ranks == ranks
+    written = f"cat > job/hostfile <<END\n{hosts}END\n{text}"
+    assert split_command(written).num_ranks == ranks
+    others = LaunchFiles({"hostfile": "worker-1 gpus\n"})
+    assert split_command(text.replace(options, ""), others).nnodes is None
+
+
+@pytest.mark.parametrize(
+    ("options", "chip", "chips"),
+    [
+        ("--tpu-type=v5p-128 --num-slices 2", "v5p", 128),
+        ("--tpu-type v4-32", "v4", 16),
+        ("--tpu-type=v5litepod-256", "v5e", 256),
+        ("--device-type=v6e-64 --num-slices=4", "v6e", 256),
+        ("--tpu-type=tpu7x-128", "tpu7x", 64),
+        ("--tpu-type=tpu7x-4x4x4", "tpu7x", 64),
+        ("--device-type=h100-80gb-8", None, None),
+        ("--tpu-type=$TYPE", None, None),
+    ],
+)
+def test_a_type_of_slices_says_the_chips(options: str, chip: str | None, chips: int | None) -> None:
+    text = f'xpk workload create --workload w {options} --command "python3 train.py a=1"'
+    command = split_command(text)
+    assert (command.chip, command.num_ranks, command.words) == (chip, chips, ("a=1",))
+
+
 def test_a_variable_that_holds_a_program_and_its_flags_is_no_argument() -> None:
     text = 'CMD="pretrain_gpt.py --tp 2"\nsrun python $CMD 2>&1 | tee log.txt\n'
     assert split_command(text).words == ("--tp", "2")

@@ -145,6 +145,66 @@ def test_a_script_says_what_a_shell_would_start(text: str, words: str, ranks: in
     assert command.in_branches == ()
 
 
+TRAIN = "torchrun train.py {}"
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ('f() { echo --a 1 --b "$B"; }\nB=2\n', "$(f)"),
+        ("f() {\n  echo --a 1\n  echo --b $1\n}\n", "$(f 2)"),
+        ("f() { if [ $1 = 3 ]; then echo --c; else echo --a 1 --b 2; fi; }\n", "$(f 2)"),
+        ("cat > args.txt <<END\n--a 1\n--b 2\nEND\n", "$(cat args.txt)"),
+        ("cat > args.txt <<END\n--a 1\n--b 2\nEND\n", "$(< args.txt)"),
+        ("cat > args.txt <<END\n--a 1\n--b 2\nEND\n", "$(cat args.txt | tr '\\n' ' ')"),
+        ("A=$(cat <<END\n--a 1\n--b 2\nEND\n)\n", "$A"),
+        ("A=(0 1 2)\nI=1\n", "--a ${A[$I]} --b ${A[I+1]}"),
+        ("declare -A A=([small]=1 [large]=2)\nS=small\n", "--a ${A[$S]} --b ${A[large]}"),
+        ("A='--a 1'\n", "$(echo $A) --b 2"),
+    ],
+)
+def test_what_functions_and_files_print_and_elements_of_arrays_are_put_in(
+    before: str, words: str
+) -> None:
+    command = split_command(f"{before}{TRAIN.format(words)}")
+    assert command.words == ("--a", "1", "--b", "2")
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "variable"),
+    [
+        ("f() { nproc; }\n", "--a $(f)", "(…)"),
+        ("f() { echo 1; hostname; }\n", "--a $(f)", "(…)"),
+        ("f() { if command -v x; then echo 1; fi; }\n", "--a $(f)", "(…)"),
+        ("", "--a $(cat args.txt)", "(…)"),
+        ("f() { printf '%s' 1; }\n", "--a $(f)", "(…)"),
+        ("A=(1 2)\n", "--a ${A[$SLURM_ARRAY_TASK_ID]}", "SLURM_ARRAY_TASK_ID"),
+    ],
+)
+def test_what_only_running_it_would_tell_stays_unknown(
+    before: str, words: str, variable: str
+) -> None:
+    command = split_command(f"{before}{TRAIN.format(words)}")
+    assert command.program == "train.py"
+    with pytest.raises(Undefined) as unknown:
+        require_defined("--a", " ".join(command.words[1:]))
+    assert unknown.value.variable == variable
+
+
+def test_defaults_that_decide_a_command_are_told_and_others_are_not() -> None:
+    script = 'TP=${TP:-4}\nA="--tp $TP"\n: "${PP:=2}"\nlog=${LOG:-x}\n'
+    assert split_command(f"{script}{TRAIN.format('$A --pp $PP')}").defaults == ("TP=4", "PP=2")
+    wrapped = f'{script}srun bash -c "{TRAIN.format("$A --pp $PP")}"'
+    assert split_command(wrapped).defaults == ("TP=4", "PP=2")
+    files = LaunchFiles(environment={"TP": "8"})
+    assert split_command(f"{script}{TRAIN.format('$A')}", files).defaults == ()
+
+
+def test_doubts_about_the_text_of_another_shell_are_kept() -> None:
+    script = 'A="--a 1"\nif command -v x; then A="$A --fp8"; fi\n'
+    assert split_command(f'{script}srun bash -c "{TRAIN.format("$A")}"').in_branches
+
+
 def test_values_of_the_request_go_before_the_script_and_that_before_its_defaults() -> None:
     def started(environment: dict[str, str]) -> Command:
         text = 'A=1\nB=${B:-2}\n: "${C:=3}"\nD="$D --more"\npython train.py --a $A --b $B --c $C $D'

@@ -9,6 +9,7 @@ import pytest
 
 from models.errors import Invalid
 from service.formats.launch.job import LaunchReading
+from service.formats.launch.recognition import recognized
 from service.formats.launch.trainer.reader import read
 from service.formats.shell.files import LaunchFiles
 
@@ -189,6 +190,17 @@ def test_megatron_swift_is_a_job_of_megatron() -> None:
     assert found.workload["lora"]["rank"] == 8
     assert (found.workload["seq_len"], found.num_devices) == (8192, 8)
     assert not found.reservations
+
+
+def test_megatron_swift_splits_the_experts_of_a_model_that_it_loads_from_a_folder() -> None:
+    text = (
+        "NPROC_PER_NODE=8 megatron sft --load Qwen3-30B-A3B-mcore --expert_model_parallel_size 4"
+        " --tensor_model_parallel_size 2 --micro_batch_size 1 --global_batch_size 16"
+    )
+    found = reading_of(text)
+    assert (found.model, found.stops) == (None, ())
+    assert (found.layout["ep"], found.layout["etp"]) == (4, 1)
+    assert recognized(text, LaunchFiles()).format == "accelerate"
 
 
 def test_arguments_of_ones_own_script_are_reserved_unless_they_say_what_they_are() -> None:

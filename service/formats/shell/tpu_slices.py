@@ -1,0 +1,44 @@
+"""The TPU slices that xpk is asked for (xpk, core/system_characteristics.py)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_TYPE = re.compile(r"(?P<name>[a-z]\w{0,20})-(?P<size>\d{1,5}(?:x\d{1,3}){0,2})", re.ASCII)
+_TYPES = ("tpu_type", "device_type")
+_CHIPS = {
+    "v4": "v4",
+    "v5p": "v5p",
+    "v5litepod": "v5e",
+    "v5e": "v5e",
+    "v6e": "v6e",
+    "tpu7x": "tpu7x",
+}
+_OF_TWO_CORES = ("v4", "v5p", "tpu7x")
+"""Generations whose types count TensorCores, of which a chip has two; the others count chips."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """The chips of all slices of a job."""
+
+    chip: str
+    num_chips: int
+
+
+def slices_of(options: Mapping[str, str]) -> Slices | None:
+    """Returns the slices that options of xpk ask for, by name with underscores; None where they ask
+    for none, or for what is no TPU."""
+    written = next((options[name] for name in _TYPES if name in options), "")
+    match = _TYPE.fullmatch(written)
+    chip = _CHIPS.get(match["name"]) if match else None
+    if match is None or chip is None:
+        return None
+    counts = [int(side) for side in match["size"].split("x")]
+    cores = 2 if len(counts) == 1 and chip in _OF_TWO_CORES else 1
+    number = options.get("num_slices", "1")
+    slices = int(number) if re.fullmatch(r"\d{1,4}", number, re.ASCII) else 1
+    return Slices(chip, math.prod(counts) // cores * slices)
