@@ -38,7 +38,12 @@ def _digest() -> str:
 
 STATIC_PATH = f"/static/{_digest()}"
 
-NAV = (("/ask", "Ask"), ("/check", "Check"), ("/frontier", "Frontier"))
+NAV = (
+    ("/ask", "Ask"),
+    ("/check", "Check"),
+    ("/frontier", "Frontier"),
+    ("/evidence", "Evidence"),
+)
 """Pages, by path, as the head of each lists them."""
 
 _environment = Environment(
@@ -50,7 +55,7 @@ _environment = Environment(
 )
 _environment.filters |= {
     name: getattr(numbers, name)
-    for name in ("significant", "seconds", "gib", "percent", "probability", "count")
+    for name in ("significant", "seconds", "gib", "percent", "probability", "count", "ratio")
 }
 _environment.filters["signed_seconds"] = lambda value: numbers.signed(numbers.seconds(value), value)
 _environment.filters["signed_gib"] = lambda value: numbers.signed(numbers.gib(value), value)

@@ -16,7 +16,7 @@ from tests.pages.visits import SCHEMES, WIDTHS, context, launch, visit
 from tests.paths import ROOT
 from tests.service.processes import Service, starting
 
-_SHOWN = ("ask-form", "ask", "check", "frontier")
+_SHOWN = ("ask-form", "ask", "check", "frontier", "evidence")
 _IN_README = {"ask": "[aria-labelledby=where]", "frontier": "#frontier"}
 """The part of a page that the README shows."""
 FOLDER = ROOT / "docs" / "pictures"

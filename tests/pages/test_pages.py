@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,39 @@ def test_the_heat_map_shows_the_points_of_the_frontier(address: str, new_page: A
     pins = page.evaluate("""() => [...document.querySelectorAll("#frontier svg text")]
       .map(text => text.textContent)""")
     assert "h100-sxm-80gb" in pins
+
+
+def test_each_published_run_is_drawn_as_measured_over_predicted(
+    address: str, new_page: Any
+) -> None:
+    page = new_page()
+    visit(page, address, "evidence")
+    runs = httpx.get(
+        f"{address}/v1/evidence?model=deepseek-v3&exact=true&limit=25", timeout=60
+    ).json()["items"]
+    expected = [
+        (run["predicted"]["step_time_s"], run["measured"]["step_time_s"])
+        for run in runs
+        if run["measured"]["step_time_s"]
+    ]
+    dots = page.evaluate("""() => [...document.querySelectorAll("#ratios g[data-mark=dot] circle")]
+      .map(dot => [dot.cx.baseVal.value, dot.cy.baseVal.value])""")
+    assert len(dots) == len(expected)
+    # Both axes are logarithms, so that pixels are linear in them.
+    across = [math.log(predicted) for predicted, _ in expected]
+    up = [math.log(measured / predicted) for predicted, measured in expected]
+    for pixels, values in zip(zip(*dots, strict=True), (across, up), strict=True):
+        slope, offset = statistics.linear_regression(values, pixels)
+        for pixel, value in zip(pixels, values, strict=True):
+            assert pixel == pytest.approx(offset + slope * value, abs=0.5)
+
+
+def test_a_dot_leads_to_its_row(address: str, new_page: Any) -> None:
+    page = new_page()
+    visit(page, address, "evidence")
+    page.locator("#ratios g[data-mark=dot] circle").first.dispatch_event("click")
+    assert page.url.endswith("#run-0")
+    assert page.locator("tr:target").count() == 1
 
 
 def test_the_keyboard_alone_asks_a_question(address: str, new_page: Any) -> None:

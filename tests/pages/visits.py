@@ -25,6 +25,8 @@ VISITS = {
     "check-form": "/check",
     "check": "/check?example",
     "frontier-form": "/frontier",
+    "evidence": "/evidence?model=deepseek-v3&exact=true",
+    "evidence-empty": "/evidence?text=no+such+run",
     "frontier": f"/frontier?{urlencode(FRONTIERS[0][1])}",
 }
 """Pages by name. That of `check` is a form, which `visit` sends."""
@@ -48,6 +50,8 @@ def visit(page: Page, address: str, name: str) -> None:
         page.get_by_role("button", name="Check", exact=True).click()
     if name == "frontier":
         page.wait_for_selector("#reasons li")
+    if name == "evidence":
+        page.wait_for_selector("#ratios svg")
     if name in ("ask", "ask-compared"):
         page.wait_for_selector("#pipeline svg")
     page.wait_for_load_state("networkidle")
