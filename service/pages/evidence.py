@@ -13,6 +13,7 @@ from service.pages.evidence_rows import EvidenceRow
 from service.pages.question_form import choices
 from service.pages.rendering import page
 from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.pages.url_query import sent_query
 from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
 from service.schemas.evidence import EvidenceQuery
 
@@ -36,7 +37,7 @@ async def evidence(
     request: Request, services: ServicesDep, computation: ComputationDep
 ) -> Response:
     """The form, and a page of the runs that the URL selects."""
-    sent = sent_query(request.query_params)
+    sent = sent_query(EvidenceQuery, request.query_params)
     shown = await run_in_threadpool(_shown, services, sent)
     try:
         query = EvidenceQuery.model_validate({"limit": str(_PAGE), **sent})
@@ -53,15 +54,6 @@ async def evidence(
         "api_link": _link("/v1/evidence", {"limit": str(_PAGE), **sent}),
     }
     return page(request, "evidence.html", shown)
-
-
-def sent_query(params: Mapping[str, str]) -> dict[str, str]:
-    """Returns those fields of the API's query that the URL has, and that say something."""
-    return {
-        name: value
-        for name in EvidenceQuery.model_fields
-        if (value := params.get(name, "").strip())
-    }
 
 
 def _shown(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from importlib.resources import files
+from math import exp
 from typing import Any
 
 from fastapi import Request
@@ -42,6 +43,7 @@ NAV = (
     ("/ask", "Ask"),
     ("/check", "Check"),
     ("/frontier", "Frontier"),
+    ("/runs", "Runs"),
     ("/evidence", "Evidence"),
 )
 """Pages, by path, as the head of each lists them."""
@@ -59,7 +61,7 @@ _environment.filters |= {
 }
 _environment.filters["signed_seconds"] = lambda value: numbers.signed(numbers.seconds(value), value)
 _environment.filters["signed_gib"] = lambda value: numbers.signed(numbers.gib(value), value)
-_environment.filters["asdict"] = asdict
+_environment.filters |= {"asdict": asdict, "exp": exp}
 _environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
 _environment.globals |= {"static": STATIC_PATH, "words": words, "version": __version__, "nav": NAV}
 

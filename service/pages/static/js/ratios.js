@@ -2,7 +2,7 @@
 // anything: the predicted step time, or when it was measured. Ratios lie on a logarithmic axis, so
 // that twice as long and half as long are equally far from 1.
 const LEAST_SPAN = 1.5; // of the axis, up and down from 1: a perfect prediction must not fill it
-const MARGINS = { marginLeft: 52, marginRight: 14, marginTop: 32, marginBottom: 44 };
+const MARGINS = { marginLeft: 52, marginRight: 14, marginTop: 32, marginBottom: 54 };
 
 // rows: [{x, ratio, low, high, isWithin, name, place}] with low and high over the prediction; a click
 // leads to `place`. x: the options of the axis. changes: [{x, label}], from which on the level differs.
@@ -19,7 +19,7 @@ export function ratios(rows, { x, changes = [], width, colours }) {
       Plot.ruleY([1], { stroke: colours.ink, strokeWidth: 1.5 }),
       Plot.ruleX(rows, { x: "x", y1: "low", y2: "high", stroke: colours.soft, strokeWidth: 2, strokeOpacity: 0.45 }),
       changes.length ? Plot.ruleX(changes, { x: "x", stroke: colours.bad, strokeWidth: 2, strokeDasharray: "5,4" }) : null,
-      Plot.dot(rows, { x: "x", y: "ratio", r: 4.5, fill: (row) => (row.isWithin ? colours.accent : colours.paper), stroke: colours.accent, strokeWidth: 1.8, title: "name" }),
+      Plot.dot(rows, { x: "x", y: "ratio", r: 4, fill: (row) => (row.isWithin ? colours.accent : colours.paper), stroke: colours.accent, strokeWidth: 1.5, title: "name" }),
     ],
   });
   return leading(plot, rows);
