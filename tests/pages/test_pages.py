@@ -165,7 +165,7 @@ def test_each_published_run_is_drawn_as_measured_over_predicted(
     page = new_page()
     visit(page, address, "evidence")
     runs = httpx.get(
-        f"{address}/v1/evidence?model=deepseek-v3&exact=true&limit=25", timeout=60
+        f"{address}/v1/evidence?model=deepseek-v3&exact=true&limit=12", timeout=60
     ).json()["items"]
     expected = [
         (run["predicted"]["step_time_s"], run["measured"]["step_time_s"])

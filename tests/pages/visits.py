@@ -28,10 +28,10 @@ VISITS = {
     "frontier-form": "/frontier",
     "runs": "/runs",
     "runs-empty": "/runs?since=2100-01-01",
-    "run": "/runs?stack=megatron&since=2026-11-01",
+    "run": "/runs?stack=megatron&since=2026-10-20",
     "log-form": "/runs/logs",
     "log": "/runs/logs",
-    "evidence": "/evidence?model=deepseek-v3&exact=true",
+    "evidence": "/evidence?model=deepseek-v3&exact=true&limit=12",
     "evidence-empty": "/evidence?text=no+such+run",
     "frontier": f"/frontier?{urlencode(FRONTIERS[0][1])}",
 }

@@ -1,7 +1,8 @@
 // Measured against predicted step times: the line where both are the same, 10% more and less, and
 // the interval of each prediction. Both axes are logarithms of one range, since runs of a team take
 // from milliseconds to minutes.
-import { leading, logAxis } from "./ratios.js";
+import { timeAxis } from "./log_axis.js";
+import { leading } from "./ratios.js";
 
 const TOLERANCE = 0.1;
 
@@ -9,9 +10,9 @@ const TOLERANCE = 0.1;
 export function agreement(rows, { width, colours }) {
   const side = Math.min(width, 560);
   const all = rows.flatMap((row) => [row.measured, row.predicted, row.low, row.high]);
-  const { domain, ticks, tickFormat, type } = logAxis(all, "");
-  const shown = side > 500 ? ticks : ticks.filter((_, i) => i % 2 === 0);
-  const axis = { type, domain, ticks: shown, tickFormat, grid: true, labelArrow: "none" };
+  const x = timeAxis("x", all, "Predicted step time (s)", side);
+  const y = timeAxis("y", all, "Measured step time (s)", side);
+  const { domain } = x.scale;
   // A line along the diagonal, at so many times the prediction, cut where the picture ends.
   const along = (times) => {
     const from = Math.max(domain[0], domain[0] / times);
@@ -24,9 +25,11 @@ export function agreement(rows, { width, colours }) {
     marginLeft: 52, marginRight: 14, marginTop: 32, marginBottom: 44,
     style: { fontSize: "12px", background: "transparent", color: colours.ink, fontFamily: "inherit" },
     ariaLabel: `Measured against predicted step time of ${rows.length} runs`,
-    x: { ...axis, label: "Predicted step time (s)", labelAnchor: "center" },
-    y: { ...axis, label: "Measured step time (s)", labelAnchor: "top" },
+    x: x.scale,
+    y: y.scale,
     marks: [
+      ...x.marks,
+      ...y.marks,
       Plot.link([along(1)], { ...ends, stroke: colours.ink, strokeWidth: 1.5 }),
       Plot.link([along(1 + TOLERANCE), along(1 / (1 + TOLERANCE))], { ...ends, stroke: colours.ink, strokeDasharray: "4,4" }),
       Plot.ruleY(rows, { y: "measured", x1: "low", x2: "high", stroke: colours.soft, strokeWidth: 2, strokeOpacity: 0.45 }),

@@ -1,8 +1,9 @@
 // The picture of published runs, drawn from the document that the API returns.
 import { draw, legend } from "./figure.js";
+import { timeAxis } from "./log_axis.js";
 import { significant } from "./numbers.js";
 import { theme } from "./palette.js";
-import { logAxis, ratios } from "./ratios.js";
+import { ratios } from "./ratios.js";
 
 const { runs } = JSON.parse(document.getElementById("data").textContent);
 const rows = runs
@@ -16,8 +17,8 @@ const rows = runs
   });
 
 if (rows.length) {
-  const x = logAxis(rows.map((row) => row.x), "Predicted step time (s)");
-  draw("ratios", (width, colours) => ratios(rows, { x, width, colours }));
+  const times = rows.map((row) => row.x);
+  draw("ratios", (width, colours) => ratios(rows, { x: timeAxis("x", times, "Predicted step time (s)", width), width, colours }));
   legend("ratios", [
     { label: "80% interval of a prediction", fill: theme().soft },
     { label: "run within it", fill: theme().accent },

@@ -23,7 +23,7 @@ if (rows.length) {
   draw("levels", (width, colours) => levels(kinds, { width, colours }));
   const over = rows.map(({ predicted, measured, low, high, ...row }) => ({ ...row, x: row.at, ratio: measured / predicted, low: low / predicted, high: high / predicted }));
   const marks = changes.map(({ since }) => ({ x: new Date(since) }));
-  draw("over-time", (width, colours) => ratios(over, { x: timeAxis(), changes: marks, width, colours }));
+  draw("over-time", (width, colours) => ratios(over, { x: dateAxis(width), changes: marks, width, colours }));
   legend("over-time", [
     { label: "80% interval of a prediction", fill: theme().soft },
     { label: "run within it", fill: theme().accent },
@@ -32,8 +32,11 @@ if (rows.length) {
 }
 
 // The axis ends beyond the first and the last run, so that no dot lies on its edge.
-function timeAxis() {
+function dateAxis(width) {
   const [first, last] = d3.extent([...rows.map((row) => row.at), ...changes.map(({ since }) => new Date(since))]);
   const air = Math.max((last - first) / 20, 3_600_000);
-  return { type: "utc", domain: [new Date(+first - air), new Date(+last + air)], label: "When it was measured (UTC)" };
+  return {
+    scale: { type: "utc", domain: [new Date(+first - air), new Date(+last + air)] },
+    marks: [Plot.axisX({ ticks: Math.max(3, Math.floor(width / 110)), label: "When it was measured (UTC)", labelAnchor: "center", labelArrow: "none" })],
+  };
 }
