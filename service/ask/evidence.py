@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import islice
 from threading import Lock
 from typing import Any
 
 import numpy as np
 from cachetools import LRUCache, cached
 
+from models.columns import Array
 from models.prediction.nearest_runs import RunIndex, RunTraits
 from models.spec.identity import cached_by_identity
 from models.spec.layout import Layout
@@ -44,9 +44,11 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.schemas.stored import read_stored
 from service.store import Rows, Store
+from service.store.cursors import read_cursor, write_cursor
 
 MAX_SHOWN = 3
 """Runs beside an answer."""
+_LIST = "evidence"
 _RELEASES = 2  # whose runs are kept in memory
 _KEPT_RUNS = 2048  # of which what answers tell is kept
 
@@ -76,6 +78,10 @@ class _RunIndex:
     """Source, model and chip: of the runs that share all three, one is shown beside an answer."""
     has_run: list[bool]
     """False where a run was published as out of memory or failed."""
+    texts: list[str]
+    """In which a query finds its words."""
+    newest_first: Array
+    """The place of each run if the newest came first."""
     library: RunIndex
 
     @classmethod
@@ -84,6 +90,8 @@ class _RunIndex:
             runs=runs,
             families=[(run.source.title, run.model.name, run.chip) for run in runs],
             has_run=[run.outcome == "ok" for run in runs],
+            texts=[_searched_text(run) for run in runs],
+            newest_first=_newest_first(runs),
             library=RunIndex([run.traits() for run in runs]),
         )
 
@@ -92,6 +100,35 @@ class _RunIndex:
         distances = self.library.distances(wanted)
         for i in np.argsort(distances, kind="stable"):
             yield int(i), float(distances[i])
+
+    def selected(self, query: EvidenceQuery, wanted: RunTraits) -> list[tuple[int, float]]:
+        """The index of every run that the query selects and its distance, the nearest first, and of
+        those equally near the newest."""
+        distances = self.library.distances(wanted)
+        words = (query.text or "").casefold().split()
+        return [
+            (int(i), float(distances[i]))
+            for i in np.lexsort((self.newest_first, distances))
+            if (not query.exact or distances[i] == 0)
+            and query.family in (None, self.runs[i].family)
+            and query.outcome in (None, self.runs[i].outcome)
+            and all(word in self.texts[i] for word in words)
+        ]
+
+
+def _searched_text(run: PublishedRun) -> str:
+    source = run.source
+    parts = (source.title, source.where, source.organisation, run.family, run.model.name, run.chip)
+    return " ".join(filter(None, (*parts, run.stack.name))).casefold()
+
+
+def _newest_first(runs: Sequence[PublishedRun]) -> Array:
+    """Returns the place of each run. Runs of one date keep their order; those without one come
+    last."""
+    places = np.empty(len(runs), dtype=int)
+    order = sorted(range(len(runs)), key=lambda i: runs[i].date or "", reverse=True)
+    places[order] = np.arange(len(runs))
+    return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +157,32 @@ class Evidence:
             _run_index(rows)
 
     def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
-        """The runs nearest to an answer in the asker's own store, or to what the query names."""
+        """A page of the runs that the query selects, the nearest first to an answer in the asker's
+        own store, or to what the query names."""
+        first = 0 if query.cursor is None else int(read_cursor(_LIST, query.cursor))
         with asker.reading() as rows:
             profile = without_fleet(active_profile(rows))
             resolver = Resolver(rows)
             wanted = _query_traits(rows, query)
             index = _run_index(rows)
-            nearest = [
+            selected = index.selected(query, wanted)
+            following = first + query.limit
+            page = [
                 _NearRun.of(resolver, index.runs[i], distance, profile)
-                for i, distance in islice(index.by_distance(wanted), query.limit)
+                for i, distance in selected[first:following]
             ]
-        items = [_evidence_answer(near, profile, wanted) for near in nearest]
-        used = ProfileUsed(id=profile.id, version=profile.version)
-        return EvidenceList(items=items, profile=used, runs=len(index.runs)).model_dump(mode="json")
+        return EvidenceList(
+            items=[_evidence_answer(near, profile, wanted) for near in page],
+            profile=ProfileUsed(id=profile.id, version=profile.version),
+            found=len(selected),
+            runs=len(index.runs),
+            next=write_cursor(_LIST, str(following)) if following < len(selected) else None,
+        ).model_dump(mode="json")
+
+    def families(self) -> list[str]:
+        """The publications that runs are of."""
+        with self._store.reading() as rows:
+            return sorted({run.family for run in _run_index(rows).runs})
 
     def nearest_to_layout(
         self, problem: Problem, layout: Layout, profile: Profile

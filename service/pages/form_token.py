@@ -5,6 +5,8 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+from email import message_from_bytes
+from email.message import Message
 from urllib.parse import parse_qsl
 
 from fastapi import Request
@@ -13,6 +15,7 @@ from service.errors import ForeignForm, MalformedBody
 
 TOKEN_COOKIE = "shardwright_form"
 _FIELD = "form_token"
+_WITH_FILES = "multipart/form-data"
 _TOKEN = re.compile(r"[\w-]{43}", re.ASCII)  # 32 random bytes in base64
 _MOST_FIELDS = 100  # four times as many as the longest form has
 
@@ -27,9 +30,14 @@ def form_token(request: Request) -> str:
 async def posted_form(request: Request) -> dict[str, str]:
     """The fields of a form. Raises ForeignForm unless a page of this service sent it, and
     MalformedBody where the body is no form."""
+    body = await request.body()
+    kind = Message()
+    kind["Content-Type"] = request.headers.get("content-type", "")
     try:
-        text = (await request.body()).decode()
-        fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+        if kind.get_content_type() == _WITH_FILES:
+            fields = _parts(body, kind.get_boundary())
+        else:
+            fields = dict(parse_qsl(body.decode(), True, max_num_fields=_MOST_FIELDS))
     except ValueError as error:
         raise MalformedBody(f"The form cannot be read: {error}.") from None
     kept = request.cookies.get(TOKEN_COOKIE, "")
@@ -38,4 +46,21 @@ async def posted_form(request: Request) -> dict[str, str]:
     site = request.headers.get("sec-fetch-site", "same-origin")
     if not (is_same and _TOKEN.fullmatch(kept) and site in ("same-origin", "none")):
         raise ForeignForm
+    return fields
+
+
+def _parts(body: bytes, boundary: str | None) -> dict[str, str]:
+    """The fields of a form with files (RFC 7578), each file as its text. Raises ValueError where
+    the body is no such form."""
+    if not boundary:
+        raise ValueError("it names no boundary between its fields")
+    _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), _MOST_FIELDS)
+    fields = {}
+    for part in parts[:-1]:  # two dashes follow the last boundary
+        head, blank, text = part.partition(b"\r\n\r\n")
+        name = message_from_bytes(head.lstrip()).get_param("name", header="content-disposition")
+        if not blank or not isinstance(name, str):
+            raise ValueError("one of its fields has no name")
+        # A log may hold bytes that are no text: whoever reads its lines passes over these.
+        fields[name] = text.decode(errors="replace")
     return fields

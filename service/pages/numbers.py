@@ -36,6 +36,10 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}%"
 
 
+def ratio(value: float) -> str:
+    return f"{value:.2f}"
+
+
 def probability(value: float) -> str:
     """A probability in percent, which is neither 0 nor 100 unless it is rounded from these."""
     if value > 0.99:

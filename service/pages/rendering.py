@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from importlib.resources import files
+from math import exp
 from typing import Any
 
 from fastapi import Request
@@ -38,7 +39,13 @@ def _digest() -> str:
 
 STATIC_PATH = f"/static/{_digest()}"
 
-NAV = (("/ask", "Ask"), ("/check", "Check"), ("/frontier", "Frontier"))
+NAV = (
+    ("/ask", "Ask"),
+    ("/check", "Check"),
+    ("/frontier", "Frontier"),
+    ("/runs", "Runs"),
+    ("/evidence", "Evidence"),
+)
 """Pages, by path, as the head of each lists them."""
 
 _environment = Environment(
@@ -50,11 +57,11 @@ _environment = Environment(
 )
 _environment.filters |= {
     name: getattr(numbers, name)
-    for name in ("significant", "seconds", "gib", "percent", "probability", "count")
+    for name in ("significant", "seconds", "gib", "percent", "probability", "count", "ratio")
 }
 _environment.filters["signed_seconds"] = lambda value: numbers.signed(numbers.seconds(value), value)
 _environment.filters["signed_gib"] = lambda value: numbers.signed(numbers.gib(value), value)
-_environment.filters["asdict"] = asdict
+_environment.filters |= {"asdict": asdict, "exp": exp}
 _environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
 _environment.globals |= {"static": STATIC_PATH, "words": words, "version": __version__, "nav": NAV}
 

@@ -45,6 +45,12 @@ GROUNDS = {
 }
 """The evidence that a term rests on, in the words of a legend."""
 
+SPEEDS = {
+    "step_time_s": "step time (s)",
+    "tokens_per_s_per_chip": "tokens a second of a chip",
+}
+"""The speeds that logs print."""
+
 VERDICTS = {
     "go": ("Go", "Nothing speaks against this job.", "good"),
     "go_with_warnings": ("Go, with warnings", "It will run; look at the warnings first.", "fair"),

@@ -222,9 +222,12 @@ class CreationResponder:
         self._flights = services.flights
         self._key = None if idempotency_key is None else self._parse_key(idempotency_key)
 
+    def create(self, prepare: Callable[[], Prepared]) -> CreatedResource:
+        return self._creation.create(self._key, prepare)
+
     def respond(self, prepare: Callable[[], Prepared], form: Form = WHOLE) -> Response:
         """Answers in a form of what was created. A retry may ask for another form of the same."""
-        return self._response(self._creation.create(self._key, prepare), form)
+        return self._response(self.create(prepare), form)
 
     async def respond_once(
         self,

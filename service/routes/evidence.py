@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.pages import page_response
 from service.schemas.evidence import EvidenceList, EvidenceQuery
+from service.web import responses
 from service.web.json_body import JsonRoute
 
 router = APIRouter(
@@ -18,10 +20,16 @@ router = APIRouter(
 )
 
 
-@router.get("", operation_id="listEvidence", response_model=EvidenceList)
+@router.get("", operation_id="listEvidence", response_model=EvidenceList, responses=responses.PAGE)
 async def list_evidence(
-    query: Annotated[EvidenceQuery, Query()], services: ServicesDep, computation: ComputationDep
+    query: Annotated[EvidenceQuery, Query()],
+    request: Request,
+    services: ServicesDep,
+    computation: ComputationDep,
 ) -> Response:
     """The published runs nearest to an answer given before, or to a model, cluster and workload,
     each beside what the active profile predicts of it."""
-    return await computation.respond(lambda _: services.evidence.nearest(query, services.store))
+    document = await computation.computed(
+        lambda _: services.evidence.nearest(query, services.store)
+    )
+    return page_response(request, document)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from models.errors import Invalid
 from models.prediction.nearest_runs import RunTraits
@@ -20,6 +20,8 @@ from service.schemas.run_subject import Id
 from service.schemas.stack import StackFields
 from service.schemas.wire import Degree, Document, Label, Name, Wire
 from service.schemas.workload import WorkloadFields
+
+Outcome = Literal["ok", "out_of_memory"]
 
 
 class Source(Wire):
@@ -45,7 +47,7 @@ class PublishedRun(Wire):
     date: Label | None = None
     """Of its software: the release, where the source names one whose date it tells, else when it
     was published."""
-    outcome: Literal["ok", "out_of_memory"]
+    outcome: Outcome
     model: DescribedModel
     cluster: ClusterForm
     workload: WorkloadFields
@@ -97,6 +99,10 @@ class PublishedRun(Wire):
         return Question(model=self.model, cluster=self.cluster, workload=self.workload, stack=stack)
 
 
+_SELECTING = {"exact", "text", "family", "outcome", "limit", "cursor"}
+"""The fields of a query that select runs, whatever these are to be like."""
+
+
 class EvidenceQuery(Wire):
     """What the runs should be like: an answer given before, or any of the other fields. What is
     left out counts for nothing."""
@@ -114,7 +120,15 @@ class EvidenceQuery(Wire):
     """Sequences; needs `seq_len`."""
     precision: Precision | None = None
     stack: Name | None = None
+    exact: Annotated[bool, Field(strict=False)] = False
+    """Only runs that differ in nothing that is stated."""
+    text: Annotated[str, StringConstraints(max_length=200)] | None = None
+    """Words that all occur in the run's source, model, chip, stack or family."""
+    family: Label | None = None
+    """The publication that the runs are of."""
+    outcome: Outcome | None = None
     limit: Annotated[int, Field(ge=1, le=50, strict=False)] = 10
+    cursor: Annotated[str, Field(max_length=200)] | None = None
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
@@ -123,7 +137,8 @@ class EvidenceQuery(Wire):
             for name in ("recommendation_id", "prediction_id")
             if getattr(self, name) is not None
         ]
-        given = [name for name in self.model_fields_set - {"limit", "rank"} if name not in linked]
+        stated = self.model_fields_set - _SELECTING - {"rank"}
+        given = [name for name in stated if name not in linked]
         if len(linked) > 1:
             raise Invalid(
                 "prediction_id", self.prediction_id, "give it or recommendation_id, not both"
@@ -186,7 +201,7 @@ class EvidenceAnswer(Document):
     layout: LayoutFields
     assumed: list[str]
     """Fields that the source leaves open, settled by the stack's habits."""
-    outcome: Literal["ok", "out_of_memory"]
+    outcome: Outcome
     measured: MeasuredRun
     predicted: PredictedRun
     residual: float | None
@@ -196,12 +211,16 @@ class EvidenceAnswer(Document):
 
 
 class EvidenceList(Document):
-    """The nearest first. All there are: `limit` says how many, there is no next page."""
+    """The nearest first, and of those equally near the newest."""
 
     items: list[EvidenceAnswer]
     profile: ProfileUsed
+    found: int
+    """How many runs the query selects."""
     runs: int
     """How many there are to choose from."""
+    next: str | None
+    """The cursor of the next page."""
 
 
 class EvidenceShown(Document):

@@ -1684,7 +1684,9 @@ class EvidenceAnswer(TypedDict):
 class EvidenceList(TypedDict):
     items: list[EvidenceAnswer]
     profile: ProfileUsed
+    found: int
     runs: int
+    next: str | None
 
 
 class EvidenceShown(TypedDict):

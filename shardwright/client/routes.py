@@ -520,6 +520,10 @@ class Routes:
         global_batch: int | None = None,
         precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
         stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
         limit: int | None = None,
     ) -> documents.EvidenceList:
         """The published runs nearest to an answer given before, or to a model, cluster and
@@ -539,6 +543,10 @@ class Routes:
                     "global_batch": global_batch,
                     "precision": precision,
                     "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
                     "limit": limit,
                 },
             )
@@ -1214,6 +1222,10 @@ class AsyncRoutes:
         global_batch: int | None = None,
         precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
         stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
         limit: int | None = None,
     ) -> documents.EvidenceList:
         """The published runs nearest to an answer given before, or to a model, cluster and
@@ -1233,6 +1245,10 @@ class AsyncRoutes:
                     "global_batch": global_batch,
                     "precision": precision,
                     "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
                     "limit": limit,
                 },
             )

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
 
 from tests.pages.visits import CHROMIUM, context, launch
+from tests.service.pages.reported_runs import reported_runs
 from tests.service.processes import starting
 
 NewPage = Callable[..., "Page"]
@@ -15,11 +17,13 @@ if CHROMIUM is not None:
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service of its own."""
+    """A service of its own, to which runs were reported."""
     folder = tmp_path_factory.mktemp("pages")
     with starting(f"sqlite:///{folder}/pages.db") as service:
         service.read_address()
         service.wait_until_ready()
+        with httpx.Client(base_url=service.address, timeout=60) as client:
+            reported_runs(client.post)
         yield service.address
 
 

@@ -10,15 +10,21 @@ import sys
 import tempfile
 from contextlib import AbstractContextManager
 
+import httpx
 from playwright.sync_api import sync_playwright
 
 from tests.pages.visits import SCHEMES, WIDTHS, context, launch, visit
 from tests.paths import ROOT
+from tests.service.pages.reported_runs import reported_runs
 from tests.service.processes import Service, starting
 
-_SHOWN = ("ask-form", "ask", "check", "frontier")
-_IN_README = {"ask": "[aria-labelledby=where]", "frontier": "#frontier"}
-"""The part of a page that the README shows."""
+_SHOWN = ("ask-form", "ask", "check", "frontier", "runs", "run", "evidence")
+_FIGURES = {
+    "ask": "[aria-labelledby=where]",
+    "frontier": "#frontier",
+    "runs": "[aria-labelledby=against]",
+}
+"""The part of a page that README and guides show."""
 FOLDER = ROOT / "docs" / "pictures"
 
 
@@ -27,6 +33,8 @@ def main(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder, _serving(folder) as service:
         service.read_address()
         service.wait_until_ready()
+        with httpx.Client(base_url=service.address, timeout=60) as client:
+            reported_runs(client.post)
         take(service.address, names or [*_SHOWN])
 
 
@@ -45,8 +53,8 @@ def take(address: str, names: list[str]) -> None:
                 file = FOLDER / f"{name}-{width}-{scheme}.png"
                 page.screenshot(path=file, full_page=True)
                 print(file.relative_to(ROOT))
-                if width == WIDTHS[0] and name in _IN_README:
-                    page.locator(_IN_README[name]).screenshot(path=FOLDER / f"{name}-figure.png")
+                if width == WIDTHS[0] and name in _FIGURES:
+                    page.locator(_FIGURES[name]).screenshot(path=FOLDER / f"{name}-figure.png")
                 visited.close()
         browser.close()
 

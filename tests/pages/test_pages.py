@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from service.pages.check import EXAMPLE
 from service.store import Store, database
 from tests.pages.visits import ASK, SCHEMES, VISITS, WIDTHS, visit
 from tests.paths import ROOT
+from tests.service.learning.test_report_logs import MEGATRON
 from tests.service.pages.questions import HOSTILE
 from tests.service.processes import starting
 
@@ -43,6 +46,8 @@ _OUTSIDE = """() => [...document.querySelectorAll("main :is(svg text, p, h1, h2,
     const box = element.getBoundingClientRect();
     return box.width && (box.left < -0.5 || box.right > innerWidth + 0.5);
   }).map(element => element.textContent.slice(0, 80))"""
+_DOTS = """figure => [...document.querySelectorAll(`${figure} g[data-mark=dot] circle`)]
+  .map(dot => [dot.cx.baseVal.value, dot.cy.baseVal.value])"""
 _OVERLAPS = """() => [...document.querySelectorAll(".chart svg")].flatMap(svg => {
   const boxes = [...svg.querySelectorAll("text")]
     .filter(text => text.textContent.trim())
@@ -154,6 +159,92 @@ def test_the_heat_map_shows_the_points_of_the_frontier(address: str, new_page: A
     assert "h100-sxm-80gb" in pins
 
 
+def test_each_published_run_is_drawn_as_measured_over_predicted(
+    address: str, new_page: Any
+) -> None:
+    page = new_page()
+    visit(page, address, "evidence")
+    runs = httpx.get(
+        f"{address}/v1/evidence?model=deepseek-v3&exact=true&limit=12", timeout=60
+    ).json()["items"]
+    expected = [
+        (run["predicted"]["step_time_s"], run["measured"]["step_time_s"])
+        for run in runs
+        if run["measured"]["step_time_s"]
+    ]
+    dots = page.evaluate(_DOTS, "#ratios")
+    assert len(dots) == len(expected)
+    # Both axes are logarithms, so that pixels are linear in them.
+    across = [math.log(predicted) for predicted, _ in expected]
+    up = [math.log(measured / predicted) for predicted, measured in expected]
+    for pixels, values in zip(zip(*dots, strict=True), (across, up), strict=True):
+        slope, offset = statistics.linear_regression(values, pixels)
+        for pixel, value in zip(pixels, values, strict=True):
+            assert pixel == pytest.approx(offset + slope * value, abs=0.5)
+
+
+def test_each_run_is_drawn_where_it_was_measured_and_predicted(address: str, new_page: Any) -> None:
+    page = new_page()
+    visit(page, address, "runs")
+    reports = httpx.get(f"{address}/v1/reports?limit=200", timeout=60).json()["items"]
+    expected = [
+        (report["prediction"]["step_time_s"], report["measured"]["step_time_s"])
+        for report in reports
+        if report["measured"]
+    ]
+    dots = page.evaluate(_DOTS, "#agreement")
+    assert len(dots) == len(expected)
+    logarithms = [[math.log(one) for one in pair] for pair in expected]
+    for pixels, values in zip(zip(*dots, strict=True), zip(*logarithms, strict=True), strict=True):
+        slope, offset = statistics.linear_regression(values, pixels)
+        for pixel, value in zip(pixels, values, strict=True):
+            assert pixel == pytest.approx(offset + slope * value, abs=0.5)
+
+
+def test_a_change_of_level_is_marked_where_it_began(address: str, new_page: Any) -> None:
+    page = new_page()
+    visit(page, address, "runs")
+    series = httpx.get(f"{address}/v1/profiles/default/drift", timeout=60).json()["series"]
+    changes = [change for one in series for change in one["changes"]]
+    marks = page.locator("#over-time g[data-mark=rule] line[stroke-dasharray], "
+                         "#over-time g[data-mark=rule][stroke-dasharray] line")  # fmt: skip
+    assert changes
+    assert marks.count() == len(changes)
+
+
+def test_a_file_is_uploaded_as_a_log(address: str, new_page: Any, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(MEGATRON.replace("3101.0", "3111.0"))
+    page = new_page()
+    page.goto(f"{address}/runs/logs")
+    page.set_input_files("#log_file", log)
+    page.fill("#cluster", "h100")
+    page.select_option("#stack", "megatron")
+    page.get_by_role("button", name="Read and store").click()
+    page.wait_for_selector("text=The log was read, and the report is stored.")
+    page.get_by_role("link", name="See the report").click()
+    page.wait_for_selector("h2:has-text('What its log says')")
+
+
+def test_a_hostile_log_is_shown_as_text(address: str, new_page: Any) -> None:
+    page = new_page()
+    page.goto(f"{address}/runs/logs")
+    page.fill("#log", HOSTILE)
+    page.fill("#source", HOSTILE)
+    page.get_by_role("button", name="Read and store").click()
+    page.wait_for_selector("[role=alert]")
+    assert page.locator("img").count() == 0
+    assert page.input_value("#log") == HOSTILE
+
+
+def test_a_dot_leads_to_its_row(address: str, new_page: Any) -> None:
+    page = new_page()
+    visit(page, address, "evidence")
+    page.locator("#ratios g[data-mark=dot] circle").first.dispatch_event("click")
+    assert page.url.endswith("#run-0")
+    assert page.locator("tr:target").count() == 1
+
+
 def test_the_keyboard_alone_asks_a_question(address: str, new_page: Any) -> None:
     page = new_page()
     page.goto(f"{address}/ask")
@@ -258,7 +349,7 @@ def test_a_picture_and_its_table_can_be_taken_away(
     assert alone.evaluate("document.documentElement.tagName") == "svg"
 
 
-@pytest.mark.parametrize("name", ["ask-form", "ask", "frontier"])
+@pytest.mark.parametrize("name", ["ask-form", "ask", "frontier", "runs", "evidence"])
 def test_a_page_is_light(address: str, new_page: Any, name: str) -> None:
     page = new_page()
     client = page.context.new_cdp_session(page)

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Playwright
 
 from service.pages.frontier_form import EXAMPLES as FRONTIERS
 from service.pages.question_form import EXAMPLES as QUESTIONS
+from tests.service.learning.test_report_logs import MEGATRON
 
 WIDTHS = (1400, 390)
 SCHEMES = ("light", "dark")
@@ -25,9 +26,17 @@ VISITS = {
     "check-form": "/check",
     "check": "/check?example",
     "frontier-form": "/frontier",
+    "runs": "/runs",
+    "runs-empty": "/runs?since=2100-01-01",
+    "run": "/runs?stack=megatron&since=2026-10-20",
+    "log-form": "/runs/logs",
+    "log": "/runs/logs",
+    "evidence": "/evidence?model=deepseek-v3&exact=true&limit=12",
+    "evidence-empty": "/evidence?text=no+such+run",
     "frontier": f"/frontier?{urlencode(FRONTIERS[0][1])}",
 }
-"""Pages by name. That of `check` is a form, which `visit` sends."""
+"""Pages by name. Those of `check` and `log` are forms, which `visit` sends; `run` is the first of a
+list."""
 
 
 def launch(playwright: Playwright) -> Browser:
@@ -46,8 +55,20 @@ def visit(page: Page, address: str, name: str) -> None:
     page.goto(address + VISITS[name])
     if name == "check":
         page.get_by_role("button", name="Check", exact=True).click()
+    if name == "run":
+        page.locator("#run-list a").first.click()
+    if name == "log":
+        page.fill("#log", MEGATRON)
+        page.fill("#cluster", "h100")
+        page.select_option("#stack", "megatron")
+        page.get_by_role("button", name="Read and store").click()
+        page.wait_for_selector("h2:has-text('What was read')")
+    if name == "runs":
+        page.wait_for_selector("#over-time svg")
     if name == "frontier":
         page.wait_for_selector("#reasons li")
+    if name == "evidence":
+        page.wait_for_selector("#ratios svg")
     if name in ("ask", "ask-compared"):
         page.wait_for_selector("#pipeline svg")
     page.wait_for_load_state("networkidle")

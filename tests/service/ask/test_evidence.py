@@ -215,3 +215,44 @@ def test_an_answer_that_is_not_there(shared_client) -> None:
     assert_problem(
         shared_client.get("/v1/evidence", params={"prediction_id": "nowhere"}), "not-found"
     )
+
+
+def test_exact_leaves_out_what_differs(shared_client) -> None:
+    answer = nearest(shared_client, model="deepseek-v3", stack="megatron", exact=True, limit=50)
+    assert answer["items"]
+    assert all(run["differs"] == {} for run in answer["items"])
+    assert answer["found"] < nearest(shared_client, model="deepseek-v3", exact=True)["found"]
+
+
+def test_every_word_of_the_text_is_in_what_is_found(shared_client) -> None:
+    both = nearest(shared_client, text="GB300 Bridge", limit=50)
+    assert both["items"]
+    for run in both["items"]:
+        assert run["cluster"]["chip"] == "gb300-nvl72"
+        assert "bridge" in (run["stack"]["name"] + run["source"]["where"]).casefold()
+    for word in ("gb300", "bridge"):
+        assert both["found"] <= nearest(shared_client, text=word)["found"]
+
+
+def test_the_pages_together_have_every_run_once(shared_client) -> None:
+    query = {"family": "deepseek", "outcome": "ok"}
+    expected = {run["id"] for run in SHIPPED if run["family"] == "deepseek"}
+    page = nearest(shared_client, **query, limit=2)
+    ids = [run["id"] for run in page["items"]]
+    while page["next"] is not None:
+        page = nearest(shared_client, **query, limit=2, cursor=page["next"])
+        ids += [run["id"] for run in page["items"]]
+    assert sorted(ids) == sorted(expected)
+    assert page["found"] == len(ids)
+
+
+def test_of_runs_equally_near_the_newest_come_first(shared_client) -> None:
+    items = nearest(shared_client, limit=50)["items"]
+    dates = [run["date"] or "" for run in items]
+    assert dates == sorted(dates, reverse=True)
+
+
+def test_what_selects_runs_goes_with_an_answer(client) -> None:
+    prediction = client.post("/v1/predictions", json=PREDICTION).json()
+    found = nearest(client, prediction_id=prediction["id"], family="nemo", outcome="ok")
+    assert {run["family"] for run in found["items"]} == {"nemo"}

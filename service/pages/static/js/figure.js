@@ -61,7 +61,7 @@ function addTools(figure, id) {
   tools.append(
     button("SVG", `Download the picture as SVG`, () => download(`${id}.svg`, "image/svg+xml", svgText(figure))),
   );
-  if (figure.querySelector("table")) {
+  if (tableOf(figure)) {
     tools.append(
       button("CSV", `Download the table as CSV`, () => download(`${id}.csv`, "text/csv", csvText(figure))),
     );
@@ -85,10 +85,15 @@ function svgText(figure) {
   return new XMLSerializer().serializeToString(copy);
 }
 
+// The table that a picture shows: its own, or the one that it names.
+function tableOf(figure) {
+  return figure.dataset.table ? document.getElementById(figure.dataset.table) : figure.querySelector("table");
+}
+
 // A cell that begins like a formula is quoted as text, so that no spreadsheet runs it.
 function csvText(figure) {
   const cell = (text) => `"${text.trim().replace(/\s+/g, " ").replace(/^([=@])/, "'$1").replaceAll('"', '""')}"`;
-  return [...figure.querySelectorAll("table tr")]
+  return [...tableOf(figure).rows]
     .map((row) => [...row.cells].map((each) => cell(each.textContent)).join(","))
     .join("\r\n");
 }

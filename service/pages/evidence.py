@@ -1,0 +1,78 @@
+"""/evidence: published runs, searched by the filters in the URL, which are those of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from service.pages.evidence_rows import EvidenceRow
+from service.pages.question_form import choices
+from service.pages.rendering import page
+from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.pages.url_query import sent_query
+from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
+from service.schemas.evidence import EvidenceQuery
+
+PATH = "/evidence"
+_PAGE = 25  # runs: more of them are a table that nobody scrolls through
+_IN_FORM = ("text", "model", "cluster", "num_chips", "stack", "precision", "family", "outcome")
+EXAMPLES = (
+    ("DeepSeek-V3", {"model": "deepseek-v3", "exact": "true"}),
+    ("Mixture of experts on GB300", {"text": "gb300 moe"}),
+    ("Llama 3.1 405B, and runs like it", {"model": "llama-3.1-405b", "exact": "false"}),
+    ("Out of memory", {"outcome": "out_of_memory"}),
+)
+
+router = APIRouter(
+    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
+)
+
+
+@router.get(PATH)
+async def evidence(
+    request: Request, services: ServicesDep, computation: ComputationDep
+) -> Response:
+    """The form, and a page of the runs that the URL selects."""
+    sent = sent_query(EvidenceQuery, request.query_params)
+    shown = await run_in_threadpool(_shown, services, sent)
+    try:
+        query = EvidenceQuery.model_validate({"limit": str(_PAGE), **sent})
+        found = await computation.computed(
+            lambda _: services.evidence.nearest(query, services.store)
+        )
+    except TOLD as error:
+        trouble = await trouble_of(request, error, EvidenceQuery)
+        return trouble_page(request, trouble, "evidence.html", shown)
+    shown |= {
+        "rows": [EvidenceRow.of(run) for run in found["items"]],
+        "found": found,
+        "next_link": _link(PATH, {**sent, "cursor": found["next"]}) if found["next"] else None,
+        "api_link": _link("/v1/evidence", {"limit": str(_PAGE), **sent}),
+    }
+    return page(request, "evidence.html", shown)
+
+
+def _shown(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
+    in_form = {name: sent.get(name, "") for name in _IN_FORM}
+    return {
+        "form": {**in_form, "exact": sent.get("exact", "true")},
+        "kept": {
+            name: value
+            for name, value in sent.items()
+            if name not in (*_IN_FORM, "exact", "cursor")
+        },
+        "choices": choices(services.catalog),
+        "families": services.evidence.families(),
+        "examples": EXAMPLES,
+        "trouble": None,
+        "rows": [],
+        "found": None,
+    }
+
+
+def _link(path: str, query: Mapping[str, str]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path

@@ -1,0 +1,63 @@
+"""Published runs as rows of a table, out of the API's document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.schemas.layout import LayoutFields
+
+_ADDRESS = re.compile(r"https?://[^\s()]+")
+_ARXIV = re.compile(r"arXiv (\d{4}\.\d{5})")
+_PATH = r"[\w.+-]+(?:/[\w+][\w.+-]*)*/?"
+_REPOSITORY = re.compile(rf"(?P<name>[\w.-]+/[\w.-]+)(?=$|[ ,])(?: (?P<path>{_PATH}) @)?")
+_COMMIT = re.compile(r"@([0-9a-f]{7,40})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRow:
+    run: Mapping[str, Any]
+    """As the API has it."""
+    link: str | None
+    layout: str | None
+
+    @classmethod
+    def of(cls, run: Mapping[str, Any]) -> EvidenceRow:
+        return cls(run, source_link(run["source"]), LayoutFields.summary(run["layout"]))
+
+    @property
+    def hardware(self) -> str:
+        cluster = self.run["cluster"]
+        name = cluster.get("chip") or cluster.get("preset")
+        chips = cluster.get("num_chips")
+        return f"{chips:,} × {name}" if chips else str(name)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted step time."""
+        measured = self.run["measured"]["step_time_s"]
+        return measured and measured / self.run["predicted"]["step_time_s"]
+
+
+def source_link(source: Mapping[str, str]) -> str | None:
+    """The address at which a source can be read: the one that it names itself, that of its paper,
+    or that of the file in the repository, at the commit where that was read. None for a source that
+    names none of these."""
+    where = source["where"]
+    if (address := _ADDRESS.search(where)) is not None:
+        return address[0]
+    if (repository := _REPOSITORY.match(where)) is not None:
+        return _repository_link(repository, _COMMIT.search(where))
+    paper = _ARXIV.search(where) or _ARXIV.search(source["title"])
+    return paper and f"https://arxiv.org/abs/{paper[1]}"
+
+
+def _repository_link(repository: re.Match[str], commit: re.Match[str] | None) -> str:
+    home = f"https://github.com/{repository['name']}"
+    if commit is None:
+        return home
+    tree = f"{home}/tree/{commit[1]}"
+    path = repository["path"]
+    return tree if path is None else f"{tree}/{path}"

@@ -1,0 +1,88 @@
+"""/runs/logs: a training log as somebody uploads it, read and stored as a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import TypeAdapter
+from starlette.concurrency import run_in_threadpool
+
+from service.pages.form_token import posted_form
+from service.pages.question_form import choices, said, whole_number
+from service.pages.rendering import page
+from service.pages.run_rows import run_name
+from service.pages.runs import OUTCOMES
+from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.routes.dependencies import CreationDep, Services, ServicesDep, require_scope
+from service.schemas.report import LaunchedLog, LogForm, LogSubmission
+
+PATH = "/runs/logs"
+_FIELDS = ("log", "recommendation_id", "script", "cluster", "chips", "model", "stack", "outcome",
+           "source")  # fmt: skip
+_FORM: TypeAdapter[LogSubmission | LaunchedLog] = TypeAdapter(LogForm)
+
+router = APIRouter(
+    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("report")]
+)
+
+
+@router.get(PATH)
+async def log_form(request: Request, services: ServicesDep) -> Response:
+    """The form, of the recommendation that the URL names if it names one."""
+    return page(request, "log.html", await _shown(services, request.query_params))
+
+
+@router.post(PATH)
+async def upload_log(request: Request, services: ServicesDep, creation: CreationDep) -> Response:
+    """What was read of the log, and the report that was stored."""
+    sent = await posted_form(request)
+    try:
+        body = log_body(sent)
+        form = _FORM.validate_python(body)
+        told = await run_in_threadpool(services.report_logs.told, form)
+        contents = await services.log_texts.contents(told.submission, request.is_disconnected)
+        masked = await services.log_texts.masked(told.submission, request.is_disconnected)
+        received = json.dumps(body, ensure_ascii=False)
+        created = await run_in_threadpool(
+            creation.create,
+            lambda: services.report_logs.prepare(told, received, contents, masked),
+        )
+    except TOLD as error:
+        trouble = await trouble_of(request, error, LogForm)
+        return trouble_page(request, trouble, "log.html", await _shown(services, sent))
+    answer = created.content
+    shown = {"answer": answer, "report": answer["report"], "name": run_name(answer["report"])}
+    return page(request, "log_answer.html", shown)
+
+
+async def _shown(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "form": {name: sent.get(name, "") for name in _FIELDS},
+        "choices": await run_in_threadpool(choices, services.catalog),
+        "outcomes": OUTCOMES,
+        "trouble": None,
+    }
+
+
+def log_body(sent: Mapping[str, str]) -> dict[str, Any]:
+    """The form as the body of a request to the API. A file goes before a pasted text."""
+    text = sent.get("log_file") or sent.get("log", "")
+    cluster = said(
+        preset=sent.get("cluster", "").strip(),
+        num_chips=whole_number(sent.get("chips", "").strip()),
+    )
+    script = sent.get("script", "")
+    return {
+        "log": text.replace("\r\n", "\n"),
+        **said(
+            cluster=cluster or None,
+            launch={"arguments": script.replace("\r\n", "\n")} if script.strip() else None,
+            **{
+                name: sent.get(name, "").strip()
+                for name in ("recommendation_id", "model", "stack", "outcome", "source")
+            },
+        ),
+    }

@@ -1,0 +1,83 @@
+"""/runs/{id}: one reported run: what was measured and predicted, why they differ, and what its log
+says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import TypeAdapter
+from starlette.concurrency import run_in_threadpool
+
+from models.errors import Invalid
+from service.pages.rendering import page
+from service.pages.run_rows import run_name
+from service.pages.trouble import TOLD, PageRoute, trouble_of
+from service.routes.dependencies import (
+    ComputationDep,
+    ResourceId,
+    Services,
+    ServicesDep,
+    require_caller_scope,
+    require_scope,
+)
+from service.schemas.explanation import (
+    ExplanationForm,
+    ExplanationRequest,
+    LaunchedExplanationRequest,
+)
+from service.schemas.layout import LayoutFields
+
+_SEARCH_S = 1.0  # for a better layout: who opens a run is to see the page at once
+_FORM: TypeAdapter[ExplanationRequest | LaunchedExplanationRequest] = TypeAdapter(ExplanationForm)
+
+router = APIRouter(
+    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("report")]
+)
+
+
+@router.get("/runs/{id}")
+async def run(
+    id_: ResourceId, request: Request, services: ServicesDep, computation: ComputationDep
+) -> Response:
+    """The report, and its explanation, which may be refused while the report is not."""
+    report, _ = await run_in_threadpool(services.reports.get, id_)
+    shown: dict[str, Any] = {
+        "report": report,
+        "name": run_name(report),
+        "layout": LayoutFields.summary(report["prediction"]["layout"]),
+        "explanation": None,
+        "trouble": None,
+    }
+    try:
+        require_caller_scope(request, "recommend")
+        shown["explanation"] = await _explanation(request, services, computation, report)
+    except TOLD as error:
+        shown["trouble"] = await trouble_of(request, error, ExplanationForm)
+    return page(request, "run.html", shown)
+
+
+async def _explanation(
+    request: Request, services: Services, computation: ComputationDep, report: Mapping[str, Any]
+) -> dict[str, Any]:
+    body = _FORM.validate_python(explanation_body(report))
+    submission = await run_in_threadpool(services.explanations.log_submission, body)
+    contents = None
+    if submission is not None:
+        contents = await services.log_texts.contents(submission, request.is_disconnected)
+    return await computation.computed(
+        lambda turn: services.explanations.explain(body, contents, turn.bounded_checkpoint())
+    )
+
+
+def explanation_body(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The body that asks the API for an explanation of a report, by the version that predicted it.
+    Raises Invalid for a report whose submission is not kept."""
+    if not report["submission"]:
+        raise Invalid("submission", None, "is not kept of a withdrawn report with a long log")
+    submission = json.loads(report["submission"])
+    form = LaunchedExplanationRequest if "launch" in submission else ExplanationRequest
+    told = {name: value for name, value in submission.items() if name in form.model_fields}
+    return {**told, "profile": report["profile"], "time_limit_s": _SEARCH_S}

@@ -1,0 +1,95 @@
+"""Reported runs as rows of tables and marks of pictures, out of the API's documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_GROUPINGS = {"chip": "chip", "stack": "framework", "family": "family of models"}
+"""The groupings of a summary that are drawn, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    id: str
+    measured_at: str
+    name: str
+    """Model, chips and framework."""
+    outcome: str
+    measured_s: float | None
+    predicted_s: float
+    low_s: float
+    high_s: float
+    is_within: bool | None
+    """Whether the measured step time lies in the predicted interval."""
+    flag: str | None
+    source: str | None
+    is_withdrawn: bool
+
+    @classmethod
+    def of(cls, report: Mapping[str, Any]) -> RunRow:
+        measured, predicted = report["measured"], report["prediction"]
+        return cls(
+            id=report["id"],
+            measured_at=report["measured_at"],
+            name=run_name(report),
+            outcome=report["outcome"].replace("_", " "),
+            measured_s=measured and measured["step_time_s"],
+            predicted_s=predicted["step_time_s"],
+            low_s=predicted["step_time_low_s"],
+            high_s=predicted["step_time_high_s"],
+            is_within=report["within_interval"],
+            flag=report["flag"],
+            source=report["source"],
+            is_withdrawn=report["withdrawn_at"] is not None,
+        )
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted step time."""
+        return self.measured_s and self.measured_s / self.predicted_s
+
+
+def run_name(report: Mapping[str, Any]) -> str:
+    names = {kind: entry["name"] for kind, entry in report["catalogue"].items() if entry}
+    chips = report["request"]["cluster"].get("num_chips")
+    hardware = f"{chips:,} × {names['chip']}" if chips else names["chip"]
+    return f"{names['architecture']} on {hardware}, {names['stack']}"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRow:
+    """How the runs of one kind compare with their predictions."""
+
+    grouping: str
+    name: str
+    runs: int
+    median: float
+    """Of measured over predicted step time."""
+    low: float
+    """With `high` the central 80%."""
+    high: float
+    within: float | None
+    """The share of runs inside their intervals."""
+
+
+def level_rows(summary: Mapping[str, Any]) -> list[LevelRow]:
+    """The kinds of runs with a step time, by each grouping, those with most runs first."""
+    return [
+        LevelRow(
+            grouping=words,
+            name=name,
+            runs=statistics["measured"],
+            median=math.exp(statistics["residual_median"]),
+            low=math.exp(statistics["residual_low"]),
+            high=math.exp(statistics["residual_high"]),
+            within=statistics["within_interval"],
+        )
+        for grouping, words in _GROUPINGS.items()
+        for name, statistics in sorted(
+            summary["by"][grouping].items(), key=lambda item: (-item[1]["measured"], item[0])
+        )
+        if statistics["measured"]
+    ]
