@@ -1286,6 +1286,16 @@ class ThresholdAnswer(TypedDict):
     exact: bool
 
 
+class TicketAnswer(TypedDict):
+    url: str
+    ticket: str | None
+    expires_at: str | None
+
+
+class TicketRequest(TypedDict):
+    stream: str
+
+
 class TimeShare(TypedDict):
     term: str
     seconds: float
