@@ -34,6 +34,7 @@ from service.learning.log_texts import LogTexts
 from service.learning.profile_gauges import ProfileGauges
 from service.learning.replays import Replays
 from service.learning.report_batches import MAX_BATCHES_SET_ASIDE, ReportBatches
+from service.learning.report_events import ReportFeed
 from service.learning.report_logs import ReportLogs
 from service.learning.report_summaries import ReportSummaries
 from service.learning.reports import Reports
@@ -59,6 +60,7 @@ from service.routes import (
     profiles,
     recommendations,
     reports,
+    stream_tickets,
     sweeps,
 )
 from service.routes.dependencies import Services
@@ -83,6 +85,7 @@ from service.tools.retention import UnattendedRetention
 from service.web import openapi, problems, responses
 from service.web.authentication import GUARDED, Authentication
 from service.web.compression import Compression
+from service.web.cors import cors
 from service.web.head_method import HeadAsGet
 from service.web.interruption import Interruptible, RunningRequests
 from service.web.limits import BodyLimit
@@ -107,6 +110,7 @@ _V1 = (
     catalog,
     audit,
     sweeps,
+    stream_tickets,
 )
 
 
@@ -129,6 +133,7 @@ def create_app(settings: Settings) -> FastAPI:
         middleware=[
             Middleware(Telemetry),
             Middleware(SecurityHeaders),
+            *cors(settings),
             Middleware(Interruptible, running=running),
             Middleware(
                 Authentication,
@@ -236,6 +241,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         report_batches=ReportBatches(store, process_pool),
         report_logs=ReportLogs(store),
         report_summaries=ReportSummaries(store),
+        report_feed=ReportFeed(store, reports.sent_form),
         reports=Reports(store),
         stored_checks=StoredChecks(store),
         sweep_feed=SweepFeed(store, sweeps.sent_form),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from importlib.util import find_spec
 from ipaddress import ip_network
 from typing import Annotated, Any
@@ -14,6 +15,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from shardwright.variables import OF_CALLERS
+
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
+"""An origin as browsers send it, which is in lower case and without a path (RFC 6454)."""
 
 
 def _normalize_database_url(url_text: str) -> str:
@@ -48,6 +52,21 @@ def _check_networks(listed: str) -> str:
         except ValueError as error:
             raise ValueError(f"{error}: list addresses or networks, such as 10.1.0.0/16") from None
     return listed
+
+
+def _check_origins(listed: str) -> str:
+    for origin in listed_items(listed):
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"{origin!r} is no origin: list scheme, host and port as browsers send them, such"
+                " as https://grafana.example.org or http://localhost:3000, without a path"
+            )
+    return listed
+
+
+def listed_items(listed: str) -> list[str]:
+    """The items of a setting that lists several with commas between them."""
+    return [item.strip() for item in listed.split(",") if item.strip()]
 
 
 PREFIX = "SHARDWRIGHT_"
@@ -109,6 +128,11 @@ class Settings(BaseSettings):
     require_api_keys: bool = False
     """Answer only requests that carry a key made by `python -m service.api_keys`, each tenant
     seeing its own."""
+
+    cors_origins: Annotated[str, AfterValidator(_check_origins)] = ""
+    """Origins of pages that may read the API in a browser, with commas between them, such as
+    `https://grafana.example.org`; `*` allows all. Pages send a key as `Authorization`: cookies of
+    the service's own pages do not go with such requests."""
 
     metrics_need_key: bool = False
     """Answer `/metrics` only to a key of the scope `admin`. Without it whoever reaches the service

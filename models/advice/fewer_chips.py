@@ -107,6 +107,37 @@ class FastestAnswer:
         return search_on(self.answer.tables, goal, should_continue, known)
 
 
+def search_all_and_fewer(
+    space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
+) -> tuple[Space, Answer, float | None]:
+    """Return the space and the answer on all chips, or on fewer where no layout uses all or fewer
+    are faster. The third value is the step time with all chips where fewer are faster, and None
+    elsewhere, or where all are not as fast as the goal asks. Raise NothingFaster where no number of
+    chips is."""
+    best: tuple[Space, Answer] | None = None
+    all_chips_s = None
+    try:
+        used, answer, fewer_chips = search_all_or_fewer(space, profile, goal, should_continue)
+        if fewer_chips:
+            return used, answer, None
+        best = used, answer
+        all_chips_s = float(answer.times[0])
+    except NothingFaster:
+        pass
+    limit_s = goal.faster_than if all_chips_s is None else all_chips_s
+    faster, tried_fewer = fastest_on_fewer(space, profile, limit_s, should_continue)
+    if faster is None:
+        all_chips_s = None
+    else:
+        best = faster.space, faster.answer
+    if best is None:
+        raise NothingFaster
+    used, answer = best
+    if not tried_fewer:
+        answer = answer.inexact(space.problem.step_time_at_peak_s)
+    return used, answer, all_chips_s
+
+
 # -- where no layout uses all chips
 # --------------------------------------------------------------------------------------------------
 

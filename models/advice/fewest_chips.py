@@ -4,8 +4,13 @@ deadline, or within a budget.
 Twice the chips do not take half the time: a number that divides badly may be slower than a smaller
 one, so that bisection would not do. Numbers are tried upwards from the least that the chip's peak
 allows. Each is searched only for layouts that are fast enough. Bounds settle that quickly where a
-number is far from enough. The numbers are those that divide a scale-up domain, and the multiples of
-the largest power of two that does (for domains of 72: 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, …).
+number is far from enough. The numbers are those that divide a scale-up domain, and multiples of a
+unit. The unit is the largest power of two that divides a domain (8 for domains of 8). Where a
+domain is a rack of several machines, racks are whole (1, 2, 3, 4, 6, 8, …, 36, 72, 144, 216, …).
+The caller may name another unit, and then only its multiples are tried.
+
+A number is enough where its fastest layout keeps the limits with the probability that the objective
+asks for. Where numbers are not those that divide well, some of the chips may stay unused.
 """
 
 from __future__ import annotations
@@ -17,21 +22,23 @@ from functools import partial
 
 import numpy as np
 
-from models.advice.cluster_choice import SUPERLATIVES, Minimized, Objective, max_step_time_s
-from models.advice.fewer_chips import clusters_with_devices
+from models.advice.fewer_chips import clusters_with_devices, search_all_and_fewer
+from models.advice.objective import SUPERLATIVES, Minimized, Objective, max_step_time_s
 from models.advice.safe_fit import solve_avoiding_oom
 from models.columns import Array
 from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.space import Space
+from models.prediction.prediction import predict_layouts
 from models.search.enumeration import search
-from models.search.result import Answer, Goal, NothingFaster, ShouldContinue, run_to_completion
+from models.search.result import Goal, NothingFaster, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
+_LARGEST_MACHINE_CHIPS = 16  # of Trn1 and DGX-2; a larger scale-up domain is a rack of machines
 _MAX_TRIED = 1024  # numbers of chips; where there are more, multiples of a larger unit are tried
 
 
@@ -40,9 +47,10 @@ class FewestChips:
     """The smallest number of chips, of those tried, that keeps the limits: `num_chips`, None where
     no number does.
 
-    There were `tried` numbers up to `most`: divisors of a scale-up `domain`, and multiples of
-    `unit`; all count chips. The answer is not `exact` where some were too large for a search, or
-    time ran out. `minimize` is what the objective asks for besides the limits.
+    There were `tried` numbers up to `most`: divisors of a scale-up `domain` (of 1 where none are
+    tried), and multiples of `unit`; all count chips. The answer is not `exact` where some were too
+    large for a search, or time ran out. `minimize` is what the objective asks for besides the
+    limits.
     """
 
     num_chips: int | None
@@ -87,16 +95,19 @@ def fewest_chips(
     most: int,
     should_continue: ShouldContinue = run_to_completion,
     oom_gib: float = math.inf,
+    multiple_of: int | None = None,
 ) -> FewestChips:
     """Return the fewest of the problem's chips, up to `most`, that keep the limits of an objective
     with tokens and a limit. The number of chips that the problem has is ignored. Layouts that need
-    as much memory as `oom_gib`, with which a run like these ran out, are left out."""
-    clusters, unit = _clusters_to_try(problem, objective, most)
+    as much memory as `oom_gib`, with which a run like these ran out, are left out. Only multiples
+    of `multiple_of` are tried, where it is given."""
+    numbers = _Numbers.of(problem.cluster, multiple_of)
+    clusters, unit = _clusters_to_try(problem, objective, most, numbers)
     none = FewestChips(
         num_chips=None,
         most=most,
         tried=len(clusters),
-        domain=_domain_chips(problem.cluster),
+        domain=numbers.domain,
         unit=unit,
         exact=False,
         minimize=objective.minimize,
@@ -106,85 +117,104 @@ def fewest_chips(
         if not should_continue():
             return none
         sized = replace(problem, cluster=cluster)
-        # A step that takes just as long as is allowed keeps the limits too.
-        limit_s = math.nextafter(max_step_time_s(sized, objective), math.inf)
         search_fast = partial(
-            _search_fast_enough,
-            sized,
-            profile,
-            Goal(faster_than=limit_s),
-            should_continue,
-            oom_gib,
+            _search_fast_enough, sized, profile, objective, should_continue, oom_gib, numbers
         )
         try:
-            solve_avoiding_oom(oom_gib, sized, constraints, search_fast)
+            is_enough = solve_avoiding_oom(oom_gib, sized, constraints, search_fast)
         except (NothingFaster, NoLegalLayout, Infeasible):
             continue
         except TooLarge:
             searched_all = False
             continue
-        return replace(none, num_chips=cluster.num_chips, exact=searched_all)
+        if is_enough:
+            return replace(none, num_chips=cluster.num_chips, exact=searched_all)
     return replace(none, exact=searched_all and should_continue())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    """The numbers of chips that are tried: divisors of a `domain`, and multiples of `unit`. Chips
+    may stay unused where `uses_fewer`: a smaller number that divides better is then no other number
+    that is tried."""
+
+    domain: int
+    unit: int
+    uses_fewer: bool
+
+    @classmethod
+    def of(cls, cluster: Cluster, multiple_of: int | None) -> _Numbers:
+        if multiple_of is not None:
+            return cls(domain=1, unit=multiple_of, uses_fewer=True)
+        # A slice of a torus may be any number, and so may a part of one domain that joins all.
+        domain = cluster.fabric.domain or 1
+        if domain > _LARGEST_MACHINE_CHIPS:
+            return cls(domain=domain, unit=domain, uses_fewer=True)
+        return cls(domain=domain, unit=domain & -domain, uses_fewer=False)
+
+    @property
+    def parts(self) -> list[int]:
+        """The divisors of a domain, where these are tried."""
+        return divisors(self.domain) if self.domain > 1 else []
 
 
 def _search_fast_enough(
     problem: Problem,
     profile: Profile,
-    goal: Goal,
+    objective: Objective,
     should_continue: ShouldContinue,
     oom_gib: float,
+    numbers: _Numbers,
     constraints: Constraints,
-) -> Answer:
-    """Return the answer to the goal. Raise NothingFaster where layouts fit but none is fast enough.
-    Raise Infeasible where none fits that needs less than `oom_gib`, because solve_avoiding_oom then
-    tries again with all memory."""
+) -> bool:
+    """Say whether the fastest layout keeps the limits with the probability that the objective asks
+    for. Raise NothingFaster where layouts fit but none keeps them at the median. Raise Infeasible
+    where none fits that needs less than `oom_gib`, because solve_avoiding_oom then tries again with
+    all memory."""
     space = Space(problem, constraints)
+    limit_s = max_step_time_s(problem, objective)
+    # A step that takes just as long as is allowed keeps the limits too.
+    goal = Goal(faster_than=math.nextafter(limit_s, math.inf))
     try:
-        return search(space, profile, goal, should_continue)
+        if numbers.uses_fewer:
+            space, answer, _ = search_all_and_fewer(space, profile, goal, should_continue)
+        else:
+            answer = search(space, profile, goal, should_continue)
     except NothingFaster:
         if math.isfinite(oom_gib):
             search(space, profile, Goal(), should_continue)
         raise
+    (fastest,) = predict_layouts(space.problem, [answer.layouts[0]], profile)
+    to_keep_s = objective.step_time_to_keep_s(fastest.step_time_s, fastest.step_time_high_s)
+    # Fewer chips fail less often, which the limit for all of them does not count.
+    return to_keep_s <= max_step_time_s(problem, objective, space.problem.cluster.num_chips)
 
 
 def _clusters_to_try(
-    problem: Problem, objective: Objective, most: int
+    problem: Problem, objective: Objective, most: int, numbers: _Numbers
 ) -> tuple[list[Cluster], int]:
     """Return the clusters on which the peak of the chips keeps the limits, by size, and the number
     of chips that divides them all, beyond the divisors of a domain. That number is a larger power
-    of two where there would be more than _MAX_TRIED clusters."""
+    of two times the unit where there would be more than _MAX_TRIED clusters."""
     cluster = replace(problem.cluster, torus_shape=None)
-    domain = _domain_chips(cluster)
     chip_seconds = problem.step_time_at_peak_s * cluster.num_chips
     able = [
         size
-        for size in _clusters_up_to(cluster, most)
+        for size in _clusters_up_to(cluster, most, numbers)
         if chip_seconds / size.num_chips
         <= max_step_time_s(replace(problem, cluster=size), objective)
     ]
     doublings = max(math.ceil(math.log2(max(len(able), 1) / _MAX_TRIED)), 0)
-    unit = _largest_power_of_two_in(domain) << doublings
-    tried = [size for size in able if size.num_chips % unit == 0 or domain % size.num_chips == 0]
+    unit = numbers.unit << doublings
+    parts = numbers.parts
+    tried = [size for size in able if size.num_chips % unit == 0 or size.num_chips in parts]
     return tried, unit
 
 
-def _clusters_up_to(cluster: Cluster, most: int) -> Iterator[Cluster]:
+def _clusters_up_to(cluster: Cluster, most: int, numbers: _Numbers) -> Iterator[Cluster]:
     """Yield the cluster in all sizes up to `most` chips that divide a domain, or are multiples of
-    the largest power of two in it."""
-    domain = _domain_chips(cluster)
-    unit = _largest_power_of_two_in(domain)
-    multiples: Array = np.arange(unit, most + 1, unit)
-    parts = [part for part in divisors(domain) if part <= most]
+    the unit."""
+    multiples: Array = np.arange(numbers.unit, most + 1, numbers.unit)
+    parts = [part for part in numbers.parts if part <= most]
     chips = np.union1d(multiples, parts).astype(np.int64)
     return clusters_with_devices(cluster, chips * cluster.chip.devices_per_chip)
-
-
-def _domain_chips(cluster: Cluster) -> int:
-    """Return the chips of a scale-up domain; 1 where a slice may be any number, or one domain joins
-    all."""
-    return cluster.fabric.domain or 1
-
-
-def _largest_power_of_two_in(domain: int) -> int:
-    """Return the largest power of two that divides a domain: 8 for 72 and for 8."""
-    return domain & -domain

@@ -15,6 +15,7 @@ from models.spec.architecture import Architecture, MlaShape, MoeShape
 from models.spec.feed_forward import Moe
 from models.spec.hardware import Chip, Cluster, Fabric, Level, Torus
 from models.spec.layer import Layer
+from models.spec.prices import list_prices
 from models.spec.stack import Stack
 
 T = TypeVar("T")
@@ -83,7 +84,13 @@ def fabric_chip(fabric_id: str) -> str:
 @cache
 def chips() -> Mapping[str, Chip]:
     """Return every chip, by id and by alias."""
-    return _index((chip_from(entry), entry["aliases"]) for entry in _load("chips"))
+    return _index((_priced(chip_from(entry)), entry["aliases"]) for entry in _load("chips"))
+
+
+def _priced(unpriced: Chip) -> Chip:
+    """Return a chip with its list price, where one is published."""
+    prices = list_prices(unpriced.id)
+    return replace(unpriced, usd_per_chip_hour=prices[0].usd_per_chip_hour) if prices else unpriced
 
 
 @cache

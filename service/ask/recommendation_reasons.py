@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from models.advice.allocation import Allocation
-from models.advice.cluster_choice import Choice, Objective, choice_reason
+from models.advice.choice import Choice
+from models.advice.choice_words import choice_reason
+from models.advice.objective import Objective
 from models.advice.reason import Reason, reasons_of
+from models.spec.hardware import Chip
 from service.resolve.assumptions import empty_chunk_assumptions
 from service.schemas.objective import ObjectiveFields
 from service.schemas.prediction import PredictedLayout
@@ -21,6 +24,14 @@ def cluster_reasons(
         return []
     best = choice_reason(choices, objective)
     return [Reason("cluster", best), *reasons_of("fewest_chips", fewest_chips_reasons)]
+
+
+def fewest_chips_without_price(chip: Chip) -> str:
+    """Why the fewest chips for a budget were not looked for."""
+    return (
+        f"fewest chips: not looked for, since objective.budget_usd needs a price of {chip.id}, and"
+        " none is published: objective.prices takes one"
+    )
 
 
 def groups_reasons(allocation: Allocation, step_time_s: float) -> list[Reason]:

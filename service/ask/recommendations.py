@@ -9,15 +9,11 @@ from typing import Any
 
 from models.advice.allocation import Allocation, allocate
 from models.advice.candidate import Candidate
-from models.advice.cluster_choice import (
-    Choice,
-    Objective,
-    no_cluster_fits,
-    rank_clusters,
-    with_recommendation,
-)
+from models.advice.choice import Choice
+from models.advice.cluster_choice import no_cluster_fits, rank_clusters, with_recommendation
 from models.advice.fewer_chips import problem_with_chips
 from models.advice.fewest_chips import FewestChips, fewest_chips
+from models.advice.objective import Objective
 from models.advice.reason import Reason, reasons_of
 from models.advice.recommendation import Recommendation, recommend
 from models.advice.slips import slips
@@ -40,6 +36,7 @@ from service.ask.oom_history import (
 from service.ask.recommendation_reasons import (
     cluster_reasons,
     failure_assumptions,
+    fewest_chips_without_price,
     groups_reasons,
     points_to_check,
     spare_chips_reasons,
@@ -139,9 +136,11 @@ class Recommendations:
             key = answer.id
         return self._kept.prepare(answer, key)
 
-    def find(self, request: RecommendationRequest) -> Recommendation:
-        """What a request is recommended, without the words of an answer. Stores nothing."""
-        return self._solve(self._resolve(request, no_client)).found
+    def find(self, request: RecommendationRequest) -> tuple[Recommendation, Choice | None]:
+        """What a request is recommended, without the words of an answer, and the place that it is
+        for, where the request has an objective. Stores nothing."""
+        solution = self._solve(self._resolve(request, no_client))
+        return solution.found, solution.target.choices[0] if solution.target.choices else None
 
     def get(self, id_: str) -> AnswerText:
         return self._kept.get(id_)
@@ -227,11 +226,23 @@ class Recommendations:
 
         def cluster_of_fewest_chips() -> dict[str, Problem]:
             max_chips = asked.request.alternatives.up_to_chips
-            if max_chips is None:
+            if max_chips is None or OWN_CLUSTER not in candidates.resolved:
                 return {}
             own = candidates.resolved[OWN_CLUSTER].problem
-            goal = (asked.profile, asked.constraints, asked.objective)
-            fewest = fewest_chips(own, *goal, max_chips, deadline, oom_gib(own))
+            chip = own.cluster.chip
+            if asked.objective.budget_usd is not None and chip.usd_per_chip_hour is None:
+                fewest_chips_reasons.append(fewest_chips_without_price(chip))
+                return {}
+            fewest = fewest_chips(
+                own,
+                asked.profile,
+                asked.constraints,
+                asked.objective,
+                max_chips,
+                deadline,
+                oom_gib(own),
+                asked.request.alternatives.multiple_of,
+            )
             fewest_chips_reasons.append(fewest.reason)
             return self._add_fewest_chips(candidates, fewest)
 
@@ -246,13 +257,12 @@ class Recommendations:
             deadline,
             oom_gib,
             cluster_of_fewest_chips,
-            whole=allocations,
+            held_chips={
+                name: question.allocation.chips
+                for name, question in candidates.questions.items()
+                if question.allocation is not None
+            },
         )
-        held = {name: question.allocation for name, question in candidates.questions.items()}
-        choices = [
-            replace(choice, num_chips=nodes.chips) if (nodes := held[choice.name]) else choice
-            for choice in choices
-        ]
         return [*choices, *candidates.refused], fewest_chips_reasons
 
     def _add_fewest_chips(
@@ -302,7 +312,12 @@ class Recommendations:
             launch=launch_block(found.problem, launched, question, answer),
             allocation=allocation,
             choices=[
-                ChoiceAnswer.of(choice, pinned_forms[choice.name]) for choice in target.choices
+                ChoiceAnswer.of(
+                    choice,
+                    pinned_forms[choice.name],
+                    on_torus=asked.candidates.is_on_torus(choice.name),
+                )
+                for choice in target.choices
             ],
             evidence=evidence,
             out_of_memory=solution.failed,
@@ -326,7 +341,7 @@ def _allocate_nodes(asked: _ResolvedRequest) -> dict[str, Allocation]:
     held = {
         name: question.allocation
         for name, question in candidates.questions.items()
-        if question.allocation is not None
+        if question.allocation is not None and name in candidates.resolved
     }
     allocations = dict[str, Allocation]()
     deadline = asked.deadline.three_quarters()
@@ -493,8 +508,9 @@ def _alternatives_form(
         stack = {} if cluster.stack is None else {"stack": pinned["stack"]}
         clusters.append({**pinned["cluster"], **stack})
     form: dict[str, Any] = {"clusters": clusters, "num_chips": alternatives.num_chips}
-    if alternatives.up_to_chips is not None:
-        form["up_to_chips"] = alternatives.up_to_chips
+    for name in ("up_to_chips", "multiple_of"):
+        if (value := getattr(alternatives, name)) is not None:
+            form[name] = value
     if alternatives.allocations:
         form["allocations"] = [
             nodes.model_dump(mode="json", exclude_none=True) for nodes in alternatives.allocations

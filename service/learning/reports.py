@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from typing import Any, Literal
 
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
-from service.errors import PreconditionFailed
+from service.errors import BadHeader, PreconditionFailed
 from service.learning.report_ingestion import ingest_reports
 from service.learning.report_table import COLUMNS, csv_line, table_cells
 from service.nearest_names import unknown_name
@@ -25,6 +26,7 @@ from service.store.reports import ReportFilter
 from service.store.tables import ReportRow
 
 _ROWS_PER_QUERY = 500
+_REPORT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Reports:
@@ -64,6 +66,16 @@ class Reports:
         page = reports[: query.limit]
         following = write_cursor("reports", page[-1].id) if len(reports) > query.limit else None
         return {"items": [current_document(row) for row in page], "next": following}
+
+    def event_place(self, last_event_id: str | None) -> str:
+        """The id after which a listener is told reports: of the last event that it got, or else of
+        the newest report. Raises BadHeader."""
+        if last_event_id is None:
+            with self._store.reading() as rows:
+                return rows.reports.last_id()
+        if not _REPORT_ID.fullmatch(last_event_id):
+            raise BadHeader("Last-Event-ID", "must be the id of an event of this stream")
+        return last_event_id
 
     def csv_lines(self, query: ReportQuery) -> Iterator[str]:
         """The lines of a CSV table (RFC 4180) of all reports that the query selects, newest

@@ -13,6 +13,7 @@ from models.cost.compute import OLDEST_YEARS
 from models.spec.hardware import Chip, Torus
 from models.spec.identity import cached_by_identity
 from models.spec.layout import Layout
+from models.spec.prices import list_prices
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.stack import Stack
@@ -416,7 +417,9 @@ def _price(resolved: ResolvedQuestion) -> list[str]:
     used = resolved.used.chip
     if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
         return []
-    sources = {"shipped": "the catalogue", "registered": "its catalogue entry"}
+    sources = {"registered": "its catalogue entry"}
+    if used.source == "shipped":
+        sources["shipped"] = f"the catalogue ({list_prices(chip.id)[0].words})"
     source = sources.get(used.source, "the request")
     return [
         f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {source} has it"

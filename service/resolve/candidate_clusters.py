@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.advice.cluster_choice import Choice
+from models.advice.choice import Choice
 from models.errors import Invalid, UnknownName
 from service.json_pointers import relocate_errors
 from service.resolve.resolution import ResolvedQuestion, Resolver
@@ -16,8 +16,8 @@ OWN_CLUSTER = "cluster"
 """The name of the question's own cluster, which is where it stands in the request."""
 
 _CHIP_DEPENDENT_FIELDS = ("stack", "workload.precision")
-"""Fields that one chip may be unable to run and another can: an alternative that breaks only these
-is refused by itself, not the whole request."""
+"""Fields that one chip may be unable to run and another can: an alternative that breaks only these,
+or the question's own cluster, is refused by itself, not the whole request."""
 
 
 @dataclass(slots=True)
@@ -36,25 +36,27 @@ class CandidateClusters:
     """The questions that the chips there can run."""
     refused: list[Choice] = field(default_factory=list)
     """The other candidates, each with the reason."""
+    first_error: Invalid | None = None
+    """Why the first of those cannot run the question."""
 
     def add(self, resolver: Resolver, name: str, question: RecommendationRequest) -> None:
         """Resolve one more candidate, or record why its chips cannot run the question.
 
-        Raises Invalid for the question's own cluster, and for errors that have nothing to do with
-        the abilities of a chip.
+        Raises Invalid for errors that have nothing to do with the abilities of a chip.
         """
-        price = question.objective.usd_per_chip_hour
-        sized = resolver.cluster(question.cluster, price)
+        prices = resolver.prices(question.objective)
+        sized = resolver.cluster(question.cluster, prices)
         stack = resolver.stack(question.stack)
         self.questions[name] = question
         self.pinned_forms[name] = {"cluster": sized.pinned_form, "stack": stack.pinned_form}
         try:
-            resolved = resolver.resolve(question, price)
+            resolved = resolver.resolve(question, prices)
             _require_precision(resolved)
         except Invalid as error:
             depends_on_chip = error.field in _CHIP_DEPENDENT_FIELDS
-            if name == OWN_CLUSTER or not depends_on_chip or isinstance(error, UnknownName):
+            if not depends_on_chip or isinstance(error, UnknownName):
                 raise
+            self.first_error = self.first_error or error
             refused = Choice(
                 name=name,
                 chip=sized.cluster.chip.id,
@@ -64,6 +66,10 @@ class CandidateClusters:
             self.refused.append(refused)
         else:
             self.resolved[name] = resolved
+
+    def is_on_torus(self, name: str) -> bool:
+        resolved = self.resolved.get(name)
+        return resolved is not None and resolved.problem.cluster.is_torus
 
     def add_chip_count(self, resolver: Resolver, name: str, num_chips: int) -> None:
         """Add so many chips of the question's own cluster.
@@ -86,19 +92,30 @@ def _require_precision(resolved: ResolvedQuestion) -> None:
 
 
 def resolve_candidates(resolver: Resolver, request: RecommendationRequest) -> CandidateClusters:
-    """The question's own cluster and every alternative that the request names."""
+    """The question's own cluster and every alternative that the request names. Raises Invalid where
+    the chips of none of them can run the question."""
     candidates = CandidateClusters()
     _add_own_cluster(candidates, resolver, request)
     _add_other_allocations(candidates, resolver, request)
     for name, question in _questions_elsewhere(request):
         with relocate_errors("cluster", name), relocate_errors("stack", f"{name}.stack"):
             candidates.add(resolver, name, question)
+    if OWN_CLUSTER in candidates.resolved:
+        _add_chip_counts(candidates, resolver, request)
+    if not candidates.resolved and candidates.first_error is not None:
+        raise candidates.first_error
+    return candidates
+
+
+def _add_chip_counts(
+    candidates: CandidateClusters, resolver: Resolver, request: RecommendationRequest
+) -> None:
+    """Other numbers of the question's own chips, which must be able to run it."""
     counts = {candidates.resolved[OWN_CLUSTER].problem.cluster.num_chips}
     for i, num_chips in enumerate(request.alternatives.num_chips):
         if num_chips not in counts:
             counts.add(num_chips)
             candidates.add_chip_count(resolver, f"alternatives.num_chips[{i}]", num_chips)
-    return candidates
 
 
 def _add_own_cluster(

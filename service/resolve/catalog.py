@@ -10,6 +10,7 @@ from typing import Any
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.hardware import Chip, Fabric
+from models.spec.prices import list_prices
 from models.spec.stack import Stack
 from models.spec.switches import releases, switches_of
 from service.errors import NameReserved, NameTaken, NotFound
@@ -181,6 +182,8 @@ def _shipped_entry(kind: Kind, id_: str, names: list[str], value: Any) -> Catalo
     resolved = _describe(value)
     if kind == "clusters":
         resolved = {"chip": catalogue.fabric_chip(id_), **resolved}
+    if kind == "chips":
+        resolved["list_prices"] = [asdict(price) for price in list_prices(id_)]
     if kind == "stacks":
         resolved["releases"] = dict(releases(id_))
         resolved["switches"] = [asdict(switch) for switch in switches_of(value)]

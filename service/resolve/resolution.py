@@ -26,6 +26,7 @@ from service.identifiers import digest
 from service.json_pointers import prefix_errors, relocate_errors
 from service.nearest_names import misspelt, unknown_name
 from service.resolve.explicit_models import explicit_fields
+from service.resolve.given_prices import NO_PRICES, GivenPrices
 from service.resolve.hardware_names import chip_named_in
 from service.resolve.tpu_slices import expand_slice_name
 from service.schemas.architecture import HuggingFaceConfig, NamedModelFields, OwnModel, ShapeFields
@@ -39,6 +40,7 @@ from service.schemas.cluster import (
     require_memory,
 )
 from service.schemas.layer_list import LayerListFields
+from service.schemas.objective import ObjectiveFields
 from service.schemas.prediction import (
     ArchitectureUsed,
     CatalogUsed,
@@ -147,25 +149,23 @@ class Resolver:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    def resolve(
-        self, question: Question, usd_per_chip_hour: float | None = None
-    ) -> ResolvedQuestion:
-        """`usd_per_chip_hour` is the price of a cluster that names none of its own."""
+    def resolve(self, question: Question, prices: GivenPrices = NO_PRICES) -> ResolvedQuestion:
+        """`prices` are those of clusters that name none of their own."""
         asked = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
         return self._rows.recall(
-            ("question", digest(asked), usd_per_chip_hour),
-            lambda: self._resolve(question, usd_per_chip_hour),
+            ("question", digest(asked), prices),
+            lambda: self._resolve(question, prices),
         )
 
-    def _resolve(self, question: Question, usd_per_chip_hour: float | None) -> ResolvedQuestion:
+    def _resolve(self, question: Question, prices: GivenPrices) -> ResolvedQuestion:
         architecture, architecture_used = self._recall_part(
             question, "model", lambda: self._architecture_as_used(question.model)
         )
         sized, fabric_used = self._recall_part(
             question,
             "cluster",
-            lambda: self._cluster_as_used(question.cluster, usd_per_chip_hour),
-            usd_per_chip_hour,
+            lambda: self._cluster_as_used(question.cluster, prices),
+            prices,
         )
         stack, stack_used = self._recall_part(
             question, "stack", lambda: self._stack_as_used(question.stack)
@@ -208,9 +208,9 @@ class Resolver:
         return part, _architecture_used(part)
 
     def _cluster_as_used(
-        self, form: ClusterForm, usd_per_chip_hour: float | None
+        self, form: ClusterForm, prices: GivenPrices
     ) -> tuple[ResolvedCluster, FabricUsed]:
-        sized = self.cluster(form, usd_per_chip_hour)
+        sized = self.cluster(form, prices)
         return sized, FabricUsed(**sized.fabric.model_dump(), links=_links(sized.cluster))
 
     def _stack_as_used(self, form: StackForm) -> tuple[ResolvedPart[Stack], StackUsed]:
@@ -218,16 +218,16 @@ class Resolver:
         return part, StackUsed(**part.used.model_dump(), changes=_stack_changes(form))
 
     def cluster(
-        self, form: ClusterPreset | ClusterFields, usd_per_chip_hour: float | None = None
+        self, form: ClusterPreset | ClusterFields, prices: GivenPrices = NO_PRICES
     ) -> ResolvedCluster:
-        """`usd_per_chip_hour` takes the place of the catalogue's price, unless the cluster or the
-        data sheet of its chip names a price."""
+        """`prices` go before the catalogue's, unless the cluster or the data sheet of its chip
+        names a price."""
         chip, fabric, size = self.cluster_parts(form)
         given_price = size.usd_per_chip_hour
         if given_price is None and chip.used.source == "given":
             given_price = chip.value.usd_per_chip_hour
-        if given_price is None and usd_per_chip_hour is not None:
-            size = size.model_copy(update={"usd_per_chip_hour": usd_per_chip_hour})
+        if given_price is None and (price := prices.of(chip.used.name)) is not None:
+            size = size.model_copy(update={"usd_per_chip_hour": price})
         size_form = size.model_dump(mode="json", include=_SIZE_FIELDS, exclude_none=True)
         return ResolvedCluster(
             cluster=size.build(chip.value, fabric.value),
@@ -235,6 +235,14 @@ class Resolver:
             fabric=fabric.used,
             pinned_form={**fabric.pinned_form, **size_form},
         )
+
+    def prices(self, objective: ObjectiveFields) -> GivenPrices:
+        """The prices of an objective, each under the chip's name in the catalogue."""
+        by_chip = {
+            self.chip(name, f"objective.prices.{name}").used.name: price
+            for name, price in objective.prices.items()
+        }
+        return GivenPrices(tuple(sorted(by_chip.items())), objective.usd_per_chip_hour)
 
     def architecture(self, form: ModelForm, field: str = "model") -> ResolvedPart[Architecture]:
         """The model of a form, which stands in this field of the request."""

@@ -38,6 +38,7 @@ from service.learning.log_texts import LogTexts
 from service.learning.profile_gauges import ProfileGauges
 from service.learning.replays import Replays
 from service.learning.report_batches import ReportBatches
+from service.learning.report_events import ReportFeed
 from service.learning.report_logs import ReportLogs
 from service.learning.report_summaries import ReportSummaries
 from service.learning.reports import Reports
@@ -110,6 +111,7 @@ class Services:
     report_batches: ReportBatches
     report_logs: ReportLogs
     report_summaries: ReportSummaries
+    report_feed: ReportFeed
     reports: Reports
     stored_checks: StoredChecks
     sweep_feed: SweepFeed

@@ -406,3 +406,6 @@ ARCHITECTURES: dict[str, Example] = {
         "value": {"name": "example-llama", "model": CONFIG},
     },
 }
+TICKETS: dict[str, Example] = {
+    "reports": {"summary": "New reports", "value": {"stream": "/v1/reports/events"}},
+}

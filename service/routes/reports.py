@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
 
@@ -16,6 +18,7 @@ from service.learning.report_texts import parse_batch
 from service.routes import examples
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
 from service.routes.pages import page_response
+from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.runtime.idempotency import SaveRows
 from service.schemas.report import (
     BatchAnswer,
@@ -29,6 +32,7 @@ from service.schemas.report import (
     ReportQuery,
     StoredReport,
 )
+from service.schemas.stream import StreamQuery
 from service.schemas.summary import ReportSummary
 from service.web import responses
 from service.web.etags import conditional_response, parse_if_match
@@ -39,7 +43,7 @@ class _ReportId(StringConvertor):
     """The last part of a path under /v1/reports, unless it names another address there: a method
     that this one does not have is answered with 405, and not as that of a report."""
 
-    regex = "(?!(?:logs|summary)$)[^/]+"
+    regex = "(?!(?:logs|summary|events)$)[^/]+"
 
 
 register_url_convertor("report_id", _ReportId())
@@ -144,6 +148,37 @@ def summarise_reports(
 ) -> JSONResponse:
     """Residuals by chip, stack, model family, profile version, week, source and tenant."""
     return JSONResponse(services.report_summaries.summary(query))
+
+
+@router.get(
+    "/events",
+    operation_id="watchReports",
+    response_class=Response,  # FastAPI would take EventSourceResponse for a generator of events
+    responses=EVENTS,
+)
+async def watch_reports(
+    query: Annotated[StreamQuery, Query()],
+    services: ServicesDep,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Server-sent events: `report` with each report as it comes. The id of an event is that of its
+    report: whoever was cut off sends the last one as Last-Event-ID, or as a query parameter, and
+    gets those that came after it. Without one the stream begins with what comes next."""
+    place = await run_in_threadpool(
+        services.reports.event_place, last_event_id or query.last_event_id
+    )
+    return StreamResponse(
+        services.event_streams.open(
+            services.store.tenant,
+            services.report_feed,
+            services.report_feed.topic(services.store),
+            place,
+        )
+    )
+
+
+def sent_form(id_: str, document: dict[str, Any]) -> bytes:
+    return format_sse_event(event="report", id=id_, data_str=json.dumps(document))
 
 
 @router.get(

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from fastapi import Header
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
 from service.runtime.event_streams import EventStream
+from service.web import responses
+
+EVENTS: responses.Responses = responses.problem_responses(400) | {
+    200: {
+        "description": "Events",
+        "content": {EventSourceResponse.media_type: {"schema": {"type": "string"}}},
+    }
+}
+LastEventId = Annotated[
+    str | None, Header(description="The id of the last event that came: those after it follow.")
+]
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """So that no proxy holds events back."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from fastapi.sse import EventSourceResponse, format_sse_event
+from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from service.routes import examples
@@ -18,8 +18,9 @@ from service.routes.dependencies import (
     require_scope,
 )
 from service.routes.pages import page_response
-from service.routes.streams import StreamResponse
+from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.schemas.catalog import CatalogQuery
+from service.schemas.stream import StreamQuery
 from service.schemas.sweep import (
     SweepDetails,
     SweepItemPage,
@@ -41,11 +42,7 @@ _PAGE_OR_CSV: responses.Responses = {
     200: {"content": {"text/csv": {"schema": _LINES}}} | responses.PAGE[200]
 }
 _WITHOUT_BODY = responses.problem_responses(400, 409)
-_EVENTS: responses.Responses = responses.problem_responses(400) | {
-    200: {
-        "description": "Events until the sweep ends",
-        "content": {EventSourceResponse.media_type: {"schema": {"type": "string"}}},
-    },
+_EVENTS: responses.Responses = EVENTS | {
     204: {"description": "The sweep has ended, and all of its events were told"},
 }
 
@@ -117,14 +114,13 @@ def list_sweep_items(
 )
 async def watch_sweep(
     id_: ResourceId,
+    query: Annotated[StreamQuery, Query()],
     services: ServicesDep,
-    last_event_id: Annotated[
-        str | None, Header(description="The id of the last event that came: those after it follow.")
-    ] = None,
+    last_event_id: LastEventId = None,
 ) -> Response:
     """Server-sent events: `item` with each result as it comes, `progress`, and `end`. A client that
     was cut off sends the id of its last event as Last-Event-ID, as browsers do."""
-    place = Place.read(last_event_id)
+    place = Place.read(last_event_id or query.last_event_id)
     if await run_in_threadpool(all_told, services.store, id_, place):
         return Response(status_code=204)  # which tells browsers not to connect again
     return StreamResponse(

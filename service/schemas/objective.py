@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from models.advice.cluster_choice import Choice, Objective
+from models.advice.choice import Choice
+from models.advice.objective import Objective
 from models.prediction.coverage import EvidenceLevel
+from models.spec.constraints import EVEN_CHANCE
 from service.json_pointers import TAG_PREFIX
 from service.schemas.allocation import AllocationFields
 from service.schemas.cluster import ClusterFields, ClusterPreset, cluster_union_tag, reject_name
+from service.schemas.layout import LayoutFields
+from service.schemas.prediction import ByConvention
 from service.schemas.stack import StackForm
-from service.schemas.wire import Degree, Document, Wire
+from service.schemas.wire import Degree, Document, Name, Wire
 
+UsdPerChipHour = Annotated[float, Field(gt=0, le=1e6)]
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 
 
@@ -26,15 +30,22 @@ class ObjectiveFields(Wire):
     """How many the job trains; unless it is given, the workload's `token_budget`."""
     deadline_hours: Positive | None = None
     budget_usd: Positive | None = None
-    usd_per_chip_hour: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Of every cluster that names no price of its own, instead of the catalogue's."""
+    deadline_probability: Annotated[float, Field(ge=EVEN_CHANCE, le=0.999)] = 0.9
+    """With which a place has to keep the deadline, and the budget. 0.5 takes the median: every
+    other such job is late."""
+    usd_per_chip_hour: UsdPerChipHour | None = None
+    """Of every cluster that names no price of its own, and of whose chip `prices` has none, instead
+    of the catalogue's."""
+    prices: Annotated[dict[Name, UsdPerChipHour], Field(max_length=100)] = {}
+    """US dollars for an hour of a chip, by the name of the chip. A price that a cluster names goes
+    first."""
     failures_per_chip_hour: Annotated[float, Field(ge=0, le=1)] = 0.0
     checkpoint_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
     """That training stops for one."""
     restart_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
     def build(self, token_budget: float | None) -> Objective:
-        given = self.model_dump(exclude={"usd_per_chip_hour"})
+        given = self.model_dump(exclude={"usd_per_chip_hour", "prices"})
         return Objective(**{**given, "tokens": self.tokens or token_budget})
 
 
@@ -67,8 +78,11 @@ class AlternativeFields(Wire):
     up_to_chips: Degree | None = None
     """The fewest chips of the question's own cluster, up to so many, that keep the objective's
     limits: looked for among the parts of a scale-up domain and numbers of them, as the reasons say,
-    and then one of the alternatives. More may be faster or cheaper: `num_chips` names those to
-    compare."""
+    and then one of the alternatives. Beyond one domain, racks of machines are whole. More may be
+    faster or cheaper: `num_chips` names those to compare."""
+    multiple_of: Degree | None = None
+    """Chips that can be had at once, such as 8 of a node: `up_to_chips` then tries only multiples
+    of so many."""
     allocations: Annotated[list[AllocationFields], Field(max_length=20)] = []
     """Other nodes of the question's own cluster that a scheduler could give, instead of those of
     `allocation`. As many of their chips are used as are fastest."""
@@ -96,6 +110,11 @@ class ChoiceAnswer(Document):
     step_time_high_s: float | None = None
     grade: EvidenceLevel | None = None
     """What its prediction rests on, by the weakest of the terms that decide it."""
+    layout: LayoutFields | None = None
+    """The fastest there, which the figures are of; as predictions take it."""
+    layout_summary: str | None = None
+    """In one line."""
+    mfu: ByConvention | None = None
     tokens_per_s: float | None
     """While it trains."""
     goodput: float | None
@@ -104,22 +123,41 @@ class ChoiceAnswer(Document):
     """The interval that loses least (Daly 2006, equation 20; where failures are rare nearly Young's
     √(2·C·M))."""
     hours: float | None
+    """At the median."""
+    hours_low: float | None = None
+    """With `hours_high` the 80% interval."""
+    hours_high: float | None = None
     usd_per_chip_hour: float | None = None
     """The request's, or the catalogue's."""
     usd: float | None
-    """Of the chips that are used, where those are fewer."""
+    """Of all chips that are held, used or not, at the median."""
+    usd_low: float | None = None
+    """With `usd_high` the 80% interval."""
+    usd_high: float | None = None
+    usd_used: float | None = None
+    """Of the chips that are used alone; as much as `usd` where those are all."""
     usd_per_million_tokens: float | None
-    """With what failures lose, as hours and usd."""
+    """Of all chips that are held, with what failures lose, as hours and usd."""
+    missing: str | None = None
+    """What the objective asks for and is not known here: without a price, a place is compared by
+    its hours."""
     meets: bool
-    """Deadline and budget are kept."""
+    """Deadline and budget are kept, each with `deadline_probability`. A budget is not where the
+    price is not known."""
+    meets_probability: float | None = None
+    """The probability that deadline and budget are kept; null without limits, and where one cannot
+    be checked."""
     exact: bool
     """Proved the fastest on its chips, and on fewer of those tried (`fewer_chips`)."""
     refused: str | None
 
     @classmethod
-    def of(cls, choice: Choice, place: dict[str, Any]) -> Self:
+    def of(cls, choice: Choice, place: dict[str, Any], *, on_torus: bool) -> Self:
         """The answer for one choice; `place` has its `cluster` and `stack`."""
         figures = {
-            name: value for name, value in asdict(choice).items() if name in cls.model_fields
+            name: getattr(choice, name) for name in cls.model_fields if hasattr(choice, name)
         }
-        return cls.model_validate({**figures, **place})
+        if choice.layout is not None:
+            figures["layout"] = LayoutFields.shown(choice.layout, on_torus=on_torus)
+            figures["layout_summary"] = choice.layout.summary()
+        return cls.model_validate({**figures, "mfu": choice.mfu or None, **place})

@@ -69,6 +69,10 @@ class RecommendationRequest(PinnedQuestion, Patience):
             self.alternatives.up_to_chips,
             (self.objective.deadline_hours, self.objective.budget_usd),
         )
+        if others.multiple_of is not None and most is None:
+            raise Invalid(
+                "alternatives.multiple_of", others.multiple_of, "needs alternatives.up_to_chips"
+            )
         if most is not None and limits == (None, None):
             raise Invalid(
                 "alternatives.up_to_chips",

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 
 from models.errors import Invalid
 from service.schemas.architecture import Model
-from service.schemas.cluster import ClusterForm
 from service.schemas.layout import ConstraintFields
+from service.schemas.objective import ObjectiveFields, OtherForm
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.schemas.question import ProfileWanted
 from service.schemas.stack import StackForm
@@ -30,14 +30,18 @@ class SweepRequest(Wire):
 
     models: Annotated[list[Model], Field(min_length=1, max_length=1000)]
     """Each as the `model` of a recommendation."""
-    clusters: Annotated[list[ClusterForm], Field(min_length=1, max_length=1000)]
-    """Each as the `cluster` of a recommendation."""
+    clusters: Annotated[list[OtherForm], Field(min_length=1, max_length=1000)]
+    """Each as the `cluster` of a recommendation, perhaps with the `stack` that runs there."""
     workloads: Annotated[list[WorkloadFields], Field(min_length=1, max_length=1000)]
     stacks: Annotated[list[StackForm], Field(min_length=1, max_length=100)]
-    """Each as the `stack` of a recommendation."""
+    """Each as the `stack` of a recommendation. Where a cluster has a stack of its own, one alone,
+    which the other clusters run."""
     constraints: Annotated[list[ConstraintFields], Field(min_length=1, max_length=100)] = [
         ConstraintFields()
     ]
+    objective: ObjectiveFields | None = None
+    """What the job trains, and the deadline and budget that it must keep: each item then tells its
+    hours and dollars. An item is one place, so `minimize` chooses nothing."""
     profile: ProfileWanted | None = None
     """The version to predict with, in every item; without it the one that is active now."""
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
@@ -49,6 +53,17 @@ class SweepRequest(Wire):
     def lists(self) -> tuple[list[Any], ...]:
         """What the items combine, in the order of `Combination`."""
         return self.models, self.clusters, self.workloads, self.stacks, self.constraints
+
+    @model_validator(mode="after")
+    def _one_stack_each(self) -> Self:
+        for i, cluster in enumerate(self.clusters):
+            if cluster.stack is not None and len(self.stacks) > 1:
+                rule = (
+                    f"goes with one stack in stacks, not with {len(self.stacks)}: a cluster runs"
+                    " either its own or those that are listed"
+                )
+                raise Invalid(f"clusters[{i}].stack", None, rule)
+        return self
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
@@ -95,6 +110,19 @@ class SweptLayout(Document):
     """Of the fullest device."""
     usable_gib: float
     fit_probability: float
+    hours: float | None = None
+    """For the objective's tokens, at the median, on the fastest layout, as a recommendation's
+    `choices` have it. This and what follows is null without an objective."""
+    hours_low: float | None = None
+    """With `hours_high` a central 80% interval."""
+    hours_high: float | None = None
+    usd: float | None = None
+    """Of all chips that are held, used or not."""
+    meets: bool | None = None
+    """Deadline and budget are kept, each with `objective.deadline_probability`."""
+    meets_probability: float | None = None
+    missing: str | None = None
+    """What the objective asks for and is not known, such as a price."""
     pipelining: str
     """Whether a pipeline is needed: yes, no, undecided or unknown."""
     exact: bool

@@ -234,6 +234,14 @@ class Reports:
             query = query.where(ReportRow.id < before)
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
+    def oldest(self, wanted: ReportFilter, limit: int) -> Sequence[ReportRow]:
+        query = wanted.narrow(select(ReportRow))
+        return self._session.scalars(query.order_by(ReportRow.id).limit(limit)).all()
+
+    def last_id(self) -> str:
+        """The id of the newest report; empty where there is none."""
+        return self._session.scalars(select(func.max(ReportRow.id))).one() or ""
+
     def last_of_each_run(self, wanted: ReportFilter, limit: int) -> list[LastReport]:
         """For each run, of all its reports the one that was measured last; the latest first."""
         run = ReportRow.run_hash

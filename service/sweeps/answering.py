@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from models.advice.choice import Choice
 from models.advice.recommendation import Recommendation
 from models.errors import DomainError, Infeasible
 from service.ask.evidence import Evidence
@@ -18,6 +19,7 @@ from service.schemas.recommendation import CandidateAnswer, RecommendationReques
 from service.schemas.stored import read_stored
 from service.schemas.sweep import ItemOutcome, ItemProblem, SweptLayout
 from service.store import Store
+from service.sweeps.item_table import OF_JOB
 from service.web.problems import type_of
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
     """
     try:
         request = read_stored(RecommendationRequest, question)
-        found = Recommendations(store, Evidence(store)).find(request)
+        found, choice = Recommendations(store, Evidence(store)).find(request)
     except Infeasible as error:
         return _problem("infeasible", error)
     except (DomainError, ValidationError) as error:
@@ -52,10 +54,10 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
     except Exception as error:  # one item that breaks leaves the others whole
         log.exception("an item of a sweep failed")
         return _problem("failed", error)
-    return ItemAnswer("ok", _swept_layout(found).model_dump(mode="json"))
+    return ItemAnswer("ok", _swept_layout(found, choice).model_dump(mode="json"))
 
 
-def _swept_layout(found: Recommendation) -> SweptLayout:
+def _swept_layout(found: Recommendation, choice: Choice | None) -> SweptLayout:
     candidate = CandidateAnswer.of(found.recommended, found.problem.cluster)
     prediction = candidate.prediction
     figures = {
@@ -63,9 +65,11 @@ def _swept_layout(found: Recommendation) -> SweptLayout:
         for name in SweptLayout.model_fields
         if hasattr(prediction, name)
     }
+    of_job = {} if choice is None else {name: getattr(choice, name) for name in OF_JOB}
     return SweptLayout.model_validate(
         {
             **figures,
+            **of_job,
             "layout": prediction.layout.model_dump(mode="json"),
             "layout_summary": found.recommended.prediction.layout.summary(),
             "chips_used": found.chips_used,

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from models.spec.stack import Stack
 from service.json_pointers import relocate_errors
 from service.resolve.profiles import requested_profile
-from service.resolve.resolution import Resolver
+from service.resolve.resolution import ResolvedPart, Resolver
+from service.schemas.objective import OtherForm
 from service.schemas.sweep import SweepRequest
 from service.store import Rows
 
@@ -41,7 +43,15 @@ def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
     """The recommendation that the item at this position asks for, as a request writes it."""
     indices = combination(request, position)
     parts = {field: request[name][indices[field]] for field, name in _LISTS.items()}
-    common = {name: request[name] for name in ("profile", "tolerance", "time_limit_s")}
+    common = {
+        name: request[name]
+        for name in ("profile", "tolerance", "time_limit_s", "objective")
+        if request.get(name) is not None  # sweeps of before had no objective
+    }
+    own_stack = parts["cluster"].get("stack")
+    if own_stack is not None:
+        cluster = {name: value for name, value in parts["cluster"].items() if name != "stack"}
+        parts |= {"cluster": cluster, "stack": own_stack}
     return {**parts, **common}
 
 
@@ -55,10 +65,16 @@ def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str,
     profile = requested_profile(rows, request.profile)
     models = _resolve_each("model", "models", request.models, resolver.architecture)
     clusters = _resolve_each("cluster", "clusters", request.clusters, resolver.cluster)
+    own_stacks = _resolve_own_stacks(resolver, request.clusters)
     stacks = _resolve_each("stack", "stacks", request.stacks, resolver.stack)
     document = {
         "models": [model.pinned_form for model in models],
-        "clusters": [cluster.pinned_form for cluster in clusters],
+        "clusters": [
+            {**cluster.pinned_form, "stack": own_stacks[i].pinned_form}
+            if i in own_stacks
+            else cluster.pinned_form
+            for i, cluster in enumerate(clusters)
+        ],
         "workloads": [each.model_dump(mode="json") for each in request.workloads],
         "stacks": [stack.pinned_form for stack in stacks],
         "constraints": [
@@ -68,15 +84,33 @@ def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str,
         "tolerance": request.tolerance,
         "time_limit_s": request.time_limit_s,
     }
+    if request.objective is not None:
+        document["objective"] = request.objective.model_dump(mode="json", exclude_unset=True)
     names = {
         "models": [model.used.name for model in models],
         "clusters": [
-            {"chip": cluster.chip.name, "num_chips": cluster.cluster.num_chips}
-            for cluster in clusters
+            {
+                "chip": cluster.chip.name,
+                "num_chips": cluster.cluster.num_chips,
+                "stack": own_stacks[i].used.name if i in own_stacks else None,
+            }
+            for i, cluster in enumerate(clusters)
         ],
         "stacks": [stack.used.name for stack in stacks],
     }
     return document, names
+
+
+def _resolve_own_stacks(
+    resolver: Resolver, clusters: Sequence[OtherForm]
+) -> dict[int, ResolvedPart[Stack]]:
+    """The stacks that clusters name, by the position of the cluster."""
+    stacks = dict[int, ResolvedPart[Stack]]()
+    for i, cluster in enumerate(clusters):
+        if cluster.stack is not None:
+            with relocate_errors("stack", f"clusters[{i}].stack"):
+                stacks[i] = resolver.stack(cluster.stack)
+    return stacks
 
 
 def _resolve_each(

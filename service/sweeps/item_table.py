@@ -13,7 +13,11 @@ _RECOMMENDED = (
     "chips_used", "needed_gib", "usable_gib", "fit_probability", "pipelining", "exact",
     "layout_summary",
 )  # fmt: skip
-COLUMNS = (*_ITEM, "constraints", *_RECOMMENDED, "mfu_causal", "problem", "detail")
+OF_JOB = (
+    "hours", "hours_low", "hours_high", "usd", "meets", "meets_probability", "missing",
+)  # fmt: skip
+"""Figures of the job that an objective describes."""
+COLUMNS = (*_ITEM, "constraints", *_RECOMMENDED, "mfu_causal", "problem", "detail", *OF_JOB)
 
 
 def item_cells(item: Mapping[str, Any]) -> list[Any]:
@@ -27,4 +31,5 @@ def item_cells(item: Mapping[str, Any]) -> list[Any]:
         recommended.get("mfu", {}).get("causal"),
         problem.get("type"),
         problem.get("detail"),
+        *(recommended.get(name) for name in OF_JOB),
     ]

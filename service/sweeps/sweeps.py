@@ -150,7 +150,7 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
             "num_chips": cluster["num_chips"],
             "seq_len": workload["seq_len"],
             "global_batch": workload["global_batch"],
-            "stack": sweep.names["stacks"][indices["stack"]],
+            "stack": cluster.get("stack") or sweep.names["stacks"][indices["stack"]],
             "outcome": row.outcome or "waiting",
             "recommended": row.result if is_ok else None,
             "problem": None if is_ok else row.result,

@@ -1,11 +1,12 @@
-"""Finds out who sends a request, by its API key or its session, before any of its body is read."""
+"""Finds out who sends a request, by its API key, its session or its ticket, before its body is
+read."""
 
 from __future__ import annotations
 
 from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,12 +16,15 @@ from service.api_keys import ANYONE, Caller, caller_at_hand, caller_of
 from service.errors import ServiceError, Unauthenticated
 from service.sessions import caller_of_session
 from service.store import Store
+from service.stream_tickets import caller_of_ticket
 from service.web.problems import service_error_response
 
 GUARDED = "/v1"
 """The paths that need a key begin so. Health, documentation and the meaning of problems are for
 everybody."""
 SESSION_COOKIE = "shardwright_session"
+STREAM_SUFFIX = "/events"
+"""The paths of event streams end so."""
 SIGN_IN = "/login"
 _SEE_OTHER = 303
 
@@ -57,6 +61,8 @@ class Authentication:
 
     async def _of_key(self, scope: Scope) -> Caller:
         authorization = Headers(scope=scope).getlist("authorization")
+        if not authorization and scope["method"] == "GET" and (ticket := _ticket(scope)):
+            return await run_in_threadpool(caller_of_ticket, self.store, ticket, scope["path"])
         # Pages read what they draw. Other sites can make a browser send its cookies, which is why a
         # session alone changes nothing under /v1.
         if not authorization and scope["method"] in ("GET", "HEAD") and _session(scope):
@@ -68,6 +74,13 @@ class Authentication:
 
     async def _of_session(self, scope: Scope) -> Caller:
         return await run_in_threadpool(caller_of_session, self.store, _session(scope))
+
+
+def _ticket(scope: Scope) -> str:
+    """The ticket in the URL of an event stream; empty where there is none."""
+    if not scope["path"].endswith(STREAM_SUFFIX):
+        return ""
+    return QueryParams(scope["query_string"]).get("ticket", "")
 
 
 def _session(scope: Scope) -> str:

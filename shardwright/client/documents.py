@@ -135,30 +135,6 @@ class CheckedPrediction(TypedDict):
 Source: TypeAlias = str
 
 
-class ChoiceAnswer(TypedDict):
-    name: str
-    cluster: NotRequired[dict[str, Any] | None]
-    stack: NotRequired[str | dict[str, Any] | None]
-    chip: str
-    num_chips: int
-    chips_used: int | None
-    all_chips_s: NotRequired[float | None]
-    step_time_s: float | None
-    step_time_low_s: NotRequired[float | None]
-    step_time_high_s: NotRequired[float | None]
-    grade: NotRequired[Literal["measured", "inherited", "data_sheet"] | None]
-    tokens_per_s: float | None
-    goodput: float | None
-    checkpoint_every_s: float | None
-    hours: float | None
-    usd_per_chip_hour: NotRequired[float | None]
-    usd: float | None
-    usd_per_million_tokens: float | None
-    meets: bool
-    exact: bool
-    refused: str | None
-
-
 TorusShapeItem: TypeAlias = int
 
 
@@ -703,7 +679,9 @@ class ObjectiveFields(TypedDict):
     tokens: NotRequired[float | None]
     deadline_hours: NotRequired[float | None]
     budget_usd: NotRequired[float | None]
+    deadline_probability: NotRequired[float]
     usd_per_chip_hour: NotRequired[float | None]
+    prices: NotRequired[dict[str, float]]
     failures_per_chip_hour: NotRequired[float]
     checkpoint_s: NotRequired[float]
     restart_s: NotRequired[float]
@@ -1254,6 +1232,13 @@ class SweptLayout(TypedDict):
     needed_gib: float
     usable_gib: float
     fit_probability: float
+    hours: NotRequired[float | None]
+    hours_low: NotRequired[float | None]
+    hours_high: NotRequired[float | None]
+    usd: NotRequired[float | None]
+    meets: NotRequired[bool | None]
+    meets_probability: NotRequired[float | None]
+    missing: NotRequired[str | None]
     pipelining: str
     exact: bool
 
@@ -1299,6 +1284,16 @@ class ThresholdAnswer(TypedDict):
     holds_at: float
     changes_at: float | None
     exact: bool
+
+
+class TicketAnswer(TypedDict):
+    url: str
+    ticket: str | None
+    expires_at: str | None
+
+
+class TicketRequest(TypedDict):
+    stream: str
 
 
 class TimeShare(TypedDict):
@@ -1631,6 +1626,40 @@ class CheckSummary(TypedDict):
     request: dict[str, Any]
     verdict: Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
     summary: str
+
+
+class ChoiceAnswer(TypedDict):
+    name: str
+    cluster: NotRequired[dict[str, Any] | None]
+    stack: NotRequired[str | dict[str, Any] | None]
+    chip: str
+    num_chips: int
+    chips_used: int | None
+    all_chips_s: NotRequired[float | None]
+    step_time_s: float | None
+    step_time_low_s: NotRequired[float | None]
+    step_time_high_s: NotRequired[float | None]
+    grade: NotRequired[Literal["measured", "inherited", "data_sheet"] | None]
+    layout: NotRequired[LayoutFields | None]
+    layout_summary: NotRequired[str | None]
+    mfu: NotRequired[ByConvention | None]
+    tokens_per_s: float | None
+    goodput: float | None
+    checkpoint_every_s: float | None
+    hours: float | None
+    hours_low: NotRequired[float | None]
+    hours_high: NotRequired[float | None]
+    usd_per_chip_hour: NotRequired[float | None]
+    usd: float | None
+    usd_low: NotRequired[float | None]
+    usd_high: NotRequired[float | None]
+    usd_used: NotRequired[float | None]
+    usd_per_million_tokens: float | None
+    missing: NotRequired[str | None]
+    meets: bool
+    meets_probability: NotRequired[float | None]
+    exact: bool
+    refused: str | None
 
 
 class ChromeTrace(TypedDict):
@@ -2283,10 +2312,11 @@ class StoredReport(TypedDict):
 
 class SweepRequest(TypedDict):
     models: list[str | NamedModelFields | HuggingFaceConfig | LayerListFields | ShapeFields]
-    clusters: list[ClusterPreset | ClusterFields]
+    clusters: list[OtherPreset | OtherCluster]
     workloads: list[WorkloadFields]
     stacks: list[str | StackFields]
     constraints: NotRequired[list[ConstraintFields]]
+    objective: NotRequired[ObjectiveFields | None]
     profile: NotRequired[ProfileWanted | None]
     tolerance: NotRequired[float]
     time_limit_s: NotRequired[float]
@@ -2296,6 +2326,7 @@ class AlternativeFields(TypedDict):
     clusters: NotRequired[list[OtherPreset | OtherCluster]]
     num_chips: NotRequired[list[NumChip]]
     up_to_chips: NotRequired[int | None]
+    multiple_of: NotRequired[int | None]
     allocations: NotRequired[list[AllocationFields]]
 
 

@@ -300,7 +300,6 @@ class Routes:
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
         label: list[str] | None = None,
-        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
         """Newest first, in pages or all as CSV."""
@@ -317,7 +316,6 @@ class Routes:
                     "outcome": outcome,
                     "profile_version": profile_version,
                     "label": label,
-                    "limit": limit,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -370,6 +368,12 @@ class Routes:
                     "label": label,
                 },
             )
+        )
+
+    def watch_reports(self) -> Iterator[Event]:
+        """Server-sent events: `report` with each report as it comes."""
+        return self._events(
+            Call(method="GET", path="/v1/reports/events", accept="text/event-stream")
         )
 
     def get_report(self, id: str) -> documents.StoredReport:
@@ -667,7 +671,6 @@ class Routes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        limit: int | None = None,
     ) -> str:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -675,7 +678,7 @@ class Routes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit, "format": "csv"},
+                query={"outcome": outcome, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -693,6 +696,11 @@ class Routes:
     def retry_sweep(self, id: str) -> documents.SweepDetails:
         """Computes those items again that failed or were cancelled."""
         return self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/retry"))
+
+    def create_stream_ticket(self, body: documents.TicketRequest) -> documents.TicketAnswer:
+        """A URL that opens an event stream within a minute, for browsers, which cannot send a key
+        with an EventSource."""
+        return self._send(Call(method="POST", path="/v1/stream-tickets", body=body))
 
     def live(self) -> dict[str, Any]:
         """The process answers."""
@@ -998,7 +1006,6 @@ class AsyncRoutes:
         outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
         profile_version: int | None = None,
         label: list[str] | None = None,
-        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
         """Newest first, in pages or all as CSV."""
@@ -1015,7 +1022,6 @@ class AsyncRoutes:
                     "outcome": outcome,
                     "profile_version": profile_version,
                     "label": label,
-                    "limit": limit,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -1068,6 +1074,12 @@ class AsyncRoutes:
                     "label": label,
                 },
             )
+        )
+
+    def watch_reports(self) -> AsyncIterator[Event]:
+        """Server-sent events: `report` with each report as it comes."""
+        return self._events(
+            Call(method="GET", path="/v1/reports/events", accept="text/event-stream")
         )
 
     async def get_report(self, id: str) -> documents.StoredReport:
@@ -1371,7 +1383,6 @@ class AsyncRoutes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        limit: int | None = None,
     ) -> str:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -1379,7 +1390,7 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit, "format": "csv"},
+                query={"outcome": outcome, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -1397,6 +1408,11 @@ class AsyncRoutes:
     async def retry_sweep(self, id: str) -> documents.SweepDetails:
         """Computes those items again that failed or were cancelled."""
         return await self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/retry"))
+
+    async def create_stream_ticket(self, body: documents.TicketRequest) -> documents.TicketAnswer:
+        """A URL that opens an event stream within a minute, for browsers, which cannot send a key
+        with an EventSource."""
+        return await self._send(Call(method="POST", path="/v1/stream-tickets", body=body))
 
     async def live(self) -> dict[str, Any]:
         """The process answers."""

@@ -21,6 +21,8 @@ from tests.openapi import openapi
 
 FOLDER = Path(__file__).parents[2] / "shardwright" / "client"
 _LEFT_TO_THE_CLIENT = {"if-none-match", "prefer", "cursor", "last-event-id", "format"}
+_OF_BROWSERS = {"ticket", "last_event_id"}
+"""Parameters of event streams for browsers, which the client says in headers."""
 """Parameters that no method has: caches and pages are the client's business, and a form other than
 JSON has a method of its own."""
 _BUILTIN = {"id", "format", "type"}
@@ -155,7 +157,7 @@ def _route(path: str, method: str, operation: Mapping[str, Any]) -> Route:
             required=bool(each.get("required")),
         )
         for each in listed
-        if each["in"] == "path" or each["name"].lower() not in _LEFT_TO_THE_CLIENT
+        if each["in"] == "path" or each["name"].lower() not in _LEFT_TO_THE_CLIENT | _OF_BROWSERS
     ]
     in_path = re.findall(r"\{(\w+)\}", path)
     parameters.sort(key=lambda one: (not one.required, one.place != "path", _at(one, in_path)))
@@ -235,8 +237,10 @@ def _methods(route: Route, document: Mapping[str, Any], *, is_async: bool) -> It
 
 def _method(route: Route, name: str, answer: str, sends: str, accept: str, is_async: bool) -> str:
     iterates = sends != "_send"
-    required = [one.declared for one in route.parameters if one.required]
-    optional = [one.declared for one in route.parameters if not one.required]
+    # A table has every row: a limit goes with pages alone.
+    parameters = [one for one in route.parameters if accept != "text/csv" or one.name != "limit"]
+    required = [one.declared for one in parameters if one.required]
+    optional = [one.declared for one in parameters if not one.required]
     body = [] if route.body is None else [f"body: {route.body}"]
     behind = ["*", *optional] if optional else []
     declared = ["self", *required, *body, *behind]
@@ -247,8 +251,8 @@ def _method(route: Route, name: str, answer: str, sends: str, accept: str, is_as
     returns = "" if returned == "None" else "return "
     path = re.sub(r"\{(\w+)\}", r"{quoted(\1)}", route.path)
     arguments = [f"method={route.method!r}", f"path={'f' * ('{' in path)}{path!r}"]
-    query = {one.name: one.argument for one in route.parameters if one.place == "query"}
-    headers = {one.name: one.argument for one in route.parameters if one.place == "header"}
+    query = {one.name: one.argument for one in parameters if one.place == "query"}
+    headers = {one.name: one.argument for one in parameters if one.place == "header"}
     if accept == "text/csv":
         query["format"] = '"csv"'
     for place, values in {"query": query, "headers": headers}.items():

@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.advice.cluster_choice import (
-    Choice,
-    Objective,
-    choice_reason,
-    rank_clusters,
-    with_recommendation,
-)
+from models.advice.choice import Choice
+from models.advice.choice_words import choice_reason
+from models.advice.cluster_choice import rank_clusters, with_recommendation
+from models.advice.objective import Objective
 from models.advice.recommendation import recommend
 from models.errors import Invalid
 from models.spec.constraints import Constraints
@@ -161,16 +158,64 @@ def test_what_fails_before_any_work_is_kept_is_refused() -> None:
     assert (refused.value.field, refused.value.value) == ("objective.failures_per_chip_hour", 5.0)
 
 
-def test_without_a_price_the_field_is_named() -> None:
+def test_a_place_without_a_price_is_compared_by_hours_and_says_what_is_missing() -> None:
     chip = replace(PLACES["small"].cluster.chip, usd_per_chip_hour=None)
     priceless = replace(PLACES["small"], cluster=replace(PLACES["small"].cluster, chip=chip))
-    with pytest.raises(Invalid) as refused:
-        rank_clusters({"cluster": priceless}, PROFILE, Constraints(), Objective(minimize="cost"))
-    assert refused.value.field == "objective.usd_per_chip_hour"
-    assert math.isfinite(
-        rank_clusters({"cluster": priceless}, PROFILE, Constraints(), Objective())[0].step_time_s
-        or math.inf
-    )
+    places = {"unpriced": priceless, "priced": PLACES["small"], "large": priceless_on_64_chips()}
+    cost = Objective(minimize="cost", tokens=1e11)
+    choices = rank_clusters(places, PROFILE, Constraints(), cost)
+    assert [choice.name for choice in choices] == ["priced", "large", "unpriced"]
+    assert [choice.missing is None for choice in choices] == [True, False, False]
+    assert choices[1].usd is None
+    assert "compared by hours alone, since no price of h100" in choice_reason(choices, cost)
+    alone = rank_clusters({"cluster": priceless}, PROFILE, Constraints(), cost)
+    assert alone[0].hours
+    assert rank_clusters(places, PROFILE, Constraints(), Objective())[0].missing is None
+
+
+def priceless_on_64_chips() -> Problem:
+    chip = replace(PLACES["large"].cluster.chip, usd_per_chip_hour=None)
+    return replace(PLACES["large"], cluster=replace(PLACES["large"].cluster, chip=chip))
+
+
+def test_a_budget_is_not_kept_where_the_price_is_not_known() -> None:
+    """Such a place comes behind what keeps the budget, and before what breaks it."""
+    priced = rank_clusters(PLACES, PROFILE, Constraints(), Objective(tokens=1e11))
+    cost = {choice.name: choice.usd or 0.0 for choice in priced}
+    places = {name: PLACES[name] for name in ("small", "old")} | {"new": priceless_on_64_chips()}
+    assert cost["old"] > cost["small"]
+    between = Objective(tokens=1e11, budget_usd=(cost["small"] * 1.5 + cost["old"]) / 2.5)
+    between = replace(between, deadline_probability=0.5)
+    choices = rank_clusters(places, PROFILE, Constraints(), between)
+    assert [(choice.name, choice.meets) for choice in choices] == [
+        ("small", True),
+        ("new", False),
+        ("old", False),
+    ]
+    assert choices[1].meets_probability is None
+
+
+@given(st.floats(0.5, 0.999), st.floats(0.2, 5.0))
+def test_limits_are_met_where_their_probability_is_what_is_asked_for(
+    probability: float, share: float
+) -> None:
+    constraints = Constraints(allowed={"tp": (1,), "pp": (1,), "cp": (1,)})
+    free = Objective(tokens=1e11)
+    (median,) = rank_clusters({"small": PLACES["small"]}, PROFILE, constraints, free)
+    assert (median.meets, median.meets_probability) == (True, None)
+    asked = replace(free, deadline_hours=median.hours * share, deadline_probability=probability)
+    (choice,) = rank_clusters({"small": PLACES["small"]}, PROFILE, constraints, asked)
+    assert choice.meets_probability is not None
+    assert choice.meets == (choice.meets_probability >= probability - 1e-9)
+
+
+def test_the_end_of_the_80_percent_interval_is_kept_with_90_percent() -> None:
+    free = Objective(tokens=1e11)
+    (median,) = rank_clusters({"small": PLACES["small"]}, PROFILE, Constraints(), free)
+    for end, kept in ((median.hours_high, 0.9), (median.hours, 0.5), (median.hours_low, 0.1)):
+        asked = replace(free, deadline_hours=end)
+        (choice,) = rank_clusters({"small": PLACES["small"]}, PROFILE, Constraints(), asked)
+        assert choice.meets_probability == pytest.approx(kept, abs=1e-6)
 
 
 def test_where_none_keeps_the_limits_the_nearest_leads() -> None:
@@ -181,13 +226,14 @@ def test_where_none_keeps_the_limits_the_nearest_leads() -> None:
     assert hours == sorted(hours)
 
 
-def test_where_no_layout_uses_all_chips_those_that_are_used_are_paid() -> None:
+def test_chips_that_are_held_are_paid_whether_or_not_they_are_used() -> None:
     odd = replace(PLACES["small"], cluster=replace(PLACES["small"].cluster, num_chips=67))
     (choice,) = rank_clusters({"odd": odd}, PROFILE, Constraints(), Objective(tokens=1e10))
     assert choice.chips_used is not None
     assert choice.chips_used < choice.num_chips == 67
     price = odd.cluster.chip.usd_per_chip_hour
-    assert choice.usd == pytest.approx(choice.hours * choice.chips_used * price)  # type: ignore[operator]
+    assert choice.usd == pytest.approx(choice.hours * 67 * price)  # type: ignore[operator]
+    assert choice.usd_used == pytest.approx(choice.hours * choice.chips_used * price)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("steps", [1, 3, 6, 12, 24])
@@ -285,7 +331,9 @@ def test_what_costs_nothing_is_compared_too() -> None:
 
 
 def test_places_are_told_in_plain_words_and_numbers() -> None:
-    objective = Objective(minimize="chips", tokens=1e12, deadline_hours=720)
+    objective = Objective(
+        minimize="chips", tokens=1e12, deadline_hours=720, deadline_probability=0.5
+    )
     of = {"chip": "h100", "step_time_s": 5.0, "step_time_low_s": 4.0, "step_time_high_s": 6.0}
     kept = [
         Choice(name=f"p{chips}", num_chips=chips, meets=True, hours=700.04, usd=24_983_210.4, **of)
@@ -303,6 +351,12 @@ def test_places_are_told_in_plain_words_and_numbers() -> None:
         " = 720"
     )
     assert choice_reason([late], objective) == f"where: {broken}"
+    surely = replace(objective, deadline_probability=0.9)
+    assert "720 with a probability of 0.9, and of those" in choice_reason([*kept, late], surely)
+    unsure = replace(late, hours=700.0, meets_probability=0.71)
+    assert choice_reason([unsure], surely).endswith(
+        ", which keeps deadline_hours = 720 with a probability of 0.71 only"
+    )
     assert choice_reason(kept[:1], Objective()) == f"where: p64 (64 h100): {figures}"
 
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from models.advice.cluster_choice import Objective, max_step_time_s, rank_clusters
+from models.advice.choice import Choice
+from models.advice.cluster_choice import rank_clusters
 from models.advice.fewest_chips import fewest_chips
+from models.advice.objective import Objective, max_step_time_s
 from models.advice.recommendation import recommend
 from models.errors import Infeasible
 from models.layouts.space import Space
+from models.prediction.prediction import predict_layouts
 from models.search.enumeration import search
 from models.search.result import Goal
 from models.search.tables import NoLegalLayout
@@ -27,9 +30,11 @@ def by_hand(asked: Problem, objective: Objective, numbers: Iterable[int]) -> int
     for chips in numbers:
         tried = replace(asked, cluster=replace(asked.cluster, num_chips=chips))
         try:
-            seconds = float(search(Space(tried, Constraints()), PROFILE, Goal()).times[0])
+            best = search(Space(tried, Constraints()), PROFILE, Goal()).layouts[0]
         except (NoLegalLayout, Infeasible):
             continue
+        (fastest,) = predict_layouts(tried, [best], PROFILE)
+        seconds = objective.step_time_to_keep_s(fastest.step_time_s, fastest.step_time_high_s)
         if seconds <= max_step_time_s(tried, objective):
             return chips
     return None
@@ -67,7 +72,46 @@ def test_a_part_of_a_rack_may_be_the_fewest() -> None:
     assert found.num_chips == by_hand(whole, objective, [1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 32])
     assert found.num_chips is not None
     assert found.num_chips < 8
-    assert "(divisors of 72 and multiples of 8)" in found.reason
+    assert "(divisors of 72 and multiples of 72)" in found.reason
+
+
+def test_beyond_one_rack_racks_are_whole() -> None:
+    asked = problem("llama-3-70b", ("gb300", 72), "megatron", seq_len=8192, global_batch=512)
+    objective = Objective(minimize="chips", tokens=1e12, deadline_hours=330)
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 720)
+    assert found.num_chips is not None
+    assert found.num_chips > 72
+    assert found.num_chips % 72 == 0
+    racks = found.num_chips // 72
+
+    def choice_on(chips: int) -> Choice:
+        place = replace(asked, cluster=replace(asked.cluster, num_chips=chips))
+        return rank_clusters({"place": place}, PROFILE, Constraints(), objective)[0]
+
+    assert choice_on(racks * 72).meets
+    assert not choice_on((racks - 1) * 72).meets
+
+
+def test_only_multiples_are_tried_where_chips_come_in_lots() -> None:
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
+    objective = Objective(minimize="chips", tokens=1e11, deadline_hours=100)
+    free = fewest_chips(asked, PROFILE, Constraints(), objective, 160).num_chips
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 160, multiple_of=20)
+    assert free is not None
+    assert found.num_chips is not None
+    assert free <= found.num_chips < free + 40
+    assert found.num_chips % 20 == 0
+    assert "that were tried (multiples of 20)" in found.reason
+
+
+def test_the_surer_a_deadline_has_to_be_kept_the_more_chips_it_takes() -> None:
+    asked = problem("llama-3-70b", ("h100", 1024), "megatron", seq_len=8192, global_batch=2048)
+    numbers = []
+    for probability in (0.5, 0.9, 0.99):
+        objective = Objective(tokens=15e12, deadline_hours=720, deadline_probability=probability)
+        numbers.append(fewest_chips(asked, PROFILE, Constraints(), objective, 8192).num_chips)
+    assert numbers == sorted(numbers)
+    assert numbers[0] < numbers[1] < numbers[2]
 
 
 def test_the_fewest_chips_meet_the_limits() -> None:
@@ -127,5 +171,5 @@ def test_where_all_need_what_failed_the_fewest_are_as_if_nothing_had(oom_gib: fl
     found = fewest_chips(asked, PROFILE, Constraints(), objective, 64, oom_gib=oom_gib)
     assert found.num_chips == 8
     few = replace(asked, cluster=replace(asked.cluster, num_chips=8))
-    seconds = recommend(few, PROFILE, oom_gib=oom_gib).fastest.prediction.step_time_s
-    assert seconds <= max_step_time_s(few, objective)
+    fastest = recommend(few, PROFILE, oom_gib=oom_gib).fastest.prediction
+    assert fastest.step_time_high_s <= max_step_time_s(few, objective)

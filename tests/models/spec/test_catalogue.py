@@ -25,8 +25,7 @@ NUMBERS = {
 }  # fmt: skip
 REQUIRED = NUMBERS | {
     "id", "name", "vendor", "generation", "year", "aliases", "peak_tflops", "scale_up",
-    "scale_out_gb_s", "tdp_w", "usd_per_chip_hour", "price_source", "sources", "confidence",
-    "caveats",
+    "scale_out_gb_s", "tdp_w", "sources", "confidence", "caveats",
 }  # fmt: skip
 CONFIDENCE = {"high", "medium", "low", "data sheet only"}
 OPTIONAL = {"host_memory_gb", "host_memory_source", "usable_memory_source", "gemm_tile"}

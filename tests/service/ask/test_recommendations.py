@@ -719,7 +719,8 @@ def test_the_cheapest_by_a_deadline_is_found(shared_client) -> None:
     found = shared_client.post("/v1/recommendations", json=hasty).json()
     assert not any(choice["meets"] for choice in found["choices"])
     assert found["reasons"][0].startswith(
-        "where: none of 3 places keeps deadline_hours = 0.001; the nearest is"
+        "where: none of 3 places keeps deadline_hours = 0.001 with a probability of 0.9; the"
+        " nearest is"
     )
 
 
@@ -765,7 +766,12 @@ def test_a_batch_that_looks_like_tokens_is_pointed_out(
 
 
 def test_of_several_places_those_that_keep_the_limits_are_compared(shared_client) -> None:
-    objective = {"minimize": "time", "tokens": 1e10, "usd_per_chip_hour": 2.5}
+    objective = {
+        "minimize": "time",
+        "tokens": 1e10,
+        "usd_per_chip_hour": 2.5,
+        "deadline_probability": 0.5,
+    }
     body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
     costs = sorted(
         choice["usd"]
@@ -818,8 +824,68 @@ def test_every_place_has_the_price_that_it_is_ranked_by(shared_client) -> None:
     }
     for choice in shared_client.post("/v1/recommendations", json=body).json()["choices"]:
         assert choice["usd"] == pytest.approx(
-            choice["usd_per_chip_hour"] * choice["chips_used"] * choice["hours"]
+            choice["usd_per_chip_hour"] * choice["num_chips"] * choice["hours"]
         )
+
+
+def test_a_place_whose_chip_has_no_list_price_does_not_refuse_the_comparison(
+    shared_client,
+) -> None:
+    body = {
+        **SMALL,
+        "alternatives": {"clusters": [{"preset": "gb300", "num_chips": 16}]},
+        "objective": {"minimize": "cost", "tokens": 1e9},
+    }
+    first, last = shared_client.post("/v1/recommendations", json=body).json()["choices"]
+    assert (first["name"], first["missing"]) == ("cluster", None)
+    assert last["missing"].startswith("a price: none is published for gb300-nvl72")
+    assert last["hours"] > 0
+    assert last["usd"] is None
+    body["objective"]["prices"] = {"gb300": 0.5, "h100": 6.0}
+    first, last = shared_client.post("/v1/recommendations", json=body).json()["choices"]
+    assert (first["chip"], first["usd_per_chip_hour"]) == ("gb300-nvl72", 0.5)
+    assert last["usd_per_chip_hour"] == 6.0
+    body["objective"]["prices"] = {"h1000": 6.0}
+    answer = shared_client.post("/v1/recommendations", json=body)
+    assert_problem(answer, "unknown-name", "/objective/prices/h1000")
+
+
+def test_a_choice_tells_its_layout_mfu_and_odds(shared_client) -> None:
+    body = {
+        **SMALL,
+        "alternatives": {"num_chips": [32]},
+        "objective": {"minimize": "cost", "tokens": 1e9, "deadline_hours": 1e4},
+    }
+    found = shared_client.post("/v1/recommendations", json=body).json()
+    fastest = predicted(found, "fastest")
+    best = found["choices"][0]
+    assert best["layout"] == fastest["layout"]
+    assert best["mfu"] == fastest["mfu"]
+    assert "micro_batch=" in best["layout_summary"]
+    assert best["meets_probability"] == pytest.approx(1.0)
+    assert best["hours_low"] < best["hours"] < best["hours_high"]
+    assert best["usd_low"] < best["usd"] < best["usd_high"]
+
+
+def test_where_the_own_cluster_cannot_run_the_stack_another_place_can(shared_client) -> None:
+    body = {
+        **SMALL,
+        "stack": "megatron",
+        "cluster": {"preset": "v5p-32"},
+        "alternatives": {
+            "clusters": [{"preset": "h100", "num_chips": 16}],
+            "num_chips": [32],
+            "up_to_chips": 64,
+        },
+        "objective": {"tokens": 1e9, "deadline_hours": 1e4},
+    }
+    found = shared_client.post("/v1/recommendations", json=body).json()
+    first, own = found["choices"]
+    assert first["name"] == "alternatives.clusters[0]"
+    assert own["name"] == "cluster"
+    assert own["refused"].startswith("stack megatron: runs on")
+    again = shared_client.post("/v1/recommendations", json=found["request"]).json()
+    assert again["choices"] == found["choices"]
 
 
 def test_a_price_that_is_given_goes_before_that_of_the_objective(shared_client) -> None:
@@ -1177,7 +1243,7 @@ def test_the_fewest_chips_that_keep_a_deadline_are_found(shared_client) -> None:
 def test_no_part_of_a_node_that_keeps_the_limits_is_smaller_than_the_fewest_chips(
     shared_client,
 ) -> None:
-    objective = {"minimize": "chips", "tokens": 1e12, "budget_usd": 200000}
+    objective = {"minimize": "chips", "tokens": 1e12, "budget_usd": 220000}
     alternatives = {"up_to_chips": 1024, "num_chips": [1, 2, 3, 4, 6]}
     body = {**QUESTION, "stack": "megatron", "objective": objective, "alternatives": alternatives}
     found = shared_client.post("/v1/recommendations", json=body).json()

@@ -26,6 +26,17 @@ def test_items_are_the_product_of_the_lists_in_order() -> None:
     assert all((each["tolerance"], each["time_limit_s"]) == (0.1, 5.0) for each in asked)
 
 
+def test_a_cluster_with_a_stack_of_its_own_is_asked_with_that() -> None:
+    own = {"preset": "tpu", "stack": "maxtext"}
+    request = {**REQUEST, "clusters": [{"preset": "c"}, own], "stacks": ["f"]}
+    asked = [question(request, position) for position in range(count(request))]
+    assert {(each["cluster"]["preset"], each["stack"]) for each in asked} == {
+        ("c", "f"),
+        ("tpu", "maxtext"),
+    }
+    assert all("stack" not in each["cluster"] for each in asked)
+
+
 def test_a_combination_says_which_of_each_list_it_is() -> None:
     indices = product(*(range(len(REQUEST[name])) for name in LISTS))
     for position, expected in enumerate(indices):

@@ -231,3 +231,48 @@ def test_a_tenant_sees_and_changes_its_own_sweeps(make_client, database_url: str
     wait_for(
         lambda: client.get(sweep["location"], headers=mine).json()["outcomes"] == {"infeasible": 8}
     )
+
+
+def test_items_tell_hours_and_dollars_of_the_job_that_the_objective_describes(
+    client, run: Run
+) -> None:
+    asked = {
+        "models": ["llama-3.1-8b"],
+        "clusters": [
+            {"preset": "h100", "num_chips": 16},
+            {"preset": "v5p-32", "stack": "maxtext"},
+            {"preset": "gb300", "num_chips": 16},
+        ],
+        "workloads": [{"seq_len": 4096, "global_batch": 64}],
+        "stacks": ["torchtitan"],
+        "objective": {"tokens": 1e10, "budget_usd": 1e6, "deadline_hours": 1e4},
+    }
+    sweep = client.post("/v1/sweeps", json=asked).raise_for_status().json()
+    store = client.app.state.services.store
+    run(Answers(lambda question: answer_item(store, question)))
+    wait_for(finished(client, sweep), within_s=60)
+    found = items(client, sweep)
+    assert [item["stack"] for item in found] == ["torchtitan", "maxtext", "torchtitan"]
+    first, second, unpriced = (item["recommended"] for item in found)
+    choice = client.post(
+        "/v1/recommendations",
+        json={
+            "model": "llama-3.1-8b",
+            "cluster": asked["clusters"][0],
+            "workload": asked["workloads"][0],
+            "stack": "torchtitan",
+            "objective": asked["objective"],
+        },
+    ).json()["choices"][0]
+    for name in ("hours", "hours_low", "hours_high", "usd", "meets", "meets_probability"):
+        assert first[name] == choice[name]
+    assert first["meets"]
+    assert second["usd"] == pytest.approx(second["hours"] * 16 * 4.2)
+    assert unpriced["missing"].startswith("a price")
+    assert not unpriced["meets"]
+
+
+def test_a_cluster_runs_its_own_stack_or_those_that_are_listed(client) -> None:
+    cluster = {"preset": "h100", "num_chips": 16, "stack": "torchtitan"}
+    problem = client.post("/v1/sweeps", json={**SWEEP, "clusters": [cluster]})
+    assert_problem(problem, "invalid", "/clusters/0/stack")

@@ -1,0 +1,233 @@
+"""A choice is one place to run, with the time and the cost of the job there, and its rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from models.advice.objective import Objective, probability_within
+from models.prediction.prediction import Prediction
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+
+UNCHECKED_EXCESS = math.nextafter(1.0, 2.0)
+"""The excess over a limit that cannot be checked: more than that of a place that keeps it, and less
+than that of one that is known to break it."""
+
+Rank = tuple[float, float, float, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One cluster, with the time and the cost of the job there.
+
+    Figures are None where no layout is legal and fits; `refused` says why. `layout` is the fastest.
+    `chips_used` are fewer than `num_chips` where no layout uses all, or where fewer are faster; in
+    the second case a step takes `all_chips_s` with all of them. All `num_chips` are held, and paid:
+    `usd` counts them, and `usd_used` those that are used alone. `goodput` is the share of time that
+    is not lost to failures, and `checkpoint_every_s` is None without failures. `missing` says what
+    the objective asks for and is not known. `meets` says that
+    every limit is kept with the probability that the objective asks for, and `meets_probability`
+    with which it is; None where there is no limit, or one cannot be checked. `exact` says that
+    there was time for all layouts, and for all numbers of chips that are worth a try.
+    """
+
+    name: str
+    chip: str
+    num_chips: int
+    chips_used: int | None = None
+    all_chips_s: float | None = None
+    step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    mfu: dict[str, float] = field(default_factory=dict)
+    grade: str | None = None
+    tokens_per_s: float | None = None
+    goodput: float | None = None
+    checkpoint_every_s: float | None = None
+    hours: float | None = None
+    usd_per_chip_hour: float | None = None
+    usd: float | None = None
+    usd_used: float | None = None
+    usd_per_million_tokens: float | None = None
+    missing: str | None = None
+    meets: bool = False
+    meets_probability: float | None = None
+    exact: bool = True
+    refused: str | None = None
+    layout: Layout | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self.refused is None
+
+    @property
+    def is_unreached(self) -> bool:
+        """True where there are no figures for want of time."""
+        return self.refused is not None and not self.exact
+
+    @property
+    def hours_low(self) -> float | None:
+        """With `hours_high` the 80% interval of the hours, in proportion to that of a step."""
+        return self._in_proportion(self.hours, self.step_time_low_s)
+
+    @property
+    def hours_high(self) -> float | None:
+        return self._in_proportion(self.hours, self.step_time_high_s)
+
+    @property
+    def usd_low(self) -> float | None:
+        """With `usd_high` the 80% interval of the cost."""
+        return self._in_proportion(self.usd, self.step_time_low_s)
+
+    @property
+    def usd_high(self) -> float | None:
+        return self._in_proportion(self.usd, self.step_time_high_s)
+
+    def _in_proportion(self, figure: float | None, end_s: float | None) -> float | None:
+        if figure is None or end_s is None or not self.step_time_s:
+            return None
+        return figure * (end_s / self.step_time_s)
+
+
+def refused_choice(
+    name: str, problem: Problem, why: str, num_chips: int, *, exact: bool = True
+) -> Choice:
+    chip = problem.cluster.chip.id
+    return Choice(name=name, chip=chip, num_chips=num_chips, refused=why, exact=exact)
+
+
+def choice_with_figures(
+    name: str,
+    problem: Problem,
+    objective: Objective,
+    step_time_s: float,
+    *,
+    chips_used: int,
+    num_chips: int,
+) -> Choice:
+    """Return a place of `num_chips` with the time and the cost of the job, for a step that takes so
+    long on those that are used."""
+    price = problem.cluster.chip.usd_per_chip_hour
+    checkpoint_every_s, goodput = objective.checkpointing(chips_used)
+    tokens_per_s = problem.workload.tokens / step_time_s
+    choice = Choice(
+        name=name,
+        chip=problem.cluster.chip.id,
+        num_chips=num_chips,
+        chips_used=chips_used,
+        step_time_s=step_time_s,
+        tokens_per_s=tokens_per_s,
+        goodput=goodput,
+        checkpoint_every_s=checkpoint_every_s,
+        usd_per_chip_hour=price,
+    )
+    if price is None and objective.needs_price:
+        missing = (
+            f"a price: none is published for {choice.chip}, so that this place is compared by"
+            " hours; objective.prices takes one"
+        )
+        choice = replace(choice, missing=missing)
+    if price is not None:
+        usd_per_million = price * num_chips / 3600 / (tokens_per_s * goodput) * 1e6
+        choice = replace(choice, usd_per_million_tokens=usd_per_million)
+    if objective.tokens is None:
+        return choice
+    hours = objective.tokens / (tokens_per_s * goodput) / 3600
+    if price is None:
+        return replace(choice, hours=hours)
+    usd = price * num_chips * hours
+    return replace(choice, hours=hours, usd=usd, usd_used=price * chips_used * hours)
+
+
+def choice_with_prediction(
+    choice: Choice,
+    objective: Objective,
+    fastest: Prediction,
+    all_chips_s: float | None,
+    *,
+    exact: bool,
+) -> Choice:
+    """Return the choice with the figures of its fastest layout's prediction, and whether it meets
+    the limits."""
+    predicted = replace(
+        choice,
+        layout=fastest.layout,
+        all_chips_s=all_chips_s,
+        step_time_low_s=fastest.step_time_low_s,
+        step_time_high_s=fastest.step_time_high_s,
+        mfu=fastest.mfu,
+        grade=fastest.provenance.grade,
+        exact=exact,
+    )
+    return replace(
+        predicted,
+        meets=limit_excess(predicted, objective) <= 1,
+        meets_probability=_meets_probability(predicted, objective),
+    )
+
+
+def _meets_probability(choice: Choice, objective: Objective) -> float | None:
+    """Return the probability that every limit is kept. One step time decides all of them."""
+    shares = limit_shares(choice, objective)
+    if not shares or len(shares) < len(objective.limits) or choice.step_time_s is None:
+        return None
+    tightest = max(shares.values())
+    return probability_within(
+        choice.step_time_s / tightest if tightest else math.inf,
+        step_time_s=choice.step_time_s,
+        low_s=choice.step_time_low_s or choice.step_time_s,
+        high_s=choice.step_time_high_s or choice.step_time_s,
+    )
+
+
+# -- rank
+# --------------------------------------------------------------------------------------------------
+
+
+def rank(choice: Choice, objective: Objective) -> Rank:
+    """Return the key by which choices are ordered, the best least: the excess over the limits, the
+    figure that is minimised, the time, and the number of chips."""
+    return (
+        limit_excess(choice, objective),
+        minimized(choice, objective),
+        minimized(choice, replace(objective, minimize="time")),
+        choice.num_chips,
+    )
+
+
+def minimized(choice: Choice, objective: Objective) -> float:
+    """Return the figure that the objective minimises; infinite where a choice has none."""
+    if choice.step_time_s is None or choice.tokens_per_s is None or choice.goodput is None:
+        return math.inf
+    usd = choice.usd_per_million_tokens
+    return {
+        "step_time": choice.step_time_s,
+        "time": 1 / (choice.tokens_per_s * choice.goodput),
+        "cost": math.inf if usd is None else usd,
+        "chips": float(choice.num_chips),
+    }[objective.minimize]
+
+
+def limit_excess(choice: Choice, objective: Objective) -> float:
+    """Return the largest ratio of a figure to its limit, with the probability that the objective
+    asks for; 1 where the choice keeps all limits."""
+    if choice.refused is not None:
+        return math.inf
+    shares = limit_shares(choice, objective)
+    median_s = choice.step_time_s or 1.0
+    high_s = choice.step_time_high_s or median_s
+    margin = objective.step_time_to_keep_s(median_s, high_s) / median_s
+    least = 1.0 if len(shares) == len(objective.limits) else UNCHECKED_EXCESS
+    return max([least, *(share * margin for share in shares.values())])
+
+
+def limit_shares(choice: Choice, objective: Objective) -> dict[str, float]:
+    """Return the share of each limit that a choice takes at the median, by the name of the limit. A
+    budget has none where the price is not known. The choice must not be refused."""
+    figures = {"deadline_hours": choice.hours, "budget_usd": choice.usd}
+    return {
+        name: figure / limit
+        for name, limit in objective.limits.items()
+        if (figure := figures[name]) is not None
+    }

@@ -1,0 +1,54 @@
+"""Reports as events: each as it comes, in the order of their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any
+
+from service.learning.reports import current_document
+from service.runtime.event_streams import Batch
+from service.store import Store
+from service.store.reports import ReportFilter
+
+_AT_ONCE = 100  # a report takes some 5 KiB in memory
+_OF_ALL = "all"
+_OF_TENANT = "of "
+
+Encode = Callable[[str, dict[str, Any]], bytes]
+"""Writes a report as the event that is sent. The id of the report is that of the event."""
+
+
+class ReportFeed:
+    """New reports, for streams. A topic is whose reports a caller sees; a place is the id of the
+    last report that was told."""
+
+    def __init__(self, store: Store, encode: Encode) -> None:
+        self._store, self._encode = store, encode
+
+    @staticmethod
+    def topic(store: Store) -> str:
+        """The topic of the reports that a store sees."""
+        return _OF_ALL if store.sees_all else f"{_OF_TENANT}{store.tenant}"
+
+    def marks(self, topics: Collection[str]) -> Mapping[str, Hashable]:
+        marks = dict[str, Hashable]()
+        for topic in topics:
+            with self._of(topic).reading() as rows:
+                marks[topic] = rows.reports.last_id()
+        return marks
+
+    def after(self, topic: str, place: str) -> Batch:
+        with self._of(topic).reading() as rows:
+            # A report with an earlier id would otherwise become visible behind the place.
+            rows.arrivals.wait_for_writers()
+            reports = rows.reports.oldest(ReportFilter(after_id=place), _AT_ONCE)
+        return Batch(
+            text=b"".join(self._encode(row.id, current_document(row)) for row in reports),
+            place=reports[-1].id if reports else place,
+            is_all=len(reports) < _AT_ONCE,
+        )
+
+    def _of(self, topic: str) -> Store:
+        if topic == _OF_ALL:
+            return self._store.of(None, sees_all=True)
+        return self._store.of(topic.removeprefix(_OF_TENANT), sees_all=False)

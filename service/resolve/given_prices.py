@@ -1,0 +1,20 @@
+"""The prices of chips that a request gives."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class GivenPrices(NamedTuple):
+    """US dollars for an hour of a chip."""
+
+    by_chip: tuple[tuple[str, float], ...] = ()
+    """By the name of the chip in the catalogue."""
+    of_others: float | None = None
+    """Of every chip that `by_chip` does not name; None where the catalogue's counts."""
+
+    def of(self, chip: str) -> float | None:
+        return dict(self.by_chip).get(chip, self.of_others)
+
+
+NO_PRICES = GivenPrices()

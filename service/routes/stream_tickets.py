@@ -1,0 +1,38 @@
+"""/v1/stream-tickets"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Request
+from starlette.concurrency import run_in_threadpool
+
+from service.routes import examples
+from service.routes.dependencies import ServicesDep
+from service.schemas.stream import TicketAnswer, TicketRequest
+from service.stream_tickets import new_ticket
+from service.web import responses
+from service.web.json_body import JsonRoute
+
+router = APIRouter(prefix="/v1/stream-tickets", tags=["streams"], route_class=JsonRoute)
+
+
+@router.post(
+    "",
+    operation_id="createStreamTicket",
+    response_model=TicketAnswer,
+    responses=responses.POST,
+)
+async def create_stream_ticket(
+    body: Annotated[TicketRequest, Body(openapi_examples=examples.TICKETS)],
+    request: Request,
+    services: ServicesDep,
+) -> TicketAnswer:
+    """A URL that opens an event stream within a minute, for browsers, which cannot send a key with
+    an EventSource. The ticket in it opens this stream alone, with the rights of the key that asks
+    for it."""
+    made = await run_in_threadpool(new_ticket, services.store, request.state.caller, body.stream)
+    if made is None:
+        return TicketAnswer(url=body.stream, ticket=None, expires_at=None)
+    ticket, ends = made
+    return TicketAnswer(url=f"{body.stream}?ticket={ticket}", ticket=ticket, expires_at=ends)
