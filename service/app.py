@@ -260,7 +260,8 @@ def _sweep_runner(store: Store, settings: Settings, cost_model: CostModel) -> Sw
 
 
 def _sweeps(store: Store, runner: SweepRunner | None) -> Sweeps:
-    """Without a runner another process computes sweeps, and looks for them by itself."""
+    """Returns the use case of sweeps. Without a runner another process computes them, and looks for
+    them by itself."""
     if runner is None:
         return Sweeps(store, wake=lambda: None)
     return Sweeps(store, runner.wake, lambda: runner.waits_for)

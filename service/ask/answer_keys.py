@@ -66,7 +66,7 @@ def question_key(kind: AnswerKind, request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a question means under the catalogue of a moment."""
+    """The meaning of a question under the catalogue of a moment."""
 
     catalog_key: str
     """Equal where every name in the question means the same version of the same entry."""

@@ -172,7 +172,7 @@ def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | N
 
 
 def _largest_simple_reasons(simple: Sequence[Point], grid: dict[str, list[float]]) -> list[str]:
-    """How far cluster and model can grow while no pipeline is needed."""
+    """Returns sentences on how far cluster and model can grow while no pipeline is needed."""
     reasons = list[str]()
     for axis, size in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):
         if axis in grid:
@@ -182,7 +182,7 @@ def _largest_simple_reasons(simple: Sequence[Point], grid: dict[str, list[float]
 
 
 def _is_slower_in_larger_domain(points: Sequence[Point], grid: dict[str, list[float]]) -> bool:
-    """Whether, with all else the same, the best step takes longer in some larger domain."""
+    """Returns whether the best step takes longer in some larger domain, with all else equal."""
 
     def best_s(point: Point) -> float:
         return min(seconds for seconds in (point.without_s, point.with_s) if seconds is not None)

@@ -19,14 +19,14 @@ from service.runtime.deadline import Until, Wait
 
 _CLIENT_POLL_S = 0.25  # how often to look whether the client of a request is still connected
 _SLICE_S = 0.25
-"""How long a computation may go on while another tenant waits, and how long a tenant that holds no
-slot waits for one."""
+"""Seconds that a computation may go on while another tenant waits. A tenant that holds no slot
+waits this long for one."""
 MAX_SET_ASIDE = 6
-"""Of searches. One that is set aside keeps its memory, which may be 200 MiB."""
+"""Searches that may be set aside at a time. Each keeps its memory, which may be 200 MiB."""
 _LONG_S = 1.0  # a computation that takes longer may have held hundreds of MiB
 
 IsDisconnected = Callable[[], Awaitable[bool]]
-"""Whether the client of a request has closed the connection, as starlette's requests know it."""
+"""Returns whether the client of a request has closed the connection, as starlette's requests do."""
 
 
 class Turn:
@@ -179,8 +179,8 @@ class AdmissionControl:
             raise
 
     def wants_slot_of(self, turn: Turn) -> bool:
-        """Whether a computation shall come by at `set_aside`: others wait, or too many run. Any
-        thread may ask."""
+        """Returns whether the computation should call `set_aside`, because others wait or too many
+        run. Any thread may ask."""
         others_wait = any(waiting.tenant != turn.tenant for waiting in [*self._waiting])
         return others_wait or len(self._running) > self._concurrency
 
@@ -251,7 +251,7 @@ class AdmissionControl:
         turn.give()
 
     def _may_go_on(self, turn: Turn) -> bool:
-        """Whether the turn has begun, or one more may begin."""
+        """Returns whether the turn has begun already, or one more may begin."""
         begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
         return turn.has_begun or (
             len(begun) < self._concurrency + self._max_set_aside

@@ -71,12 +71,12 @@ class Rows:
 
     @property
     def sees_all(self) -> bool:
-        """Whether queries are not narrowed to one tenant."""
+        """True where queries are not narrowed to one tenant."""
         return self._session.info.get(SEEN) is None
 
     @property
     def versions(self) -> Versions:
-        """Which versions are in force for the tenant of this store."""
+        """Returns the versions in force for the tenant of this store."""
         if self.memory is None:
             return current_versions(self._session, self._tenant)
         if self._versions is None:
@@ -84,15 +84,16 @@ class Rows:
         return self._versions
 
     def _known_versions(self, memory: Memory) -> Versions:
-        """Those that were read when the database was as it was when this transaction began."""
+        """Returns the versions that were read while the database was in the state that this
+        transaction sees."""
         if self._since is None:
             return current_versions(self._session, self._tenant)
         key = "versions", self._tenant, self._since
         return memory.recall(key, lambda: current_versions(self._session, self._tenant))
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
-        """What `read` makes of the registered entries of the catalogue, which is kept until another
-        is registered."""
+        """Returns the result of `read`, which depends on the registered entries of the catalogue
+        alone. It is kept until another entry is registered."""
         if self.memory is None:
             return read()
         return self.memory.recall((self.versions.catalog, key), read)
@@ -209,7 +210,7 @@ class Store:
             return sqlite_space.give_back(self._engine)
 
     def can_shrink(self) -> bool:
-        """Whether `give_space_back` has any effect."""
+        """Returns whether `give_space_back` has any effect."""
         with _available():
             return sqlite_space.can_shrink(self._engine)
 

@@ -25,7 +25,7 @@ class CatalogEntries:
         self._session.add(row)
 
     def find(self, kind: str, name: str, version: int | None) -> CatalogRow | None:
-        """This version of an entry, or the latest if `version` is None."""
+        """Returns this version of an entry, or the latest if `version` is None."""
         query = select(CatalogRow).where(CatalogRow.kind == kind, CatalogRow.name == name)
         if version is not None:
             query = query.where(CatalogRow.version == version)
