@@ -60,7 +60,7 @@ QUEUE_REFUSALS = Counter(
 CACHE_LOOKUPS = Counter(
     "shardwright_cache_lookups",
     "Look-ups in caches, by their result: hit or miss. Of `answers`, which are stored, a miss is an"
-    " answer that was computed; the other caches are in memory.",
+    " answer that was computed.",
     ["cache", "result"],
 )
 REPORTS = Counter(
