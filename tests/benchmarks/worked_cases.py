@@ -1,6 +1,6 @@
-"""Print docs/worked-cases.md: whether a few real clusters need a pipeline, and why.
+"""Prints whether a few real clusters need a pipeline, and why.
 
-`python -m tests.benchmarks.worked_cases [--case NAME] > docs/worked-cases.md`
+`python -m tests.benchmarks.worked_cases [--case NAME] > worked-cases.md`
 
 For each case the command searches the fastest layout without and with a pipeline under a named
 stack, splits the difference of their step times by term, and predicts the published run in its own
