@@ -21,7 +21,7 @@ from models.advice.safe_fit import solve_avoiding_oom
 from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, predict_layouts
-from models.search.result import Answer, Goal, ShouldContinue, run_to_completion
+from models.search.result import Goal, SearchAnswer, ShouldContinue, run_to_completion
 from models.spec.constraints import Constraints
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -311,7 +311,7 @@ def _choice_on_cluster(
 
 def _search_all_and_fewer(
     space: Space, profile: Profile, should_continue: ShouldContinue
-) -> tuple[Space, Answer, float | None]:
+) -> tuple[Space, SearchAnswer, float | None]:
     """Return the space and the answer on all chips, or on fewer where no layout uses all or fewer
     are faster. The third value is the step time with all chips where fewer are faster, and None
     elsewhere."""

@@ -25,7 +25,13 @@ from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.space import Space
 from models.search.enumeration import search
-from models.search.result import Answer, Goal, NothingFaster, ShouldContinue, run_to_completion
+from models.search.result import (
+    Goal,
+    NothingFaster,
+    SearchAnswer,
+    ShouldContinue,
+    run_to_completion,
+)
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
@@ -134,7 +140,7 @@ def _search_fast_enough(
     should_continue: ShouldContinue,
     oom_gib: float,
     constraints: Constraints,
-) -> Answer:
+) -> SearchAnswer:
     """Return the answer to the goal. Raise NothingFaster where layouts fit but none is fast enough.
     Raise Infeasible where none fits that needs less than `oom_gib`, because solve_avoiding_oom then
     tries again with all memory."""

@@ -17,7 +17,7 @@ from typing import Any
 from numba.core import event
 
 from models.compilation.machine_code import taking_turns
-from models.compilation.parts import Part
+from models.compilation.parts import PartLibrary
 from models.search.warm_up import WarmUp
 
 _MOST_PROCESSES = 2  # into which the work divides evenly; each takes some 800 MiB
@@ -120,7 +120,7 @@ class _Reporter(event.Listener):
 
 
 def _weight(result: Any) -> float:
-    if isinstance(result.library, Part):
+    if isinstance(result.library, PartLibrary):
         return _PART_WEIGHT
     linked = {id(library) for library in result.library._linking_libraries}
     return _PART_WEIGHT + _LINKED_WEIGHT * len(linked)

@@ -293,8 +293,8 @@ def print_lifted_limits(case: Case) -> None:
     for label, changes in case.lifted.items():
         changed = replace(case.problem, stack=replace(case.problem.stack, **changes))
         without = fastest_or_reason(changed, (1,))
-        piped = fastest_or_reason(changed, tuple(2**k for k in range(1, 12)))
-        print(f"| {label} | {without} | {piped} |")
+        with_pipeline = fastest_or_reason(changed, tuple(2**k for k in range(1, 12)))
+        print(f"| {label} | {without} | {with_pipeline} |")
     print()
 
 

@@ -37,7 +37,8 @@ import numpy as np
 from models.errors import Infeasible, Invalid
 from models.layouts.space import Space
 from models.search.enumeration import search
-from models.search.result import Answer, Goal, NothingFaster
+from models.search.result import Goal, NothingFaster
+from models.search.result import SearchAnswer as Answer
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.layout import Layout
