@@ -79,7 +79,7 @@ from service.sweeps.workers import LocalWorkers, Workers
 from service.tools.retention import UnattendedRetention
 from service.web import openapi, problems, responses
 from service.web.authentication import GUARDED, Authentication
-from service.web.compression import Compression
+from service.web.compression import CompressionMiddleware
 from service.web.head_method import HeadAsGet
 from service.web.interruption import Interruptible, RunningRequests
 from service.web.limits import BodyLimit
@@ -134,7 +134,7 @@ def create_app(settings: Settings) -> FastAPI:
             ),
             Middleware(RateLimit, per_minute=settings.requests_per_minute, pages=_PAGE_PATHS),
             Middleware(HeadAsGet),
-            Middleware(Compression),
+            Middleware(CompressionMiddleware),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes, wait_s=settings.body_wait_s),
         ],
     )

@@ -53,7 +53,7 @@ from service.schemas.stack import StackFields, StackForm
 from service.schemas.stored import read_stored, read_stored_as
 from service.schemas.wire import UNNAMED
 from service.store import Rows
-from service.store.tables import CatalogRow
+from service.store.tables import RegisteredEntryRow
 
 T = TypeVar("T")
 
@@ -300,9 +300,9 @@ class Resolver:
     @cached_property
     def _registered_architectures(self) -> list[Architecture]:
         """The last version of each, but for those that today's models no longer describe."""
-        catalog = self._rows.catalog
+        entries = self._rows.registered_entries
         architectures = list[Architecture]()
-        for row in catalog.latest("architectures", catalog.names("architectures")):
+        for row in entries.latest("architectures", entries.names("architectures")):
             with suppress(DomainError, ValidationError):
                 architectures.append(_registered_architecture(row)[1])
         return architectures
@@ -348,7 +348,7 @@ class Resolver:
         return _shipped_chip(shipped.chip), fabric, form
 
     def _registered_cluster(
-        self, row: CatalogRow, form: ClusterPreset
+        self, row: RegisteredEntryRow, form: ClusterPreset
     ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
         """The parts of a registered cluster, in the size that the request gives, if any."""
         fields = read_stored(ClusterFields, row.entry["cluster"])
@@ -386,10 +386,10 @@ class Resolver:
         pinned_form = {"name": base.id, **changes} if changes else base.id
         return ResolvedPart(form.build(base), used, pinned_form)
 
-    def _registered(self, kind: Kind, name: str) -> CatalogRow | None:
+    def _registered(self, kind: Kind, name: str) -> RegisteredEntryRow | None:
         normalized = normalized_name(name)
         return self._rows.recall(
-            (kind, normalized), lambda: self._rows.catalog.named(kind, normalized)
+            (kind, normalized), lambda: self._rows.registered_entries.named(kind, normalized)
         )
 
     def _shipped(self, kind: Kind, name: str, field: str, find: Callable[[str], T]) -> T:
@@ -403,7 +403,7 @@ class Resolver:
             raise self._unknown_name(kind, name, field) from None
 
     def _unknown_name(self, kind: Kind, name: str, field: str) -> UnknownName:
-        known = [*SHIPPED_NAMES[kind](), *self._rows.catalog.names(kind)]
+        known = [*SHIPPED_NAMES[kind](), *self._rows.registered_entries.names(kind)]
         base, _, version = name.rpartition("@")
         if base and (row := self._registered(kind, base)):
             error = UnknownName(field, name, known)
@@ -421,7 +421,7 @@ def normalized_name(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def pinned_name(row: CatalogRow) -> str:
+def pinned_name(row: RegisteredEntryRow) -> str:
     return f"{row.name}@{row.version}"
 
 
@@ -488,7 +488,7 @@ def _hashed_name(stem: str, description: str) -> str:
     return f"{stem}-{hashlib.sha256(description.encode()).hexdigest()[:12]}"
 
 
-def _registered_architecture(row: CatalogRow) -> tuple[DescribedModel, Architecture]:
+def _registered_architecture(row: RegisteredEntryRow) -> tuple[DescribedModel, Architecture]:
     described = read_stored_as(_described_model, row.entry["model"])
     return described, replace(_build_architecture(described), name=row.name)
 
@@ -514,7 +514,7 @@ def _require_positions(architecture: Architecture, seq_len: int) -> None:
         raise Invalid("workload.seq_len", seq_len, rule)
 
 
-def _entry_used(row: CatalogRow) -> EntryUsed:
+def _entry_used(row: RegisteredEntryRow) -> EntryUsed:
     return EntryUsed(name=row.name, source="registered", version=row.version)
 
 

@@ -27,7 +27,7 @@ for at most a quarter of the time, and streams that catch up leave the interpret
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """Events that follow each other, as they are sent."""
 
     text: bytes
@@ -47,7 +47,7 @@ class Feed(Protocol):
         """Returns a mark for each of these topics that is still there. The mark of a topic changes
         with every new event. This is asked twice a second, so it must be one cheap query."""
 
-    def after(self, topic: str, place: Any) -> Batch:
+    def after(self, topic: str, place: Any) -> EventBatch:
         """Returns the events of a topic behind a place, at most some hundred. Raises
         ServiceError."""
 
@@ -63,7 +63,7 @@ class EventStream:
         self.mark: Hashable = None
         """The mark of the topic when the client had been told everything; None until then."""
         self._streams = streams
-        self._batch: Batch | None = None
+        self._batch: EventBatch | None = None
         self._has_ended = False
         self._changed = asyncio.Event()
 
@@ -71,7 +71,7 @@ class EventStream:
     def takes_more(self) -> bool:
         return self._batch is None and not self._has_ended
 
-    def take(self, batch: Batch, mark: Hashable) -> None:
+    def take(self, batch: EventBatch, mark: Hashable) -> None:
         """Holds a batch for the client. `mark` is that of the topic from before it was read."""
         self.place = batch.place
         self.mark = mark if batch.is_all else None

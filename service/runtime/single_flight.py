@@ -8,11 +8,10 @@ from typing import Generic, TypeVar
 
 from models.errors import DomainError
 from service.errors import ClientGone
+from service.runtime.admission import IsDisconnected
 
 T = TypeVar("T")
 
-IsDisconnected = Callable[[], Awaitable[bool]]
-"""Returns whether the client of a request has closed the connection, as starlette's requests do."""
 Lead = Callable[[IsDisconnected], Awaitable[T]]
 
 

@@ -20,17 +20,17 @@ from service.store.answers import Answers
 from service.store.api_keys import ApiKeys
 from service.store.arrivals import Arrivals
 from service.store.audit import Audit
-from service.store.benchmarks import Benchmarks
-from service.store.catalog import CatalogEntries
+from service.store.benchmarks import BenchmarkQueries
 from service.store.commit_gate import CommitGate
 from service.store.database import at_head, first_incomplete_table, revision
-from service.store.evidence import Evidence
+from service.store.evidence import EvidenceQueries
 from service.store.idempotency_keys import IdempotencyKeys
 from service.store.memory import Memory
-from service.store.profiles import Profiles
-from service.store.reports import Reports
+from service.store.profiles import ProfileQueries
+from service.store.registered_entries import RegisteredEntries
+from service.store.reports import ReportQueries
 from service.store.retention import Retention
-from service.store.sweeps import Sweeps
+from service.store.sweeps import SweepQueries
 from service.store.tables import KEY_ID, MAX_STORED, SEEN, TENANT, Owned, OwnedOrShared
 from service.store.unavailability import reason_of
 from service.store.versions import Versions, current_versions
@@ -54,14 +54,14 @@ class Rows:
         self.api_keys = ApiKeys(session)
         self.arrivals = Arrivals(session)
         self.audit = Audit(session)
-        self.benchmarks = Benchmarks(session)
-        self.catalog = CatalogEntries(session)
-        self.evidence = Evidence(session)
+        self.benchmarks = BenchmarkQueries(session)
+        self.registered_entries = RegisteredEntries(session)
+        self.evidence = EvidenceQueries(session)
         self.idempotency_keys = IdempotencyKeys(session)
-        self.profiles = Profiles(session)
-        self.reports = Reports(session)
+        self.profiles = ProfileQueries(session)
+        self.reports = ReportQueries(session)
         self.retention = Retention(session)
-        self.sweeps = Sweeps(session)
+        self.sweeps = SweepQueries(session)
         self.write_checks = WriteChecks(session)
 
     @property
@@ -96,7 +96,7 @@ class Rows:
         alone. It is kept until another entry is registered."""
         if self.memory is None:
             return read()
-        return self.memory.recall((self.versions.catalog, key), read)
+        return self.memory.recall((self.versions.registered_entries, key), read)
 
     def now(self) -> datetime:
         """The time by the clock of the database, which all processes share. SQLite has no other

@@ -13,7 +13,7 @@ from service.store.quota import count_stored, size_of
 from service.store.tables import ProfileRow, ProfileVersionRow
 
 
-class Profiles:
+class ProfileQueries:
     def __init__(self, session: Session) -> None:
         self._session = session
 

@@ -155,7 +155,7 @@ class LastReport:
     first_id: str
 
 
-class Reports:
+class ReportQueries:
     def __init__(self, session: Session) -> None:
         self._session = session
 

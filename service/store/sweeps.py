@@ -42,7 +42,7 @@ class LeasedItem:
     """Attempts to compute the item, this one included."""
 
 
-class Sweeps:
+class SweepQueries:
     def __init__(self, session: Session) -> None:
         self._session = session
 

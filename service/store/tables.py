@@ -341,7 +341,7 @@ class EvidenceRow(Table):
     document: Mapped[dict[str, Any]]
 
 
-class CatalogRow(Table):
+class RegisteredEntryRow(Table):
     """A version of an entry that a user registered; `kind` is "chips", "clusters" or
     "architectures"."""
 

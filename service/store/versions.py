@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from service.errors import NotFound
 from service.own_profile import own_profile_id
 from service.store.prepared import first_row
-from service.store.tables import CatalogRow, EvidenceRow, ProfileRow, ProfileVersionRow
+from service.store.tables import EvidenceRow, ProfileRow, ProfileVersionRow, RegisteredEntryRow
 
 DEFAULT_PROFILE = "default"
 """The profile that predicts unless a request names another."""
@@ -28,7 +28,7 @@ class Versions:
     """The hash of its content."""
     evidence: str | None
     """The release of the published runs."""
-    catalog: int
+    registered_entries: int
     """The number of registered versions of entries. Versions are only ever added, so that an equal
     number means an equal catalogue."""
 
@@ -39,7 +39,7 @@ _CURRENT = (
         ProfileVersionRow.version,
         ProfileVersionRow.content_hash,
         select(EvidenceRow.release).limit(1).scalar_subquery(),
-        select(func.count()).select_from(CatalogRow).scalar_subquery(),
+        select(func.count()).select_from(RegisteredEntryRow).scalar_subquery(),
     )
     .join(
         ProfileRow,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.errors import BadHeader
-from service.runtime.event_streams import Batch
+from service.runtime.event_streams import EventBatch
 from service.store import Store
 from service.sweeps.sweeps import item_document, progress_document
 
@@ -59,11 +59,11 @@ class SweepFeed:
         with self._store.reading() as rows:
             return rows.sweeps.progress(topics)
 
-    def after(self, topic: str, place: Place) -> Batch:
+    def after(self, topic: str, place: Place) -> EventBatch:
         events = events_after(self._store, topic, place)
         last = events[-1].place if events else place
         results = sum(event.kind == "item" for event in events)
-        return Batch(
+        return EventBatch(
             text=b"".join(self._encode(event) for event in events),
             place=last,
             is_all=results < _AT_ONCE,

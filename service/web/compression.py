@@ -14,7 +14,7 @@ _NOT_MODIFIED = 304
 _EVENTS = "text/event-stream"
 
 
-class Compression:
+class CompressionMiddleware:
     """Middleware around Starlette's, which leaves event streams and small answers as they are.
 
     A compressed answer is another representation than the plain one, so that its strong ETag is
