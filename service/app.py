@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from models.search.warm_up import warm_up
 from service import __version__
+from service.ask.answer_keys import sources_key
 from service.ask.audit import AuditTrail
 from service.ask.checks import Checks
 from service.ask.comparisons import Comparisons
@@ -23,6 +24,7 @@ from service.ask.predictions import Predictions
 from service.ask.recommendations import Recommendations
 from service.ask.stored_checks import StoredChecks
 from service.ask.timelines import Timelines
+from service.formats.launch.recognition import known_settings
 from service.learning.auto_calibration import AutoCalibration
 from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
@@ -267,6 +269,13 @@ def _sweeps(store: Store, runner: SweepRunner | None) -> Sweeps:
     return Sweeps(store, runner.wake, lambda: runner.waits_for)
 
 
+def _read_ahead(services: Services) -> None:
+    """Reads once what the first questions would wait for."""
+    known_settings()
+    sources_key()
+    services.evidence.load()
+
+
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
@@ -276,7 +285,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         unattended = [
             asyncio.create_task(services.auto_calibration.run()),
             asyncio.create_task(app.state.retention.run()),
-            asyncio.create_task(asyncio.to_thread(services.evidence.load)),
+            asyncio.create_task(asyncio.to_thread(_read_ahead, services)),
         ]
         if services.sweep_runner is not None:
             services.sweep_runner.start()

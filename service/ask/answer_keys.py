@@ -107,13 +107,13 @@ def answer_key(
         alike: out_of_memory_runs_alike(rows, alike, profile) for alike in sorted(meaning.alike)
     }
     texts = [run.model_dump_json() for failed in runs.values() for run in failed]
-    release = service.__version__, _sources_key()
+    release = service.__version__, sources_key()
     key = digest(question, meaning.catalogue_key, *used, *release, *texts)
     return AnswerKey(key, profile, runs)
 
 
 @cache
-def _sources_key() -> str:
+def sources_key() -> str:
     """The digest of the service's sources and data, of which a checkout has others under the same
     version. Published runs have a release of their own in the key."""
     packages = [Path(package.__path__[0]) for package in (models, service)]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from models.errors import Invalid
+from models.spec.identity import cached_by_identity
 from service.formats.shell.faults import PATH, Undefined
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.headers import Header, header_of
@@ -30,6 +31,9 @@ _BEGINS_OVERRIDES = re.compile(
 )
 _MOST_NAMED = 5
 """Programs that an error names."""
+_KEPT = 4
+"""Commands kept. To find which settings make a change, a launch is read some twenty times with
+others of its settings, and the command in its text is the same each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,7 @@ class Command:
     """Those of them that would take the place of a value that the text gives otherwise."""
 
 
+@cached_by_identity(_KEPT, objects=2)
 def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     """Returns the command in a text. Raises Invalid where the text has several that differ, or a
     quote that is not closed."""
