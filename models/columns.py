@@ -21,7 +21,7 @@ def total(arrays: Iterable[Array | float]) -> Array:
     return np.asarray(reduce(add, rest, next(rest, 0.0)))
 
 
-class Rows(Protocol):
+class ArrayTable(Protocol):
     """A table of arrays of one length, by name."""
 
     def take(self, rows: Array) -> Self: ...
@@ -76,7 +76,7 @@ class Columns:
         return values
 
 
-T = TypeVar("T", bound=Rows)
+T = TypeVar("T", bound=ArrayTable)
 
 
 @dataclass(frozen=True, slots=True)

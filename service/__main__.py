@@ -161,7 +161,8 @@ def _announcement(listener: socket.socket) -> str:
 
 
 def _command() -> str:
-    """How the command line is called by this interpreter, from here."""
+    """Returns the words that call the command line with this interpreter from the current
+    folder."""
     python = Path(sys.executable)
     here = Path.cwd()
     shown = python.relative_to(here) if python.is_relative_to(here) else python

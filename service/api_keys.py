@@ -39,19 +39,20 @@ SCOPES = {
     "admin": "all of that, and to see what belongs to other tenants",
 }
 _USE_NOTED_EACH = timedelta(hours=1)
-"""How exactly it is known when a key was last used, so that requests seldom write."""
+"""The precision of the time at which a key was last used. It is coarse so that requests seldom
+write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request, and what it may do."""
+    """The sender of a request, and what it may do."""
 
     tenant: str | None
     """The tenant that owns the rows the request makes, and whose rows it sees. None where the
     service asks for no keys."""
     scopes: frozenset[str]
     key_id: str | None = None
-    """Of the key that the request carries. It is no secret."""
+    """Id of the key that the request carries. It is no secret."""
 
     def may(self, scope: str) -> bool:
         return scope in self.scopes or self.sees_all
@@ -94,8 +95,8 @@ def stored_key(store: Store, id_: str) -> PresentedKey:
 
 
 def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
-    """The same where the key is as it was when it was last read, or None where it has to be read.
-    Raises Unauthenticated."""
+    """Returns the caller where the key is in memory and as it was when it was last read, or None
+    where it has to be read. Raises Unauthenticated."""
     id_, secret = _parse_key(authorization)
     key: PresentedKey | None = store.memory.at_hand(("key", id_))
     now = datetime.now(UTC)

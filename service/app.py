@@ -84,7 +84,7 @@ from service.sweeps.workers import LocalWorkers, Workers
 from service.tools.retention import UnattendedRetention
 from service.web import openapi, problems, responses
 from service.web.authentication import GUARDED, Authentication
-from service.web.compression import Compression
+from service.web.compression import CompressionMiddleware
 from service.web.cors import cors
 from service.web.head_method import HeadAsGet
 from service.web.interruption import Interruptible, RunningRequests
@@ -143,7 +143,7 @@ def create_app(settings: Settings) -> FastAPI:
             ),
             Middleware(RateLimit, per_minute=settings.requests_per_minute, pages=_PAGE_PATHS),
             Middleware(HeadAsGet),
-            Middleware(Compression),
+            Middleware(CompressionMiddleware),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes, wait_s=settings.body_wait_s),
         ],
     )
@@ -270,7 +270,8 @@ def _sweep_runner(store: Store, settings: Settings, cost_model: CostModel) -> Sw
 
 
 def _sweeps(store: Store, runner: SweepRunner | None) -> Sweeps:
-    """Without a runner another process computes sweeps, and looks for them by itself."""
+    """Returns the use case of sweeps. Without a runner another process computes them, and looks for
+    them by itself."""
     if runner is None:
         return Sweeps(store, wake=lambda: None)
     return Sweeps(store, runner.wake, lambda: runner.waits_for)

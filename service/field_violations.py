@@ -1,5 +1,5 @@
-"""What an error says of a value that breaks a rule: its field, its JSON Pointer, the value and the
-rule."""
+"""The violation of a rule by a value, as errors show it: its field, its JSON Pointer, the value and
+the rule."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_PRINTED_BITS = 128  # an integer of more bits is not printed in full
 
 
 _MISSPELT = 0.85
-"""How alike two names are, of 1, of which one is taken for the other misspelt."""
+"""Least similarity, of 1, at which an unknown name is taken for a known one misspelt."""
 _OF_MANY = ("id", "name", "version")
 """Names that several parts of a request have, which do not tell what was meant."""
 
@@ -105,7 +105,8 @@ def violation_of_pydantic(
 
 
 def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) -> str:
-    """What an unknown field might have been meant as."""
+    """Returns words on what an unknown field may have meant, and which fields are known in its
+    place."""
     above = f"{field_of(root)}." if root else ""
     known = known_fields(form, location)
     name = name_of(location)
@@ -142,10 +143,11 @@ def violations_of(
 
 
 def submitted_value(body: Any, location: Sequence[str | int], otherwise: object) -> object:
-    """What the caller wrote at this location, or `otherwise` where the body has nothing there. The
-    models know values in a form of their own, which would surprise the caller in an error.
+    """Returns the value that the caller wrote at this location, or `otherwise` where the body has
+    none there. Models keep values in a form of their own, which would surprise the caller in an
+    error.
 
-    Of a text or a document that is read as a whole, the part that the error is about is shown.
+    Where a text or a document is read as a whole, `otherwise` is the part that the error is about.
     """
     value = body
     for step in without_tags(location):
@@ -159,8 +161,8 @@ def submitted_value(body: Any, location: Sequence[str | int], otherwise: object)
 
 
 def echoed_value(value: object) -> object:
-    """What an error repeats of a value: a short one in full but for secrets, of others only what
-    they are."""
+    """Returns the form in which an error repeats a value. Short values are shown in full but for
+    secrets, others by their kind and size."""
     if isinstance(value, str):
         return truncate(mask_secrets(value[:_MAX_READ_CHARACTERS]), MAX_VALUE_CHARACTERS)
     if isinstance(value, Mapping):

@@ -1,5 +1,5 @@
-"""Where in a request a value is. Pydantic says so by a location, a sequence of names and indices;
-errors show it as a dotted field and as a JSON Pointer (RFC 6901)."""
+"""The place of a value in a request. Pydantic gives it as a location, a sequence of names and
+indices; errors show it as a dotted field and as a JSON Pointer (RFC 6901)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from models.errors import Invalid
 
 TAG_PREFIX = "@"
-"""How the tags of unions in service.schemas begin. Pydantic puts these tags into locations,
-although no caller wrote them."""
+"""First character of the tags of unions in service.schemas. Pydantic puts these tags into
+locations, although no caller wrote them."""
 
 _STEP = re.compile(r"[^.\[\]]+")
 
@@ -54,8 +54,8 @@ def without_tags(location: Sequence[str | int]) -> list[str | int]:
 
 @contextmanager
 def prefix_errors(prefix: str) -> Iterator[None]:
-    """Within the block, every Invalid gets this prefix in front of its field: it is about a part of
-    the request that lies there."""
+    """Puts this prefix in front of the field of every Invalid that is raised in the block: it is
+    about a part of the request that lies there."""
     try:
         yield
     except Invalid as error:
@@ -64,7 +64,7 @@ def prefix_errors(prefix: str) -> Iterator[None]:
 
 @contextmanager
 def relocate_errors(root: str, prefix: str) -> Iterator[None]:
-    """Within the block, an Invalid about `root` or `root.x` becomes one about `prefix` or
+    """Turns an Invalid about `root` or `root.x`, raised in the block, into one about `prefix` or
     `prefix.x`. Others stay as they are."""
     try:
         yield

@@ -1,5 +1,5 @@
-"""Which fields a schema has at a place where a request has an unknown one, and where else it has
-one of that name."""
+"""The fields that a schema has where a request has an unknown one, and other places that have a
+field of that name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from service.json_pointers import TAG_PREFIX, field_of, name_of
 
 _MAX_PLACES = 3
 _MAX_DEPTH = 4
-"""How deep fields lie at most. Models contain each other, and what lies deeper was not meant."""
+"""Most levels at which a field is looked for. Models contain each other, and a field that lies
+deeper was not meant."""
 
 
 def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
@@ -40,8 +41,9 @@ def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
 
 
 def places_of(form: Any, location: Sequence[str | int]) -> list[str]:
-    """Where else a body of the type `form` may have a field with the name of the one at `location`:
-    some dotted fields, those first that lie least deep. Items of a list have no number."""
+    """Returns some other places where a body of the type `form` may have a field with the name of
+    the one at `location`. They are dotted fields, the least deep first; items of a list have no
+    number."""
     here = field_of(location)
     found = (place for place in _places(form, name_of(location)) if place != here)
     return list(islice(dict.fromkeys(found), _MAX_PLACES))

@@ -1,4 +1,4 @@
-"""Whether other machines can reach an address to listen on."""
+"""Tells whether other machines can reach an address to listen on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import socket
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address stands for this machine alone. A name that means several
-    addresses does so only if all of them do."""
+    """Returns whether a host's name or address stands for this machine alone. For a name with
+    several addresses, all of them must."""
     if not host:
         return False  # all addresses
     try:

@@ -1,5 +1,5 @@
-"""What a process counts about itself, for Prometheus. The names, labels and buckets of all metrics
-stand here; `service.web.exposition` writes them out.
+"""The metrics that a process keeps about itself, for Prometheus. All names, labels and buckets are
+declared here; `service.web.exposition` writes them out.
 
 No label has a value that callers choose or that belongs to one tenant, so that there are few series
 and none tells one tenant about another.
@@ -60,7 +60,7 @@ QUEUE_REFUSALS = Counter(
 CACHE_LOOKUPS = Counter(
     "shardwright_cache_lookups",
     "Look-ups in caches, by their result: hit or miss. Of `answers`, which are stored, a miss is an"
-    " answer that was computed; the other caches are in memory.",
+    " answer that was computed.",
     ["cache", "result"],
 )
 REPORTS = Counter(
@@ -176,7 +176,7 @@ class QueueMetrics:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Of a request that waits while the block runs."""
+        """Counts and times a request as waiting while the block runs."""
         began = time.perf_counter()
         try:
             with _tracer.start_as_current_span("wait"), self._length.track_inprogress():
@@ -186,7 +186,7 @@ class QueueMetrics:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Of a request that computes while the block runs."""
+        """Counts a request as computing while the block runs."""
         with self._running.track_inprogress():
             yield
 

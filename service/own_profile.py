@@ -6,7 +6,7 @@ from __future__ import annotations
 from service.identifiers import digest
 
 OWN = "own"
-"""What a path calls the own profile of whoever asks."""
+"""The name by which a path calls the own profile of whoever asks."""
 OWN_PREFIX = f"{OWN}-"
 _DIGITS = 16
 
@@ -17,5 +17,5 @@ def own_profile_id(tenant: str) -> str:
 
 
 def is_own(profile_id: str) -> bool:
-    """Whether a profile belongs to a tenant."""
+    """Returns whether a profile belongs to a tenant."""
     return profile_id.startswith(OWN_PREFIX)

@@ -74,7 +74,7 @@ _YEAR_S = 365 * 24 * 3600.0
 
 
 class Misconfigured(ValueError):
-    """Its message says what is wrong with which setting."""
+    """A setting breaks a rule. The message says which setting, and what is wrong with it."""
 
 
 class Settings(BaseSettings):
@@ -89,7 +89,7 @@ class Settings(BaseSettings):
     PostgreSQL."""
 
     database_wait_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
-    """How long a statement may take, and how long one waits for a lock or a free connection. The
+    """Seconds that a statement may take, and that one waits for a lock or a free connection. The
     answer is then 503."""
 
     host: str = "127.0.0.1"
@@ -116,14 +116,15 @@ class Settings(BaseSettings):
     the service listens only where no other machine reaches it."""
 
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
-    """What is logged, as a line of JSON each: DEBUG, INFO, WARNING or ERROR."""
+    """Least level of the messages that are logged, as a line of JSON each: DEBUG, INFO, WARNING or
+    ERROR."""
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 16 * 2**20
     """Largest request body that is read."""
 
     body_wait_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
-    """How many seconds to wait for the next piece of a request body. A body that comes more slowly
-    than 1,000 bytes a second has these seconds for all of its delay. The answer is then 408."""
+    """Seconds to wait for the next piece of a request body. A body that comes more slowly than
+    1,000 bytes a second has these seconds for all of its delay. The answer is then 408."""
 
     require_api_keys: bool = False
     """Answer only requests that carry a key made by `python -m service.api_keys`, each tenant
@@ -139,7 +140,7 @@ class Settings(BaseSettings):
     may read its metrics, which tell nothing of single tenants."""
 
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
-    """How many requests a key may send a minute, or all together where no keys are asked for;
+    """Requests that a key may send a minute, or all callers together where no keys are asked for;
     beyond that the answer is 429. Each process counts for itself. Unset, there is no limit."""
 
     streams_per_tenant: Annotated[int, Field(ge=1, le=10_000)] = 32
@@ -151,9 +152,9 @@ class Settings(BaseSettings):
     client does not read may take some 4 MiB of the system's buffers."""
 
     max_stored_bytes_per_tenant: Annotated[int, Field(ge=2**10, le=2**62)] = 10 * 2**30
-    """How many bytes of predictions, recommendations, reports, benchmarks, sweeps, entries of the
-    catalogue and versions of its own profile together a tenant may store, or all together where no
-    keys are asked for; beyond that the answer is 409. The default holds some two million
+    """Bytes of predictions, recommendations, reports, benchmarks, sweeps, entries of the catalogue
+    and versions of its own profile together that a tenant may store, or all callers together where
+    no keys are asked for; beyond that the answer is 409. The default holds some two million
     recommendations, or 600 of the largest logs, and leaves room for others on a small disk."""
 
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
@@ -161,41 +162,41 @@ class Settings(BaseSettings):
     them."""
 
     heavy_queue: Annotated[int, Field(ge=0, le=32)] = 16
-    """How many more may wait for their turn; beyond that the answer is 503."""
+    """Requests that may wait while others compute; beyond that the answer is 503."""
 
     heavy_wait_s: Annotated[float, Field(ge=0, le=300)] = 30.0
-    """How long one waits for its turn, or until the cost model is compiled, before the answer is
-    503."""
+    """Seconds that a request waits for its turn, or until the cost model is compiled, before the
+    answer is 503."""
 
     idempotency_ttl_s: Annotated[float, Field(ge=60, le=10 * _YEAR_S)] = 24 * 3600.0
-    """How long an Idempotency-Key remembers its answer."""
+    """Seconds for which an Idempotency-Key remembers its answer."""
 
     idempotency_lease_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
-    """How long a process that has crashed still holds the Idempotency-Keys of its requests. One
-    that lives renews its hold of them for as long as it computes."""
+    """Seconds for which a process that has crashed still holds the Idempotency-Keys of its
+    requests. One that lives renews its hold of them for as long as it computes."""
 
     sweep_processes: Annotated[int, Field(ge=0, le=256)] = 1
     """Processes that compute the items of sweeps, beside searches; 0 leaves them to other
     processes of the service. Each worker process has so many."""
 
     sweep_lease_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
-    """How long a process that has crashed still holds the items that it computed. One that lives
-    renews its hold of them."""
+    """Seconds for which a process that has crashed still holds the items that it computed. One that
+    lives renews its hold of them."""
 
     dask_scheduler: Annotated[str | None, AfterValidator(_check_dask_address)] = None
     """Address of a Dask scheduler, such as tcp://scheduler:8786, whose workers then compute the
     items of sweeps."""
 
     stop_grace_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
-    """How long requests may take to finish once the service is told to stop. The others are then
-    answered with 503, and the process ends some seconds later."""
+    """Seconds that requests may take to finish once the service is told to stop. The others are
+    then answered with 503, and the process ends some seconds later."""
 
     retention_days: Annotated[int, Field(ge=1, le=36500)] | None = None
     """Once an hour, drop predictions and recommendations that are older than this and that no
     report refers to, and sweeps that ended before. Unset, they are kept for good."""
 
     unattended_look_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
-    """How often to look whether a profile's policy asks for a calibration."""
+    """Seconds between looks whether a profile's policy asks for a calibration."""
 
 
 def from_environment(**overrides: Any) -> Settings:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 VARIABLE = "SHARDWRIGHT_ID"
 KINDS = ("recommendation", "prediction", "check")
 _BESIDE = {"choice": "SHARDWRIGHT_CHOICE", "rank": "SHARDWRIGHT_RANK"}
-"""Which layout of an answer is meant, where scripts of answers say so."""
+"""Variables in which scripts of answers say which layout of the answer they launch."""
 
 
 def run_id(kind: str, id_: str) -> str:

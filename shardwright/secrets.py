@@ -13,19 +13,19 @@ from collections.abc import Sequence
 
 _MOST_OF_NAME = 100
 MASK = "REDACTED"
-"""What stands in the place of a secret: a plain word to a shell and to YAML."""
+"""The word that replaces a secret. It is a plain word to a shell and to YAML."""
 _LAST_WORD = re.compile(
     r"\w*(?:token|secrets?|passwords?|passwd|passphrase|credentials?)"
     r"|\w*(?:api|secret|access|private|auth)key",
     re.ASCII,
 )
-"""How the name of a secret ends."""
+"""The last word of names of secrets."""
 _PLAIN_KEYS = {"cache", "data", "foreign", "image", "json", "label", "mask", "primary", "query"}
 _PLAIN_KEYS |= {"sort", "text"}
-"""Of what a key opens nothing."""
+"""Words before "key" that make it a name of something that opens nothing."""
 _PLAIN_TOKENS = {"audio", "bos", "cls", "end", "eod", "eos", "image", "mask", "middle", "pad"}
 _PLAIN_TOKENS |= {"per", "prefix", "sep", "special", "start", "suffix", "unk", "video"}
-"""What a token is called that is one of a tokenizer."""
+"""Words before "token" that make it one of a tokenizer."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", re.ASCII)
 _END_OF_NAME = re.compile(
     r"(?:key|token|secret|passw(?:or)?d|passphrase|credential)s?[\d_]{0,9}(?P<quote>\\?[\"']?)"
@@ -94,7 +94,7 @@ def mask_items(items: Sequence[object]) -> list[object]:
 
 
 def names_secret(name: str) -> bool:
-    """Whether what has this name is a secret, as that of --wandb-api-key, HF_TOKEN or apiKey is."""
+    """Returns whether a name is that of a secret, such as --wandb-api-key, HF_TOKEN or apiKey."""
     words = [word.lower() for word in _WORD.findall(name)]
     kind, last = ["", "", *words][-2:]
     if last in ("key", "keys"):
@@ -103,7 +103,8 @@ def names_secret(name: str) -> bool:
 
 
 def _may_have_secret(text: str, named: re.Match[str]) -> bool:
-    """Whether a name is that of a secret, and has a value. Only a flag has it behind a space."""
+    """Returns whether a name is that of a secret, and has a value. Only a flag has its value behind
+    a space."""
     before = _NAME.search(text[max(named.start() - _MOST_OF_NAME, 0) : named.start()])
     name = (before.group() if before else "") + named.group().removesuffix(named["join"])
     is_joined = any(mark in named["join"] for mark in "=:.")

@@ -39,7 +39,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 # Arrangements that are tried within a factor of two in the size of a group. With so many, none of
-# 228 random allocations was beaten by any other group (docs/experiments.md).
+# 228 random allocations was beaten by any other group (docs/lab/number-of-chips.md).
 _MAX_PER_OCTAVE = 12
 # Bounds the sizes of a group that are tried, from the largest domain down, and the kinds of domains
 # whose divisors are tried.

@@ -34,17 +34,17 @@ class Lift:
     value: int
 
 
-def lifts(
+def nearest_lifts(
     space: Space,
     profile: Profile,
     tolerance: float,
-    piped_s: float,
+    pipeline_s: float,
     should_continue: ShouldContinue,
 ) -> tuple[Lift, ...]:
     """Return the nearest number of chips and the nearest global batch that divide in more ways
     without a pipeline and need none. They are within an eighth of the question's own. Either is
     left out where there is none, or was no time to find it. The best layout with a pipeline takes
-    `piped_s` seconds a step. It is infinite where no layout without a pipeline fits, because it
+    `pipeline_s` seconds a step. It is infinite where no layout without a pipeline fits, because it
     then says little of the neighbours."""
     if 1 not in space.constraints.allowed.get("pp", (1,)):
         return ()
@@ -55,7 +55,7 @@ def lifts(
         for lift, neighbour in neighbours:
             if not should_continue():
                 break
-            guess_s = _LIKELY * piped_s * _work(neighbour.problem) / _work(space.problem)
+            guess_s = _LIKELY * pipeline_s * _work(neighbour.problem) / _work(space.problem)
             if _needs_no_pipeline(neighbour, profile, tolerance, guess_s, should_continue):
                 found.append(lift)
                 break

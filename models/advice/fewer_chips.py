@@ -32,7 +32,7 @@ from models.search.infeasibility import (
     none_legal,
     none_uses_all,
 )
-from models.search.result import Answer, Goal, NothingFaster, ShouldContinue
+from models.search.result import Goal, NothingFaster, SearchAnswer, ShouldContinue
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
@@ -44,7 +44,7 @@ _MAX_TRIED = 12  # numbers of chips, where no layout uses all; it bounds the num
 _MAX_TRIED_FASTER = 6  # numbers that may be faster, where some layout uses all
 # Numbers of chips that are tried of more than FEW_DEVICES up to _SEVERAL_DEVICES, where any is
 # promising. With fewer, 224 of 250 GB200 were missed; beyond _SEVERAL_DEVICES they took up to twice
-# as long (docs/experiments.md).
+# as long (docs/lab/number-of-chips.md).
 _LEAST_TRIED = 6
 _SEVERAL_DEVICES = 512
 FEW_DEVICES = 64
@@ -91,14 +91,14 @@ class FastestAnswer:
     was searched for."""
 
     space: Space
-    answer: Answer
+    answer: SearchAnswer
     goal: Goal
 
     @property
     def step_time_s(self) -> float:
         return float(self.answer.times[0])
 
-    def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> Answer:
+    def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> SearchAnswer:
         """Return the answer to another goal on the same space. The space is searched again unless
         the goal is the same."""
         if goal == self.goal:
@@ -109,12 +109,12 @@ class FastestAnswer:
 
 def search_all_and_fewer(
     space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
-) -> tuple[Space, Answer, float | None]:
+) -> tuple[Space, SearchAnswer, float | None]:
     """Return the space and the answer on all chips, or on fewer where no layout uses all or fewer
     are faster. The third value is the step time with all chips where fewer are faster, and None
     elsewhere, or where all are not as fast as the goal asks. Raise NothingFaster where no number of
     chips is."""
-    best: tuple[Space, Answer] | None = None
+    best: tuple[Space, SearchAnswer] | None = None
     all_chips_s = None
     try:
         used, answer, fewer_chips = search_all_or_fewer(space, profile, goal, should_continue)
@@ -148,7 +148,7 @@ def search_all_or_fewer(
     goal: Goal,
     should_continue: ShouldContinue,
     known: Layouts | None = None,
-) -> tuple[Space, Answer, FewerChips | None]:
+) -> tuple[Space, SearchAnswer, FewerChips | None]:
     """Return the space of the answer, the answer, and the reason for fewer chips. The space is that
     of all chips, of which some layouts may be `known`, or of fewer where no layout uses all. The
     reason is None for all chips. Raise Infeasible where no layout uses all though the constraints
@@ -163,7 +163,7 @@ def search_all_or_fewer(
 
 def _search_fewer(
     space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
-) -> tuple[Space, Answer, FewerChips]:
+) -> tuple[Space, SearchAnswer, FewerChips]:
     """Return the fastest answer among the numbers of fewer chips that were tried. It is not exact
     where time ran out before all were.
 
@@ -263,10 +263,10 @@ def fastest_space(
         has_fallback = best is not None or np.isfinite(goal.faster_than)
         if has_fallback and not in_time:
             break
-        wanted = Goal(faster_than=best.step_time_s) if best else goal
+        improved_goal = Goal(faster_than=best.step_time_s) if best else goal
         try:
-            answer = search(space, profile, wanted, should_continue)
-            best = FastestAnswer(space, answer, wanted)
+            answer = search(space, profile, improved_goal, should_continue)
+            best = FastestAnswer(space, answer, improved_goal)
         except (NoLegalLayout, NothingFaster, TooLarge):
             pass
         except Infeasible as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-from models.advice.sweep import LINK_AXES, Block, FrontierSweep, Point, problem_at
+from models.advice.sweep import LINK_AXES, FrontierSweep, LinkBlock, Point, problem_at
 from models.cost.predictions import predict
 from models.errors import Invalid
 from models.prediction.prediction import log_ratio_spread
@@ -97,7 +97,7 @@ def _check_grid(
         )
 
 
-def _repeated_points(problem: Problem, block: Block, previous: Sequence[Point]) -> list[Point]:
+def _repeated_points(problem: Problem, block: LinkBlock, previous: Sequence[Point]) -> list[Point]:
     """Return the points of the previous block at the places of this one. All of them must be
     answered, and every place must be the same problem, as it is where domains are larger than a job
     fills. Return nothing otherwise."""
@@ -120,13 +120,13 @@ def _is_same_problem(one: Problem, other: Problem) -> bool:
     return has_same_links and replace(one, cluster=other.cluster) == other
 
 
-def _blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[Block]:
+def _blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[LinkBlock]:
     """Yield the grid in blocks of places that differ only in the speed of links. The domain changes
     most often from block to block, then the number of chips, then the layers."""
     others = [name for name in reversed(AXES) if name in grid and name not in LINK_AXES]
     factors = {name: tuple(sorted(set(grid[name]))) for name in LINK_AXES if name in grid}
     for values in product(*(sorted(set(grid[name])) for name in others)):
-        yield Block(dict(zip(others, values, strict=True)), factors)
+        yield LinkBlock(dict(zip(others, values, strict=True)), factors)
 
 
 def crossings(

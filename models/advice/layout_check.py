@@ -24,7 +24,7 @@ from models.layouts.space import Space
 from models.prediction.prediction import Prediction, predict_layouts
 from models.search.enumeration import search
 from models.search.infeasibility import blame, in_the_way
-from models.search.result import Answer, Goal, ShouldContinue, run_to_completion
+from models.search.result import Goal, SearchAnswer, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import GIB
@@ -170,31 +170,33 @@ def check_layout(
     are named. `said` returns a change as the framework can be told it, with the prediction of just
     that, and None where the framework has no words for it.
     """
-    wanted = _Wanted(problem, constraints or Constraints(), oom_gib, accepts, said)
+    criteria = _Criteria(problem, constraints or Constraints(), oom_gib, accepts, said)
     broken = _all_broken(problem, layout)
     legal = [] if layout is None else single_changes(problem, profile, layout)
-    changes = [change for change in legal if wanted.takes(change.layout, change.outcome.needed_gib)]
-    sure = [change for change in changes if wanted.is_sure(change.outcome.fit_probability)]
+    changes = [
+        change for change in legal if criteria.takes(change.layout, change.outcome.needed_gib)
+    ]
+    sure = [change for change in changes if criteria.is_sure(change.outcome.fit_probability)]
     sure.sort(key=lambda change: change.outcome.step_time_s)
-    found = _fastest(problem, profile, wanted, should_continue)
-    rivals = [*_first_of(sure, problem, wanted), *found.layouts]
-    prediction, best = _predicted(problem, profile, wanted, None if broken else layout, rivals)
+    found = _fastest(problem, profile, criteria, should_continue)
+    rivals = [*_first_of(sure, problem, criteria), *found.layouts]
+    prediction, best = _predicted(problem, profile, criteria, None if broken else layout, rivals)
     fits_surely = (
         prediction is not None
-        and wanted.is_sure(prediction.fit_probability)
-        and _leaves(prediction, wanted.constraints.memory_reserve_gib)
+        and criteria.is_sure(prediction.fit_probability)
+        and _leaves(prediction, criteria.constraints.memory_reserve_gib)
     )
     if fits_surely:
-        first = _cheapest(filter(_gains, sure), wanted, _gains)
-    elif broken and (repair := _repair(broken, sure, wanted)):
+        first = _cheapest(filter(_gains, sure), criteria, _gains)
+    elif broken and (repair := _repair(broken, sure, criteria)):
         first = repair
     else:
-        first = _cheapest(sure, wanted)
+        first = _cheapest(sure, criteria)
         if layout is not None and best is not None and _is_slow(first, best):
             first = (
-                _said_surely(whole_change(problem, profile, layout, best.layout), wanted) or first
+                _said_surely(whole_change(problem, profile, layout, best.layout), criteria) or first
             )
-        first = first or wanted.first_said(_surer(changes, prediction))
+        first = first or criteria.first_said(_surer(changes, prediction))
     must_fit = prediction is not None and not fits_surely
     return LayoutCheck(
         broken_rules=broken,
@@ -203,10 +205,10 @@ def check_layout(
         best_is_exact=found.is_exact,
         no_best=found.reason if best is None else None,
         first_change=first,
-        fitting=tuple(_of_different_knobs(first, sure, wanted)) if must_fit else (),
+        fitting=tuple(_of_different_knobs(first, sure, criteria)) if must_fit else (),
         single_changes=tuple(legal),
-        warnings=tuple(_warnings(problem, profile, wanted, prediction, best)),
-        reserve_gib=wanted.constraints.memory_reserve_gib,
+        warnings=tuple(_warnings(problem, profile, criteria, prediction, best)),
+        reserve_gib=criteria.constraints.memory_reserve_gib,
     )
 
 
@@ -217,7 +219,7 @@ def _leaves(prediction: Prediction, reserve_gib: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Criteria:
     """The demands on the layouts that the given layout is compared with, and on that layout
     itself."""
 
@@ -272,7 +274,7 @@ class _Wanted:
 def _predicted(
     problem: Problem,
     profile: Profile,
-    wanted: _Wanted,
+    criteria: _Criteria,
     layout: Layout | None,
     rivals: Sequence[Layout],
 ) -> tuple[Prediction | None, Prediction | None]:
@@ -286,19 +288,21 @@ def _predicted(
     eligible = predictions[len(own) :]
     if (
         prediction is not None
-        and wanted.is_sure(prediction.fit_probability)
-        and wanted.takes(prediction.layout, prediction.needed_gib)
+        and criteria.is_sure(prediction.fit_probability)
+        and criteria.takes(prediction.layout, prediction.needed_gib)
     ):
         eligible = predictions
     best = min(eligible, key=lambda one: one.step_time_s, default=None)
     return prediction, best
 
 
-def _first_of(changes: Iterable[SingleChange], problem: Problem, wanted: _Wanted) -> list[Layout]:
+def _first_of(
+    changes: Iterable[SingleChange], problem: Problem, criteria: _Criteria
+) -> list[Layout]:
     """Return the layout of the first change of the layout itself, as a list; empty where there is
     none."""
     of_layout = (change for change in changes if change.switch is None)
-    first = next(filter(wanted.accepts_change, of_layout), None)
+    first = next(filter(criteria.accepts_change, of_layout), None)
     return [] if first is None else [first.layout]
 
 
@@ -432,24 +436,24 @@ class _Found:
 
 
 def _fastest(
-    problem: Problem, profile: Profile, wanted: _Wanted, should_continue: ShouldContinue
+    problem: Problem, profile: Profile, criteria: _Criteria, should_continue: ShouldContinue
 ) -> _Found:
-    def solved(goal: Goal) -> Answer:
+    def solved(goal: Goal) -> SearchAnswer:
         return solve_avoiding_oom(
-            wanted.oom_gib,
+            criteria.oom_gib,
             problem,
-            wanted.constraints,
+            criteria.constraints,
             lambda tighter: search(Space(problem, tighter), profile, goal, should_continue),
         )
 
     try:
         answer = solved(Goal())
-        accepts = wanted.accepts
+        accepts = criteria.accepts
         if accepts is None or accepts(problem, answer.layouts[0]):
             return _Found([answer.layouts[0]], is_exact=answer.certificate.exact)
         ranked = _ranked(solved(_MANY))
     except NoLegalLayout:
-        contradicted = in_the_way(Space(problem, wanted.constraints))
+        contradicted = in_the_way(Space(problem, criteria.constraints))
         reason = contradicted.brief if contradicted else str(Infeasible(*blame(problem)))
         return _Found([], is_exact=True, reason=reason)
     except TooLarge as error:
@@ -463,7 +467,7 @@ def _fastest(
     return _Found([], is_exact=False, reason=reason)
 
 
-def _ranked(answer: Answer) -> list[Layout]:
+def _ranked(answer: SearchAnswer) -> list[Layout]:
     """Return the fastest layouts of an answer, and the fastest without a pipeline."""
     positions = answer.ranked if answer.without is None else [*answer.ranked, answer.without]
     return [answer.layouts[position] for position in dict.fromkeys(positions)]
@@ -478,15 +482,15 @@ def _is_slow(change: SingleChange | None, best: Prediction) -> bool:
     return change is None or change.outcome.step_time_s > (1 + _SLOW) * best.step_time_s
 
 
-def _said_surely(change: SingleChange, wanted: _Wanted) -> SingleChange | None:
+def _said_surely(change: SingleChange, criteria: _Criteria) -> SingleChange | None:
     """Return a change as the framework can be told it, if it surely fits so; None otherwise."""
-    said = wanted.as_said(change)
-    return said if said and wanted.is_sure(said.outcome.fit_probability) else None
+    said = criteria.as_said(change)
+    return said if said and criteria.is_sure(said.outcome.fit_probability) else None
 
 
 def _cheapest(
     changes: Iterable[SingleChange],
-    wanted: _Wanted,
+    criteria: _Criteria,
     is_worth: Callable[[SingleChange], bool] = lambda change: True,
 ) -> SingleChange | None:
     """Return the change with the shortest step, from changes in that order. Among changes that are
@@ -495,14 +499,14 @@ def _cheapest(
     for change in islice(changes, _MOST_TRIED):
         if found and change.outcome.step_time_s > (1 + LEAST_GAIN) * found[0].outcome.step_time_s:
             break
-        said = _said_surely(change, wanted)
+        said = _said_surely(change, criteria)
         if said and is_worth(said):
             found.append(said)
     return min(found, key=lambda one: one.num_settings, default=None)
 
 
 def _repair(
-    broken: Sequence[BrokenRule], changes: Sequence[SingleChange], wanted: _Wanted
+    broken: Sequence[BrokenRule], changes: Sequence[SingleChange], criteria: _Criteria
 ) -> SingleChange | None:
     """Return the least change that makes a layout legal: the one with the fewest settings, then of
     a knob that the rules blame, then to the nearest value. The rest of the job is as its submitter
@@ -513,7 +517,7 @@ def _repair(
         return change.knob not in blamed, _distance(change), change.outcome.step_time_s
 
     nearest = islice(sorted(changes, key=how_far), _MOST_TRIED)
-    said = [change for change in map(wanted.as_said, nearest) if change is not None]
+    said = [change for change in map(criteria.as_said, nearest) if change is not None]
     return min(said, key=lambda change: (change.num_settings, how_far(change)), default=None)
 
 
@@ -537,18 +541,18 @@ def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> li
 
 
 def _of_different_knobs(
-    first: SingleChange | None, changes: Iterable[SingleChange], wanted: _Wanted
+    first: SingleChange | None, changes: Iterable[SingleChange], criteria: _Criteria
 ) -> list[SingleChange]:
     """Return the first change of each knob as the framework can be told it, up to _MOST_CURES.
     `first` comes before all others, where it surely fits and is a single change."""
     firsts = dict[str, SingleChange]()
-    if first is not None and wanted.is_sure(first.outcome.fit_probability) and not first.is_whole:
+    if first is not None and criteria.is_sure(first.outcome.fit_probability) and not first.is_whole:
         firsts[first.knob] = first
     others = (change for change in changes if change.knob not in firsts)
     for change in islice(others, _MOST_TRIED):
         if len(firsts) == _MOST_CURES:
             break
-        said = None if change.knob in firsts else _said_surely(change, wanted)
+        said = None if change.knob in firsts else _said_surely(change, criteria)
         if said:
             firsts[said.knob] = said
     return list(firsts.values())
@@ -561,26 +565,26 @@ def _of_different_knobs(
 def _warnings(
     problem: Problem,
     profile: Profile,
-    wanted: _Wanted,
+    criteria: _Criteria,
     prediction: Prediction | None,
     best: Prediction | None,
 ) -> list[LayoutWarning]:
     if prediction is None:
         return []
     return [
-        *_constraint_warnings(prediction, wanted),
+        *_constraint_warnings(prediction, criteria),
         *layout_warnings(problem, profile, prediction),
-        *_fit_warnings(prediction, wanted),
+        *_fit_warnings(prediction, criteria),
         *_low_mfu_warnings(prediction, best),
     ]
 
 
-def _constraint_warnings(prediction: Prediction, wanted: _Wanted) -> list[LayoutWarning]:
+def _constraint_warnings(prediction: Prediction, criteria: _Criteria) -> list[LayoutWarning]:
     """Return a warning where the layout itself has values that the constraints rule out."""
-    ruled_out = wanted.ruled_out(prediction.layout)
+    ruled_out = criteria.ruled_out(prediction.layout)
     if not ruled_out:
         return []
-    allowed = wanted.constraints.allowed
+    allowed = criteria.constraints.allowed
     said = [
         f"{knob} {_shown(getattr(prediction.layout, knob))} where constraints.{knob} allows"
         f" {alternatives(allowed[knob])}"
@@ -593,11 +597,11 @@ def _constraint_warnings(prediction: Prediction, wanted: _Wanted) -> list[Layout
     ]
 
 
-def _fit_warnings(prediction: Prediction, wanted: _Wanted) -> list[LayoutWarning]:
+def _fit_warnings(prediction: Prediction, criteria: _Criteria) -> list[LayoutWarning]:
     """Return a warning where a layout fits by the median of its memory, but less surely than was
     asked."""
-    fits = prediction.fits and _leaves(prediction, wanted.constraints.memory_reserve_gib)
-    if not fits or wanted.is_sure(prediction.fit_probability):
+    fits = prediction.fits and _leaves(prediction, criteria.constraints.memory_reserve_gib)
+    if not fits or criteria.is_sure(prediction.fit_probability):
         return []
     return [
         LayoutWarning(

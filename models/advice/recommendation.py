@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.advice.candidate import Candidate, candidates
-from models.advice.divisibility import lifts
+from models.advice.divisibility import nearest_lifts
 from models.advice.fewer_chips import (
     FewerChips,
     fastest_on_fewer,
@@ -41,7 +41,7 @@ from models.prediction.prediction import Prediction, host_memory_note, log_ratio
 from models.prediction.term_words import TIME_WORDS, in_words, rounded
 from models.search.infeasibility import forbidden_schedules, why_none
 from models.search.pareto import pareto_front, steps_of
-from models.search.result import Answer, Certificate, Goal, ShouldContinue, run_to_completion
+from models.search.result import Certificate, Goal, SearchAnswer, ShouldContinue, run_to_completion
 from models.spec.constraints import SAFE_FIT_PROBABILITY, Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
@@ -50,7 +50,7 @@ from models.spec.profile import Profile
 _MAX_NEAR_FASTEST = 20_000  # layouts whose free memory is predicted: a bound on the work
 # Doing without a pipeline may cost so many tolerances where its worth is undecided.
 _UNDECIDED_TOLERANCES = 2
-_MUCH_FOR_SURETY = 0.1  # of a step: a reason names the cost of surety where it is more
+_MUCH_FOR_A_SURER_FIT = 0.1  # of a step: a reason names the cost of a surer fit where it is more
 _LEAST_NAMED_SHARE = 0.02  # of a step: a sentence does not name smaller terms
 _LEAST_SHOWN = 0.0005  # of a step: less would be shown as 0.0%
 _KNOB_OF_TERM = {
@@ -125,8 +125,8 @@ class Recommendation:
 
     @property
     def bolder_gain(self) -> float | None:
-        """The cost of surety: the step time of the fastest layout over that of the bolder one, less
-        1."""
+        """The cost of a surer fit: the step time of the fastest layout over that of the bolder one,
+        less 1."""
         return None if self.bolder is None else _slower_by(self.bolder, self.fastest)
 
 
@@ -175,7 +175,7 @@ class _Solved:
     `tried_fewer` there was time to look for fewer chips that are faster."""
 
     space: Space
-    answer: Answer
+    answer: SearchAnswer
     fewer_chips: FewerChips | None
     tried_fewer: bool = True
 
@@ -266,7 +266,7 @@ class _Shortlist:
     `bolder_is_known` then is false. `without_pp` is the prediction of the best layout without a
     pipeline, as one row."""
 
-    answer: Answer
+    answer: SearchAnswer
     candidates: Mapping[int, Candidate]
     front: list[int]
     bolder: Candidate | None
@@ -283,7 +283,7 @@ class _Shortlist:
 
 
 def _shortlist(
-    answer: Answer, profile: Profile, tolerance: float, should_continue: ShouldContinue
+    answer: SearchAnswer, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> _Shortlist:
     best_of_sides = [row for row in (answer.without, answer.with_pp) if row is not None]
     always_shown = [answer.simplest, *best_of_sides, *answer.ranked]
@@ -304,8 +304,8 @@ def _shortlist(
         shown = answer.tables.predict(Layouts.concatenate([shown.layouts, bolder]))
     found = candidates(shown, profile)
     by_row = dict(zip(rows, found, strict=False))
-    surety = by_row[answer.ranked[0]].prediction.fit_probability
-    is_bolder = len(bolder) > 0 and found[-1].prediction.fit_probability < surety
+    fastest_probability = by_row[answer.ranked[0]].prediction.fit_probability
+    is_bolder = len(bolder) > 0 and found[-1].prediction.fit_probability < fastest_probability
     return _Shortlist(
         answer=answer,
         candidates=by_row,
@@ -318,14 +318,14 @@ def _shortlist(
     )
 
 
-def _rows_near_fastest(answer: Answer, tolerance: float) -> Array:
+def _rows_near_fastest(answer: SearchAnswer, tolerance: float) -> Array:
     """Return the rows within the tolerance of the fastest, up to _MAX_NEAR_FASTEST, and the rows of
     the answer's own front."""
     near = np.flatnonzero(answer.times <= answer.times[0] * (1 + tolerance))
     return np.union1d(near[:_MAX_NEAR_FASTEST], answer.front)
 
 
-def _front(answer: Answer, near: Array, needed_bytes: Array) -> list[int]:
+def _front(answer: SearchAnswer, near: Array, needed_bytes: Array) -> list[int]:
     """Return the rows among those near the fastest that no other beats in time, complexity and free
     memory."""
     usable_bytes = answer.tables.problem.cluster.usable_bytes
@@ -349,7 +349,7 @@ def _pipelining(
     exact = answer.certificate.exact
     missing = None
     if exact and (without is None or with_pp is None):
-        missing = why_none(solved.space, piped=without is not None)
+        missing = why_none(solved.space, with_pipeline=without is not None)
     pipelining = judge_pipelining(
         without,
         with_pp,
@@ -360,15 +360,15 @@ def _pipelining(
         forbidden=forbidden_schedules(solved.space.problem),
     )
     if pipelining.needed == "yes" and with_pp is not None:
-        piped_s = with_pp.prediction.step_time_s if without else math.inf
-        lifted_by = lifts(solved.space, profile, tolerance, piped_s, should_continue)
+        pipeline_s = with_pp.prediction.step_time_s if without else math.inf
+        lifted_by = nearest_lifts(solved.space, profile, tolerance, pipeline_s, should_continue)
         pipelining = undecided_by_divisibility(pipelining, lifted_by)
     if without is None or shortlist.without_pp is None:
         return pipelining
     return replace(pipelining, roofline=data_parallel_roofline(shortlist.without_pp, without))
 
 
-def _gap_spread(answer: Answer, profile: Profile) -> float | None:
+def _gap_spread(answer: SearchAnswer, profile: Profile) -> float | None:
     """Return the spread of the logarithm of a pipeline's worth; None unless there are layouts
     without and with one."""
     if answer.without is None or answer.with_pp is None:
@@ -556,7 +556,7 @@ def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
     best = shortlist.fastest.prediction
     bolder = shortlist.bolder.prediction
     gain = _slower_by(shortlist.bolder, shortlist.fastest)
-    if gain <= _MUCH_FOR_SURETY:
+    if gain <= _MUCH_FOR_A_SURER_FIT:
         return
     yield Reason(
         "bolder",

@@ -198,15 +198,15 @@ def fit_probability_after(
     if given is None or shown.outcome == "not_known":
         return probability
     spread = _log_spread(given)
-    room = _room(needed_gib, given, spread)
-    given_room = _room(given.needed_gib, given, spread)
-    move = min(_CHANGE_SPREAD / spread, abs(room - given_room))
-    errors = _possible_errors(given_room, spread, shown)
+    headroom = _headroom(needed_gib, given, spread)
+    given_headroom = _headroom(given.needed_gib, given, spread)
+    move = min(_CHANGE_SPREAD / spread, abs(headroom - given_headroom))
+    errors = _possible_errors(given_headroom, spread, shown)
     cdf = NormalDist().cdf
-    return fmean(cdf((room - error) / max(move, _LEAST_MOVE)) for error in errors)
+    return fmean(cdf((headroom - error) / max(move, _LEAST_MOVE)) for error in errors)
 
 
-def _room(needed_gib: float, given: Prediction, spread: float) -> float:
+def _headroom(needed_gib: float, given: Prediction, spread: float) -> float:
     """Return the error of its predicted memory at which a layout just fits, in standard
     deviations."""
     context_gib = given.memory_gib["context_gib"]
@@ -214,16 +214,16 @@ def _room(needed_gib: float, given: Prediction, spread: float) -> float:
     return math.log(limit_gib / max(needed_gib - context_gib, _LEAST_GIB)) / spread
 
 
-def _possible_errors(given_room: float, spread: float, shown: MemoryShown) -> list[float]:
+def _possible_errors(given_headroom: float, spread: float, shown: MemoryShown) -> list[float]:
     """Return errors of the predicted memory that agree with what was shown, all equally likely, in
-    standard deviations. `given_room` is the error at which the given layout just fits."""
+    standard deviations. `given_headroom` is the error at which the given layout just fits."""
     if shown.peak_factor is not None:
         return [math.log(shown.peak_factor) / spread]
-    below = NormalDist().cdf(given_room)
+    below = NormalDist().cdf(given_headroom)
     shares = [(step + 0.5) / _ERRORS for step in range(_ERRORS)]
     if shown.outcome == "fitted":
-        return [min(_quantile(share * below), given_room - _LEAST_ERROR) for share in shares]
-    least = given_room + _LEAST_ERROR
+        return [min(_quantile(share * below), given_headroom - _LEAST_ERROR) for share in shares]
+    least = given_headroom + _LEAST_ERROR
     return [max(_quantile(below + share * (1 - below)), least) for share in shares]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from models.errors import Infeasible
 from models.prediction.prediction import Prediction
 from models.search.enumeration import search_on
-from models.search.result import Answer, Goal, NothingFaster, ShouldContinue
+from models.search.result import Goal, NothingFaster, SearchAnswer, ShouldContinue
 from models.spec.constraints import EVEN_CHANCE, Constraints
 from models.spec.hardware import GIB
 from models.spec.layout import Layouts
@@ -28,7 +28,7 @@ _OFFLOAD_KNOBS = ("offload_activations", "offload_optimizer")
 Solution = TypeVar("Solution")
 
 
-def fastest_bolder_layout(answer: Answer, should_continue: ShouldContinue) -> Layouts:
+def fastest_bolder_layout(answer: SearchAnswer, should_continue: ShouldContinue) -> Layouts:
     """Return the fastest layout that fits by the median of its memory, as one row, where it is
     faster than the fastest of the answer by LEAST_BOLDER_GAIN. There is no row where none is."""
     none = answer.layouts.take(np.arange(0))

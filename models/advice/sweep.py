@@ -26,7 +26,7 @@ from models.layouts.space import Space
 from models.search.enumeration import finds_any, search, search_all, search_on
 from models.search.incumbent import Incumbent
 from models.search.infeasibility import none_legal
-from models.search.result import Answer, Goal, ShouldContinue, run_to_completion
+from models.search.result import Goal, SearchAnswer, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout, SearchTables
 from models.spec.constraints import Constraints
 from models.spec.layout import Layout, Layouts
@@ -36,8 +36,8 @@ from models.spec.profile import Profile
 LINK_AXES = ("scale_up", "scale_out")
 
 # A block is searched as a whole where its best layouts gain less than this factor from its fastest
-# links. It took longer with 1.05 and with 1.4 (docs/experiments.md). The factor falls where it left
-# too many layouts.
+# links. It took longer with 1.05 and with 1.4 (docs/lab/verdicts.md). The factor falls where it
+# left too many layouts.
 _WHOLE_BLOCK_SPEEDUP = 1.3
 
 # Faster links make a layout slower by 0.1% at most (tests), where unlike stages take turns in being
@@ -88,7 +88,7 @@ class Point:
         return need_by_gap(self.gap, self.gap_spread, tolerance)
 
     @classmethod
-    def of(cls, at: Mapping[str, float], answer: Answer) -> Point:
+    def of(cls, at: Mapping[str, float], answer: SearchAnswer) -> Point:
         without_s, without = _time_and_layout(answer, answer.without)
         with_s, with_pp = _time_and_layout(answer, answer.with_pp)
         cluster = answer.tables.problem.cluster
@@ -116,7 +116,7 @@ class Point:
         return cls.unanswered(at, "time ran out before this point", exact=False)
 
 
-def _time_and_layout(answer: Answer, row: int | None) -> tuple[float | None, Layout | None]:
+def _time_and_layout(answer: SearchAnswer, row: int | None) -> tuple[float | None, Layout | None]:
     if row is None:
         return None, None
     return float(answer.times[row]), answer.layouts[row]
@@ -129,7 +129,7 @@ def _gap(without_s: float | None, with_s: float | None) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LinkBlock:
     """Places of a grid that differ only in the speed of links. They share the values `at`.
     `factors` has the factors on the speed of each axis of links, in ascending order, and every
     combination of them is a place."""
@@ -164,12 +164,12 @@ class Block:
     def longest_axis(self) -> str:
         return max(self.factors, key=lambda axis: len(self.factors[axis]))
 
-    def halves(self, axis: str) -> tuple[Block, Block]:
+    def halves(self, axis: str) -> tuple[LinkBlock, LinkBlock]:
         """Return the block in two along one axis: its slower links, and its faster ones."""
         values = self.factors[axis]
         middle = len(values) // 2
-        slow = Block(self.at, self.factors | {axis: values[:middle]})
-        fast = Block(self.at, self.factors | {axis: values[middle:]})
+        slow = LinkBlock(self.at, self.factors | {axis: values[:middle]})
+        fast = LinkBlock(self.at, self.factors | {axis: values[middle:]})
         return slow, fast
 
 
@@ -192,7 +192,7 @@ class FrontierSweep:
         self.constraints = constraints
         self.should_continue = should_continue
         self.oom_gib = oom_gib
-        self._previous: Answer | None = None
+        self._previous: SearchAnswer | None = None
         self._whole_block_speedup = _WHOLE_BLOCK_SPEEDUP
 
     def point(self, at: Mapping[str, float]) -> Point:
@@ -223,20 +223,20 @@ class FrontierSweep:
         simple_or_unknown = None if point.gap is None else point.is_simple(tolerance)
         return simple_or_unknown, point.exact
 
-    def points(self, block: Block) -> Iterator[Point]:
+    def points(self, block: LinkBlock) -> Iterator[Point]:
         """Yield the point of every place of a block, in any order."""
         first, *others = block.places
         found = self._answer_or_refusal(first)
         point = found if isinstance(found, Point) else Point.of(first, found)
         yield point
-        if isinstance(found, Answer) and point.exact:
+        if isinstance(found, SearchAnswer) and point.exact:
             yield from self._points_but_slowest(block, found)
         elif point.exact:  # no links change this refusal
             yield from (replace(point, at=place) for place in others)
         else:
             yield from map(Point.out_of_time, others)
 
-    def _points_but_slowest(self, block: Block, slowest: Answer) -> Iterator[Point]:
+    def _points_but_slowest(self, block: LinkBlock, slowest: SearchAnswer) -> Iterator[Point]:
         """Yield the points of all places but the one with the slowest links, whose answer is given.
         They are found together where its layouts gain little from faster links, or else by
         halves."""
@@ -262,7 +262,7 @@ class FrontierSweep:
         else:
             yield from map(Point.out_of_time, fast.places)
 
-    def _speedup(self, block: Block, axis: str, slowest: Answer) -> float:
+    def _speedup(self, block: LinkBlock, axis: str, slowest: SearchAnswer) -> float:
         """Return the factor by which the best layouts are faster where the links of an axis are
         fastest; 0 for an axis with one factor, which cannot be halved."""
         if len(block.factors[axis]) == 1:
@@ -271,7 +271,9 @@ class FrontierSweep:
         times = self._times(slowest, block.slowest_but(axis), slowest.layouts.take(rows))
         return float((slowest.times[rows] / times).max())
 
-    def _possible_winners(self, block: Block, slowest: Answer) -> tuple[Layouts, Array] | None:
+    def _possible_winners(
+        self, block: LinkBlock, slowest: SearchAnswer
+    ) -> tuple[Layouts, Array] | None:
         """Return all layouts that may be the best somewhere in a block, and their complexities;
         None where there are more than _MAX_LAYOUTS to look at."""
         rows = _best_rows(slowest)
@@ -280,16 +282,16 @@ class FrontierSweep:
         return search_all(tables, limits, _MAX_LAYOUTS, self.should_continue)
 
     def _points_among(
-        self, block: Block, layouts: Layouts, complexities: Array, slowest: Answer
+        self, block: LinkBlock, layouts: Layouts, complexities: Array, slowest: SearchAnswer
     ) -> Iterator[Point]:
         """Yield the points of a block, given all layouts that may be the best in it. Halves of the
         block have fewer such layouts."""
         if len(block) > 2 and len(layouts) > _FEW_LAYOUTS:
             longest_times = self._times(slowest, block.slowest, layouts)
             shortest_times = self._times(slowest, block.fastest, layouts)
-            piped = layouts.pp > 1
-            limits = _limits(piped, longest_times)
-            kept = shortest_times <= limits.take(piped.astype(int))
+            with_pipeline = layouts.pp > 1
+            limits = _limits(with_pipeline, longest_times)
+            kept = shortest_times <= limits.take(with_pipeline.astype(int))
             layouts = layouts.take(kept).materialised()
             complexities = complexities[kept]
             if len(layouts) > _FEW_LAYOUTS:
@@ -304,19 +306,19 @@ class FrontierSweep:
             incumbent.add(layouts, self._times(slowest, place, layouts), complexities)
             yield Point.of(place, incumbent.answer(slowest.certificate, slowest.tables, ()))
 
-    def _times(self, answer: Answer, place: Mapping[str, float], layouts: Layouts) -> Array:
+    def _times(self, answer: SearchAnswer, place: Mapping[str, float], layouts: Layouts) -> Array:
         """Return the step times of layouts at a place that differs from an answer's in its links;
         shape (n,)."""
         return self._tables_at(place, answer).predict(layouts).step_time_s
 
-    def _tables_at(self, place: Mapping[str, float], answer: Answer) -> SearchTables:
+    def _tables_at(self, place: Mapping[str, float], answer: SearchAnswer) -> SearchTables:
         """Return the search tables of an answer at a place that differs from it in its links."""
         tables = answer.tables.linked(problem_at(self.problem, place))
         if tables is None:
             raise ValueError(f"{place} differs in more than how fast links are")
         return tables
 
-    def _answer_or_refusal(self, at: Mapping[str, float]) -> Answer | Point:
+    def _answer_or_refusal(self, at: Mapping[str, float]) -> SearchAnswer | Point:
         """Return the answer at a place, or the point that says why there is none."""
         try:
             problem = problem_at(self.problem, at)
@@ -327,7 +329,7 @@ class FrontierSweep:
         except (Infeasible, Invalid) as error:
             return Point.unanswered(at, str(error), exact=not isinstance(error, OutOfTime))
 
-    def _answer(self, problem: Problem) -> Answer:
+    def _answer(self, problem: Problem) -> SearchAnswer:
         """Return the answer to a problem. It is the answer before where both problems have the same
         links (larger domains may be filled no further). Where only links differ, a search starts
         from the best layouts of that answer. Otherwise the problem is searched by itself."""
@@ -353,15 +355,15 @@ class FrontierSweep:
         return answer
 
 
-def _limits(piped: Array, times: Array) -> Array:
+def _limits(with_pipeline: Array, times: Array) -> Array:
     """Return the limits of step time without and with a pipeline, above which no layout is the best
     anywhere: the best times where links are slowest, with slack. A side without layouts has the
-    limit -inf. `piped` says which of the layouts have a pipeline."""
-    best = np.array([times[piped == side].min(initial=np.inf) for side in (False, True)])
+    limit -inf. `with_pipeline` says which of the layouts have a pipeline."""
+    best = np.array([times[with_pipeline == side].min(initial=np.inf) for side in (False, True)])
     return np.where(np.isfinite(best), best * _SLACK, -np.inf)
 
 
-def _best_rows(answer: Answer) -> Array:
+def _best_rows(answer: SearchAnswer) -> Array:
     """Return the rows of the best layouts without and with a pipeline, as far as there are any."""
     return np.array([row for row in (answer.without, answer.with_pp) if row is not None])
 

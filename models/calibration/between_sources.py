@@ -22,7 +22,8 @@ _MIN_RUNS = 3
 _MIN_SOURCES = 5
 # The share of sources, the nearest, whose distances tell the spread. Sources farther away than in a
 # normal distribution have chips or software of which the fit has no run, and the terms without runs
-# account for those. A quantile at a half jumped with every change of the fit (docs/experiments.md).
+# account for those. A quantile at a half jumped with every change of the fit
+# (docs/lab/intervals.md).
 _NEAREST = 0.8
 
 

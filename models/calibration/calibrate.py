@@ -25,7 +25,7 @@ from models.calibration.time_and_memory_fits import (
     solve_time_fit,
 )
 from models.columns import Array
-from models.prediction.coverage import MeasuredRun, with_coverage
+from models.prediction.coverage import FittedRun, with_coverage
 from models.spec.profile import Profile, Term, TermKey, to_natural
 
 # A share of the prior's spread: a smaller shift moves no prediction by a tenth of a percent.
@@ -163,9 +163,9 @@ def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Prof
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
 
-def measured_run(o: Observation) -> MeasuredRun:
+def measured_run(o: Observation) -> FittedRun:
     """Return an observation as coverage counts it."""
-    return MeasuredRun(
+    return FittedRun(
         o.problem,
         o.layout,
         has_step_time=o.step_time_s is not None,

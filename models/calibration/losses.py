@@ -17,7 +17,7 @@ from models.columns import Array
 
 # The degrees of freedom of the Student-t distribution. With 4, a residual of five spreads pulls on
 # the fit less than one of two spreads does. From 1 to 8 the errors after a few reports are within
-# 0.2 points of each other, and with normal tails 1.1 points worse (docs/experiments.md).
+# 0.2 points of each other, and with normal tails 1.1 points worse (docs/lab/calibration.md).
 DEGREES_OF_FREEDOM = 4.0
 # The scale of the logistic distribution whose standard deviation is 1.
 _LOGISTIC_SCALE = 3**0.5 / np.pi

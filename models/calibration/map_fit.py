@@ -230,18 +230,18 @@ class Fit:
             first_row=first_row,
         )
 
-    def log_predictions(self, theta: Array, wanted: Array | None = None) -> Array:
+    def log_predictions(self, theta: Array, selected: Array | None = None) -> Array:
         """Return log predictions under these terms of all targets, or of those in the mask
-        `wanted`; the others are NaN. Shape (targets,)."""
-        if wanted is None:
-            wanted = np.ones(len(self.targets), dtype=bool)
+        `selected`; the others are NaN. Shape (targets,)."""
+        if selected is None:
+            selected = np.ones(len(self.targets), dtype=bool)
         result = np.full(len(self.targets), np.nan)
-        for i in np.unique(self.batch_of_target[wanted]).tolist():
+        for i in np.unique(self.batch_of_target[selected]).tolist():
             batch = self.batches[i]
             values = self._natural(self._sums(batch.block, theta))
             logs = batch.log_predictions(self.columns, values[None])[:, 0]
             result[batch.targets] = logs[batch.row_of_target]
-        return np.where(wanted, result, np.nan)
+        return np.where(selected, result, np.nan)
 
     def linearise(self, theta: Array) -> Linearisation:
         """Return log predictions and their slopes at these terms."""
@@ -296,6 +296,7 @@ class Fit:
             noise = self.noise_inflation * noise
             theta = self._linearised_minimum(linear, weight, noise, damping)
             moved = self.linearise(theta)
+            # A loss is worse where it is by more than rounding.
             if self._loss(moved, weight, noise) > self._loss(linear, weight, noise) + 1e-9:
                 # The linearisation does not hold so far out: the next step is shorter.
                 damping = max(4 * damping, 1.0)

@@ -77,10 +77,14 @@ class GemmTimings:
     def flops(self) -> Array:
         return 2.0 * self.m * self.n * self.k
 
-    def where(self, wanted: Array) -> GemmTimings:
+    def where(self, selected: Array) -> GemmTimings:
         """Return the products in a mask."""
         return GemmTimings(
-            self.problem, self.m[wanted], self.n[wanted], self.k[wanted], self.seconds[wanted]
+            self.problem,
+            self.m[selected],
+            self.n[selected],
+            self.k[selected],
+            self.seconds[selected],
         )
 
 
@@ -127,10 +131,10 @@ def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> d
 
 
 def _collective_offset(
-    timings: CollectiveTimings, size: Size, wanted: Array, name: str, published: Coefficients
+    timings: CollectiveTimings, size: Size, selected: Array, name: str, published: Coefficients
 ) -> float:
-    measured = timings.seconds[wanted] / _published_ratio_or_1(timings, size)
-    part = replace(timings, sizes=timings.sizes[wanted], seconds=measured)
+    measured = timings.seconds[selected] / _published_ratio_or_1(timings, size)
+    part = replace(timings, sizes=timings.sizes[selected], seconds=measured)
     return _solve_offset(name, published, partial(collective_seconds, part), measured)
 
 

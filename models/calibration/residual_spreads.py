@@ -22,7 +22,7 @@ POOLING_RUNS = 10
 _RUNS_OF_A_GROUP = 3
 # A term is identified where its posterior spread is below this share of its prior's. With 0.9 a
 # term that runs had shrunk by 5 to 10% counted as unseen, and widened intervals of its own runs
-# (docs/experiments.md).
+# (docs/lab/intervals.md).
 _IDENTIFIED_SHARE = 0.95
 
 

@@ -19,7 +19,7 @@ from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
 from models.compilation.cache_folder import CacheFolders, Claim
-from models.compilation.parts import Part, is_part
+from models.compilation.parts import PartLibrary, is_part
 from models.compilation.source_digest import source_digest
 
 _may_compile = ContextVar("may_compile", default=True)
@@ -87,7 +87,7 @@ class MachineCode:
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Keep what was compiled for Python. Its parts are quickly made anew."""
-        if isinstance(result.library, Part):
+        if isinstance(result.library, PartLibrary):
             return
         if not result.library.has_dynamic_globals:  # as addresses are, which end with a process
             name = self._file_name(signature, result.library.codegen)

@@ -36,7 +36,7 @@ def _as_part() -> Iterator[None]:
         _is_part.reset(token)
 
 
-class Part(JITCodeLibrary):
+class PartLibrary(JITCodeLibrary):
     """The intermediate code of a function that is called from others, without that of its
     callees."""
 
@@ -50,7 +50,7 @@ class Part(JITCodeLibrary):
         """Return this library and those of all that it calls, directly or not."""
         found = [self]
         for library in found:
-            if isinstance(library, Part):
+            if isinstance(library, PartLibrary):
                 found += [each for each in library._linking_libraries if each not in found]
         return found
 
@@ -59,7 +59,7 @@ class _Whole(JITCodeLibrary):
     """The machine code of a function that Python calls, with that of all that it calls."""
 
     def add_linking_library(self, library: Any) -> None:
-        if isinstance(library, Part):
+        if isinstance(library, PartLibrary):
             for each in library.with_callees():
                 super().add_linking_library(each)
         else:
@@ -79,7 +79,7 @@ class _Pipeline(Compiler):
         flags: Any,
         locals_: Any,
     ) -> None:
-        kind = Part if flags.no_compile else _Whole
+        kind = PartLibrary if flags.no_compile else _Whole
         library = kind(target_context.codegen(), kind.__name__)
         library.enable_object_caching()
         super().__init__(typing_context, target_context, library, args, return_type, flags, locals_)
@@ -102,13 +102,13 @@ class Dispatcher(CPUDispatcher):
         """Compile for Python, or for a caller that is being compiled."""
         args, _ = sigutils.normalize_signature(sig)
         found = self.overloads.get(tuple(args))
-        if found is not None and isinstance(found.library, Part) and not is_part():
+        if found is not None and isinstance(found.library, PartLibrary) and not is_part():
             del self.overloads[tuple(args)]
         return super().compile(sig)
 
     def add_overload(self, result: Any) -> None:
         """Offer a compiled whole to Python, and a part to functions that are being compiled."""
-        if not isinstance(result.library, Part):
+        if not isinstance(result.library, PartLibrary):
             super().add_overload(result)
             return
         key = object()

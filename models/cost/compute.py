@@ -57,7 +57,7 @@ OLDEST_YEARS = 3.0
 so that age cannot be told from these."""
 SETTLED_YEARS = 0.5
 """Years during which software counts as new: dense runs of one layout stayed as fast for longer
-than this (docs/experiments.md)."""
+than this (docs/lab/age.md)."""
 _LARGEST = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in 2.0 ** np.arange(15)])
 """The mean largest of 1, 2, 4, ... normal values, in standard deviations (Blom 1958, Statistical
 Estimates and Transformed Beta-Variables)."""
@@ -128,16 +128,16 @@ def overhead(f: Facts, c: CoefficientRecord) -> float:
 
 @compiled
 def layer_time(
-    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, wanted: int, pieces: Array
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, piece_bits: int, pieces: Array
 ) -> LayerTime:
     """Return the time of one transformer layer.
 
     Write into `pieces` the forward seconds of the parts that recompute may repeat. Parts that take
-    work to price are written only where their bit in `wanted` is set.
+    work to price are written only where their bit in `piece_bits` is set.
     """
     pieces[:] = 0.0
     products = both(
-        projections(f, layer, shard, c), dense_products(f, layer, shard, c, wanted, pieces)
+        projections(f, layer, shard, c), dense_products(f, layer, shard, c, piece_bits, pieces)
     )
     core = Passes(0.0, 0.0, 0.0)
     if layer.attends:
@@ -154,11 +154,11 @@ def layer_time(
         light += expert_traffic(f, layer, shard, c, pieces)
         pieces[EXPERTS] += router.forward
         pieces[GROUPED] += experts.forward
-    if wanted >> UP & 1 and layer.mla:
+    if piece_bits >> UP & 1 and layer.mla:
         pieces[UP] = mla_up(f, layer, shard, c)
-    if wanted >> ENDS & 1 and layer.attends:
+    if piece_bits >> ENDS & 1 and layer.attends:
         pieces[ENDS] = keys_and_output(f, layer, shard, c)
-    if wanted >> OUT_PROJECTION & 1 and layer.attends:
+    if piece_bits >> OUT_PROJECTION & 1 and layer.attends:
         pieces[OUT_PROJECTION] = output_projection(f, layer, shard, c)
     if not layer.trains_weights:  # Frozen weights have no gradients; adapters have.
         frozen = Passes(products.forward, products.input, 0.0)
@@ -336,7 +336,7 @@ def output_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientR
 
 @compiled
 def dense_products(
-    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, wanted: int, pieces: Array
+    f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, piece_bits: int, pieces: Array
 ) -> Passes:
     """Return the time of the dense network or shared expert: up, with a gate's product, and down. A
     network that works on tiles of tokens multiplies once more in backward, before its gradients."""
@@ -347,7 +347,7 @@ def dense_products(
     down = linear(f, c, shard.tokens, width, f.hidden_size)
     left_out = down.forward if layer.skips_last_product else 0.0
     again = down.forward - left_out
-    if wanted >> DENSE_HALF & 1:
+    if piece_bits >> DENSE_HALF & 1:
         pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, again)
     pieces[LAST_PRODUCT] = left_out
     pieces[DENSE] = up.forward + again - pieces[DENSE_HALF]

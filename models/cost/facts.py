@@ -456,7 +456,7 @@ class Images(NamedTuple):
     """Elements in and out of each matrix of the projector, (matrices, 2)."""
 
 
-class Question(NamedTuple):
+class ProblemRecords(NamedTuple):
     """Holds a problem as compiled functions take it."""
 
     facts: Array
@@ -471,15 +471,15 @@ class Question(NamedTuple):
     images: Images
 
 
-def question(problem: Problem, recompute: Array) -> Question:
+def question(problem: Problem, recompute: Array) -> ProblemRecords:
     """Return the records of a problem, with the policy that recomputes nothing and then the
     policies of these numbers. The result is shared through a cache: nobody may write to it."""
     return _question(problem, tuple(policy_numbers(recompute).tolist()))
 
 
 @cached_by_identity(_CACHED_QUESTIONS)
-def _question(problem: Problem, policies: tuple[int, ...]) -> Question:
-    return Question(
+def _question(problem: Problem, policies: tuple[int, ...]) -> ProblemRecords:
+    return ProblemRecords(
         facts=_fact_records(problem),
         layers=_layer_records(problem),
         policies=_policy_records(problem.stack, problem.architecture.kinds, policies),

@@ -41,7 +41,7 @@ class Groups(NamedTuple):
 
 
 def groups_for(order: DeviceOrder) -> Groups:
-    """Return room for the groups of a layout."""
+    """Return arrays that hold the groups of a layout."""
     dims = len(order.default_domains)
     return Groups(
         np.ones(GROUPS, np.int64),

@@ -8,7 +8,7 @@ from models.columns import Array
 from models.cost.facts import coefficient_records
 from models.cost.least_links import NO_LINKS
 from models.cost.predictions import LayoutRows
-from models.cost.step import exposed_sends, predict_rows, room_for, room_for_costs
+from models.cost.step import buffers_for, empty_costs, exposed_sends, predict_rows
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
@@ -37,9 +37,9 @@ class LayoutParts:
     def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:
         asked = LayoutRows.of(problem, Layouts.of([layout]))
         q, rows, tables = asked.question, asked.records, asked.tables
-        coefficients, room = coefficient_records(c), room_for(q, tables)
-        predict_rows(q, tables, rows, coefficients, NO_LINKS, room, room_for_costs(1))
-        w = room.workspace
+        coefficients, buffers = coefficient_records(c), buffers_for(q, tables)
+        predict_rows(q, tables, rows, coefficients, NO_LINKS, buffers, empty_costs(1))
+        w = buffers.workspace
         m = int(w.mesh[0]["micro_batches"])
         beside = (m - 1) * float(w.counts @ w.exposed["free"]) / layout.pp
         sends = exposed_sends(

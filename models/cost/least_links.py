@@ -22,7 +22,7 @@ from models.cost.collectives import (
     reduce,
     send,
 )
-from models.cost.facts import ULYSSES, CoefficientRecord, Facts, Question
+from models.cost.facts import ULYSSES, CoefficientRecord, Facts, ProblemRecords
 from models.cost.groups import EP, TP, Groups, devices_sharing_experts, set_group
 from models.cost.rows import Row
 from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
@@ -65,7 +65,12 @@ class LeastLinks(NamedTuple):
 
 @compiled
 def fill_least(
-    q: Question, fillings: Array, devices: int, c: CoefficientRecord, g: Groups, least: LeastLinks
+    q: ProblemRecords,
+    fillings: Array,
+    devices: int,
+    c: CoefficientRecord,
+    g: Groups,
+    least: LeastLinks,
 ) -> None:
     """Write the least costs on a cluster of `devices` devices."""
     f, dims, order = q.facts[0], q.dims, q.order

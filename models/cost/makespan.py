@@ -7,8 +7,9 @@ only few paths can be the longest.
 
 The length of each path is piecewise linear in the stages where it turns, so it is largest where a
 stretch of equal stages begins or ends, or where a count of micro-batches changes. Only those stages
-are looked at: `stage` has their numbers, ascending, and `forward` and `backward` a record of Passes
-for each. The times of a stage are also those of the stages between it and the one listed before it.
+are looked at: `stage` has their numbers, ascending, and `forward` and `backward` a record of
+StagePasses for each. The times of a stage are also those of the stages between it and the one
+listed before it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EARLY = 3
 follow it."""
 
 
-class Passes(NamedTuple):
+class StagePasses(NamedTuple):
     """Seconds of one kind of pass, forward or backward, on a stage at which a path may turn."""
 
     # given: what a micro-batch takes
@@ -51,33 +52,35 @@ class Passes(NamedTuple):
     """The time when the last forward of an earlier stage has come down to this one, under ZB-H1."""
 
 
-PASSES = record_type(Passes)
+PASSES = record_type(StagePasses)
 
 
 @inlined
-def turns(pp: int, micro_batches: int, corners: Array, stage: Array) -> int:
+def turning_stages(pp: int, micro_batches: int, stretch_ends: Array, stage: Array) -> int:
     """Write the stages at which the paths of a pipeline can turn, and return their number. They are
-    the `corners` where a stretch of equal stages begins or ends. With n more stages than
+    the `stretch_ends` where a stretch of equal stages begins or ends. With n more stages than
     micro-batches, they are also the stages n before and n after a corner."""
     few = pp - micro_batches
     count = 0
-    for corner in corners:
-        count = _insert(stage, count, corner)
+    for stretch_end in stretch_ends:
+        count = _insert(stage, count, stretch_end)
         if few > 0:
-            count = _insert(stage, count, max(corner - few, 0))
-            count = _insert(stage, count, min(corner + few, pp - 1))
+            count = _insert(stage, count, max(stretch_end - few, 0))
+            count = _insert(stage, count, min(stretch_end + few, pp - 1))
     return count
 
 
 @inlined
-def turns_of_rounds(pp: int, micro_batches: int, group: int, corners: Array, stage: Array) -> int:
+def turning_stages_of_rounds(
+    pp: int, micro_batches: int, group: int, stretch_ends: Array, stage: Array
+) -> int:
     """Write the stages at which the paths of an interleaved pipeline can turn, and return their
-    number. They are the `corners` where a stretch of equal stages begins or ends. Where the
+    number. They are the `stretch_ends` where a stretch of equal stages begins or ends. Where the
     micro-batches are one group, late stages alternate forward and backward and early stages do not,
     so that paths turn between them too."""
     count = 0
-    for corner in corners:
-        count = _insert(stage, count, corner)
+    for stretch_end in stretch_ends:
+        count = _insert(stage, count, stretch_end)
     if micro_batches <= group:
         turn = max(pp - 1 - micro_batches // 2, 0)
         count = _insert(stage, count, turn)
@@ -190,7 +193,7 @@ def _late(pp: int, micro_batches: int, stage: int) -> int:
 
 
 @inlined
-def _rounds_ahead(passes: Passes, group: int, late: int) -> float:
+def _rounds_ahead(passes: StagePasses, group: int, late: int) -> float:
     """Return the seconds of a group's passes on a stage in all rounds but the last, and of `late`
     passes after them."""
     earlier = group * (passes.each - passes.last)
@@ -277,7 +280,9 @@ def _several_groups(
 
 
 @inlined
-def _to_head(group: int, f: Passes, b: Passes, f_end: Passes, b_end: Passes) -> float:
+def _to_head(
+    group: int, f: StagePasses, b: StagePasses, f_end: StagePasses, b_end: StagePasses
+) -> float:
     """Return the seconds that a path takes longer when it leaves a stage for the last round of the
     last stage, which has the head (`f_end`, `b_end`). It does the stage's last round there, but for
     one pass of each kind, and passes the stages on the way there and back."""
@@ -309,7 +314,7 @@ def _group_going_round(group: int, stage: Array, forward: Array, backward: Array
 
 
 @inlined
-def wandering(
+def moving_path(
     pp: int,
     micro_batches: int,
     group: int,

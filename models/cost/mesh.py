@@ -33,7 +33,7 @@ from models.cost.facts import (
     Facts,
     Images,
     LayerFacts,
-    Question,
+    ProblemRecords,
 )
 from models.cost.memory import (
     PartSize,
@@ -139,11 +139,11 @@ class Mesh:
 
 @compiled
 def set_shard(
-    q: Question,
+    q: ProblemRecords,
     shard: Shard,
     of_images: Shard,
     c: CoefficientRecord,
-    wanted: int,
+    piece_bits: int,
     parts: Array,
     again: Array,
     kept: Array,
@@ -155,7 +155,7 @@ def set_shard(
     f, policies = q.facts[0], q.policies
     for kind in range(f.kinds):
         layer = q.layers[kind]
-        seconds = layer_time(f, layer, shard, c, wanted, pieces)
+        seconds = layer_time(f, layer, shard, c, piece_bits, pieces)
         set_time(parts[kind], seconds)
         set_size(parts[kind], layer_size(f, layer, shard))
         parts[kind].forward_only = 0.0 if layer.has_backward else 1.0
@@ -250,7 +250,7 @@ def set_size(part: Part, size: PartSize) -> None:
 
 @compiled
 def set_traffic(
-    q: Question,
+    q: ProblemRecords,
     row: Row,
     shard: Shard,
     c: CoefficientRecord,

@@ -74,20 +74,20 @@ class StageTimes(NamedTuple):
     """Forward and backward of each part, (parts,)."""
 
 
-class Scratch(NamedTuple):
-    """Room for the stages at which the paths of one pipeline may turn."""
+class PathScratch(NamedTuple):
+    """Holds the stages at which the paths of one pipeline may turn."""
 
     stage: Array
     forward: Array
-    """Records of models.cost.makespan.Passes."""
+    """Records of models.cost.makespan.StagePasses."""
     backward: Array
-    """Records of models.cost.makespan.Passes."""
+    """Records of models.cost.makespan.StagePasses."""
 
 
-def scratch_for(tables: StageTables) -> Scratch:
-    """Return room for the pipelines of any of these partitions."""
-    most = 3 * tables.corners.shape[1]
-    return Scratch(np.empty(most, np.int64), np.empty(most, PASSES), np.empty(most, PASSES))
+def scratch_for(tables: StageTables) -> PathScratch:
+    """Return arrays for the paths of the pipeline of any of these partitions."""
+    most = 3 * tables.stretch_ends.shape[1]
+    return PathScratch(np.empty(most, np.int64), np.empty(most, PASSES), np.empty(most, PASSES))
 
 
 @inlined
@@ -156,7 +156,7 @@ def bubble(
     tables: StageTables,
     times: StageTimes,
     idle: Array,
-    scratch: Scratch,
+    scratch: PathScratch,
 ) -> None:
     """Write the seconds that each stage that differs is idle in a step; 0 without a pipeline.
 
@@ -214,7 +214,7 @@ def _seconds(
     partition: int,
     tables: StageTables,
     times: StageTimes,
-    scratch: Scratch,
+    scratch: PathScratch,
 ) -> float:
     """Return the seconds that a pipeline takes for all micro-batches, under a schedule whose stages
     all end together."""
@@ -226,8 +226,8 @@ def _seconds(
         return t.all_both + (m - 1) * slowest
     if schedule == INTERLEAVED:
         return _interleaved(pp, virtual_stages, m, partition, tables, times, scratch)
-    corners = tables.corners[partition, : tables.corner_count[partition]]
-    count = makespan.turns(pp, m, corners, scratch.stage)
+    stretch_ends = tables.stretch_ends[partition, : tables.stretch_end_count[partition]]
+    count = makespan.turning_stages(pp, m, stretch_ends, scratch.stage)
     stage = scratch.stage[:count]
     forward = scratch.forward[:count]
     backward = scratch.backward[:count]
@@ -250,14 +250,14 @@ def _interleaved(
     partition: int,
     tables: StageTables,
     times: StageTimes,
-    scratch: Scratch,
+    scratch: PathScratch,
 ) -> float:
     """Return the seconds that an interleaved pipeline takes for all micro-batches."""
     t = times
     m = micro_batches
     group = micro_batch_group(pp, m)
-    corners = tables.corners[partition, : tables.corner_count[partition]]
-    count = makespan.turns_of_rounds(pp, m, group, corners, scratch.stage)
+    stretch_ends = tables.stretch_ends[partition, : tables.stretch_end_count[partition]]
+    count = makespan.turning_stages_of_rounds(pp, m, group, stretch_ends, scratch.stage)
     stage = scratch.stage[:count]
     forward = scratch.forward[:count]
     backward = scratch.backward[:count]
@@ -281,7 +281,7 @@ def _interleaved(
     last_stage = tables.path_last[partition]
     return max(
         staying,
-        makespan.wandering(pp, m, group, steady, ahead, last_stage, forward, backward),
+        makespan.moving_path(pp, m, group, steady, ahead, last_stage, forward, backward),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled
-from models.cost.facts import Question, coefficient_records, policy_numbers, question
+from models.cost.facts import ProblemRecords, coefficient_records, policy_numbers, question
 from models.cost.least_links import NO_LINKS
 from models.cost.rows import ROW, StageTables, fill_keys, rows_of, take_rows
 from models.cost.stage_partition import splits
@@ -19,9 +19,9 @@ from models.cost.step import (
     MEMORY,
     TIME,
     Costs,
+    buffers_for,
+    empty_costs,
     predict_rows,
-    room_for,
-    room_for_costs,
 )
 from models.spec.flops import AttentionCount, model_flops
 from models.spec.layout import Layouts
@@ -63,7 +63,7 @@ MEMORY_TERMS: dict[str, str] = {
 _TOGETHER = 1 << 13
 """The number of layouts that are predicted together, in an order in which they have much in common.
 Their costs stay in the processor's cache until they are put in their places: 262,144 layouts in
-random order took 76 ms in blocks of this size and 109 ms without (docs/experiments.md)."""
+random order took 76 ms in blocks of this size and 109 ms without (docs/lab/search-speed.md)."""
 
 
 def in_gib(term: str) -> str:
@@ -75,7 +75,7 @@ class LayoutRows(NamedTuple):
     """Holds layouts of a problem as compiled functions read them, with the partitions of their
     layers over stages."""
 
-    question: Question
+    question: ProblemRecords
     records: Array
     """Records of models.cost.rows.Row, (n,)."""
     policies: Array
@@ -237,18 +237,18 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     """Return time and memory of n layouts under one record of coefficients, or one for each
     layout."""
     q, tables, records = rows.question, rows.tables, rows.records
-    room, costs = room_for(q, tables), room_for_costs(len(records))
+    buffers, costs = buffers_for(q, tables), empty_costs(len(records))
     if len(records) == 1 or len(coefficients) > 1:
-        predict_rows(q, tables, records, coefficients, NO_LINKS, room, costs)
+        predict_rows(q, tables, records, coefficients, NO_LINKS, buffers, costs)
         return StepCosts(coefficients, *costs)
     keys = np.empty(len(records), dtype=np.int64)
     fill_keys(records, keys)
     order = np.argsort(keys)
     for start in range(0, len(order), _TOGETHER):
         at = order[start : start + _TOGETHER]
-        taken, found = np.empty(len(at), dtype=ROW), room_for_costs(len(at))
+        taken, found = np.empty(len(at), dtype=ROW), empty_costs(len(at))
         take_rows(records, at, taken)
-        predict_rows(q, tables, taken, coefficients, NO_LINKS, room, found)
+        predict_rows(q, tables, taken, coefficients, NO_LINKS, buffers, found)
         _put(found, at, costs)
     return StepCosts(coefficients, *costs)
 

@@ -129,7 +129,7 @@ def high_bits(mixed: int) -> int:
 
 class StageTables(NamedTuple):
     """Holds the different stages of u partitions, at most s each (models.cost.stage_partition).
-    Values beyond the number of stages, or of corners, that a partition has mean nothing."""
+    Values beyond the number of stages, or of stretch ends, that a partition has mean nothing."""
 
     different: Array
     """The number of stages of a partition that differ, (u,)."""
@@ -139,10 +139,10 @@ class StageTables(NamedTuple):
     """The first stage of the pipeline that a different stage stands for, (u, s)."""
     kind: Array
     """The number of the different stage that stands for each stage, (u, stages)."""
-    corners: Array
-    """The stages where a stretch of equal ones begins or ends, ascending, (u, corners)."""
-    corner_count: Array
-    """The number of corners, (u,)."""
+    stretch_ends: Array
+    """The stages where a stretch of equal ones begins or ends, ascending, (u, stretch ends)."""
+    stretch_end_count: Array
+    """The number of stretch ends, (u,)."""
     first: Array
     """The part of `amounts` in chunks of the first round, under interleaving, (u, s, parts)."""
     last: Array

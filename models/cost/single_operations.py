@@ -7,7 +7,7 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled
 from models.cost.collectives import Cost, all_to_all, gather, reduce, send
-from models.cost.facts import CoefficientRecord, Question, coefficient_records, question
+from models.cost.facts import CoefficientRecord, ProblemRecords, coefficient_records, question
 from models.cost.groups import TP, Groups, groups_for, set_group
 from models.cost.kernels import linear
 from models.spec.problem import Problem
@@ -27,7 +27,9 @@ def collective_cost(problem: Problem, operation: str, c: Coefficients) -> Cost:
 
 
 @compiled
-def _collective(q: Question, c: CoefficientRecord, g: Groups, devices: int, operation: int) -> Cost:
+def _collective(
+    q: ProblemRecords, c: CoefficientRecord, g: Groups, devices: int, operation: int
+) -> Cost:
     f = q.facts[0]
     set_group(q.order, 0, 1, devices, g, TP)
     if operation == 0:
@@ -51,7 +53,7 @@ def gemm_seconds(problem: Problem, m: Array, k: Array, n: Array, c: Coefficients
 
 @compiled
 def _products(
-    q: Question, c: CoefficientRecord, m: Array, k: Array, n: Array, seconds: Array
+    q: ProblemRecords, c: CoefficientRecord, m: Array, k: Array, n: Array, seconds: Array
 ) -> None:
     for i in range(len(m)):
         seconds[i] = linear(q.facts[0], c, m[i], k[i], n[i]).forward

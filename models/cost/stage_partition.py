@@ -84,7 +84,7 @@ class Shape(NamedTuple):
 SHAPE = record_type(Shape)
 
 
-class Scratch(NamedTuple):
+class ChunkScratch(NamedTuple):
     """Room for the chunks of a partition, and for a path through them."""
 
     held: Array
@@ -164,7 +164,7 @@ def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
     columns = x.pp, x.virtual_stages, x.schedule, x.balanced, x.states_layers
     records = np.array(list(zip(*columns, strict=True)), dtype=SHAPE)
     begin = np.empty((u, chunks + 1), dtype=np.int64)
-    scratch = Scratch(
+    scratch = ChunkScratch(
         held=np.empty((chunks, parts)),
         cost=np.empty(chunks),
         best=np.empty((2 * rounds + 1, stages)),
@@ -176,8 +176,8 @@ def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
         amounts=np.zeros((u, stages, parts)),
         first_alike=np.zeros((u, stages), dtype=np.int64),
         kind=np.zeros((u, stages), dtype=np.int64),
-        corners=np.zeros((u, stages), dtype=np.int64),
-        corner_count=np.zeros(u, dtype=np.int64),
+        stretch_ends=np.zeros((u, stages), dtype=np.int64),
+        stretch_end_count=np.zeros(u, dtype=np.int64),
         first=np.zeros((u, stages, parts)),
         last=np.zeros((u, stages, parts)),
         path_out=np.zeros((u, parts)),
@@ -196,7 +196,7 @@ def _partition_all(
     shapes: Array,
     stated: Array,
     begin: Array,
-    scratch: Scratch,
+    scratch: ChunkScratch,
     tables: StageTables,
 ) -> None:
     """Write the partitions of shapes into tables that are all 0. `stated` (u, chunks) has the
@@ -459,8 +459,8 @@ def _set_stages(shape: Shape, held: Array, tables: StageTables, i: int) -> None:
     for stage in range(pp):
         begins = stage == 0 or kind[stage - 1] != kind[stage]
         if begins or stage == pp - 1 or kind[stage + 1] != kind[stage]:
-            tables.corners[i, tables.corner_count[i]] = stage
-            tables.corner_count[i] += 1
+            tables.stretch_ends[i, tables.stretch_end_count[i]] = stage
+            tables.stretch_end_count[i] += 1
 
 
 @compiled
@@ -496,7 +496,9 @@ def _are_alike(tables: StageTables, i: int, one: int, other: int) -> bool:
 
 
 @compiled
-def _set_paths(layers: Layers, shape: Shape, scratch: Scratch, tables: StageTables, i: int) -> None:
+def _set_paths(
+    layers: Layers, shape: Shape, scratch: ChunkScratch, tables: StageTables, i: int
+) -> None:
     """Write the paths that cost most through chunks dealt out in rounds, from stage to stage and
     round after round. One is for stages that alternate between forwards and backwards, the other
     for all forwards first. Write nothing where both stay on one stage.
@@ -546,26 +548,32 @@ def _passes(held: Array, pp: int, rounds: int, chunk: int, part: int) -> tuple[f
 
 @compiled
 def _set_longest_path(
-    pp: int, rounds: int, turns: int, down: float, up: float, scratch: Scratch, path: Array
+    pp: int,
+    rounds: int,
+    rounds_walked: int,
+    down: float,
+    up: float,
+    scratch: ChunkScratch,
+    path: Array,
 ) -> bool:
-    """Write the stage of each round on the path through chunks that costs most, after `turns`
-    rounds. A move costs the path `down` or `up` for every stage that it goes. Return whether the
-    path is on one stage."""
+    """Write the stage of each round on the path through chunks that costs most, once it has
+    `rounds_walked`. A move costs the path `down` or `up` for every stage that it goes. Return
+    whether the path is on one stage."""
     best, came = scratch.best, scratch.came
     best[0, :pp] = 0.0
-    for turn in range(turns):
+    for walked in range(rounds_walked):
         for stage in range(pp):
             longest = -np.inf
             for other in range(pp):
                 lost = (stage - other) * down if other <= stage else (other - stage) * up
-                if best[turn, other] - lost > longest:
-                    longest = best[turn, other] - lost
-                    came[turn, stage] = other
-            best[turn + 1, stage] = longest + scratch.cost[turn % rounds * pp + stage]
-    end = stage = int(best[turns, :pp].argmax())
+                if best[walked, other] - lost > longest:
+                    longest = best[walked, other] - lost
+                    came[walked, stage] = other
+            best[walked + 1, stage] = longest + scratch.cost[walked % rounds * pp + stage]
+    end = stage = int(best[rounds_walked, :pp].argmax())
     stays = True
-    for turn in range(turns - 1, turns - 1 - rounds, -1):
-        path[turn % rounds] = stage
+    for walked in range(rounds_walked - 1, rounds_walked - 1 - rounds, -1):
+        path[walked % rounds] = stage
         stays = stays and stage == end
-        stage = came[turn, stage]
+        stage = came[walked, stage]
     return stays

@@ -19,7 +19,7 @@ from models.cost.facts import (
     LAST_PRODUCT,
     CoefficientRecord,
     Facts,
-    Question,
+    ProblemRecords,
     record_type,
 )
 from models.cost.groups import Groups, groups_for
@@ -37,7 +37,7 @@ from models.cost.overlap import (
 )
 from models.cost.pipeline import (
     FORWARD,
-    Scratch,
+    PathScratch,
     StageTimes,
     bubble,
     ends_together,
@@ -133,7 +133,7 @@ class Workspace(NamedTuple):
     """Seconds of gathering a part's parameters once a step, nothing hidden, (parts,)."""
     reduce_once: Array
     """Seconds of reducing a part's gradients once a step, nothing hidden, (parts,)."""
-    kept_now: Array
+    mean_kept: Array
     """Bytes that a part keeps, on average over layers that are recomputed and layers that are not,
     (parts,)."""
     again: Array
@@ -172,16 +172,16 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
 
 
 def stages_for(tables: StageTables) -> Stages:
-    """Return room for the stages of any of these partitions."""
+    """Return arrays that hold the stages of any of these partitions."""
     return Stages(*np.zeros((len(Stages._fields), tables.amounts.shape[1])))
 
 
-class Room(NamedTuple):
-    """Room in which compiled functions work, one layout after the other."""
+class Buffers(NamedTuple):
+    """Holds the arrays in which compiled functions work, one layout after the other."""
 
     workspace: Workspace
     stages: Stages
-    scratch: Scratch
+    scratch: PathScratch
     groups: Groups
     row: Array
     """The layout whose parts are exposed, a record of Row (1,)."""
@@ -189,8 +189,8 @@ class Room(NamedTuple):
     """The layout whose shard is worked out, a record of Row (1,)."""
 
 
-def room_for(q: Question, tables: StageTables) -> Room:
-    return Room(
+def buffers_for(q: ProblemRecords, tables: StageTables) -> Buffers:
+    return Buffers(
         workspace_for(q.layers, q.policies),
         stages_for(tables),
         scratch_for(tables),
@@ -201,11 +201,11 @@ def room_for(q: Question, tables: StageTables) -> Room:
 
 
 @inlined
-def forget(room: Room) -> None:
+def reset(buffers: Buffers) -> None:
     """Drop what is known of the layout before, so that another question or other coefficients may
     follow."""
-    room.shard[0].micro_batch = 0
-    room.row[0].policy = -1
+    buffers.shard[0].micro_batch = 0
+    buffers.row[0].policy = -1
 
 
 # -- parts and stages
@@ -222,7 +222,7 @@ def expose_parts(
     moves_weights = moves_weight_gradients(row.schedule)
     for kind in range(f.kinds):
         layer, part, policy = layers[kind], w.parts[kind], policies[row.policy, kind]
-        again, kept = w.again[row.policy, kind] * regime.share, w.kept_now[kind]
+        again, kept = w.again[row.policy, kind] * regime.share, w.mean_kept[kind]
         found = expose_layer(f, layer, part, policy, row, mesh, regime, c, 0.0, again, kept)
         set_exposed(w, kind, found)
         w.weights[kind] = 0.0
@@ -253,9 +253,9 @@ def set_kept(f: Facts, policies: Array, row: Row, w: Workspace) -> None:
     largest = working = 0.0
     for part in range(f.kinds + 2):
         whole, kept = w.kept[0, part], w.kept[row.policy, part]
-        w.kept_now[part] = regime.share * kept + (1 - regime.share) * whole
+        w.mean_kept[part] = regime.share * kept + (1 - regime.share) * whole
         if part < f.kinds:
-            largest = max(largest, w.kept_now[part])
+            largest = max(largest, w.mean_kept[part])
             working = max(working, whole - kept)
         elif f.encoder_layers > 0:  # The encoder computes one of its layers again at a time.
             working = max(working, (whole - kept) / f.encoder_layers)
@@ -350,10 +350,10 @@ def fill_layers(
     """Write the sums that are over layers only."""
     kept = parameters = 0.0
     for kind in range(f.kinds):
-        kept += amounts[kind] * w.kept_now[kind]
+        kept += amounts[kind] * w.mean_kept[kind]
         parameters += amounts[kind] * held_times * (w.parts[kind].dense + w.parts[kind].expert)
     s.kept[stage] = kept
-    s.kept_of_images[stage] = amounts[f.kinds] * w.kept_now[f.kinds]
+    s.kept_of_images[stage] = amounts[f.kinds] * w.mean_kept[f.kinds]
     s.of_layers[stage] = parameters
     if f.muon:
         dense = expert = 0.0
@@ -369,14 +369,14 @@ def fill_layers(
 
 
 @inlined
-def step_time(
+def write_time_terms(
     f: Facts,
     row: Row,
     c: CoefficientRecord,
     tables: StageTables,
     w: Workspace,
     s: Stages,
-    scratch: Scratch,
+    scratch: PathScratch,
     time: Array,
 ) -> float:
     """Write the seconds of a step by term. Return the seconds of data-parallel traffic that is
@@ -450,7 +450,7 @@ def sum_terms(f: Facts, amounts: Array, w: Workspace, m: int, time: Array) -> No
 
 @inlined
 def set_idle(
-    row: Row, tables: StageTables, w: Workspace, s: Stages, scratch: Scratch, m: int
+    row: Row, tables: StageTables, w: Workspace, s: Stages, scratch: PathScratch, m: int
 ) -> None:
     """Write the seconds that each stage is idle in a step."""
     all_forward = all_both = all_weight = 0.0
@@ -566,7 +566,7 @@ class Held(NamedTuple):
 
 
 @inlined
-def step_memory(
+def write_memory_terms(
     f: Facts,
     row: Row,
     c: CoefficientRecord,
@@ -706,43 +706,58 @@ def gradient_bytes(
 
 @compiled
 def set_mesh(
-    q: Question, row: Row, c: CoefficientRecord, wanted: int, least: LeastLinks, room: Room
+    q: ProblemRecords,
+    row: Row,
+    c: CoefficientRecord,
+    piece_bits: int,
+    least: LeastLinks,
+    buffers: Buffers,
 ) -> None:
     """Work out what a layout's mesh decides, and its shard unless that is known. Where the layout
     is not placed, the least links stand for those of its placement."""
-    f, w = q.facts[0], room.workspace
+    f, w = q.facts[0], buffers.workspace
     shard = shard_of(f, row)
-    if not same_shard(row, room.shard[0]):
+    if not same_shard(row, buffers.shard[0]):
         of_images = encoder_shard(q.images, row)
-        set_shard(q, shard, of_images, c, wanted, w.parts, w.again, w.kept, w.pieces)
-        room.shard[0] = row
+        set_shard(q, shard, of_images, c, piece_bits, w.parts, w.again, w.kept, w.pieces)
+        buffers.shard[0] = row
     if row.placement < 0:
         links = least_links(f, row, least, w.dispatch)
     else:
-        links = links_of(f, q.layers, q.dims, q.order, row, c, room.groups, w.dispatch)
+        links = links_of(f, q.layers, q.dims, q.order, row, c, buffers.groups, w.dispatch)
     set_traffic(q, row, shard, c, links, w.dispatch, w.parts, w.mesh[0])
     w.mesh[0].undecided = row.placement < 0
-    room.row[0].policy = -1  # Nothing is exposed on this mesh yet.
+    buffers.row[0].policy = -1  # Nothing is exposed on this mesh yet.
 
 
 @inlined
 def set_step(
-    q: Question, row: Row, c: CoefficientRecord, tables: StageTables, room: Room, time: Array
+    q: ProblemRecords,
+    row: Row,
+    c: CoefficientRecord,
+    tables: StageTables,
+    buffers: Buffers,
+    time: Array,
 ) -> float:
     """Write the seconds of a step by term. Return the seconds of data-parallel traffic that it
     exposes once a step."""
-    f, w, s = q.facts[0], room.workspace, room.stages
+    f, w, s = q.facts[0], buffers.workspace, buffers.stages
     fill_stages(f, q.layers, row, tables, w, s)
-    return step_time(f, row, c, tables, w, s, room.scratch, time)
+    return write_time_terms(f, row, c, tables, w, s, buffers.scratch, time)
 
 
 @inlined
 def set_memory(
-    q: Question, row: Row, c: CoefficientRecord, tables: StageTables, room: Room, memory: Array
+    q: ProblemRecords,
+    row: Row,
+    c: CoefficientRecord,
+    tables: StageTables,
+    buffers: Buffers,
+    memory: Array,
 ) -> tuple[int, float]:
     """Write bytes by term on the fullest stage. Return its number, and the bytes on the host.
     `set_step` must have written the stages."""
-    return step_memory(q.facts[0], row, c, tables, room.workspace, room.stages, memory)
+    return write_memory_terms(q.facts[0], row, c, tables, buffers.workspace, buffers.stages, memory)
 
 
 class Costs(NamedTuple):
@@ -760,7 +775,7 @@ class Costs(NamedTuple):
     """Seconds of data-parallel traffic exposed once a step, (n,)."""
 
 
-def room_for_costs(n: int) -> Costs:
+def empty_costs(n: int) -> Costs:
     return Costs(
         np.empty((n, len(TIME))),
         np.empty((n, len(MEMORY))),
@@ -772,31 +787,31 @@ def room_for_costs(n: int) -> Costs:
 
 @compiled
 def predict_rows(
-    q: Question,
+    q: ProblemRecords,
     tables: StageTables,
     rows: Array,
     coefficients: Array,
     least: LeastLinks,
-    room: Room,
+    buffers: Buffers,
     costs: Costs,
 ) -> None:
     """Write the costs of n layouts, under one set of coefficients or one for each. A layout that
     has its shard, mesh or regime in common with the one before it reuses them."""
-    wanted, drawn = wanted_pieces(q.policies), len(coefficients) > 1
-    forget(room)
-    before = room.shard[0]
+    piece_bits, drawn = repeated_pieces(q.policies), len(coefficients) > 1
+    reset(buffers)
+    before = buffers.shard[0]
     for i in range(len(rows)):
         row, c = rows[i], coefficients[i if drawn else 0]
         if drawn:
-            forget(room)
-        new_mesh = room.shard[0].micro_batch == 0
+            reset(buffers)
+        new_mesh = buffers.shard[0].micro_batch == 0
         new_mesh = new_mesh or not (same_shard(row, before) and same_mesh(row, before))
         if new_mesh:
-            set_mesh(q, row, c, wanted, least, room)
+            set_mesh(q, row, c, piece_bits, least, buffers)
         if new_mesh or not same_regime(row, before):
-            expose_parts(q.facts[0], q.layers, q.policies, row, c, room.workspace)
-        costs.once[i] = set_step(q, row, c, tables, room, costs.time[i])
-        costs.fullest[i], costs.host[i] = set_memory(q, row, c, tables, room, costs.memory[i])
+            expose_parts(q.facts[0], q.layers, q.policies, row, c, buffers.workspace)
+        costs.once[i] = set_step(q, row, c, tables, buffers, costs.time[i])
+        costs.fullest[i], costs.host[i] = set_memory(q, row, c, tables, buffers, costs.memory[i])
         before = row
 
 
@@ -828,10 +843,10 @@ def same_regime(one: Row, other: Row) -> bool:
 
 
 @compiled
-def wanted_pieces(policies: Array) -> int:
+def repeated_pieces(policies: Array) -> int:
     """Return the pieces that some policy repeats, a bit each."""
-    wanted = 0
+    piece_bits = 0
     for policy in range(len(policies)):
         for kind in range(policies.shape[1]):
-            wanted |= policies[policy, kind].pieces
-    return wanted
+            piece_bits |= policies[policy, kind].pieces
+    return piece_bits

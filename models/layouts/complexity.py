@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.columns import Array, SharedRows
-from models.layouts.placement import Group, Groups, groups
+from models.layouts.placement import AxisGroups, LayoutGroups, groups
 from models.spec.layout import AFAB, DEFAULT_PLACEMENT, ONE_F_ONE_B, Layouts
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, NONE
@@ -120,8 +120,8 @@ def _degree_counts(x: Layouts) -> dict[str, Array]:
     }
 
 
-def _placement_counts(problem: Problem, x: Layouts, placed: Groups) -> dict[str, Array]:
-    def crosses(axis: SharedRows[Group]) -> Array:
+def _placement_counts(problem: Problem, x: Layouts, placed: LayoutGroups) -> dict[str, Array]:
+    def crosses(axis: SharedRows[AxisGroups]) -> Array:
         return axis.per_row(axis.table.crosses(problem.cluster.scale_out_mask))
 
     return {

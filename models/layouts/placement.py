@@ -24,7 +24,7 @@ _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class AxisGroups:
     """Holds n communication groups: the devices that one axis, or a product of axes, joins."""
 
     members: Array
@@ -34,19 +34,19 @@ class Group:
     whole: Array
     """True where no group straddles a domain, (n,)."""
 
-    def take(self, rows: Array) -> Group:
-        return Group(
+    def take(self, rows: Array) -> AxisGroups:
+        return AxisGroups(
             self.members.take(rows, axis=1),
             self.stride.take(rows, axis=1),
             self.whole.take(rows),
         )
 
-    def split(self, ends: Array) -> list[Group]:
+    def split(self, ends: Array) -> list[AxisGroups]:
         """Return the groups in parts: those up to each of these ends, from the end before it."""
         columns = (
             np.split(of, ends[:-1], axis=-1) for of in (self.members, self.stride, self.whole)
         )
-        return [Group(*parts) for parts in zip(*columns, strict=True)]
+        return [AxisGroups(*parts) for parts in zip(*columns, strict=True)]
 
     def crosses(self, dims: Array) -> Array:
         """Say of each group whether some members are joined by one of these dims (a mask), (n,)."""
@@ -60,21 +60,21 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups(Columns):
+class LayoutGroups(Columns):
     """Holds the communication groups of n layouts on a cluster, by axis; `edp` is expert data
     parallelism. Few groups of an axis differ, so the layouts share a table of them."""
 
-    tp: SharedRows[Group]
-    cp: SharedRows[Group]
-    dp_shard: SharedRows[Group]
-    dp_replicate: SharedRows[Group]
-    pp: SharedRows[Group]
-    ep: SharedRows[Group]
-    etp: SharedRows[Group]
-    edp: SharedRows[Group]
+    tp: SharedRows[AxisGroups]
+    cp: SharedRows[AxisGroups]
+    dp_shard: SharedRows[AxisGroups]
+    dp_replicate: SharedRows[AxisGroups]
+    pp: SharedRows[AxisGroups]
+    ep: SharedRows[AxisGroups]
+    etp: SharedRows[AxisGroups]
+    edp: SharedRows[AxisGroups]
 
 
-def groups(cluster: Cluster, layouts: Layouts) -> Groups:
+def groups(cluster: Cluster, layouts: Layouts) -> LayoutGroups:
     """Return the groups of every axis of every layout."""
     first, code = distinct(
         *(getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS_KNOBS))
@@ -82,7 +82,7 @@ def groups(cluster: Cluster, layouts: Layouts) -> Groups:
     return groups_of_meshes(cluster, layouts.take(first)).take(code)
 
 
-def groups_of_meshes(cluster: Cluster, meshes: Layouts) -> Groups:
+def groups_of_meshes(cluster: Cluster, meshes: Layouts) -> LayoutGroups:
     """Return the groups of every axis of every mesh, for meshes that all differ."""
     x = meshes
     degrees = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)
@@ -134,7 +134,7 @@ def _groups(
     device_orders: DeviceOrders,
     axes: Sequence[tuple[Array, Array]],
     filled: Array,
-) -> Groups:
+) -> LayoutGroups:
     """Return the groups of axes that are given in the order of the fields of Groups, each as its
     stride and its degree. `filled` (n,) is the filling of a torus."""
     firsts, within = zip(*(distinct(*axis, filled) for axis in axes), strict=True)
@@ -159,10 +159,10 @@ def _groups(
         SharedRows(part, code - start)
         for part, code, start in zip(table.split(ends), codes, (0, *ends), strict=False)
     )
-    return Groups(*parts)
+    return LayoutGroups(*parts)
 
 
-def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
+def _distinct_entries(table: AxisGroups, axis: Array) -> tuple[Array, Array]:
     """Return the positions of groups that differ, in order of their axes, and for each of all
     groups the one of those that it is like. Groups of an axis are alike where they join as many
     members by the same links, and both are whole or both are not. In different fillings of a torus
@@ -173,12 +173,12 @@ def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
     return first, entry.ravel()
 
 
-def _group(device_orders: DeviceOrders, stride: Array, degree: Array, filled: Array) -> Group:
+def _group(device_orders: DeviceOrders, stride: Array, degree: Array, filled: Array) -> AxisGroups:
     """Return the groups of axes with these strides and degrees, in these fillings of a torus."""
     if not filled.any():
         domains = device_orders.default_domains[:, None]
         members, stride_in_dim = _members_and_strides(domains, stride, degree)
-        return Group(members, stride_in_dim, _is_whole(domains, stride, degree))
+        return AxisGroups(members, stride_in_dim, _is_whole(domains, stride, degree))
     domains = device_orders.domains[filled].T
     whole = _is_whole(domains, stride, degree)
     members, stride = _members_and_strides(domains, stride, degree)
@@ -189,7 +189,7 @@ def _group(device_orders: DeviceOrders, stride: Array, degree: Array, filled: Ar
     for dim, joined, apart in zip(dims[::-1], members[::-1], (steps * stride)[::-1], strict=True):
         of_dim[0, dim, row] *= joined
         of_dim[1, dim, row] = np.where(joined > 1, apart, of_dim[1, dim, row])
-    return Group(of_dim[0], of_dim[1], whole)
+    return AxisGroups(of_dim[0], of_dim[1], whole)
 
 
 def _is_whole(domains: Array, stride: Array, degree: Array) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 from models.columns import Array
 from models.errors import Invalid
 from models.layouts.factors import divisors
-from models.layouts.placement import Groups, groups
+from models.layouts.placement import LayoutGroups, groups
 from models.spec.attention import Attention
 from models.spec.layout import (
     AFAB,
@@ -370,13 +370,13 @@ def _schedule_has_its_shape(p: Problem, x: Layouts) -> Array:
     enough = {"any": m > 0, "stages": m >= x.pp, "multiple": m % x.pp == 0}
     plain = (x.virtual_stages == 1) & enough[p.stack.plain_micro_batches]
     both_ways = (x.virtual_stages == 1) & (x.pp % 2 == 0) & (m >= 2 * x.pp) & (m % 2 == 0)
-    piped = (
+    with_pipeline = (
         (_among(x.schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE)) & plain)
         | ((x.schedule == INTERLEAVED) & interleaved)
         | ((x.schedule == ZERO_BUBBLE_V) & (x.virtual_stages == 2))
         | ((x.schedule == DUALPIPE) & both_ways)
     )
-    return np.where(x.pp == 1, single, piped)
+    return np.where(x.pp == 1, single, with_pipeline)
 
 
 def _virtual_stages_have_code(p: Problem, x: Layouts) -> Array:
@@ -1042,7 +1042,7 @@ def _placement_fits_torus(p: Problem, x: Layouts) -> Array:
     return fits_torus(p, groups(p.cluster, x))
 
 
-def fits_torus(p: Problem, g: Groups) -> Array:
+def fits_torus(p: Problem, g: LayoutGroups) -> Array:
     """Say of each layout whether every axis covers whole lines of a torus or divides one, so that
     its ring closes on real links. True of any placement on a fabric that is no torus."""
     if p.cluster.fabric.torus is None:

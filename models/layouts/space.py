@@ -574,12 +574,12 @@ class Space:
                 rows, weights = rows.take(ok), weights[ok]
         return rows
 
-    def has_legal(self, *, piped: bool | None = None) -> bool:
-        """Say whether any layout is legal, or any with or without a pipeline (`piped`). On a torus
-        only the placement in the order of the axes is looked at."""
+    def has_legal(self, *, with_pipeline: bool | None = None) -> bool:
+        """Say whether any layout is legal, or any with or without a pipeline where that is given.
+        On a torus only the placement in the order of the axes is looked at."""
         trunks = self.trunks[0].rows
-        if piped is not None:
-            trunks = trunks.take((trunks.pp > 1) == piped)
+        if with_pipeline is not None:
+            trunks = trunks.take((trunks.pp > 1) == with_pipeline)
         experts, _ = self.experts
         policies, _ = self.offered
         if not (len(trunks) and len(experts) and len(policies) and len(self.fillings)):

@@ -76,7 +76,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class FittedRun:
     """A run behind a profile, with its source, and whether its step time and its memory were
     measured."""
 
@@ -251,7 +251,7 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
     }
 
 
-def with_coverage(profile: Profile, runs: Sequence[MeasuredRun]) -> Profile:
+def with_coverage(profile: Profile, runs: Sequence[FittedRun]) -> Profile:
     """Return the profile with these runs added to its coverage: the terms that they exercise, as
     the profile predicts them, and the ranges of their quantities."""
     counts = Counter({key: seen.runs for key, seen in profile.coverage_of.items()})
@@ -276,7 +276,7 @@ def with_coverage(profile: Profile, runs: Sequence[MeasuredRun]) -> Profile:
     return replace(with_ranges(profile, runs), seen=covered)
 
 
-def with_ranges(profile: Profile, runs: Iterable[MeasuredRun]) -> Profile:
+def with_ranges(profile: Profile, runs: Iterable[FittedRun]) -> Profile:
     """Return the profile with the ranges of the quantities of these runs added to its own."""
     ranges = {key: (span.low, span.high) for key, span in profile.range_of.items()}
     for run in runs:
@@ -294,16 +294,16 @@ def _source_code(source: str) -> str:
     return blake2s(source.encode(), digest_size=4).hexdigest()
 
 
-def _runs_by_problem(runs: Sequence[MeasuredRun]) -> Iterable[list[MeasuredRun]]:
-    groups: dict[int, list[MeasuredRun]] = {}
+def _runs_by_problem(runs: Sequence[FittedRun]) -> Iterable[list[FittedRun]]:
+    groups: dict[int, list[FittedRun]] = {}
     for number, run in zip(number_by_problem(run.problem for run in runs), runs, strict=True):
         groups.setdefault(number, []).append(run)
     return groups.values()
 
 
 def _exercising_runs(
-    problem: Problem, runs: Sequence[MeasuredRun], profile: Profile
-) -> dict[str, list[MeasuredRun]]:
+    problem: Problem, runs: Sequence[FittedRun], profile: Profile
+) -> dict[str, list[FittedRun]]:
     """Return for each term the runs of one problem that exercise it."""
     layouts = Layouts.of([run.layout for run in runs])
     predicted = predict(problem, layouts, profile.coefficients(problem.scopes))

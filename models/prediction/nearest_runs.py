@@ -3,8 +3,8 @@ prediction is made from them.
 
 The distance between two runs is a sum over the traits in which they differ. Another chip,
 generation, stack or kind of model counts in proportion to how far apart the residuals of such runs
-lie (a variogram of residuals that saw neither run's source, docs/experiments.md). Sizes and degrees
-explain next to nothing of the residuals and count only because people compare by them.
+lie (a variogram of residuals that saw neither run's source, docs/lab/intervals.md). Sizes and
+degrees explain next to nothing of the residuals and count only because people compare by them.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ class RunIndex:
         }
         self._size = len(runs)
 
-    def distances(self, wanted: RunTraits) -> Array:
-        """Return the distance of every run from the wanted traits, in the order of the runs."""
+    def distances(self, traits: RunTraits) -> Array:
+        """Return the distance of every run from these traits, in the order of the runs."""
         total = np.zeros(self._size)
         for name, distance in KIND_DISTANCES.items():
-            if (value := getattr(wanted, name)) is not None:
+            if (value := getattr(traits, name)) is not None:
                 total += distance * (self._columns[name] != value)
         for name in SIZE_TRAITS:
-            if (value := getattr(wanted, name)) is not None:
+            if (value := getattr(traits, name)) is not None:
                 total += DISTANCE_PER_DOUBLING * np.abs(np.log2(self._columns[name] / value))
         return total

@@ -107,10 +107,10 @@ def timeline(
     )
 
 
-def _micro_batches_shown(layout: Layout, of_micro_batches: int, wanted: int | None) -> int:
+def _micro_batches_shown(layout: Layout, of_micro_batches: int, requested: int | None) -> int:
     operations_each = layout.pp * layout.virtual_stages * _KINDS_OF_OPERATION
     affordable = MAX_OPERATIONS // operations_each
-    shown = max(min(of_micro_batches, wanted or of_micro_batches, affordable), 1)
+    shown = max(min(of_micro_batches, requested or of_micro_batches, affordable), 1)
     least, multiple = _required_micro_batches(layout)
     shown = min(max(shown // multiple * multiple, least), of_micro_batches)
     operations = shown * operations_each

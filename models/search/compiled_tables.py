@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from models.columns import Array
-from models.cost.facts import Question, record_type
+from models.cost.facts import ProblemRecords, record_type
 from models.cost.least_links import LeastLinks
 from models.cost.rows import ROW, StageTables
-from models.cost.step import Room
+from models.cost.step import Buffers
 from models.search.fit import Margin
 from models.search.least_passes import LeastPasses
 from models.search.placements import Places
@@ -51,8 +51,8 @@ class PolicyTables(NamedTuple):
     """A schedule that hides no less traffic than any that is offered."""
 
 
-class Scratch(NamedTuple):
-    """Room in which a search works on one mesh after the other."""
+class MeshScratch(NamedTuple):
+    """Holds the arrays in which a search works on one mesh after the other."""
 
     time: Array
     """Seconds of a step by term, (terms,)."""
@@ -77,7 +77,7 @@ class Scratch(NamedTuple):
 class CompiledTables(NamedTuple):
     """Holds all that compiled functions need to know of a space under a profile."""
 
-    question: Question
+    question: ProblemRecords
     stages: StageTables
     coefficients: Array
     least: LeastLinks
@@ -85,8 +85,8 @@ class CompiledTables(NamedTuple):
     policies: PolicyTables
     places: Places
     margin: Margin
-    room: Room
-    scratch: Scratch
+    buffers: Buffers
+    scratch: MeshScratch
 
 
 class Meshes(NamedTuple):
@@ -114,7 +114,7 @@ def taken(meshes: Meshes, at: Array | slice) -> Meshes:
 
 
 class Found(NamedTuple):
-    """Room for layouts that may be in the answer, in arrays of one length."""
+    """Holds layouts that may be in the answer, in arrays of one length."""
 
     rows: Array
     """Records of Row."""
@@ -127,12 +127,12 @@ class Found(NamedTuple):
     """Points of complexity of each layout."""
 
 
-def room_for_found(count: int) -> Found:
+def empty_found(count: int) -> Found:
     variant, schedule, points = np.empty((3, count), dtype=np.int64)
     return Found(np.empty(count, dtype=ROW), variant, schedule, np.empty(count), points)
 
 
-class Tally:
+class SearchCounts:
     """Counts what a search has looked at, in layouts unless a docstring says otherwise."""
 
     cores: int
@@ -150,10 +150,10 @@ class Tally:
     """The least bound, in seconds, of all that was left out."""
 
 
-TALLY = record_type(Tally)
+SEARCH_COUNTS = record_type(SearchCounts)
 
 
-def new_tally() -> Array:
-    tally = np.zeros(1, dtype=TALLY)
-    tally["closing_bound"] = np.inf
-    return tally
+def new_counts() -> Array:
+    counts = np.zeros(1, dtype=SEARCH_COUNTS)
+    counts["closing_bound"] = np.inf
+    return counts

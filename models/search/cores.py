@@ -9,7 +9,7 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.rows import Row
-from models.cost.step import forget, set_kept, set_mesh, wanted_pieces
+from models.cost.step import repeated_pieces, reset, set_kept, set_mesh
 from models.search.compiled_tables import CompiledTables
 from models.search.limits import Limits
 from models.search.mesh_policies import bound_schedules, set_variant
@@ -20,7 +20,7 @@ from models.search.partial_sums import least_memory
 _TOGETHER = 1 << 16
 
 
-class Crossing(NamedTuple):
+class CoreCrossing(NamedTuple):
     """Holds trunks, and the pairs of degrees that experts may have."""
 
     rows: Array
@@ -59,10 +59,10 @@ class Cores(NamedTuple):
 
 def cross_all(
     t: CompiledTables,
-    x: Crossing,
+    x: CoreCrossing,
     trunks: Array,
     limits: Limits,
-    tally: Array,
+    counts: Array,
     *,
     of_memory: bool = False,
 ) -> Cores:
@@ -75,7 +75,7 @@ def cross_all(
     for begin in range(0, count, _TOGETHER):
         trunk, pair, points = np.empty((3, min(count - begin, _TOGETHER)), dtype=np.int32)
         cores = Cores(trunk, pair, np.empty(len(trunk)), points)
-        found = cross(t, x, trunks, begin, of_memory, limits, tally, cores)
+        found = cross(t, x, trunks, begin, of_memory, limits, counts, cores)
         parts.append(Cores(*(values[:found].copy() for values in cores)))
     return Cores(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -84,11 +84,11 @@ def cross_all(
 def bound_rows(t: CompiledTables, rows: Array, chain: Array, seconds: Array, memory: Array) -> None:
     """Write the least step time and memory of n rows of these chains, whatever is not decided yet,
     each (n,)."""
-    forget(t.room)
-    q, c, w = t.question, t.coefficients[0], t.room.workspace
-    wanted = wanted_pieces(q.policies)
+    reset(t.buffers)
+    q, c, w = t.question, t.coefficients[0], t.buffers.workspace
+    piece_bits = repeated_pieces(q.policies)
     for i in range(len(rows)):
-        set_mesh(q, rows[i], c, wanted, t.least, t.room)
+        set_mesh(q, rows[i], c, piece_bits, t.least, t.buffers)
         w.mesh[0].undecided = True
         seconds[i] = bound_schedules(t, chain[i], rows[i])
         memory[i] = least_memory(q.facts[0], rows[i], c, w, t.passes.kept[chain[i]])
@@ -97,30 +97,30 @@ def bound_rows(t: CompiledTables, rows: Array, chain: Array, seconds: Array, mem
 @compiled
 def cross(
     t: CompiledTables,
-    x: Crossing,
+    x: CoreCrossing,
     trunks: Array,
     begin: int,
     of_memory: bool,
     limits: Limits,
-    tally: Array,
+    counts: Array,
     cores: Cores,
 ) -> int:
     """Write the cores that may be in the answer, bounded in time or in memory, and return their
     number. Trunks are crossed with the first pair, then with the next. As many crossings are looked
     at as there is room for, from `begin` on."""
-    forget(t.room)
-    wanted, count = wanted_pieces(t.question.policies), 0
+    reset(t.buffers)
+    piece_bits, count = repeated_pieces(t.question.policies), 0
     for at in range(begin, min(begin + len(cores.bound), len(trunks) * len(x.ep))):
         trunk, pair = trunks[at % len(trunks)], at // len(trunks)
         if not set_core(x, trunk, pair):
             continue
-        tally[0].cores += x.splits[trunk]
+        counts[0].cores += x.splits[trunk]
         row, chain = x.row[0], x.chain[trunk]
-        set_mesh(t.question, row, t.coefficients[0], wanted, t.least, t.room)
+        set_mesh(t.question, row, t.coefficients[0], piece_bits, t.least, t.buffers)
         bound = least_bytes(t, chain, row) if of_memory else bound_schedules(t, chain, row)
         points = x.points[trunk] + x.pair_points[pair]
         if bound > limits.longest[1 if row.pp > 1 else 0, points]:
-            tally[0].closing_bound = min(tally[0].closing_bound, bound)
+            counts[0].closing_bound = min(counts[0].closing_bound, bound)
             continue
         cores.trunk[count] = trunk
         cores.pair[count] = pair
@@ -131,7 +131,7 @@ def cross(
 
 
 @inlined
-def set_core(x: Crossing, trunk: int, pair: int) -> bool:
+def set_core(x: CoreCrossing, trunk: int, pair: int) -> bool:
     """Write a core. Return false where its experts do not fold over the stages."""
     row = x.rows[trunk]
     if (x.devices // row.pp) % (x.ep[pair] * x.etp[pair]) != 0:
@@ -147,7 +147,7 @@ def set_core(x: Crossing, trunk: int, pair: int) -> bool:
 @inlined
 def least_bytes(t: CompiledTables, chain: int, row: Row) -> float:
     """Return the bytes that the most frugal variant of a core needs at least."""
-    f, w, least = t.question.facts[0], t.room.workspace, np.inf
+    f, w, least = t.question.facts[0], t.buffers.workspace, np.inf
     for variant in range(len(t.policies.variants)):
         set_variant(t.policies, row, variant)
         set_kept(f, t.question.policies, row, w)

@@ -22,17 +22,17 @@ from models.columns import Array, growing_slices
 from models.errors import OutOfTime
 from models.layouts.complexity import complexity
 from models.layouts.space import Space
-from models.search.compiled_tables import Meshes, new_tally, room_for_found, taken
+from models.search.compiled_tables import Meshes, empty_found, new_counts, taken
 from models.search.cores import Cores, cross_all
 from models.search.incumbent import Incumbent
 from models.search.mesh_policies import bound_meshes
 from models.search.minimum_memory import MinimumMemory
 from models.search.opening import open_meshes
 from models.search.result import (
-    Answer,
     Certificate,
     Goal,
     NothingFaster,
+    SearchAnswer,
     ShouldContinue,
     run_to_completion,
 )
@@ -41,10 +41,10 @@ from models.spec.layout import Layouts
 from models.spec.profile import Profile
 
 # Cores that are opened together at first, to find a time to prune against, and later. With 64 at
-# first DeepSeek-V3 took 5 to 20% less time, and Llama-3.1-405B 25% more (docs/experiments.md).
+# first DeepSeek-V3 took 5 to 20% less time, and Llama-3.1-405B 25% more (docs/lab/search-speed.md).
 _FIRST_CORES, _CORES = 1 << 8, 1 << 11
 # Cores that are bounded together at first; later all others are. With a quarter of it no search
-# took more or less time by more than 5% (docs/experiments.md).
+# took more or less time by more than 5% (docs/lab/search-speed.md).
 _CROSSED = 1 << 14
 # Meshes and places that are bounded between two looks at the clock, so that a time limit is kept.
 _STEPS = 1 << 13
@@ -54,7 +54,7 @@ _FOUND = 1 << 12
 # This bounds the time of a search whose bounds are loose.
 _MOST_LAYOUTS = 4_000_000
 # Steps that a search still takes when its time is over and nothing fits yet. In so many each of ten
-# named problems finds a layout that fits, even under a limit of 1 ms (docs/experiments.md).
+# named problems finds a layout that fits, even under a limit of 1 ms (docs/lab/search-speed.md).
 _LAST_STEPS = 8
 
 
@@ -64,7 +64,7 @@ def search(
     goal: Goal,
     should_continue: ShouldContinue = run_to_completion,
     known: Layouts | None = None,
-) -> Answer:
+) -> SearchAnswer:
     """Return the layouts of a space that reach the goal.
 
     `should_continue` is asked now and then. Once it says no, the search ends with the best so far,
@@ -81,7 +81,7 @@ def search_on(
     should_continue: ShouldContinue,
     known: Layouts | None = None,
     among: Sequence[Meshes] | None = None,
-) -> Answer:
+) -> SearchAnswer:
     """Return the layouts that reach the goal, from the tables of a space. Search only the meshes
     `among` if they are given. Meshes that an exact answer did not rule out hold every layout that
     is faster than the fastest of that answer."""
@@ -118,7 +118,7 @@ def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContin
     there was no time to tell. The first layout that is found settles it."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, lambda: not incumbent.layouts and should_continue())
-    search.found = room_for_found(1)
+    search.found = empty_found(1)
     search.open_all()
     return bool(incumbent.layouts) if search.exact or incumbent.layouts else None
 
@@ -142,14 +142,14 @@ class _Search:
         self.tables, self.incumbent = tables, incumbent
         self.should_continue, self.most = should_continue, most
         self.rejected, self.pruned_by_memory = tables.rejected.copy(), tables.pruned_by_memory
-        self.tally = new_tally()
+        self.counts = new_counts()
         self.exact = True
-        self.found = room_for_found(_FOUND)
+        self.found = empty_found(_FOUND)
         self.opened: list[Meshes] = []
         # A search for something faster has an answer already, and stops at once.
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
-    def run(self, among: Sequence[Meshes] | None = None) -> Answer:
+    def run(self, among: Sequence[Meshes] | None = None) -> SearchAnswer:
         if among is None:
             self.open_all()
         else:
@@ -165,42 +165,42 @@ class _Search:
         """Open the trunks of the lowest bounds, to have a time to prune against, and then all
         others that may be in the answer."""
         tables, crossing = self.tables, self.tables.crossing
-        piped = crossing.rows["pp"] > 1
+        with_pipeline = crossing.rows["pp"] > 1
         # With one pair of expert degrees, the bound of the core would only be worked out twice.
         if len(tables.experts) == 1:
-            bound = np.zeros(len(piped))
+            bound = np.zeros(len(with_pipeline))
         else:
             bound = tables.bound_trunks(crossing.rows, crossing.chain)
         order = np.argsort(bound, kind="stable")
         first = max(_CROSSED // len(tables.experts), 1)
         for block in (order[:first], order[first:]):
-            wanted = self._wanted(bound[block], piped[block], crossing.points[block])
-            if len(wanted):
-                self._open_cores(self._crossed(block[wanted]))
+            promising = self._promising(bound[block], with_pipeline[block], crossing.points[block])
+            if len(promising):
+                self._open_cores(self._crossed(block[promising]))
             if not self.exact and self.incumbent.limits.is_fixed:
                 return  # The caller discards an answer that is not exact, or has what it asked for.
 
     def _crossed(self, trunks: Array) -> Cores:
         """Return the cores that trunks make with every pair of expert degrees, as far as experts
         fold over their stages and the cores may be in the answer."""
-        tables, before = self.tables, int(self.tally[0]["cores"])
+        tables, before = self.tables, int(self.counts[0]["cores"])
         limits = self.incumbent.limits
-        cores = cross_all(tables.compiled, tables.crossing, trunks, limits, self.tally)
+        cores = cross_all(tables.compiled, tables.crossing, trunks, limits, self.counts)
         every = int(tables.splits[trunks].sum()) * len(tables.experts)
-        folding = int(self.tally[0]["cores"]) - before
+        folding = int(self.counts[0]["cores"]) - before
         self.rejected["experts_fold_over_dense_axes"] += (every - folding) * len(tables.policies)
         return cores
 
     def _open_cores(self, cores: Cores) -> None:
         """Open cores, the most promising on each side of pp = 1 first."""
         crossing = self.tables.crossing
-        bound, piped = cores.bound, crossing.rows["pp"][cores.trunk] > 1
-        for some, rest in growing_slices(_alternating(bound, piped), _FIRST_CORES, _CORES):
+        bound, with_pipeline = cores.bound, crossing.rows["pp"][cores.trunk] > 1
+        for some, rest in growing_slices(_alternating(bound, with_pipeline), _FIRST_CORES, _CORES):
             if not self._may_go_on(float(bound[rest].min())):
                 return
-            wanted = some[self._wanted(bound[some], piped[some], cores.points[some])]
-            if len(wanted):
-                meshes = self._bounded_meshes(cores.trunk[wanted], cores.pair[wanted])
+            promising = some[self._promising(bound[some], with_pipeline[some], cores.points[some])]
+            if len(promising):
+                meshes = self._bounded_meshes(cores.trunk[promising], cores.pair[promising])
                 self.opened.append(meshes)
                 self._open_meshes(meshes)
 
@@ -212,45 +212,47 @@ class _Search:
         chance, so that a search for layouts that are less sure to fit can go on with them."""
         meshes = self.tables.meshes(trunk, pair)
         bound_meshes(self.tables.at_even_chance.compiled, meshes)
-        piped = meshes.rows["pp"] > 1
-        wanted = self._wanted(meshes.bound, piped, meshes.points)
-        return taken(meshes, wanted[_alternating(meshes.bound[wanted], piped[wanted])])
+        with_pipeline = meshes.rows["pp"] > 1
+        promising = self._promising(meshes.bound, with_pipeline, meshes.points)
+        return taken(
+            meshes, promising[_alternating(meshes.bound[promising], with_pipeline[promising])]
+        )
 
     def _open_meshes(self, meshes: Meshes) -> None:
         """Open meshes, in every place and under every policy."""
         while len(meshes.rows) and self._may_go_on(float(meshes.bound.min())):
             limits = self.incumbent.limits
             opened = open_meshes(
-                self.tables.compiled, meshes, limits, _STEPS, self.tally, self.found
+                self.tables.compiled, meshes, limits, _STEPS, self.counts, self.found
             )
             self._keep_found(opened)
             meshes = taken(meshes, slice(opened, None))
 
     def _keep_found(self, opened: int) -> None:
         """Hold the layouts that were found on the first `opened` meshes, and make room for more."""
-        found = int(self.tally[0]["found"])
-        self.tally[0]["found"] = 0
+        found = int(self.counts[0]["found"])
+        self.counts[0]["found"] = 0
         rows, variant, schedule, seconds, points = (values[:found].copy() for values in self.found)
         self.incumbent.keep(self.tables.layouts(rows, schedule, variant), seconds, points)
         if not opened:  # One mesh has more layouts than there is room for.
-            self.found = room_for_found(8 * len(self.found.seconds))
+            self.found = empty_found(8 * len(self.found.seconds))
 
     # -- what is left out
 
-    def _wanted(self, bound: Array, piped: Array, points: Array) -> Array:
+    def _promising(self, bound: Array, with_pipeline: Array, points: Array) -> Array:
         """Return the positions of rows that may be in the answer."""
-        wanted = self.incumbent.is_wanted(bound, piped, points)
-        self._leave_out(float(bound[~wanted].min(initial=np.inf)))
-        return np.flatnonzero(wanted)
+        promising = self.incumbent.is_promising(bound, with_pipeline, points)
+        self._leave_out(float(bound[~promising].min(initial=np.inf)))
+        return np.flatnonzero(promising)
 
     def _leave_out(self, bound: float) -> None:
         """Take account of the least bound of rows that are left out."""
-        self.tally["closing_bound"] = np.minimum(self.tally["closing_bound"], bound)
+        self.counts["closing_bound"] = np.minimum(self.counts["closing_bound"], bound)
 
     def _may_go_on(self, bound: float) -> bool:
         """Say whether the search may go on. It may not once the caller stops it or it has looked at
         too much; `bound` is that of all that would be left."""
-        if self.tally[0]["evaluated"] <= self.most and self._has_time():
+        if self.counts[0]["evaluated"] <= self.most and self._has_time():
             return True
         self.exact = False
         self._leave_out(bound)
@@ -264,10 +266,10 @@ class _Search:
 
     def _certificate(self) -> Certificate:
         tables = self.tables
-        tally = self.tally[0]
-        rejected = self.rejected + Counter(dominated=int(tally["dominated"]))
-        size, closing_bound = tables.space.size, float(tally["closing_bound"])
-        over_memory, evaluated = int(tally["over_memory"]), int(tally["evaluated"])
+        counts = self.counts[0]
+        rejected = self.rejected + Counter(dominated=int(counts["dominated"]))
+        size, closing_bound = tables.space.size, float(counts["closing_bound"])
+        over_memory, evaluated = int(counts["over_memory"]), int(counts["evaluated"])
         counted = sum(rejected.values()) + over_memory + self.pruned_by_memory + evaluated
         return Certificate(
             space=size,
@@ -291,9 +293,11 @@ class _Search:
         return MinimumMemory(self.tables, self._has_time).error() or NoLegalLayout(self.rejected)
 
 
-def _alternating(bound: Array, piped: Array) -> Array:
+def _alternating(bound: Array, with_pipeline: Array) -> Array:
     """Return positions in order of the bound, in turns from the rows with a pipeline and from those
     without."""
     order = np.argsort(bound, kind="stable")
-    turn = np.where(piped[order], np.cumsum(piped[order]), np.cumsum(~piped[order]))
+    turn = np.where(
+        with_pipeline[order], np.cumsum(with_pipeline[order]), np.cumsum(~with_pipeline[order])
+    )
     return order[np.argsort(turn, kind="stable")]

@@ -12,7 +12,7 @@ from models.layouts.complexity import MOST_POINTS
 from models.search.compiled_tables import Meshes
 from models.search.limits import Limits, hold_all, set_longest, tolerated
 from models.search.pareto import staircase
-from models.search.result import Answer, Certificate, Goal
+from models.search.result import Certificate, Goal, SearchAnswer
 from models.search.tables import SearchTables
 from models.spec.layout import DEGREES, Layouts
 
@@ -23,7 +23,7 @@ _RANKED = 64
 
 def limits_for(goal: Goal, fixed: Array | None) -> Limits:
     """Return the limits before anything is found."""
-    room = _RANKED * goal.top
+    capacity = _RANKED * goal.top
     limits = Limits(
         float(goal.tolerance),
         float(goal.faster_than),
@@ -35,8 +35,8 @@ def limits_for(goal: Goal, fixed: Array | None) -> Limits:
         np.full(2, np.inf),
         np.full(1, np.inf),
         np.zeros(1, dtype=np.int64),
-        np.zeros(room, dtype=ROW),
-        np.full(room, np.inf),
+        np.zeros(capacity, dtype=ROW),
+        np.full(capacity, np.inf),
         np.full(MOST_POINTS, np.inf),
         np.empty((2, MOST_POINTS)),
     )
@@ -113,14 +113,14 @@ class Incumbent:
         set_longest(other.limits)
         return other
 
-    def is_wanted(self, bound: Array, piped: Array, points: Array) -> Array:
+    def is_promising(self, bound: Array, with_pipeline: Array, points: Array) -> Array:
         """Say of each row whether a layout of this least time and least complexity may be in the
         answer."""
-        return np.asarray(bound <= self.limits.longest[piped.astype(np.int64), points])
+        return np.asarray(bound <= self.limits.longest[with_pipeline.astype(np.int64), points])
 
     def answer(
         self, certificate: Certificate, tables: SearchTables, opened: Sequence[Meshes]
-    ) -> Answer:
+    ) -> SearchAnswer:
         """Return the answer that the held layouts make, with how the search went."""
         layouts = Layouts.concatenate(self.layouts)
         times, points = _alike(np.concatenate(self.times)), np.concatenate(self.complexities)
@@ -130,10 +130,10 @@ class Incumbent:
         within, last = tolerated(self.limits), float(self.limits.last[0])
         near = np.flatnonzero(times <= within)
         best: dict[bool, int | None] = {}
-        for piped in (False, True):
-            mine = np.flatnonzero((layouts.pp > 1) == piped)
-            best[piped] = int(mine[0]) if len(mine) and self.goal.both_sides else None
-        return Answer(
+        for with_pipeline in (False, True):
+            mine = np.flatnonzero((layouts.pp > 1) == with_pipeline)
+            best[with_pipeline] = int(mine[0]) if len(mine) and self.goal.both_sides else None
+        return SearchAnswer(
             layouts,
             times,
             points,

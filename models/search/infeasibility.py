@@ -102,21 +102,21 @@ def blame(problem: Problem) -> tuple[str, str]:
     )
 
 
-def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
+def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
     """Return whether the constraints have no part in it, and the reason why no layout with, or
     without, a pipeline is in an answer. The reason follows the words "No layout with a
     pipeline"."""
     problem, constraints = space.problem, space.constraints
-    side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if piped else (1,)
-    if space.has_legal(piped=piped):
+    side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if with_pipeline else (1,)
+    if space.has_legal(with_pipeline=with_pipeline):
         return not (constraints.allowed or constraints.memory_reserve_gib), "fits in memory"
     if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
         return False, "is left by the constraints"
     obstacle = _obstacle(problem, {"pp": side})
-    if obstacle.rule == "degrees_offered" and piped:
+    if obstacle.rule == "degrees_offered" and with_pipeline:
         return True, f"is possible, since stack {problem.stack.id} has no pipeline parallelism"
     why = f"is legal here. For example, {obstacle.message}"
-    if obstacle.rule == "batch_divides" and not piped:
+    if obstacle.rule == "batch_divides" and not with_pipeline:
         why += ". Only this asks for a pipeline: neither bandwidth nor memory does"
     return True, why
 

@@ -15,15 +15,15 @@ from models.cost.rows import Row
 from models.cost.step import (
     expose_parts,
     fill_stages,
-    forget,
+    repeated_pieces,
+    reset,
     same_regime,
     set_kept,
     set_mesh,
-    step_memory,
-    step_time,
-    wanted_pieces,
+    write_memory_terms,
+    write_time_terms,
 )
-from models.search.compiled_tables import CompiledTables, Found, Meshes, PolicyTables, Tally
+from models.search.compiled_tables import CompiledTables, Found, Meshes, PolicyTables, SearchCounts
 from models.search.fit import fits
 from models.search.least_passes import least_seconds, seconds_of
 from models.search.limits import Limits, hold
@@ -33,18 +33,18 @@ from models.search.partial_sums import least_memory, least_step
 @compiled
 def bound_meshes(t: CompiledTables, meshes: Meshes) -> None:
     """Write the bounds of meshes."""
-    forget(t.room)
-    wanted = wanted_pieces(t.question.policies)
+    reset(t.buffers)
+    piece_bits = repeated_pieces(t.question.policies)
     for mesh in range(len(meshes.rows)):
-        meshes.bound[mesh] = bound_mesh(t, meshes, mesh, wanted)
+        meshes.bound[mesh] = bound_mesh(t, meshes, mesh, piece_bits)
 
 
 @inlined
-def bound_mesh(t: CompiledTables, meshes: Meshes, mesh: int, wanted: int) -> float:
+def bound_mesh(t: CompiledTables, meshes: Meshes, mesh: int, piece_bits: int) -> float:
     """Return the least step time of one mesh. The first memory policy of a sharding keeps
     everything on the device. Where it may fit, no other takes less, since others only add work."""
     row, policies = meshes.rows[mesh], t.policies
-    set_mesh(t.question, row, t.coefficients[0], wanted, t.least, t.room)
+    set_mesh(t.question, row, t.coefficients[0], piece_bits, t.least, t.buffers)
     seconds, keeps_all = np.inf, False
     for variant in range(len(policies.variants)):
         plain = policies.plain[variant]
@@ -60,7 +60,7 @@ def bound_variant(t: CompiledTables, chain: int, variant: int, row: Row) -> floa
     """Return the least step time of a mesh under a variant and any schedule, or infinity where it
     does not fit. Where the number of layers to recompute is open, it is the smallest that may
     fit."""
-    q, c, w = t.question, t.coefficients[0], t.room.workspace
+    q, c, w = t.question, t.coefficients[0], t.buffers.workspace
     f, flying, capacity = q.facts[0], t.passes.kept[chain], t.margin.capacity
     set_variant(t.policies, row, variant)
     set_kept(f, q.policies, row, w)
@@ -84,7 +84,7 @@ def bound_variant(t: CompiledTables, chain: int, variant: int, row: Row) -> floa
 def bound_schedules(t: CompiledTables, chain: int, row: Row) -> float:
     """Return the least step time of a layout under any schedule."""
     expose(t, row)
-    w = t.room.workspace
+    w = t.buffers.workspace
     passes = least_seconds(w, t.passes, chain)
     return least_step(t.question.facts[0], row, t.coefficients[0], w, passes)
 
@@ -93,7 +93,7 @@ def bound_schedules(t: CompiledTables, chain: int, row: Row) -> float:
 def bound_schedule(t: CompiledTables, chain: int, schedule: int, row: Row) -> float:
     """Return the least step time of a layout under its schedule."""
     expose(t, row)
-    w = t.room.workspace
+    w = t.buffers.workspace
     passes = seconds_of(w, t.passes, chain, schedule)
     return least_step(t.question.facts[0], row, t.coefficients[0], w, passes)
 
@@ -101,16 +101,16 @@ def bound_schedule(t: CompiledTables, chain: int, schedule: int, row: Row) -> fl
 @inlined
 def step_seconds(t: CompiledTables, row: Row) -> float:
     """Return the step time of a layout, as its parts are exposed."""
-    q, w, stages = t.question, t.room.workspace, t.room.stages
+    q, w, stages = t.question, t.buffers.workspace, t.buffers.stages
     f, time = q.facts[0], t.scratch.time
     fill_stages(f, q.layers, row, t.stages, w, stages)
-    step_time(f, row, t.coefficients[0], t.stages, w, stages, t.room.scratch, time)
+    write_time_terms(f, row, t.coefficients[0], t.stages, w, stages, t.buffers.scratch, time)
     return time.sum()
 
 
 @inlined
 def give_policies(
-    t: CompiledTables, meshes: Meshes, mesh: int, limits: Limits, tally: Tally
+    t: CompiledTables, meshes: Meshes, mesh: int, limits: Limits, counts: SearchCounts
 ) -> bool:
     """Write the step times of the policies of a mesh over the least links, as far as they fit and
     may be in the answer. Return false where there are none.
@@ -120,8 +120,8 @@ def give_policies(
     """
     policies, settled, least = t.policies, t.scratch.settled, t.scratch.least
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
-    piped = 1 if row.pp > 1 else 0
-    longest, any_left = limits.longest[piped], False
+    with_pipeline = 1 if row.pp > 1 else 0
+    longest, any_left = limits.longest[with_pipeline], False
     quickest = t.scratch.quickest
     least[:] = np.inf
     quickest[:] = np.inf
@@ -134,7 +134,7 @@ def give_policies(
         seconds = bound_variant(t, chain, variant, row)
         t.scratch.fewest[variant] = row.recompute_layers
         if seconds > longest[points]:
-            tally.closing_bound = min(tally.closing_bound, seconds)
+            counts.closing_bound = min(counts.closing_bound, seconds)
             if plain and seconds < np.inf:
                 settled[:] = True
             continue
@@ -143,16 +143,16 @@ def give_policies(
                 continue
             set_schedule(policies, chain, row, schedule)
             row.recompute_layers = fewest_layers(policies) if policies.open_layers[variant] else 0
-            limit = longest[points + piped * policies.schedule_points[schedule]]
+            limit = longest[points + with_pipeline * policies.schedule_points[schedule]]
             seconds = bound_schedule(t, chain, schedule, row)
             if seconds <= limit:
-                if not recompute_until_it_fits(t, row, variant, schedule, tally):
+                if not recompute_until_it_fits(t, row, variant, schedule, counts):
                     continue
                 expose(t, row)
                 seconds = step_seconds(t, row)
             settled[schedule] = plain
             if seconds > limit:
-                tally.closing_bound = min(tally.closing_bound, seconds)
+                counts.closing_bound = min(counts.closing_bound, seconds)
                 continue
             least[variant, schedule] = seconds
             quickest[variant] = min(quickest[variant], seconds)
@@ -163,7 +163,7 @@ def give_policies(
 
 @inlined
 def has_promise(
-    t: CompiledTables, meshes: Meshes, mesh: int, points: int, limits: Limits, tally: Tally
+    t: CompiledTables, meshes: Meshes, mesh: int, points: int, limits: Limits, counts: SearchCounts
 ) -> bool:
     """Say whether a mesh of so many `points` of complexity may be in the answer under any of the
     policies that are left."""
@@ -178,7 +178,7 @@ def has_promise(
         seconds = bound_schedules(t, chain, row)
         if seconds <= longest[own]:
             return True
-        tally.closing_bound = min(tally.closing_bound, seconds)
+        counts.closing_bound = min(counts.closing_bound, seconds)
     return False
 
 
@@ -189,20 +189,24 @@ def evaluate_policies(
     mesh: int,
     points: int,
     limits: Limits,
-    tally: Tally,
+    counts: SearchCounts,
     found: Found,
 ) -> bool:
     """Write the layouts of a mesh in its place that may be in the answer. The mesh in its place has
     `points` of complexity. Return false where there was no room for a layout."""
     policies, least = t.policies, t.scratch.least
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
-    piped = 1 if row.pp > 1 else 0
-    longest = limits.longest[piped]
+    with_pipeline = 1 if row.pp > 1 else 0
+    longest = limits.longest[with_pipeline]
     for variant in range(len(policies.variants)):
         if t.scratch.quickest[variant] == np.inf:
             continue
         for schedule in range(len(policies.schedules)):
-            own = points + policies.points[variant] + piped * policies.schedule_points[schedule]
+            own = (
+                points
+                + policies.points[variant]
+                + with_pipeline * policies.schedule_points[schedule]
+            )
             seconds = least[variant, schedule]
             if seconds <= longest[own]:
                 set_variant(policies, row, variant)
@@ -211,19 +215,19 @@ def evaluate_policies(
                 seconds = bound_schedule(t, chain, schedule, row)
             if seconds <= longest[own]:
                 seconds = step_seconds(t, row)
-                tally.evaluated += 1
+                counts.evaluated += 1
             if seconds > longest[own]:
-                tally.closing_bound = min(tally.closing_bound, seconds)
+                counts.closing_bound = min(counts.closing_bound, seconds)
                 continue
-            if tally.found == len(found.seconds):
+            if counts.found == len(found.seconds):
                 return False
             if hold(limits, row, seconds, own):
-                found.rows[tally.found] = row
-                found.variant[tally.found] = variant
-                found.schedule[tally.found] = schedule
-                found.seconds[tally.found] = seconds
-                found.points[tally.found] = own
-                tally.found += 1
+                found.rows[counts.found] = row
+                found.variant[counts.found] = variant
+                found.schedule[counts.found] = schedule
+                found.seconds[counts.found] = seconds
+                found.points[counts.found] = own
+                counts.found += 1
     return True
 
 
@@ -231,8 +235,8 @@ def evaluate_policies(
 def set_decided(t: CompiledTables, decided: bool) -> None:
     """Make the parts of a layout run as they do under a policy that is decided, or else as they do
     at best."""
-    t.room.workspace.mesh[0].undecided = not decided
-    t.room.row[0].policy = -1
+    t.buffers.workspace.mesh[0].undecided = not decided
+    t.buffers.row[0].policy = -1
 
 
 @inlined
@@ -248,23 +252,23 @@ def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
 def expose(t: CompiledTables, row: Row) -> None:
     """Work out how the parts of a layout run beside each other, unless they run as those of the
     layout before."""
-    q, room = t.question, t.room
-    if not same_regime(row, room.row[0]):
-        expose_parts(q.facts[0], q.layers, q.policies, row, t.coefficients[0], room.workspace)
-        room.row[0] = row
+    q, buffers = t.question, t.buffers
+    if not same_regime(row, buffers.row[0]):
+        expose_parts(q.facts[0], q.layers, q.policies, row, t.coefficients[0], buffers.workspace)
+        buffers.row[0] = row
 
 
 @inlined
 def recompute_until_it_fits(
-    t: CompiledTables, row: Row, variant: int, schedule: int, tally: Tally
+    t: CompiledTables, row: Row, variant: int, schedule: int, counts: SearchCounts
 ) -> bool:
     """Make a row recompute the fewest layers of a chunk with which it fits, where that is open:
     every layer more only adds work. Return false where it does not fit with any number."""
     fewer, legal = layer_counts(t, row, variant, schedule)
     least = least_that_fits(t, row, fewer, legal)
     row.recompute_layers = t.policies.layers[least] if least < fewer else 0
-    tally.over_memory += least
-    tally.dominated += max(legal - least - 1, 0)
+    counts.over_memory += least
+    counts.dominated += max(legal - least - 1, 0)
     return least < legal
 
 
@@ -307,10 +311,12 @@ def is_enough(t: CompiledTables, row: Row) -> bool:
 @inlined
 def set_memory(t: CompiledTables, row: Row) -> float:
     """Write the memory of a layout by term. Return the bytes on the host."""
-    q, w, stages, f = t.question, t.room.workspace, t.room.stages, t.question.facts[0]
+    q, w, stages, f = t.question, t.buffers.workspace, t.buffers.stages, t.question.facts[0]
     set_kept(f, q.policies, row, w)
     fill_stages(f, q.layers, row, t.stages, w, stages)
-    _, on_host = step_memory(f, row, t.coefficients[0], t.stages, w, stages, t.scratch.memory)
+    _, on_host = write_memory_terms(
+        f, row, t.coefficients[0], t.stages, w, stages, t.scratch.memory
+    )
     return on_host
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from models.columns import growing_slices
 from models.cost.memory_uncertainty import percent
 from models.errors import Infeasible, Surest
-from models.search.compiled_tables import new_tally
+from models.search.compiled_tables import new_counts
 from models.search.cores import cross_all
 from models.search.incumbent import limits_for
 from models.search.most_frugal import find_most_frugal, no_frugal
@@ -106,7 +106,7 @@ class MinimumMemory:
         tables, no_limits = self.tables, limits_for(Goal(), None)
         trunks = np.arange(len(tables.trunks.rows))
         cores = cross_all(
-            tables.compiled, tables.crossing, trunks, no_limits, new_tally(), of_memory=True
+            tables.compiled, tables.crossing, trunks, no_limits, new_counts(), of_memory=True
         )
         frugal = no_frugal()
         for some, _ in growing_slices(np.argsort(cores.bound, kind="stable"), _FIRST, _MOST):

@@ -10,7 +10,7 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.rows import ROW
-from models.cost.step import RUNTIME, forget, set_kept, set_mesh, wanted_pieces
+from models.cost.step import RUNTIME, repeated_pieces, reset, set_kept, set_mesh
 from models.search.compiled_tables import CompiledTables, Meshes
 from models.search.fit import Margin, safety_factor
 from models.search.mesh_policies import layer_counts, set_memory, set_schedule, set_variant
@@ -48,12 +48,12 @@ def find_most_frugal(t: CompiledTables, meshes: Meshes, counts_host: bool, fruga
     """Look at meshes under every policy, and write the layout that needs least memory into
     `frugal`. Where a policy leaves open how many layers are recomputed, the largest number is
     taken."""
-    forget(t.room)
-    q, c, w, policies = t.question, t.coefficients[0], t.room.workspace, t.policies
-    f, wanted = q.facts[0], wanted_pieces(q.policies)
+    reset(t.buffers)
+    q, c, w, policies = t.question, t.coefficients[0], t.buffers.workspace, t.policies
+    f, piece_bits = q.facts[0], repeated_pieces(q.policies)
     for mesh in range(len(meshes.rows)):
         row, chain = meshes.rows[mesh], meshes.chain[mesh]
-        set_mesh(q, row, c, wanted, t.least, t.room)
+        set_mesh(q, row, c, piece_bits, t.least, t.buffers)
         for variant in range(len(policies.variants)):
             if not meshes.legal[mesh, variant]:
                 continue

@@ -6,8 +6,8 @@ from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.groups import set_groups
 from models.cost.least_links import ANY_FILLING, UNPLACED
-from models.cost.step import forget, set_mesh, wanted_pieces
-from models.search.compiled_tables import CompiledTables, Found, Meshes, Tally
+from models.cost.step import repeated_pieces, reset, set_mesh
+from models.search.compiled_tables import CompiledTables, Found, Meshes, SearchCounts
 from models.search.limits import Limits
 from models.search.mesh_policies import (
     evaluate_policies,
@@ -24,7 +24,7 @@ def open_meshes(
     meshes: Meshes,
     limits: Limits,
     most_steps: int,
-    tally: Array,
+    counts: Array,
     found: Found,
 ) -> int:
     """Write the layouts of meshes that fit and may be in the answer. Return how many meshes were
@@ -33,21 +33,21 @@ def open_meshes(
     They are fewer than all after about `most_steps` steps, or where there was no more room for
     layouts. The mesh after them then has to be looked at again.
     """
-    forget(t.room)
-    wanted, until = wanted_pieces(t.question.policies), tally[0].steps + most_steps
+    reset(t.buffers)
+    piece_bits, until = repeated_pieces(t.question.policies), counts[0].steps + most_steps
     for mesh in range(len(meshes.rows)):
-        if tally[0].steps >= until:
+        if counts[0].steps >= until:
             return mesh
-        tally[0].steps += 1
-        piped = 1 if meshes.rows[mesh].pp > 1 else 0
-        if meshes.bound[mesh] > limits.longest[piped, meshes.points[mesh]]:
-            tally[0].closing_bound = min(tally[0].closing_bound, meshes.bound[mesh])
+        counts[0].steps += 1
+        with_pipeline = 1 if meshes.rows[mesh].pp > 1 else 0
+        if meshes.bound[mesh] > limits.longest[with_pipeline, meshes.points[mesh]]:
+            counts[0].closing_bound = min(counts[0].closing_bound, meshes.bound[mesh])
             continue
-        over_memory, dominated = tally[0].over_memory, tally[0].dominated
-        evaluated = tally[0].evaluated
-        if not open_mesh(t, meshes, mesh, wanted, limits, tally[0], found):
-            tally[0].over_memory, tally[0].dominated = over_memory, dominated
-            tally[0].evaluated = evaluated
+        over_memory, dominated = counts[0].over_memory, counts[0].dominated
+        evaluated = counts[0].evaluated
+        if not open_mesh(t, meshes, mesh, piece_bits, limits, counts[0], found):
+            counts[0].over_memory, counts[0].dominated = over_memory, dominated
+            counts[0].evaluated = evaluated
             return mesh
     return len(meshes.rows)
 
@@ -57,23 +57,25 @@ def open_mesh(
     t: CompiledTables,
     meshes: Meshes,
     mesh: int,
-    wanted: int,
+    piece_bits: int,
     limits: Limits,
-    tally: Tally,
+    counts: SearchCounts,
     found: Found,
 ) -> bool:
     """Open one mesh. Return false where there was no room for a layout. Of places that put every
     axis on the same links, the first stands for all."""
-    q, c, groups, links = t.question, t.coefficients[0], t.room.groups, t.scratch.links
+    q, c, groups, links = t.question, t.coefficients[0], t.buffers.groups, t.scratch.links
     row, fillings = meshes.rows[mesh], t.places.fillings
     row.placement, row.filling = UNPLACED, ANY_FILLING
-    set_mesh(q, row, c, wanted, t.least, t.room)
-    if not give_policies(t, meshes, mesh, limits, tally):
+    set_mesh(q, row, c, piece_bits, t.least, t.buffers)
+    if not give_policies(t, meshes, mesh, limits, counts):
         return True
     for filling in fillings:
         row.placement, row.filling = UNPLACED, filling
         points = meshes.points[mesh]
-        if len(fillings) > 1 and not is_promising(t, meshes, mesh, points, wanted, limits, tally):
+        if len(fillings) > 1 and not is_promising(
+            t, meshes, mesh, points, piece_bits, limits, counts
+        ):
             continue
         different, first = 0, meshes.first_order[mesh]
         for order in t.places.orders[first : first + meshes.order_count[mesh]]:
@@ -86,10 +88,10 @@ def open_mesh(
                 continue
             different += 1
             points = meshes.points[mesh] + points_of_place(q.dims, row, groups)
-            if not is_promising(t, meshes, mesh, points, wanted, limits, tally):
+            if not is_promising(t, meshes, mesh, points, piece_bits, limits, counts):
                 continue
             set_decided(t, True)
-            if not evaluate_policies(t, meshes, mesh, points, limits, tally, found):
+            if not evaluate_policies(t, meshes, mesh, points, limits, counts, found):
                 return False
     return True
 
@@ -100,12 +102,12 @@ def is_promising(
     meshes: Meshes,
     mesh: int,
     points: int,
-    wanted: int,
+    piece_bits: int,
     limits: Limits,
-    tally: Tally,
+    counts: SearchCounts,
 ) -> bool:
     """Say whether a mesh in its place, or in its filling of a torus, may be in the answer."""
-    set_mesh(t.question, meshes.rows[mesh], t.coefficients[0], wanted, t.least, t.room)
+    set_mesh(t.question, meshes.rows[mesh], t.coefficients[0], piece_bits, t.least, t.buffers)
     set_decided(t, False)
-    tally.steps += 1
-    return has_promise(t, meshes, mesh, points, limits, tally)
+    counts.steps += 1
+    return has_promise(t, meshes, mesh, points, limits, counts)

@@ -7,7 +7,7 @@ import numpy as np
 from models.columns import Array, distinct
 
 # Times that differ by less are the same. A bound may exceed the time that it bounds by rounding: by
-# 3e-18 s in a tie that brute force found (docs/experiments.md).
+# 3e-18 s in a tie that brute force found (docs/lab/search-exactness.md).
 ROUNDED = 1 + 1e-12
 STEPS = 20  # parts of usable memory: free memory that differs by less than one part counts as equal
 

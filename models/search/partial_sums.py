@@ -66,9 +66,9 @@ def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, flying:
         trained_expert += w.counts[index] * w.parts[index].trained_expert
     layer, kept_layer = np.inf, np.inf
     for kind in range(f.kinds):
-        kept += flying[kind] * w.kept_now[kind]
+        kept += flying[kind] * w.mean_kept[kind]
         layer = min(layer, w.parts[kind].dense + w.parts[kind].expert)
-        kept_layer = min(kept_layer, w.kept_now[kind])
+        kept_layer = min(kept_layer, w.mean_kept[kind])
     if pp == 1:
         layer, kept_layer = dense + expert, kept
     elif f.splits_by_threshold:
@@ -88,6 +88,6 @@ def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, flying:
     if row.offload_activations:
         kept = min(2 * regime.largest_kept, kept_layer)
     # Activations of the encoder of images are never offloaded.
-    kept += flying[f.kinds] * w.kept_now[f.kinds]
+    kept += flying[f.kinds] * w.mean_kept[f.kinds]
     size += (kept + regime.working) * c.activation_memory
     return size * (1 + c.fragmentation) + c.context_gib * GIB

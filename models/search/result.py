@@ -56,7 +56,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SearchAnswer:
     """Holds layouts in order of (step time, complexity), and how the search went. These parts of
     the answer are positions in `layouts`:
 
@@ -85,7 +85,7 @@ class Answer:
     def simplest(self) -> int:
         return self.front[0]
 
-    def inexact(self, bound_s: float = np.inf) -> Answer:
+    def inexact(self, bound_s: float = np.inf) -> SearchAnswer:
         """Return this answer as one for which there was no time to look at everything. Layouts that
         were not looked at take `bound_s` at least."""
         found = self.certificate

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from models.columns import Array
-from models.cost.facts import Question, coefficient_records, policy_numbers, question
+from models.cost.facts import ProblemRecords, coefficient_records, policy_numbers, question
 from models.cost.least_links import (
     ANY_FILLING,
     DISPATCH,
@@ -23,7 +23,7 @@ from models.cost.memory_uncertainty import MemoryTerms, MemoryUncertainty
 from models.cost.predictions import Predictions, predict
 from models.cost.rows import ROW, StageTables
 from models.cost.stage_partition import layers_of, partitions
-from models.cost.step import MEMORY, TIME, Room, room_for
+from models.cost.step import MEMORY, TIME, Buffers, buffers_for
 from models.errors import Invalid, TooLarge
 from models.layouts.complexity import points_of_degrees, points_of_policy
 from models.layouts.factors import divisors
@@ -40,10 +40,10 @@ from models.layouts.space import (
 from models.search.compiled_tables import (
     CompiledTables,
     Meshes,
+    MeshScratch,
     PolicyTables,
-    Scratch,
 )
-from models.search.cores import Crossing, bound_rows
+from models.search.cores import CoreCrossing, bound_rows
 from models.search.fit import Margin
 from models.search.least_passes import Chains, LeastPasses, least_passes
 from models.search.placements import Places
@@ -277,10 +277,10 @@ class SearchTables:
     # -- cores
 
     @cached_property
-    def crossing(self) -> Crossing:
+    def crossing(self) -> CoreCrossing:
         """The trunks and the pairs of expert degrees that cores are made of."""
         trunks = self.trunks
-        return Crossing(
+        return CoreCrossing(
             rows=self.undivided_rows(trunks.rows),
             chain=trunks.chains,
             points=points_of_degrees(trunks.rows),
@@ -296,7 +296,7 @@ class SearchTables:
     # -- what the compiled functions read
 
     @cached_property
-    def question(self) -> Question:
+    def question(self) -> ProblemRecords:
         return question(self.problem, self.policies.memory_policies.recompute)
 
     @cached_property
@@ -334,7 +334,9 @@ class SearchTables:
         least = LeastLinks(
             degrees.astype(np.int64), costs, row, cluster.scale_up_domain, self._slows_outwards
         )
-        fill_least(q, fillings, cluster.num_devices, self.coefficients[0], self.room.groups, least)
+        fill_least(
+            q, fillings, cluster.num_devices, self.coefficients[0], self.buffers.groups, least
+        )
         return least
 
     @property
@@ -349,8 +351,8 @@ class SearchTables:
         return slower and bool(c.scaleup_hop_s <= c.scaleout_hop_s)
 
     @cached_property
-    def room(self) -> Room:
-        return room_for(self.question, self._partitions[0])
+    def buffers(self) -> Buffers:
+        return buffers_for(self.question, self._partitions[0])
 
     @cached_property
     def hides_most(self) -> int:
@@ -455,8 +457,8 @@ class SearchTables:
                 self.problem.cluster.fabric.torus is not None,
             ),
             self.margin,
-            self.room,
-            Scratch(
+            self.buffers,
+            MeshScratch(
                 np.empty(len(TIME)),
                 np.empty(len(MEMORY)),
                 np.empty(len(policies.schedules), dtype=bool),
@@ -516,7 +518,7 @@ class SearchTables:
         free = self.question._replace(layers=layers)
         return self.bound(rows, chain, free)[0]
 
-    def bound(self, rows: Array, chain: Array, q: Question) -> tuple[Array, Array]:
+    def bound(self, rows: Array, chain: Array, q: ProblemRecords) -> tuple[Array, Array]:
         """Return the least step time and memory of rows of these chains, whatever is not decided
         yet, each (n,)."""
         seconds, memory = np.empty((2, len(rows)))

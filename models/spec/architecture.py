@@ -103,16 +103,6 @@ class Architecture:
         )
 
     @property
-    def trained_part_counts(self) -> list[float]:
-        """The number of times that each part of the model occurs: a layer of each of `kinds`, then
-        the embedding and the head, which occur once."""
-        return [*self.trained_layers_per_kind, 1.0, 1.0]
-
-    def part_has_experts(self, part: int) -> bool:
-        """Say whether a part has routed experts. Parts are numbered as in `trained_part_counts`."""
-        return part < len(self.kinds) and self.kinds[part].moe is not None
-
-    @property
     def attentions(self) -> list[Attention]:
         """The attention of every kind of layer that has one."""
         return [layer.attention for layer in self.kinds if layer.attention]
@@ -141,11 +131,13 @@ class Architecture:
         """Return this architecture made `times` times as deep. Kinds of layers keep their order and
         their proportions. Raise Invalid above MAX_LAYERS."""
         have = len(self.layers)
-        wanted = max(round(times * have), 1)
-        if wanted > MAX_LAYERS:
-            rule = f"makes {wanted} layers of {have}; a model has at most {MAX_LAYERS}"
+        num_layers = max(round(times * have), 1)
+        if num_layers > MAX_LAYERS:
+            rule = f"makes {num_layers} layers of {have}; a model has at most {MAX_LAYERS}"
             raise Invalid("layers", times, rule)
-        return replace(self, layers=tuple(self.layers[i * have // wanted] for i in range(wanted)))
+        return replace(
+            self, layers=tuple(self.layers[i * have // num_layers] for i in range(num_layers))
+        )
 
     @cached_property
     def parameters(self) -> ParameterCount:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ times the tensor-parallel size (--make-vocab-size-divisible-by); 64 is the large
 allows for."""
 
 
+_PLAIN_LAYERS = 1024  # of questions too, whose layers are without number: a model has a few kinds
 _BEFORE_HARDWARE = re.compile(
     r"^(?:nvidia-|tesla-|amd-|instinct-|intel-|google-|aws-|huawei-|gpu-|standard-|ml\.)+(?=.)"
 )
@@ -188,7 +189,7 @@ def _plain(own: Architecture) -> Architecture:
     )
 
 
-@cache
+@lru_cache(_PLAIN_LAYERS)
 def _plain_layer(layer: Layer) -> Layer:
     attention, block = layer.attention, layer.feed_forward
     if attention:
@@ -329,8 +330,8 @@ def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
     differ. Return None where no hardware has the name."""
     if found := _named(name, index):
         return found
-    wanted = _bare(name)
-    return next((value for known, value in index.items() if _bare(known) == wanted), None)
+    searched_name = _bare(name)
+    return next((value for known, value in index.items() if _bare(known) == searched_name), None)
 
 
 def _find(field: str, name: str, index: Mapping[str, T]) -> T:
@@ -345,5 +346,5 @@ def _named(name: str, index: Mapping[str, T]) -> T | None:
     no value has the name."""
     if name in index:
         return index[name]
-    wanted = _normal(name)
-    return next((value for known, value in index.items() if _normal(known) == wanted), None)
+    searched_name = _normal(name)
+    return next((value for known, value in index.items() if _normal(known) == searched_name), None)

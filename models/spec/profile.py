@@ -381,9 +381,9 @@ class Profile:
     def kernel_age(self, scopes: Iterable[str]) -> float:
         """Return the years from the newest software of all back to the newest that ran in one of
         these scopes."""
-        wanted = set(scopes)
+        scope_set = set(scopes)
         return max(
-            (self.software_year - one.year for one in self.newest if one.scope in wanted),
+            (self.software_year - one.year for one in self.newest if one.scope in scope_set),
             default=0.0,
         )
 

@@ -88,7 +88,7 @@ def _setting(change: Mapping[str, Any]) -> SettingChange:
 
 
 def _problems(document: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a job, the gravest kind alone."""
+    """Returns sentences on the faults of a job, of the gravest kind alone."""
     broken = [
         f"{rule['setting'] or rule['field']}: {rule['rule']}; {rule['cure']}"
         for rule in document["broken_rules"]
@@ -118,8 +118,8 @@ def _members(
 
 
 def _launch_address(location: str, document: Mapping[str, Any], query: str) -> str | None:
-    """Where the launch configuration lies; None where the framework has no words for the layout, or
-    the service none for the framework."""
+    """Returns the path of the launch configuration; None where the framework has no words for the
+    layout, or the service has none for the framework."""
     format_ = format_of_stack(document["catalogue"]["stack"]["name"])
     is_unsaid = "error" in (document.get("launch") or {})
     return None if format_ is None or is_unsaid else f"{location}/launch/{format_.name}{query}"
@@ -139,7 +139,7 @@ def _unusual_knobs(layout: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _notes(document: Mapping[str, Any]) -> list[str]:
-    """What to know or do besides, of the launch configuration in the answer."""
+    """Returns the notes on the launch configuration in the answer."""
     notes = (document.get("launch") or {}).get("notes", [])
     return [_cut(note, _MAX_NOTE_BYTES) for note in notes[:MAX_REASONS]]
 

@@ -66,9 +66,9 @@ def question_key(kind: AnswerKind, request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a question means under the catalogue of a moment."""
+    """The meaning of a question under the catalogue of a moment."""
 
-    catalog_key: str
+    catalogue_key: str
     """Equal where every name in the question means the same version of the same entry."""
     alike: frozenset[RunsAlike]
     """The runs whose reports its answer looks at."""
@@ -79,7 +79,7 @@ class Meaning:
         questions = list(resolved)
         used = [(one.request, one.used.model_dump(mode="json")) for one in questions]
         return cls(
-            catalog_key=digest(json.dumps((used, others), sort_keys=True)),
+            catalogue_key=digest(json.dumps((used, others), sort_keys=True)),
             alike=frozenset(RunsAlike.of(one.problem) for one in questions),
         )
 
@@ -108,7 +108,7 @@ def answer_key(
     }
     texts = [run.model_dump_json() for failed in runs.values() for run in failed]
     release = service.__version__, sources_key()
-    key = digest(question, meaning.catalog_key, *used, *release, *texts)
+    key = digest(question, meaning.catalogue_key, *used, *release, *texts)
     return AnswerKey(key, profile, runs)
 
 

@@ -22,8 +22,8 @@ from service.store.cursors import read_cursor, write_cursor
 
 
 def answer_brief(answer: PredictionAnswer | RecommendationAnswer) -> dict[str, Any]:
-    """What lists show of an answer: its question and, of a recommendation, the recommended
-    layout."""
+    """Returns the part of an answer that lists show: its question and, for a recommendation, the
+    recommended layout."""
     request = {name: answer.request[name] for name in Question.model_fields}
     if isinstance(answer, PredictionAnswer):
         return {"request": request}

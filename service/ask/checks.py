@@ -70,15 +70,15 @@ class _ResolvedRequest:
     resolved: ResolvedQuestion
     profile: Profile
     place: str
-    """Where the layout stands in the request."""
+    """The field of the request that has the layout."""
     given: LayoutFields
     completed: LayoutFields
     """The given layout with what it leaves open as the stack has it."""
     format: LaunchFormat | None
-    """In whose words changes are said; None where the stack has none."""
+    """The format in whose words changes are said; None where the stack has none."""
     read: LaunchRead | None
     stops: tuple[Stop, ...] = ()
-    """At which the framework stops, beyond the rules that its layout breaks."""
+    """Faults at which the framework stops, beyond the rules that its layout breaks."""
     reservations: tuple[Reservation, ...] = ()
     """Settings of a launch on which no verdict rests."""
     overruled: tuple[str, ...] = ()
@@ -86,16 +86,16 @@ class _ResolvedRequest:
     own_names: Mapping[str, OwnName] = field(default_factory=dict)
     """The names that the tool of a launch has for settings."""
     changes: LaunchChanges | None = None
-    """Of a launch, in its words."""
+    """Single changes of a launch, in its own words."""
     min_fit_probability: float = SAFE_FIT_PROBABILITY
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What the framework calls the knobs of a layout."""
+        """The framework's names for the knobs of a layout."""
         return {} if self.format is None else KNOB_SETTINGS[self.format.name]
 
     def named(self, setting: str) -> str:
-        """What the tool, or the release, that was read calls a setting."""
+        """Returns the name of a setting in the tool, or the release, that was read."""
         if setting in self.own_names:
             return self.own_names[setting].name
         if self.format is None or self.read is None:
@@ -104,7 +104,8 @@ class _ResolvedRequest:
 
     @property
     def layout(self) -> Layout | None:
-        """None where the framework stops at what the layout follows from."""
+        """The layout that is checked; None where the framework stops at settings that it follows
+        from."""
         return None if self.shown_layout is None else self.shown_layout.build()
 
     @property
@@ -303,8 +304,8 @@ def _spelling(asked: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswer |
 
 
 def _expressible(asked: _ResolvedRequest) -> Callable[[Problem, Layout], bool] | None:
-    """Whether a layout can be said in the framework's words. None where it need not be: the request
-    does not use these, or they do not say its own layout."""
+    """Returns a test of whether a layout can be said in the framework's words. Returns None where
+    layouts need not be: the request does not use these words, or they do not say its own layout."""
 
     def is_said(problem: Problem, layout: Layout) -> bool:
         return bool(written_settings(asked.format, problem, layout))
@@ -414,7 +415,8 @@ def _more_warnings(
     shown: PredictedLayout | None,
     failed: list[OutOfMemoryRun],
 ) -> list[LayoutWarning]:
-    """What the store, the reading of the launch and the search add to what the models warn of."""
+    """Returns the warnings of the store, of the reading of the launch and of the search, which are
+    added to those of the models."""
     warnings = list[LayoutWarning]()
     if asked.read is not None and asked.read.unread:
         unread = asked.read.unread

@@ -45,7 +45,7 @@ class _ResolvedRequest:
 
     asked: PinnedQuestion
     question: ResolvedQuestion
-    """With the stack of the first side."""
+    """The question with the stack of the first side."""
     second_stack: ResolvedPart[Stack]
     profile: Profile
     given: dict[str, LayoutFields]
@@ -148,7 +148,7 @@ def _sides(request: ComparisonRequest | LaunchedComparisonRequest) -> dict[str, 
 
 
 def _place(resolved: _ResolvedRequest, name: str) -> str:
-    """Where the layout of a side stands in the request."""
+    """Returns the field of the request that has the layout of a side."""
     launched = resolved.launched.get(name)
     return f"{name}.layout" if launched is None else launched.layout_field
 

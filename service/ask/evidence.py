@@ -135,7 +135,7 @@ def _newest_first(runs: Sequence[PublishedRun]) -> Array:
 class _NearRun:
     run: PublishedRun
     problem: Problem
-    """What the run trained, on what."""
+    """The question of the run: model, workload, cluster and stack."""
     distance: float
 
     @classmethod
@@ -268,7 +268,8 @@ def _evidence_answer(near: _NearRun, profile: Profile, wanted: RunTraits) -> Evi
 
 @cached_by_identity(_KEPT_RUNS, objects=3)
 def _told_anyway(run: PublishedRun, problem: Problem, profile: Profile) -> dict[str, Any]:
-    """What is told of a run, whatever it is near to. Nobody changes it."""
+    """Returns the facts of a published run that do not depend on the question it is near to.
+    Callers share the dictionary, and must not change it."""
     layout = run.layout.build()
     predicted = prediction_of(problem, profile, layout)
     return {

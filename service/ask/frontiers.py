@@ -24,7 +24,7 @@ from service.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FrontierPart:
     """Some of a frontier: `points`, or the whole `answer`."""
 
     kind: Literal["points", "answer"]
@@ -52,7 +52,7 @@ class Frontiers:
 
     def draw_in_parts(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
-    ) -> Iterator[Part]:
+    ) -> Iterator[FrontierPart]:
         """Yields the points as they are found, some at a time, and at last the whole answer, which
         is that of `draw` where the time suffices for both."""
         resolved, profile, failed = self._resolve(request)
@@ -73,10 +73,12 @@ class Frontiers:
             shown = [
                 PointAnswer.of(point, request.tolerance, on_torus=on_torus) for point in points
             ]
-            yield Part("points", {"points": [point.model_dump(mode="json") for point in shown]})
+            yield FrontierPart(
+                "points", {"points": [point.model_dump(mode="json") for point in shown]}
+            )
         ordered = [found[place] for place in product(*grid.values())]
         answer = _explain(request, resolved, profile, failed, ordered)
-        yield Part("answer", answer.model_dump(mode="json"))
+        yield FrontierPart("answer", answer.model_dump(mode="json"))
 
     def _resolve(
         self, request: FrontierRequest
@@ -172,7 +174,7 @@ def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | N
 
 
 def _largest_simple_reasons(simple: Sequence[Point], grid: dict[str, list[float]]) -> list[str]:
-    """How far cluster and model can grow while no pipeline is needed."""
+    """Returns sentences on how far cluster and model can grow while no pipeline is needed."""
     reasons = list[str]()
     for axis, size in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):
         if axis in grid:
@@ -182,7 +184,7 @@ def _largest_simple_reasons(simple: Sequence[Point], grid: dict[str, list[float]
 
 
 def _is_slower_in_larger_domain(points: Sequence[Point], grid: dict[str, list[float]]) -> bool:
-    """Whether, with all else the same, the best step takes longer in some larger domain."""
+    """Returns whether the best step takes longer in some larger domain, with all else equal."""
 
     def best_s(point: Point) -> float:
         return min(seconds for seconds in (point.without_s, point.with_s) if seconds is not None)

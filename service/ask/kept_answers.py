@@ -23,7 +23,7 @@ ANSWERED_BEFORE = 200
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """What looking for an answer found."""
+    """The result of looking for an earlier answer."""
 
     key: AnswerKey
     known: Prepared | None
@@ -67,8 +67,8 @@ class KeptAnswers:
         return CreatedResource(mine.location, None, text=mine.text, status=ANSWERED_BEFORE)
 
     def prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:
-        """What stores an answer as it is sent, and its text under `key`. The text is made here, so
-        that no other writer waits for that."""
+        """Returns the function that stores an answer as it is sent, and its text under `key`. The
+        text is made here, so that no other writer waits for that."""
         stored = Answer(
             kind=self._kind,
             id=answer.id,
@@ -81,7 +81,8 @@ class KeptAnswers:
 
 
 def save_answer(answer: Answer, key: str, brief: dict[str, Any]) -> SaveRows:
-    """What stores an answer, and its text under `key`. `brief` is what lists show of it."""
+    """Returns the function that stores an answer, and its text under `key`. `brief` is the part
+    that lists show of it."""
     return lambda rows: _save(rows, answer, key, brief)
 
 

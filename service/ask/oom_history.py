@@ -56,7 +56,8 @@ def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list
 def out_of_memory_runs_alike(
     rows: Rows, alike: RunsAlike, profile: Profile
 ) -> list[OutOfMemoryRun]:
-    """The same of a model, chip and stack by their names."""
+    """Returns runs that ran out of memory, as `out_of_memory_runs` does, for a model, chip and
+    stack by their names."""
     if not rows.reports.any_out_of_memory(**asdict(alike)):
         return []
     failed = _last_reports(rows, alike, profile, did_fit=False)
@@ -96,8 +97,8 @@ def oom_warnings(
 
 
 def left_out_reasons(most_gib: float, runs: list[OutOfMemoryRun]) -> list[str]:
-    """What was left out of an answer whose layouts need at most `most_gib`, because a run that
-    needs as much failed."""
+    """Returns a sentence where an answer left out layouts because a run that needs as much memory
+    failed. Its own layouts need at most `most_gib`."""
     if not runs or most_gib >= least_failed_gib(runs):
         return []
     least = min(runs, key=lambda run: run.needed_gib)
@@ -110,8 +111,8 @@ def left_out_reasons(most_gib: float, runs: list[OutOfMemoryRun]) -> list[str]:
 def _most_telling_run(
     prediction: PredictedLayout, runs: list[OutOfMemoryRun]
 ) -> OutOfMemoryRun | None:
-    """Of the failed runs that need no more than this layout, the run of the layout itself, or else
-    the one that needs most."""
+    """Returns the failed run that says most of this layout: of those that need no more memory, the
+    run of the layout itself, or else the one that needs most."""
     comparable = [run for run in runs if run.needed_gib <= prediction.needed_gib + _TOLERANCE_GIB]
     return max(
         comparable, key=lambda run: (run.layout == prediction.layout, run.needed_gib), default=None

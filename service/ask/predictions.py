@@ -53,7 +53,7 @@ class _ResolvedRequest:
     completed: dict[str, LayoutFields]
     """The given layouts with what they leave open as the stack has it."""
     layouts: dict[str, Layout]
-    """These as values."""
+    """The layouts of the request as values."""
     launch_read: LaunchRead | None = None
     reservations: tuple[Reservation, ...] = ()
 

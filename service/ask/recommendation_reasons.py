@@ -83,7 +83,7 @@ def failure_assumptions(objective: ObjectiveFields) -> list[str]:
 
 
 def points_to_check(advised: Mapping[str, PredictedLayout]) -> list[str]:
-    """What a launch needs beyond its degrees."""
+    """Returns warnings to launchers about what the layouts need beyond their degrees."""
     points = list[str]()
     for name, prediction in advised.items():
         points += empty_chunk_assumptions(name, prediction)

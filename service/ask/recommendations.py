@@ -86,16 +86,16 @@ class _ResolvedRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where the layouts of the answer are to run."""
+    """The cluster that the layouts of the answer are for."""
 
     name: str
-    """Of the candidate cluster."""
+    """Name of the candidate cluster."""
     problem: Problem
     """The question on the chips that are used there."""
     choices: list[Choice]
     """Every candidate cluster, the best first; empty where the request asks about one cluster."""
     fewest_chips_reasons: list[str]
-    """How the fewest chips were found, where the request asks for them."""
+    """Sentences on how the fewest chips were found, where the request asks for them."""
     allocation: Allocation | None
 
 
@@ -106,7 +106,7 @@ class _Solution:
     """Reported runs of the same model, chip and stack that ran out of memory."""
     found: Recommendation
     thresholds: list[Threshold] | None
-    """None where the request does not include them."""
+    """Thresholds of the recommendation; None where the request does not include them."""
 
 
 class Recommendations:
@@ -137,8 +137,8 @@ class Recommendations:
         return self._kept.prepare(answer, key)
 
     def find(self, request: RecommendationRequest) -> tuple[Recommendation, Choice | None]:
-        """What a request is recommended, without the words of an answer, and the place that it is
-        for, where the request has an objective. Stores nothing."""
+        """Returns the recommendation for a request, without the words of an answer, and the place
+        that it is for, where the request has an objective. Stores nothing."""
         solution = self._solve(self._resolve(request, no_client))
         return solution.found, solution.target.choices[0] if solution.target.choices else None
 
@@ -414,7 +414,8 @@ def _known_layouts(target: _Target) -> Layouts | None:
 def _search_thresholds(
     asked: _ResolvedRequest, found: Recommendation, failed: list[OutOfMemoryRun]
 ) -> list[Threshold]:
-    """None of them where it is not known whether a pipeline is needed."""
+    """Returns the thresholds of a recommendation; none where it is not known whether a pipeline is
+    needed."""
     deadline = asked.deadline
     if "time_limit_s" not in asked.request.model_fields_set:
         deadline = deadline.at_most(_THRESHOLDS_S)
@@ -433,7 +434,8 @@ def _search_thresholds(
 def _reasons(
     asked: _ResolvedRequest, solution: _Solution, advised: dict[str, PredictedLayout]
 ) -> list[Reason]:
-    """What to beware of first, then why this cluster, these layouts and these chips."""
+    """Returns the reasons in the order in which they are shown: first what to beware of, then why
+    this cluster, these layouts and these chips."""
     found = solution.found
     target = solution.target
     fastest = found.fastest.prediction
@@ -455,7 +457,7 @@ def _reasons(
 def _assumptions(
     asked: _ResolvedRequest, target: _Target, advised: dict[str, PredictedLayout]
 ) -> list[str]:
-    """What a recommendation takes for granted beyond what every answer does."""
+    """Returns the assumptions of a recommendation beyond those of every answer."""
     assumptions = [*failure_assumptions(asked.request.objective), *points_to_check(advised)]
     nodes = asked.candidates.questions[target.name].allocation
     if target.allocation is not None and nodes is not None:
@@ -472,7 +474,7 @@ def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
 
 
 def _request_members(asked: _ResolvedRequest, target: _Target) -> dict[str, Any]:
-    """What the answer's `request` has beyond the question that was answered.
+    """Returns the members that the answer's `request` has beyond the question that was answered.
 
     Cluster and stack are those that the request is about, whichever candidate is the best.
     """

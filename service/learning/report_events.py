@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 from service.learning.reports import current_document
-from service.runtime.event_streams import Batch
+from service.runtime.event_streams import EventBatch
 from service.store import Store
 from service.store.reports import ReportFilter
 
@@ -37,12 +37,12 @@ class ReportFeed:
                 marks[topic] = rows.reports.last_id()
         return marks
 
-    def after(self, topic: str, place: str) -> Batch:
+    def after(self, topic: str, place: str) -> EventBatch:
         with self._of(topic).reading() as rows:
             # A report with an earlier id would otherwise become visible behind the place.
             rows.arrivals.wait_for_writers()
             reports = rows.reports.oldest(ReportFilter(after_id=place), _AT_ONCE)
-        return Batch(
+        return EventBatch(
             text=b"".join(self._encode(row.id, current_document(row)) for row in reports),
             place=reports[-1].id if reports else place,
             is_all=len(reports) < _AT_ONCE,

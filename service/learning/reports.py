@@ -168,7 +168,7 @@ def _stored_name(rows: Rows, column: _Column, name: str | None) -> str | None:
     try:
         return find_shipped(name)
     except UnknownName:
-        own = {*rows.catalog.names(kind), *rows.reports.names(column)}
+        own = {*rows.registered_entries.names(kind), *rows.reports.names(column)}
     for spelling in (name, normalized_name(name)):
         if spelling in own:
             return spelling

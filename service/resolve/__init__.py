@@ -1,1 +1,1 @@
-"""From the names of a request to values that the models compute with."""
+"""Resolution: the names of a request become values that the models compute with."""

@@ -1,4 +1,4 @@
-"""What every answer says beside its numbers: the request as it was understood, the profile, the
+"""The part of every answer beside its numbers: the request as it was understood, the profile, the
 catalogue entries, conventions and assumptions."""
 
 from __future__ import annotations

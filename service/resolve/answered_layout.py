@@ -26,7 +26,7 @@ class AnsweredLayout:
     field: str
     """The field of the request that names the layout."""
     rank: int | None
-    """Which of the layouts of an earlier answer it is, from 1."""
+    """Rank of the layout among those of an earlier answer, from 1."""
     reservations: Sequence[Mapping[str, str]] = ()
     """Settings of the launch that an earlier answer read the layout from, and did not
     understand."""
@@ -79,8 +79,9 @@ def layout_of_check(rows: Rows, id_: str) -> StoredLayout:
 
 
 def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
-    """Where the layouts of a recommendation run, as a request writes it: the best of the candidate
-    clusters, with its stack and as many of its chips as are used."""
+    """Returns the cluster and the stack on which the layouts of a recommendation run, as a request
+    writes them: the best of the candidate clusters, with as many of its chips as are used, and its
+    stack."""
     request = recommendation["request"]
     choices = recommendation.get("choices")
     best = choices[0] if choices else {}
@@ -92,7 +93,8 @@ def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
 
 
 def layout_of_report(rows: Rows, report: RunSubject) -> AnsweredLayout:
-    """What was run: the layout of the answer that a report names, or that it describes itself."""
+    """Returns the layout that was run: that of the answer that a report names, or the one that it
+    describes itself."""
     if report.prediction_id is not None:
         return layout_of_prediction(rows, report.prediction_id, report.rank)
     if report.recommendation_id is not None:

@@ -38,7 +38,7 @@ _SOLD_IN_PARTS = {
     "ascend-910c": "a die, half of a 910C: npu-smi lists a package as two devices of 64 GB",
     "vr200-nvl72": "a package of two dies, of which a rack has 72",
 }
-"""What num_chips counts where it is not what the vendor sells as one."""
+"""The device that num_chips counts, for chips whose vendor sells another unit as one."""
 
 _CACHED_GENERATIONS = 64  # of chips, with a profile
 _NOTICEABLE_S = 0.01  # of a step: a shorter wait for a slow node is not worth a line
@@ -57,7 +57,7 @@ _HEAD_FIELDS = ("num_key_value_heads", "head_dim")
 
 
 def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile) -> list[str]:
-    """What is assumed about a question, whatever is asked about it, one sentence each."""
+    """Returns the assumptions that any answer to a question makes, one sentence each."""
     problem = resolved.problem
     return [
         *_own_version(profile),
@@ -92,7 +92,7 @@ def _own_version(profile: Profile) -> list[str]:
 
 
 def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:
-    """What is assumed about a chip, in any question and when it is registered."""
+    """Returns the assumptions about a chip, for any question and when it is registered."""
     lines = list[str]()
     if chip.is_data_sheet_only:
         lines.append(
@@ -137,7 +137,7 @@ def layout_assumptions(
 
 
 def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> list[str]:
-    """What a launcher must be told where the split leaves a chunk of a stage without a layer."""
+    """Returns a warning to launchers where the split leaves a chunk of a stage without a layer."""
     if 0 not in prediction.layers_per_chunk:
         return []
     return [
@@ -147,7 +147,8 @@ def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> list[str]
 
 
 def software_date_assumptions(report: RunSubject, completed: StackForm) -> list[str]:
-    """How old the software of a run is taken to be, where only the date of the run tells."""
+    """Returns the age that is assumed of the software of a run, where only the date of the run
+    tells."""
     if report.is_linked or completed == report.stack or isinstance(completed, str):
         return []
     return [
@@ -157,8 +158,8 @@ def software_date_assumptions(report: RunSubject, completed: StackForm) -> list[
 
 
 def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> list[str]:
-    """That traffic is priced by the leaf switches of the fabric, where those of the nodes join
-    another number of chips."""
+    """Returns a note where the leaf switches of the nodes join another number of chips than those
+    of the fabric, by which traffic is priced."""
     cluster = allocation.cluster
     leaf_of_node = {node.name: node.leaf for node in nodes}
     chips_per_leaf = Counter[str]()
@@ -220,8 +221,8 @@ def _unused_shape_fields(model: object, problem: Problem) -> list[str]:
 
 
 def _software_age(problem: Problem, profile: Profile) -> list[str]:
-    """How old the software is taken to be: the newest, unless the request says otherwise, even
-    where all runs on such chips are older."""
+    """Returns the age that is assumed of the software. It is the newest unless the request says
+    otherwise, even where all runs on such chips are older."""
     age = problem.stack.age_years
     generation = problem.cluster.chip.generation
     lines = list[str]()
@@ -252,7 +253,8 @@ def _month(year: float) -> str:
 
 
 def _slow_node(problem: Problem, profile: Profile) -> list[str]:
-    """That a job on all of a cluster waits for a node in trouble, as published ones did."""
+    """Returns a note that a job on all of a cluster waits for a node in trouble, as published ones
+    did."""
     if not problem.cluster.fills_fabric:
         return []
     wait_s = float(profile.coefficients(problem.scopes).slow_node_s)
@@ -378,7 +380,8 @@ def _unused_cluster_fields(question: Question, problem: Problem) -> list[str]:
 
 
 def _links(problem: Problem) -> list[str]:
-    """What joins how many devices, from the innermost links outwards."""
+    """Returns the number of devices that each kind of link joins, from the innermost links
+    outwards."""
     cluster = problem.cluster
     lines = list[str]()
     devices = cluster.chip.devices_per_chip
@@ -392,7 +395,7 @@ def _links(problem: Problem) -> list[str]:
 
 
 def _shipped_chip(resolved: ResolvedQuestion) -> list[str]:
-    """What the catalogue does not know of a chip that it ships."""
+    """Returns the gaps in the catalogue's knowledge of a chip that it ships."""
     if resolved.used.chip.source != "shipped":
         return []
     chip = resolved.problem.cluster.chip
@@ -444,7 +447,8 @@ def _gradient_format(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _overlap(problem: Problem) -> list[str]:
-    """What runs beside compute, but for the traffic that a switch of the framework decides."""
+    """Returns the traffic that runs beside compute, but for that which a switch of the framework
+    decides."""
     stack = problem.stack
     axes = ("data", "tensor", "expert", "pipeline")
     hidden = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]
@@ -463,7 +467,7 @@ def _overlap(problem: Problem) -> list[str]:
 
 
 def _expert_loop(problem: Problem) -> list[str]:
-    """Whether Python goes through experts one by one, where the stack has code that does."""
+    """Returns a note where the stack has code in which Python goes through experts one by one."""
     stack = problem.stack
     if not problem.architecture.is_moe or stack.expert_loop == "kernels":
         return []
@@ -486,7 +490,7 @@ def _expert_loop(problem: Problem) -> list[str]:
 
 
 def _has_switch(stack: Stack, field: str) -> bool:
-    """Whether the answer names it among its switches, where it matters."""
+    """Returns whether the answer names the field among its switches, where it matters."""
     return any(switch.field == field and switch.settings for switch in switches_of(stack))
 
 

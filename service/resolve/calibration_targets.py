@@ -18,7 +18,7 @@ from models.spec.profile import Profile
 from service.resolve.stored_runs import StoredRun
 
 
-class Run(Protocol):
+class MeasuredLayout(Protocol):
     """A layout that ran, and the time of its step in seconds where it was measured."""
 
     @property
@@ -51,7 +51,7 @@ def _measured_coefficients(run: StoredRun) -> dict[str, float]:
     return {"imbalance": imbalance} if imbalance else {}
 
 
-def log_residuals(runs: Sequence[Run], profile: Profile) -> Array:
+def log_residuals(runs: Sequence[MeasuredLayout], profile: Profile) -> Array:
     """The natural logarithm of measured over predicted step time under this profile; shape
     (runs,)."""
     measured = np.log([run.step_time_s or np.nan for run in runs])
@@ -67,14 +67,14 @@ def log_memory_residuals(runs: Sequence[StoredRun], profile: Profile) -> Array:
     return np.asarray(measured - predicted)
 
 
-def needed_gib(runs: Sequence[Run], profile: Profile) -> Array:
+def needed_gib(runs: Sequence[MeasuredLayout], profile: Profile) -> Array:
     """The memory, in GiB, that a device must have for each run under this profile; shape
     (runs,)."""
     return _predicted(runs, profile, lambda predictions: predictions.needed_bytes) / GIB
 
 
 def _predicted(
-    runs: Sequence[Run], profile: Profile, figure: Callable[[Predictions], Array]
+    runs: Sequence[MeasuredLayout], profile: Profile, figure: Callable[[Predictions], Array]
 ) -> Array:
     """One figure of the prediction of each run. Runs that share a problem object are predicted
     together, which is far cheaper than one by one."""

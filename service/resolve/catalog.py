@@ -32,7 +32,7 @@ from service.schemas.catalog import (
 from service.schemas.cluster import ClusterPreset
 from service.store import Rows, Store
 from service.store.cursors import read_cursor, write_cursor
-from service.store.tables import CatalogRow
+from service.store.tables import RegisteredEntryRow
 
 _SHARES_NAMES_WITH: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
 """A preset may name a chip or a cluster, so that no name may be of both."""
@@ -53,17 +53,19 @@ class Catalog:
         """The names of all entries of a kind, shipped and registered, without their aliases."""
         shipped = {_entry_id(value) for value in _SHIPPED_VALUES[kind]().values()}
         with self._store.reading() as rows:
-            return sorted({*shipped, *rows.catalog.names(kind)})
+            return sorted({*shipped, *rows.registered_entries.names(kind)})
 
     def page(self, kind: Kind, query: CatalogQuery) -> dict[str, Any]:
         """A page of the entries of a kind, by name; of registered ones the latest version."""
         after = "" if query.cursor is None else read_cursor(f"catalog/{kind}", query.cursor)
         shipped = _shipped_entries(kind)
         with self._store.reading() as rows:
-            names = sorted({*shipped, *rows.catalog.names(kind)})
+            names = sorted({*shipped, *rows.registered_entries.names(kind)})
             rest = [name for name in names if name > after]
             page = rest[: query.limit]
-            latest = rows.catalog.latest(kind, [name for name in page if name not in shipped])
+            latest = rows.registered_entries.latest(
+                kind, [name for name in page if name not in shipped]
+            )
             registered = {row.name: row for row in latest}
             items = [
                 _registered_entry(rows, registered[name]) if name in registered else shipped[name]
@@ -75,7 +77,7 @@ class Catalog:
 
     def get(self, kind: Kind, name: str) -> dict[str, Any]:
         with self._store.reading() as rows:
-            row = rows.catalog.named(kind, normalized_name(name))
+            row = rows.registered_entries.named(kind, normalized_name(name))
             if row is not None:
                 return _registered_entry(rows, row).model_dump(mode="json")
         for entry in _shipped_entries(kind).values():
@@ -100,18 +102,18 @@ class Catalog:
         def save(rows: Rows) -> CreatedResource:
             other = _SHARES_NAMES_WITH.get(kind)
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
-            if other and rows.catalog.find(other, entry.name, None):
+            if other and rows.registered_entries.find(other, entry.name, None):
                 raise NameTaken(other, entry.name)
-            last = rows.catalog.find(kind, entry.name, None)
+            last = rows.registered_entries.find(kind, entry.name, None)
             version = last.version + 1 if last else 1
-            row = CatalogRow(
+            row = RegisteredEntryRow(
                 kind=kind,
                 name=entry.name,
                 version=version,
                 created_at=datetime.now(UTC),
                 entry=content,
             )
-            rows.catalog.add(row)
+            rows.registered_entries.add(row)
             document = _registered_entry(rows, row).model_dump(mode="json")
             return CreatedResource(f"/v1/catalog/{kind}/{entry.name}@{version}", document)
 
@@ -134,7 +136,7 @@ def _stored_content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
     return content
 
 
-def _registered_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
+def _registered_entry(rows: Rows, row: RegisteredEntryRow) -> CatalogEntry:
     return CatalogEntry(
         kind=row.kind,
         name=row.name,
@@ -149,14 +151,14 @@ def _registered_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
     )
 
 
-def _entry_assumptions(rows: Rows, row: CatalogRow) -> list[str]:
+def _entry_assumptions(rows: Rows, row: RegisteredEntryRow) -> list[str]:
     if row.kind == "architectures":
         return []
     chip, _, _ = Resolver(rows).cluster_parts(ClusterPreset(preset=pinned_name(row)))
     return chip_assumptions(chip.value, active_profile(rows))
 
 
-def _resolved_values(resolver: Resolver, row: CatalogRow) -> dict[str, Any]:
+def _resolved_values(resolver: Resolver, row: RegisteredEntryRow) -> dict[str, Any]:
     name = pinned_name(row)
     if row.kind == "chips":
         return _describe(resolver.chip(name, "chip").value)

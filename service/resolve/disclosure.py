@@ -18,7 +18,7 @@ Document = dict[str, Any]
 
 
 class Disclosure:
-    """What may be shown to the tenant whose rows these are."""
+    """Removes from documents all that would tell a tenant of the rows of others."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -66,9 +66,9 @@ class Disclosure:
         return reason
 
     def _may_name(self, scope: str) -> bool:
-        """Whether the tenant knows the chip or the fabric that a scope names, if any: "chip:NAME",
-        "fabric:NAME", or the chip as the first of a pair, "CHIP/STACK". A fleet's models may be
-        anybody's."""
+        """Returns whether the tenant knows the chip or the fabric that a scope names, if any:
+        "chip:NAME", "fabric:NAME", or the chip as the first of a pair, "CHIP/STACK". A fleet's
+        models may be anybody's."""
         kind, _, name = scope.removeprefix(f"{FLEET}:").partition(":")
         chip, pair, _ = kind.partition("/")
         if kind == "model":

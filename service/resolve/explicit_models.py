@@ -184,7 +184,8 @@ def _attention(attention: Attention) -> Words:
 
 
 def _heads(attention: Attention) -> Words:
-    """What heads are, whose sizes are said even where they have their usual values."""
+    """Returns the fields of the heads of an attention. Sizes are written even where they have their
+    usual values."""
     if not attention.is_mla:
         differs = attention.v_head_dim != attention.head_dim
         return {

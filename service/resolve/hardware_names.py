@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from service.nearest_names import words
 
 _VERSION = re.compile(r"v\d")
-"""Of a machine, as in Standard_ND96isr_H100_v5, though TPUs have such names too."""
+"""The version of a machine, as in Standard_ND96isr_H100_v5, though TPUs have such names too."""
 
 
 def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""What a launch leaves open and what is taken for it, in words."""
+"""Sentences on what a launch leaves open, and on what is assumed for it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
 def batch_values(
     reading: LaunchReading, micro_batch: int, global_batch: int, ranks: int
 ) -> Iterator[str]:
-    """How micro-batch, accumulation and global batch, of which a launch says two at most, follow
-    from each other on so many data-parallel ranks."""
+    """Yields sentences on how micro-batch, accumulation and global batch follow from each other on
+    `ranks` data-parallel ranks. A launch says two of the three at most."""
     steps = reading.num_micro_batches
     said_micro_batch = reading.layout.get("micro_batch")
     says_batch = "global_batch" in reading.workload

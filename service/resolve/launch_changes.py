@@ -27,7 +27,7 @@ _MOST_READINGS = 100
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a launch starts."""
+    """The problem and the layout that a launch starts."""
 
     problem: Problem
     layout: Layout
@@ -57,7 +57,7 @@ class LaunchChanges:
         return self._own.typed.get(name)
 
     def settings(self, change: SingleChange) -> Changes:
-        """What to write for a change that `said` gave."""
+        """Returns the settings to write for a change that `said` gave."""
         return self._settings.get(_key(change), {})
 
     def said(self, change: SingleChange) -> SingleChange | None:
@@ -76,8 +76,9 @@ class LaunchChanges:
         return None
 
     def outcome(self, changes: Changes) -> Outcome | None:
-        """What is predicted of the launch with other values of these settings, whatever names in it
-        the framework does not have; None where nothing can be."""
+        """Returns the prediction for the launch with other values of these settings. Names in the
+        launch that the framework does not have are passed over. Returns None where no prediction is
+        possible."""
         with suppress(Invalid, Refused):
             launched = self._read(changes)
             layout = _layout(launched)
@@ -144,7 +145,7 @@ class LaunchChanges:
         return changes, job
 
     def _reading(self, changes: Changes) -> LaunchReading | None:
-        """What the launch alone says with some settings changed."""
+        """Returns the reading of the launch alone, with some settings changed."""
         with suppress(Invalid):
             return FORMATS[self._own.read.format].read(
                 self._launch.text,
@@ -202,7 +203,8 @@ def _fewest(changes: Changes, kept: Changes, is_enough: Callable[[Changes], bool
 
 
 def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
-    """Whether two readings say nothing of layout, workload and devices that contradicts."""
+    """Returns whether two readings contradict each other nowhere in layout, workload and
+    devices."""
     parts = (
         (reading.layout, other.layout),
         (reading.workload, other.workload),
@@ -224,8 +226,8 @@ def _key(change: SingleChange) -> tuple[str, str]:
 
 
 def _is_same(typed: Any, written: Any) -> bool:
-    """Whether two values of a setting are the same, however they are written. A flag that is off is
-    as good as left out where it is not written."""
+    """Returns whether two values of a setting are equal, however they are written. A flag that is
+    off equals one that is not written."""
     return _text(typed) == _text(written)
 
 

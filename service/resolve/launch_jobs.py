@@ -37,7 +37,7 @@ _MOST_NAMED = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerLaunched:
-    """Which layout of which answer is launched, and on which nodes."""
+    """The layout of an answer that is launched, and the nodes that it is launched on."""
 
     kind: Kind
     id: str
@@ -45,9 +45,9 @@ class AnswerLaunched:
     """The name of the layout in a recommendation; None where it is the recommended one, or that of
     a rank."""
     rank: int | None = None
-    """Of the layout in the answer, where a report of it must say that."""
+    """Rank of the layout in the answer, where a report of it must say that."""
     ranks_by_node: Mapping[str, int] = field(default_factory=dict)
-    """How many ranks each node of an allocation has, in the order of ranks."""
+    """Number of ranks on each node of an allocation, in the order of ranks."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class AnswerLaunched:
         return tuple(self.ranks_by_node) if is_even and can_say else ()
 
     def notes(self) -> Iterator[str]:
-        """Where ranks must run."""
+        """Yields sentences that say where ranks must run."""
         if not self.ranks_by_node:
             return
         shown = [f"{name} ({ranks})" for name, ranks in self.ranks_by_node.items()]
@@ -85,7 +85,8 @@ class AnswerLaunched:
 
 
 def ranks_by_node(hosts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many ranks each node has, in the order of ranks, from the `hosts` of an allocation."""
+    """Returns the number of ranks on each node, in the order of ranks, from the `hosts` of an
+    allocation."""
     found: dict[str, int] = {}
     for host in sorted(hosts, key=lambda host: host["first_rank"]):
         found[host["node"]] = found.get(host["node"], 0) + host["ranks"]
@@ -117,8 +118,9 @@ def launch_configuration(
     question: Question,
     answer: AnswerLaunched,
 ) -> LaunchConfiguration:
-    """What launches a settled layout of an answer, which every process then has in its environment.
-    Raises Invalid where the format has no words for something."""
+    """Returns the configuration that launches a settled layout of an answer. Every process then
+    has the answer's id in its environment. Raises Invalid where the format has no words for
+    something."""
     model = question.model
     config = model.root if isinstance(model, HuggingFaceConfig) else None
     known = catalogue.families().get(problem.architecture.name)
@@ -144,8 +146,9 @@ def launch_configuration(
 
 
 def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
-    """What the prediction takes for granted of the stack and no setting says, where a script of the
-    caller's own may see to it. Raises Inexpressible where a program would have to."""
+    """Returns the fields of the stack that the prediction rests on and that no setting of the
+    format says. A script of the caller's own may see to them; for a program Inexpressible is
+    raised."""
     # Which fields move a prediction, any profile tells alike.
     said = format_.says(job.problem)
     found = unsaid_fields(job.problem, shipped_profile(), job.layout, said)
@@ -178,7 +181,7 @@ def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
 
 
 def _on_release(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
-    """That the settings are of a later release than the one that is predicted."""
+    """Yields a note where the settings are of a later release than the one that is predicted."""
     stack = job.problem.stack
     year = shipped_profile().software_year - stack.age_years
     said = question.stack.version if isinstance(question.stack, StackFields) else None
@@ -208,7 +211,7 @@ def _shown(value: Any) -> str:
 
 
 def _details(config: Mapping[str, Any]) -> ModelDetails:
-    """What a launch must know of the model of a config beside its shape."""
+    """Returns the facts that a launch must have of the model of a config beside its shape."""
     return ModelDetails(
         rope_theta=huggingface.rope_theta(config),
         rope_scaling=huggingface.rope_scaling(config),
@@ -223,8 +226,8 @@ def _details(config: Mapping[str, Any]) -> ModelDetails:
 def launch_block(
     problem: Problem, layout: Layout, question: Question, answer: AnswerLaunched
 ) -> LaunchAnswer | LaunchUnsaid | None:
-    """What an answer says of launching one of its layouts: the configuration in the format of its
-    stack, or why there is none; None for stacks without a format."""
+    """Returns the launch of one of an answer's layouts: the configuration in the format of its
+    stack, or the reason why there is none. Returns None for stacks without a format."""
     format_ = format_of_stack(problem.stack.id)
     if format_ is None:
         return None

@@ -20,9 +20,9 @@ def command_in(text: str, files: LaunchFiles) -> Command | None:
 
 
 def chips_on_node(command: Command | None, cluster: Cluster) -> int | None:
-    """How many chips each node of the script has, where scale-up links would join more: those of a
-    whole machine, which they end at. A domain that is a rack of machines is larger than a node
-    anyway. None where the script does not say it.
+    """Returns the number of chips on each node of the script, where scale-up links of the fabric
+    would join more: the links then end at the node. A domain that is a rack of machines is larger
+    than a node anyway. Returns None where the script does not say it.
 
     One rank on a node may be a process that drives all of its chips.
     """
@@ -47,7 +47,8 @@ def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
 
 
 def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
-    """How many chips each of several nodes has, of which the job has all."""
+    """Returns the number of chips on each of several nodes of which the job has all; otherwise
+    None."""
     if command is None or not command.nnodes or not command.nproc_per_node:
         return None
     devices = command.nproc_per_node
@@ -57,7 +58,7 @@ def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
 
 
 def _is_same(fabric: Fabric, chip: Chip) -> bool:
-    """Whether a fabric joins chips that differ from this one in their processor at most."""
+    """Returns whether a fabric joins chips that differ from this one in their processor at most."""
     other = catalogue.chip(catalogue.fabric_chip(fabric.id))
     same_memory = (other.memory_gb, other.memory_bandwidth_gb_s)
     return (

@@ -81,9 +81,9 @@ class LaunchedQuestion:
     layout: LayoutFields
     read: LaunchRead
     layout_field: str
-    """Where the layout stands in the request, for errors about it."""
+    """The field of the request that has the layout, for errors about it."""
     stops: tuple[Stop, ...]
-    """What the framework would stop at, where that was allowed."""
+    """Faults at which the framework would stop, where such were allowed."""
     typed: Mapping[str, Any]
     """The settings of the launch, by the names that writers have for them."""
     reservations: tuple[Reservation, ...] = ()
@@ -107,7 +107,7 @@ class LaunchedQuestion:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What the framework calls the knobs of the layout."""
+        """The framework's names for the knobs of the layout."""
         return KNOB_SETTINGS[self.read.format]
 
 
@@ -181,12 +181,13 @@ def launched_question(
 
 
 def _leaves_vocabulary(model: object) -> bool:
-    """Whether a request leaves it to its launch to say the vocabulary."""
+    """Returns whether a request leaves it to its launch to say the vocabulary."""
     return model is None or (isinstance(model, dict) and "vocab_size" not in model)
 
 
 def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
-    """Whether the request itself says what a launch says in words that are not understood."""
+    """Returns whether the request itself says what a launch says in words that are not
+    understood."""
     part, _, name = reservation.answered_by.partition(".")
     given = getattr(parts, part, None) if part else None
     return bool(given) and (not name or (isinstance(given, Mapping) and name in given))
@@ -217,7 +218,7 @@ def _format_of(launch: LaunchForm, field: str) -> Recognized:
 
 
 def _read(launch: LaunchForm, format_: str, field: str, changes: Changes) -> LaunchReading:
-    """What a launch says."""
+    """Reads a launch with some settings changed. Raises Invalid at the field of the launch."""
     likely = None if launch.format is None else other_format(format_, launch.text)
     if likely is not None:
         rule = f"is not the format of these arguments, which look like {likely}: give {likely}"
@@ -230,8 +231,8 @@ def _read(launch: LaunchForm, format_: str, field: str, changes: Changes) -> Lau
 
 
 def _read_or_explained(launch: LaunchForm, format_: str, changes: Changes) -> LaunchReading:
-    """What a launch says. An error about a variable says where it stands, and why nobody can know
-    its value."""
+    """Reads a launch. An error about a variable says where it stands, and why nobody can know its
+    value."""
     read = FORMATS[format_].read
     try:
         return read(launch.text, launch.version, changes=changes, files=launch.beside)
@@ -240,7 +241,8 @@ def _read_or_explained(launch: LaunchForm, format_: str, changes: Changes) -> La
 
 
 def stop_error(stop: Stop, place: str) -> Invalid:
-    """What the framework stops at as an error of the launch at `place` in the request."""
+    """Returns a fault at which the framework stops as an error of the launch at `place` in the
+    request."""
     says_cure = not stop.cure or stop.cure in stop.rule
     rule = stop.rule if says_cure else f"{stop.rule}; instead: {stop.cure}"
     return Invalid(f"{place}.{stop.setting}", stop.value, rule)
@@ -254,7 +256,7 @@ def _version_assumed(launch: LaunchForm, reading: LaunchReading) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Joining:
-    """What a launch and its request say, part by part."""
+    """Joins a launch and its request, part by part."""
 
     resolver: Resolver
     parts: QuestionParts
@@ -262,11 +264,12 @@ class _Joining:
     reading: LaunchReading
     command: Command | None
     field: str
-    """Where the launch stands in the request."""
+    """The field of the request that has the launch."""
     other: str
-    """What says the parts that the launch does not say, in words."""
+    """Words for the source of the parts that the launch does not say."""
     stops: list[Stop] | None
-    """What the framework stops at, for more of it; None where it must stop at nothing."""
+    """Faults at which the framework stops, to which more are added; None where it must stop at
+    nothing."""
     overruled: list[str] = dataclass_field(default_factory=list)
     """Sentences about values of the launch in whose place those of the request are taken."""
 
@@ -310,8 +313,8 @@ class _Joining:
 
     @contextmanager
     def blaming_launch(self) -> Iterator[None]:
-        """Within the block, an error about a part that only the launch says is one of the
-        launch."""
+        """Turns an error, raised in the block, about a part that only the launch says into one of
+        the launch."""
         try:
             yield
         except Invalid as fault:
@@ -392,8 +395,8 @@ class _Joining:
         return form
 
     def _is_overruled(self, num_devices: int) -> bool:
-        """Whether the request has another number of devices than launchers start. One that follows
-        from settings of the framework is no fact of a scheduler."""
+        """Returns whether the request has another number of devices than launchers start. A number
+        that follows from settings of the framework is no fact of a scheduler."""
         is_said = self.reading.num_devices not in (None, num_devices)
         return is_said and self.reading.devices_setting is None
 
@@ -484,8 +487,8 @@ class _Joining:
         return asked
 
     def _gives_way(self, name: str) -> bool:
-        """Whether a value of the workload is a default that a file which was not sent may set
-        otherwise, so that what the request says of it holds."""
+        """Returns whether a value of the workload is a default that a file which was not sent may
+        set otherwise, so that the request's value holds."""
         field = f"workload.{name}"
         origins = [field]
         if self._counts_batch(field):
@@ -614,8 +617,8 @@ class _Joining:
             raise Refused(faults)
 
     def _is_same(self, name: str, ran: Any, asked: Any) -> bool:
-        """Whether two values are the same, or a vocabulary and the same one padded: Megatron makes
-        it a multiple of the tensor-parallel ranks."""
+        """Returns whether two values are equal. A vocabulary also equals itself padded, since
+        Megatron makes it a multiple of the tensor-parallel ranks."""
         if name != "vocab_size" or not isinstance(asked, int):
             return bool(ran == asked)
         padding = _MOST_PADDING * max(self.reading.layout.get("tp", 1), 1)
@@ -635,11 +638,13 @@ class _Joining:
         return self._said(name, ran, f"{rule}, and nobody wrote it ({origin}): {cure}")
 
     def _counts_batch(self, name: str) -> bool:
-        """Whether a value is a global batch that follows from the number of micro-batches."""
+        """Returns whether a value is a global batch that follows from the number of
+        micro-batches."""
         return name == "workload.global_batch" and "global_batch" not in self.reading.workload
 
     def _missing(self, name: str) -> Invalid:
-        """What neither the launch nor the request says, and where to write it."""
+        """Returns the error for a field that neither the launch nor the request says. It shows
+        where to write it."""
         part, *steps = name.split(".")
         if name in self.reading.asks:
             return Invalid(name, None, f"is required: {self.reading.asks[name]}")
@@ -650,7 +655,8 @@ class _Joining:
         return Invalid(name, None, f"{rule} beside it{self._hint()}")
 
     def _hint(self) -> str:
-        """What of the launch is not understood and may have been meant: the misspelt first."""
+        """Returns words on parts of the launch that are not understood and may have said a field,
+        the misspelt ones first."""
         reading = self.reading
         unread = [each.text for each in reading.reservations]
         found = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
@@ -691,7 +697,8 @@ def _joined(said: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _collected(join: Callable[[], Joined], faults: list[Invalid]) -> Joined | None:
-    """What a part is joined to; None where it cannot be, with the reasons added to `faults`."""
+    """Returns the result of joining a part. Where it cannot be joined, returns None and adds the
+    reasons to `faults`."""
     try:
         return join()
     except Invalid as fault:

@@ -107,7 +107,8 @@ def compare_parts(
 
 
 def is_within_interval(step_time_s: float | None, prediction: Prediction) -> bool | None:
-    """Whether a measured step time lies in the predicted interval; None where none was measured."""
+    """Returns whether a measured step time lies in the predicted interval; None where none was
+    measured."""
     if step_time_s is None:
         return None
     return prediction.step_time_low_s <= step_time_s <= prediction.step_time_high_s

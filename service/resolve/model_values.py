@@ -1,4 +1,4 @@
-"""What a model is like, in the words of its wire form."""
+"""The features of a model, in the words of its wire form."""
 
 from __future__ import annotations
 

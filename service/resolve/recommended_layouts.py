@@ -50,7 +50,8 @@ def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
 
 
 def _in_full(document: Mapping[str, Any]) -> RecommendedLayouts:
-    """Of an older answer, of which launchers took the fastest unless they said otherwise."""
+    """Reads an older answer, of which launchers took the fastest layout unless they said
+    otherwise."""
     candidates = {name: document.get(name) for name in _NAMES}
     if isinstance(document.get("recommended"), str):
         candidates["recommended"] = document[document["recommended"]]

@@ -55,7 +55,7 @@ from service.schemas.stack import StackFields, StackForm
 from service.schemas.stored import read_stored, read_stored_as
 from service.schemas.wire import UNNAMED
 from service.store import Rows
-from service.store.tables import CatalogRow
+from service.store.tables import RegisteredEntryRow
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ _VOCAB_MULTIPLE = 128 * 8
 node holds eight."""
 
 _SLURM_PREFIX = "gpu:"
-"""What Slurm puts before the name of a GPU, as in gpu:h100."""
+"""The prefix that Slurm puts before the name of a GPU, as in gpu:h100."""
 
 SHIPPED_NAMES: dict[Kind, Callable[[], Iterable[str]]] = {
     "chips": catalogue.chips,
@@ -81,7 +81,7 @@ _DESCRIBE_MODEL = (
     "give the model's config.json of Hugging Face as it is, its explicit fields (num_layers,"
     " hidden_size, …), or a list of its layers"
 )
-"""How else to give a model than by a name of the catalogue."""
+"""The other ways to give a model than by a name of the catalogue."""
 
 TEXT_TOWERS = {"llama-4-scout", "llama-4-maverick", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b"}
 """Shipped architectures that leave out the other towers of a multimodal model."""
@@ -101,11 +101,12 @@ class ResolvedPart(Generic[T]):
     used: EntryUsed
     """The catalogue entry that the value came from."""
     pinned_form: Any
-    """What a request can say to mean the same value, whatever is registered later."""
+    """A form of the part that a request can send and that means an equal value, whatever is
+    registered later."""
     text_tower: bool = False
-    """Whether the value is only the text tower of a multimodal model."""
+    """True where the value is only the text tower of a multimodal model."""
     quantized: bool = False
-    """Whether the model was given with weights in a format for inference."""
+    """True where the model was given with weights in a format for inference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ class ResolvedCluster:
     chip: EntryUsed
     fabric: EntryUsed
     pinned_form: dict[str, Any]
-    """What a request can say to mean the same cluster, whatever is registered later."""
+    """A form of the cluster that a request can send and that means an equal one, whatever is
+    registered later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +130,17 @@ class ResolvedQuestion:
     request: dict[str, Any]
     """The question with every name pinned to its version and every default filled in."""
     quantized: bool = False
-    """Whether the model was given with weights in a format for inference."""
+    """True where the model was given with weights in a format for inference."""
 
     def for_layouts(self, layouts: Iterable[Layout]) -> ResolvedQuestion:
-        """The same question for layouts that are stated: how far layouts are searched is no limit
-        of theirs."""
+        """Returns this question for layouts that are stated. Limits on how far layouts are searched
+        do not apply to them."""
         problem = reduce(lifted, layouts, self.problem)
         return self if problem is self.problem else replace(self, problem=problem)
 
     def with_answered_problem(self, problem: Problem) -> ResolvedQuestion:
-        """The same question with the problem that was answered, which may use fewer of the chips:
-        the links shown are those of its cluster."""
+        """Returns this question with the problem that was answered, which may use fewer of the
+        chips. The links shown are those of its cluster."""
         fabric = self.used.fabric.model_copy(update={"links": _links(problem.cluster)})
         return replace(self, problem=problem, used=self.used.model_copy(update={"fabric": fabric}))
 
@@ -195,9 +197,9 @@ class Resolver:
     def _recall_part(
         self, question: Question, field: str, resolve: Callable[[], T], *others: Hashable
     ) -> T:
-        """What `resolve` makes of a field of a question, and of `others`. It is the same object in
-        every question that has the field in the same words, so that what is worked out of it is
-        found again too: questions of one job differ in their workload and layout alone."""
+        """Returns the result of `resolve` for a field of a question and for `others`. Questions
+        that write the field in equal words get one object, so that values derived from it are found
+        again too: questions of one job differ in their workload and layout alone."""
         asked = question.model_dump_json(include={field}, exclude_unset=True)
         return self._rows.recall(("part", digest(asked), *others), resolve)
 
@@ -306,9 +308,9 @@ class Resolver:
     @cached_property
     def _registered_architectures(self) -> list[Architecture]:
         """The last version of each, but for those that today's models no longer describe."""
-        catalog = self._rows.catalog
+        entries = self._rows.registered_entries
         architectures = list[Architecture]()
-        for row in catalog.latest("architectures", catalog.names("architectures")):
+        for row in entries.latest("architectures", entries.names("architectures")):
             with suppress(DomainError, ValidationError):
                 architectures.append(_registered_architecture(row)[1])
         return architectures
@@ -354,7 +356,7 @@ class Resolver:
         return _shipped_chip(shipped.chip), fabric, form
 
     def _registered_cluster(
-        self, row: CatalogRow, form: ClusterPreset
+        self, row: RegisteredEntryRow, form: ClusterPreset
     ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
         """The parts of a registered cluster, in the size that the request gives, if any."""
         fields = read_stored(ClusterFields, row.entry["cluster"])
@@ -392,14 +394,14 @@ class Resolver:
         pinned_form = {"name": base.id, **changes} if changes else base.id
         return ResolvedPart(form.build(base), used, pinned_form)
 
-    def _registered(self, kind: Kind, name: str) -> CatalogRow | None:
+    def _registered(self, kind: Kind, name: str) -> RegisteredEntryRow | None:
         normalized = normalized_name(name)
         return self._rows.recall(
-            (kind, normalized), lambda: self._rows.catalog.named(kind, normalized)
+            (kind, normalized), lambda: self._rows.registered_entries.named(kind, normalized)
         )
 
     def _shipped(self, kind: Kind, name: str, field: str, find: Callable[[str], T]) -> T:
-        """What `find` has by this name.
+        """Returns the entry that `find` has by this name.
 
         Raises UnknownName for `field`, with the names of registered entries among those offered.
         """
@@ -409,7 +411,7 @@ class Resolver:
             raise self._unknown_name(kind, name, field) from None
 
     def _unknown_name(self, kind: Kind, name: str, field: str) -> UnknownName:
-        known = [*SHIPPED_NAMES[kind](), *self._rows.catalog.names(kind)]
+        known = [*SHIPPED_NAMES[kind](), *self._rows.registered_entries.names(kind)]
         base, _, version = name.rpartition("@")
         if base and (row := self._registered(kind, base)):
             error = UnknownName(field, name, known)
@@ -427,12 +429,13 @@ def normalized_name(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def pinned_name(row: CatalogRow) -> str:
+def pinned_name(row: RegisteredEntryRow) -> str:
     return f"{row.name}@{row.version}"
 
 
 def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> UnknownName:
-    """What an unknown name of a chip or machine may have meant, and how to describe either."""
+    """Returns an error that says what an unknown name of a chip or machine may have meant, and how
+    to describe either."""
     describe = (
         "the chip of a cluster may be the explicit fields of its data sheet, or registered by POST"
         " /v1/catalog/chips"
@@ -493,7 +496,7 @@ def _hashed_name(stem: str, description: str) -> str:
     return f"{stem}-{hashlib.sha256(description.encode()).hexdigest()[:12]}"
 
 
-def _registered_architecture(row: CatalogRow) -> tuple[DescribedModel, Architecture]:
+def _registered_architecture(row: RegisteredEntryRow) -> tuple[DescribedModel, Architecture]:
     described = read_stored_as(_described_model, row.entry["model"])
     return described, replace(_build_architecture(described), name=row.name)
 
@@ -519,7 +522,7 @@ def _require_positions(architecture: Architecture, seq_len: int) -> None:
         raise Invalid("workload.seq_len", seq_len, rule)
 
 
-def _entry_used(row: CatalogRow) -> EntryUsed:
+def _entry_used(row: RegisteredEntryRow) -> EntryUsed:
     return EntryUsed(name=row.name, source="registered", version=row.version)
 
 
@@ -542,7 +545,7 @@ def _architecture_used(part: ResolvedPart[Architecture]) -> ArchitectureUsed:
 
 
 def _is_text_alone(form: DescribedModel) -> bool:
-    """Whether it is a multimodal model of which only the text tower is read."""
+    """Returns whether the form is a multimodal model of which only the text tower is read."""
     if not isinstance(form, HuggingFaceConfig) or form.encoder is not None:
         return False
     return huggingface.is_multimodal(form.root)

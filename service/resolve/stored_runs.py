@@ -29,7 +29,7 @@ _MAX_REASON_LENGTH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """What one report says was run, and what was measured of it.
+    """A run as one report describes it, and its measurements.
 
     `chip`, `fabric`, `stack` and `architecture` are the names under which the report was stored.
     Runs of equal questions share one `problem` object, so that they can be predicted together.

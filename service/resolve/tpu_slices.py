@@ -15,7 +15,7 @@ from models.spec.hardware import Torus
 from service.schemas.cluster import ClusterPreset
 
 _COUNTED_PER_CHIP = {"v3": 2, "v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v7x": 2}
-"""How many of what the number in a name counts (TensorCores, or chips) a chip has."""
+"""TensorCores or chips that a chip counts for in the number that a slice's name has."""
 
 _COUNTED_NAME = re.compile(
     rf"(?:tpu-?)?({'|'.join(_COUNTED_PER_CHIP)}|7x)-([1-9]\d{{0,6}})", re.ASCII

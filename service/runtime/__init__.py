@@ -1,1 +1,1 @@
-"""How work runs: admission, processes, deadlines, idempotency and caches."""
+"""The machinery that work runs on: admission, processes, deadlines, idempotency and caches."""

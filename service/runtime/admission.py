@@ -19,14 +19,14 @@ from service.runtime.deadline import Until, Wait
 
 _CLIENT_POLL_S = 0.25  # how often to look whether the client of a request is still connected
 _SLICE_S = 0.25
-"""How long a computation may go on while another tenant waits, and how long a tenant that holds no
-slot waits for one."""
+"""Seconds that a computation may go on while another tenant waits. A tenant that holds no slot
+waits this long for one."""
 MAX_SET_ASIDE = 6
-"""Of searches. One that is set aside keeps its memory, which may be 200 MiB."""
+"""Searches that may be set aside at a time. Each keeps its memory, which may be 200 MiB."""
 _LONG_S = 1.0  # a computation that takes longer may have held hundreds of MiB
 
 IsDisconnected = Callable[[], Awaitable[bool]]
-"""Whether the client of a request has closed the connection, as starlette's requests know it."""
+"""Returns whether the client of a request has closed the connection, as starlette's requests do."""
 
 
 class Turn:
@@ -46,30 +46,30 @@ class Turn:
         self._is_disconnected = is_disconnected
         self._loop = asyncio.get_running_loop()
         self._disconnected = threading.Event()
-        self.came = Future[None]()
+        self.granted = Future[None]()
         self._wait = wait
         self._slice_ends = 0.0
 
-    def give(self) -> None:
+    def grant(self) -> None:
         """Lets the request compute, for the first time or again."""
         self.has_begun = True
         self._slice_ends = time.monotonic() + _SLICE_S
-        self.came.set_result(None)
+        self.granted.set_result(None)
 
     def refuse(self, error: QueueFull) -> None:
-        self.came.set_exception(error)
+        self.granted.set_exception(error)
 
     async def come(self, within_s: float) -> None:
         """Returns once the turn has come. Raises QueueFull, TurnNeverCame or ClientGone."""
         deadline = time.monotonic() + within_s
         poll_s = min(_CLIENT_POLL_S, within_s)
-        came = asyncio.wrap_future(self.came)
-        while not (await asyncio.wait({came}, timeout=poll_s))[0]:
+        granted = asyncio.wrap_future(self.granted)
+        while not (await asyncio.wait({granted}, timeout=poll_s))[0]:
             if await self._is_disconnected():
                 raise ClientGone
             if time.monotonic() >= deadline:
                 raise TurnNeverCame(within_s)
-        await came
+        await granted
 
     @asynccontextmanager
     async def watching_client(self) -> AsyncIterator[None]:
@@ -94,14 +94,14 @@ class Turn:
         if self._disconnected.is_set():
             raise ClientGone
         if time.monotonic() >= self._slice_ends and self._admission.wants_slot_of(self):
-            self.came = Future()
+            self.granted = Future()
             self._loop.call_soon_threadsafe(self._admission.set_aside, self)
             self._wait_to_go_on()
 
     def _wait_to_go_on(self) -> None:
         while True:
             try:
-                return self.came.result(_CLIENT_POLL_S)
+                return self.granted.result(_CLIENT_POLL_S)
             except TimeoutError:
                 if self._disconnected.is_set():
                     raise ClientGone from None
@@ -179,8 +179,8 @@ class AdmissionControl:
             raise
 
     def wants_slot_of(self, turn: Turn) -> bool:
-        """Whether a computation shall come by at `set_aside`: others wait, or too many run. Any
-        thread may ask."""
+        """Returns whether the computation should call `set_aside`, because others wait or too many
+        run. Any thread may ask."""
         others_wait = any(waiting.tenant != turn.tenant for waiting in [*self._waiting])
         return others_wait or len(self._running) > self._concurrency
 
@@ -191,7 +191,7 @@ class AdmissionControl:
             return
         held = Counter(running.tenant for running in self._running)
         if len(self._running) > self._concurrency and held[turn.tenant] < max(held.values()):
-            turn.give()
+            turn.grant()
             return
         self._running.remove(turn)
         self._wait_in_line(turn)
@@ -199,20 +199,20 @@ class AdmissionControl:
 
     def _wait_in_line(self, turn: Turn) -> None:
         self._waiting.append(turn)
-        self._look_later(turn, turn.came)
+        self._look_later(turn, turn.granted)
 
-    def _look_later(self, turn: Turn, came: Future[None]) -> None:
-        asyncio.get_running_loop().call_later(_SLICE_S, self._let_in, turn, came)
+    def _look_later(self, turn: Turn, granted: Future[None]) -> None:
+        asyncio.get_running_loop().call_later(_SLICE_S, self._let_in, turn, granted)
 
-    def _let_in(self, turn: Turn, came: Future[None]) -> None:
+    def _let_in(self, turn: Turn, granted: Future[None]) -> None:
         """Gives a slot beyond the others to a tenant that holds none. Looks again as long as the
         turn waits."""
-        if came.done() or turn not in self._waiting:
+        if granted.done() or turn not in self._waiting:
             return
         if all(other.tenant != turn.tenant for other in self._running) and self._may_go_on(turn):
             self._run(turn)
         else:
-            self._look_later(turn, came)
+            self._look_later(turn, granted)
 
     def _enter(self, turn: Turn) -> None:
         self._wait_in_line(turn)
@@ -248,10 +248,10 @@ class AdmissionControl:
         self._waiting.remove(turn)
         self._running.append(turn)
         self._last_served[turn.tenant] = next(self._serials)
-        turn.give()
+        turn.grant()
 
     def _may_go_on(self, turn: Turn) -> bool:
-        """Whether the turn has begun, or one more may begin."""
+        """Returns whether the turn has begun already, or one more may begin."""
         begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
         return turn.has_begun or (
             len(begun) < self._concurrency + self._max_set_aside

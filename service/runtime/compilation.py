@@ -17,15 +17,16 @@ from typing import Any
 from numba.core import event
 
 from models.compilation.machine_code import taking_turns
-from models.compilation.parts import Part
+from models.compilation.parts import PartLibrary
 from models.search.warm_up import WarmUp
 
 _MOST_PROCESSES = 2  # into which the work divides evenly; each takes some 800 MiB
 _PART_WEIGHT, _LINKED_WEIGHT = 1.0, 0.6
-"""What a function costs, and every function within the machine code of one that Python calls, in
-relation to each other: 0.13 and 0.08 s of a core, of 140 in all with what both processes do."""
+"""The cost of a function that Python calls, and of each function in its machine code, relative to
+each other: 0.13 and 0.08 s of a core. Compilation takes 140 s of a core in all, with everything
+that both processes do."""
 WORK = 1440.0
-"""What all of them come to. A long test compiles everything and compares."""
+"""The total weight of all functions. A long test compiles everything and compares."""
 _SHOWN_EVERY_S = 1.0
 _SURE_FROM = 0.05  # before so much is done, how long the rest takes is not known
 
@@ -34,14 +35,14 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a compilation is."""
+    """The part of a compilation that is done, and the time that it took."""
 
     share: float
     elapsed_s: float
 
     @property
     def left_s(self) -> float | None:
-        """How long the rest takes; None where too little is done to tell."""
+        """Seconds that the rest takes; None where too little is done to tell."""
         if self.share < _SURE_FROM:
             return None
         return self.elapsed_s * (1 - self.share) / self.share
@@ -119,7 +120,7 @@ class _Reporter(event.Listener):
 
 
 def _weight(result: Any) -> float:
-    if isinstance(result.library, Part):
+    if isinstance(result.library, PartLibrary):
         return _PART_WEIGHT
     linked = {id(library) for library in result.library._linking_libraries}
     return _PART_WEIGHT + _LINKED_WEIGHT * len(linked)

@@ -24,7 +24,7 @@ _SOON_S = 3.0
 """Loading takes less than a second of a core of its own."""
 _LOGGED_EVERY_S = 10.0  # so that it takes some ten lines
 _LONGEST_TURN_S = 120.0
-"""How long to wait while another process compiles, which takes a quarter to half of this."""
+"""Seconds to wait while another process compiles, which takes a quarter to half as long."""
 
 
 def _ignore(_: Progress) -> None:
@@ -89,8 +89,8 @@ def _lock(descriptor: int) -> None:
 
 
 class CostModel:
-    """Whether the cost model of this process is compiled, which a thread of its own sees to.
-    Requests that need it wait for `wait_s` seconds."""
+    """The compilation of the cost model in this process, in a thread of its own. Requests that need
+    the cost model wait for `wait_s` seconds."""
 
     def __init__(self, warm_up: Callable[[], object], wait_s: float) -> None:
         self._warm_up = warm_up

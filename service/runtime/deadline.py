@@ -1,4 +1,4 @@
-"""Until when a request may compute."""
+"""The deadline until which a request may compute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Wait:
     """The time that a caller waits for an answer, from when its request came."""
 
     began: float
-    """By the monotonic clock."""
+    """Time at which the request began, by the monotonic clock."""
     seconds: float
 
     @property
@@ -36,7 +36,7 @@ class Until:
 
     checkpoint: Callable[[], None]
     ends: float
-    """By the monotonic clock."""
+    """Time at which the deadline ends, by the monotonic clock."""
 
     @classmethod
     def within(cls, checkpoint: Callable[[], None], wait: Wait) -> Until:
@@ -86,7 +86,7 @@ class Deadline:
 
     @property
     def ran_out(self) -> bool:
-        """Whether what computes was ever told that no time is left, by this deadline or by one that
+        """True once a computation was told that no time is left, by this deadline or by one that
         was made of it."""
         return self._clock.ran_out
 
@@ -100,7 +100,7 @@ class Deadline:
         return self.at_most(max(self._ends - self._clock.now(), 0.0) / parts)
 
     def at_most(self, seconds: float) -> Deadline:
-        """This deadline or so many seconds from now, whichever comes first."""
+        """Returns this deadline, or one in so many seconds from now where that comes first."""
         earlier = copy(self)
         earlier._ends = min(self._ends, self._clock.now() + seconds)
         return earlier

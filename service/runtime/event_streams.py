@@ -22,12 +22,12 @@ T = TypeVar("T")
 _LOOK_S = 0.5  # how soon an event is told after it was stored
 _KEEPALIVE_S = 15.0  # proxies close connections that are silent for half a minute or more
 _REST = 3.0
-"""How long the reader rests after each read, as a multiple of the time that it took. It reads for
-at most a quarter of the time, so that streams which catch up leave the interpreter to requests."""
+"""The reader rests after each read, for this many times the time that the read took. It so reads
+for at most a quarter of the time, and streams that catch up leave the interpreter to requests."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """Events that follow each other, as they are sent."""
 
     text: bytes
@@ -35,9 +35,9 @@ class Batch:
     place: Hashable
     """The place behind the last of them."""
     is_all: bool
-    """Whether no more events were stored when they were read."""
+    """True where no more events were stored when these were read."""
     is_last: bool = False
-    """Whether the topic ends with them."""
+    """True where the topic ends with these events."""
 
 
 class Feed(Protocol):
@@ -47,7 +47,7 @@ class Feed(Protocol):
         """Returns a mark for each of these topics that is still there. The mark of a topic changes
         with every new event. This is asked twice a second, so it must be one cheap query."""
 
-    def after(self, topic: str, place: Any) -> Batch:
+    def after(self, topic: str, place: Any) -> EventBatch:
         """Returns the events of a topic behind a place, at most some hundred. Raises
         ServiceError."""
 
@@ -63,7 +63,7 @@ class EventStream:
         self.mark: Hashable = None
         """The mark of the topic when the client had been told everything; None until then."""
         self._streams = streams
-        self._batch: Batch | None = None
+        self._batch: EventBatch | None = None
         self._has_ended = False
         self._changed = asyncio.Event()
 
@@ -71,7 +71,7 @@ class EventStream:
     def takes_more(self) -> bool:
         return self._batch is None and not self._has_ended
 
-    def take(self, batch: Batch, mark: Hashable) -> None:
+    def take(self, batch: EventBatch, mark: Hashable) -> None:
         """Holds a batch for the client. `mark` is that of the topic from before it was read."""
         self.place = batch.place
         self.mark = mark if batch.is_all else None
@@ -85,7 +85,8 @@ class EventStream:
         self._changed.set()
 
     async def pieces(self, keepalive: bytes) -> AsyncIterator[bytes]:
-        """What is sent to the client until the stream ends; `keepalive` after each silence."""
+        """Yields the bytes that are sent to the client until the stream ends, and `keepalive` after
+        each silence."""
         while self._batch is not None or not self._has_ended:
             if self._batch is not None:
                 yield self._batch.text
@@ -200,7 +201,7 @@ class EventStreams:
 def _by_place(
     streams: Collection[EventStream], marks: Mapping[str, Hashable]
 ) -> dict[tuple[str, Hashable], list[EventStream]]:
-    """Those streams for which there is something to read, by their topic and place."""
+    """Groups the streams that have something to read by their topic and place."""
     groups = defaultdict[tuple[str, Hashable], list[EventStream]](list)
     for stream in streams:
         if stream.topic in marks and stream.mark != marks[stream.topic]:

@@ -21,7 +21,7 @@ _COMMIT_S = 2.0  # how long a commit that has begun is waited for
 _ANSWER_S = 2.0  # how long what was committed may take to be answered
 _EXIT_S = 1.0  # how long a process may take to exit by itself
 LAST_S = _COMMIT_S + _ANSWER_S + 2 * _EXIT_S
-"""How much longer than the time of grace the process lives at most."""
+"""Seconds beyond the time of grace after which the process has ended at the latest."""
 
 _STOPPED = 0
 _STUCK = 1

@@ -19,19 +19,19 @@ from service.store.tables import IdempotencyRow
 
 CREATED = 201
 _CLAIM_TRIES = 3
-"""How often a key is read that others change meanwhile. The second time tells what the other did,
-unless that was undone since."""
+"""Attempts to claim a key that other requests change meanwhile. The second attempt finds what the
+other request did, unless that was undone since."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedResource:
-    """What a request created, and where it lies now."""
+    """A resource that a request created, and its address now."""
 
     location: str
     document: dict[str, Any] | None
     """None where `text` is what was created."""
     replayed: bool = False
-    """Whether an earlier request made it: one with the same key, or with the same log."""
+    """True where an earlier request made it: one with an equal key, or with an equal log."""
     text: AnswerText | None = None
     status: int = CREATED
 
@@ -44,7 +44,8 @@ class CreatedResource:
 SaveRows = Callable[[Rows], CreatedResource]
 """The last step of a use case: writes its rows in the one transaction of the request."""
 Prepared = SaveRows | CreatedResource
-"""What is to be written, or what an earlier request has written already."""
+"""A function that writes the rows of a new resource, or the resource that an earlier request has
+written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class IdempotentCreation:
         self._leases = leases
 
     def of(self, store: Store) -> IdempotentCreation:
-        """The same on the store of a tenant."""
+        """Returns a copy that writes to the store of a tenant."""
         other = copy(self)
         other._store = store
         return other

@@ -19,7 +19,7 @@ from service.store import Store
 log = logging.getLogger(__name__)
 
 RENEWALS = 4
-"""How often a lease is renewed in its time, so that one or two renewals may fail."""
+"""Renewals of a lease in its time, so that one or two of them may fail."""
 
 
 class Leases:

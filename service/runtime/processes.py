@@ -106,8 +106,8 @@ def _exit_with_server(lifeline: Connection) -> None:
 
 
 def _reduced(error: errors.DomainError) -> tuple[Any, ...]:
-    """As service.errors reduces its own: Exception would call the class with the message, where it
-    wants what the message says."""
+    """Returns the pickled form of an error, as service.errors does for its own. Pickle would call
+    the class with the message, but the class takes the values that the message is made of."""
     return type(error).__new__, (type(error), *error.args), vars(error)
 
 

@@ -1,4 +1,4 @@
-"""Whether the database can be used, found out in a bounded time."""
+"""The check of whether the database can be used, which ends in a bounded time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from service.store import Store
 from service.store.unavailability import SILENT
 
 WAIT_S = 3.0
-"""How long a probe waits. A statement of the check itself may take a little less."""
+"""Seconds that a probe waits. A statement of the check itself may take a little less."""
 STATEMENT_S = 2.0
 
 

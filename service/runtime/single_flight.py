@@ -8,11 +8,10 @@ from typing import Generic, TypeVar
 
 from models.errors import DomainError
 from service.errors import ClientGone
+from service.runtime.admission import IsDisconnected
 
 T = TypeVar("T")
 
-IsDisconnected = Callable[[], Awaitable[bool]]
-"""Whether the client of a request has closed the connection, as starlette's requests know it."""
 Lead = Callable[[IsDisconnected], Awaitable[T]]
 
 
@@ -25,7 +24,7 @@ class _Flight(Generic[T]):
         self.task = asyncio.ensure_future(lead(self.is_abandoned))
 
     async def is_abandoned(self) -> bool:
-        """Whether every client has gone away."""
+        """Returns whether every client has gone away."""
         for client in list(self.clients):
             if not await client():
                 return False
@@ -40,12 +39,12 @@ class SingleFlight(Generic[T]):
         self._flights = dict[Hashable, _Flight[T]]()
 
     async def run(self, key: Hashable, lead: Lead[T], client: IsDisconnected) -> tuple[T, bool]:
-        """What `lead` returns, computed by the first that asks for the key, and whether this
-        request is that one.
+        """Returns the result of `lead`, and whether this request computed it. Of all requests for a
+        key, the first computes and the others wait for it.
 
-        `lead` is given a function that says whether all clients are gone. What is wrong with the
-        question is wrong for all who ask it; of any other failure only the first hears, and the
-        next computes again.
+        `lead` is given a function that says whether all clients are gone. An error about the
+        question is raised for all who ask it. Any other failure is raised for the first only, and
+        the next computes again.
         """
         while (flight := self._flights.get(key)) is not None:
             flight.clients.append(client)

@@ -38,7 +38,8 @@ class TextProcess:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """What a reader makes of a text: here where it is short, or else as `run` has it."""
+        """Returns the result of a reader on a text. Short texts are read here, others as `run`
+        does."""
         if len(text) <= MAX_INLINE_CHARACTERS:
             return await run_sync(partial(reader, text, *args, **kwargs))
         return await self.run(is_disconnected, tenant, reader, text, *args, **kwargs)

@@ -20,17 +20,17 @@ from service.store.answers import Answers
 from service.store.api_keys import ApiKeys
 from service.store.arrivals import Arrivals
 from service.store.audit import Audit
-from service.store.benchmarks import Benchmarks
-from service.store.catalog import CatalogEntries
+from service.store.benchmarks import BenchmarkQueries
 from service.store.commit_gate import CommitGate
 from service.store.database import at_head, first_incomplete_table, revision
-from service.store.evidence import Evidence
+from service.store.evidence import EvidenceQueries
 from service.store.idempotency_keys import IdempotencyKeys
 from service.store.memory import Memory
-from service.store.profiles import Profiles
-from service.store.reports import Reports
+from service.store.profiles import ProfileQueries
+from service.store.registered_entries import RegisteredEntries
+from service.store.reports import ReportQueries
 from service.store.retention import Retention
-from service.store.sweeps import Sweeps
+from service.store.sweeps import SweepQueries
 from service.store.tables import KEY_ID, MAX_STORED, SEEN, TENANT, Owned, OwnedOrShared
 from service.store.unavailability import reason_of
 from service.store.versions import Versions, current_versions
@@ -54,14 +54,14 @@ class Rows:
         self.api_keys = ApiKeys(session)
         self.arrivals = Arrivals(session)
         self.audit = Audit(session)
-        self.benchmarks = Benchmarks(session)
-        self.catalog = CatalogEntries(session)
-        self.evidence = Evidence(session)
+        self.benchmarks = BenchmarkQueries(session)
+        self.registered_entries = RegisteredEntries(session)
+        self.evidence = EvidenceQueries(session)
         self.idempotency_keys = IdempotencyKeys(session)
-        self.profiles = Profiles(session)
-        self.reports = Reports(session)
+        self.profiles = ProfileQueries(session)
+        self.reports = ReportQueries(session)
         self.retention = Retention(session)
-        self.sweeps = Sweeps(session)
+        self.sweeps = SweepQueries(session)
         self.write_checks = WriteChecks(session)
 
     @property
@@ -71,12 +71,12 @@ class Rows:
 
     @property
     def sees_all(self) -> bool:
-        """Whether queries are not narrowed to one tenant."""
+        """True where queries are not narrowed to one tenant."""
         return self._session.info.get(SEEN) is None
 
     @property
     def versions(self) -> Versions:
-        """Which versions are in force for the tenant of this store."""
+        """Returns the versions in force for the tenant of this store."""
         if self.memory is None:
             return current_versions(self._session, self._tenant)
         if self._versions is None:
@@ -84,18 +84,19 @@ class Rows:
         return self._versions
 
     def _known_versions(self, memory: Memory) -> Versions:
-        """Those that were read when the database was as it was when this transaction began."""
+        """Returns the versions that were read while the database was in the state that this
+        transaction sees."""
         if self._since is None:
             return current_versions(self._session, self._tenant)
         key = "versions", self._tenant, self._since
         return memory.recall(key, lambda: current_versions(self._session, self._tenant))
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
-        """What `read` makes of the registered entries of the catalogue, which is kept until another
-        is registered."""
+        """Returns the result of `read`, which depends on the registered entries of the catalogue
+        alone. It is kept until another entry is registered."""
         if self.memory is None:
             return read()
-        return self.memory.recall((self.versions.catalog, key), read)
+        return self.memory.recall((self.versions.registered_entries, key), read)
 
     def now(self) -> datetime:
         """The time by the clock of the database, which all processes share. SQLite has no other
@@ -209,7 +210,7 @@ class Store:
             return sqlite_space.give_back(self._engine)
 
     def can_shrink(self) -> bool:
-        """Whether `give_space_back` has any effect."""
+        """Returns whether `give_space_back` has any effect."""
         with _available():
             return sqlite_space.can_shrink(self._engine)
 

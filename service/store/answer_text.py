@@ -56,7 +56,7 @@ class AnswerText:
 
     @cached_property
     def compressed(self) -> bytes:
-        """In the format of gzip."""
+        """The text in the format of gzip."""
         if self._compressed is not None:
             return self._compressed
         return _compress(self.plain)
@@ -89,5 +89,5 @@ def _created_at(at: datetime) -> bytes:
 
 
 def _compress(plain: bytes) -> bytes:
-    """Without a time, so that equal texts are equal bytes."""
+    """Compresses the text. The header carries no time, so that equal texts are equal bytes."""
     return gzip.compress(plain, _LEVEL, mtime=0)

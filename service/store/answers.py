@@ -30,8 +30,9 @@ AnswerKind = Literal["predictions", "recommendations", "checks"]
 AnswerRow = PredictionRow | RecommendationRow | CheckRow
 
 GIVEN_AGAIN_FOR = timedelta(days=1)
-"""For so long an answer is given again to who asks again. Later it is another answer with the same
-text, so that what was given lately is not dropped for its age (service.store.retention)."""
+"""Time for which an answer is given again to who asks again. Later the text is stored as another
+answer, so that an answer which was given lately is not dropped for its age
+(service.store.retention)."""
 
 ROWS: dict[AnswerKind, type[AnswerRow]] = {
     "predictions": PredictionRow,
@@ -65,7 +66,7 @@ class Answer:
         return self.created_at > datetime.now(UTC) - GIVEN_AGAIN_FOR
 
     def renamed(self, id_: str, created_at: datetime) -> Answer:
-        """The same answer, given once more under another id."""
+        """Returns this answer under another id, for a question that is asked again."""
         first = self.id, self.created_at
         text = self.text.as_of(first, (id_, created_at))
         return replace(self, id=id_, created_at=created_at, text=text)
@@ -139,7 +140,7 @@ class Answers:
         return self.get("checks", id_)
 
     def has_text(self, key: str) -> bool:
-        """Whether anybody has been given an answer with this text."""
+        """Returns whether the text under `key` has been given as an answer to anybody."""
         return first_row(self._session, _TEXT_OF, {"key": key}) is not None
 
     def mine(self, kind: AnswerKind, key: str) -> Answer | None:
@@ -180,8 +181,8 @@ class Answers:
         return [_answer(kind, found) for found in self._session.execute(query)]
 
     def briefs(self, kind: AnswerKind, limit: int, before: str | None) -> Sequence[Row[Any]]:
-        """What lists show of answers, newest first, starting after the id `before`. Ids sort by
-        time."""
+        """Returns the fields that lists show of answers, newest first, starting after the id
+        `before`. Ids sort by time."""
         row = ROWS[kind]
         text = AnswerTextRow
         brief = func.coalesce(text.brief, row.brief, type_=row.brief.type).label("brief")

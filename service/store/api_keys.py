@@ -17,7 +17,7 @@ from service.store.tables import ApiKeyRow
 
 @dataclass(frozen=True, slots=True)
 class PresentedKey:
-    """What decides whether a key is let in, and as whom."""
+    """A key as it is stored: the facts that decide whether a request is let in, and as whom."""
 
     id: str
     tenant: str

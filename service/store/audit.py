@@ -1,4 +1,4 @@
-"""Who changed what: keys, profiles, reports. Entries are only ever added."""
+"""The record of who changed keys, profiles and reports. Entries are only ever added."""
 
 from __future__ import annotations
 

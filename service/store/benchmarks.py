@@ -13,7 +13,7 @@ from service.store.arrivals import Arrivals, RowValues
 from service.store.tables import BenchmarkRow
 
 
-class Benchmarks:
+class BenchmarkQueries:
     def __init__(self, session: Session) -> None:
         self._session = session
 

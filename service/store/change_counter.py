@@ -16,9 +16,9 @@ class StoredRow:
     """A row as it was stored when it was read."""
 
     query: str
-    """That finds it."""
+    """Finds the row again."""
     values: tuple[str, ...]
-    """Of the query."""
+    """Parameters of the query."""
     content: tuple[Any, ...]
 
 

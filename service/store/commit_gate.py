@@ -20,7 +20,8 @@ class CommitGate:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """For the time of a commit. Raises Stopping where the gate is closed."""
+        """Keeps the gate open while a commit runs in the block. Raises Stopping where the gate is
+        closed."""
         with self._condition:
             if self._closed:
                 raise Stopping

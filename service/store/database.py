@@ -26,9 +26,9 @@ from service.store.tables import Table
 
 _PLACES = [parent / "migrations" for parent in Path(__file__).parents[1:3]]
 MIGRATIONS = next((folder for folder in _PLACES if folder.is_dir()), _PLACES[-1])
-"""Within the package where it is installed, and beside it in a checkout."""
+"""Folder of the migrations: in the package where it is installed, and beside it in a checkout."""
 WAIT_S = 30.0
-"""How long a statement may take, and how long one waits for a lock or a free connection."""
+"""Seconds that a statement may take, and that one waits for a lock or a free connection."""
 _LIBPQ_TIMEOUTS = {
     "connect_timeout": 5,
     "tcp_user_timeout": 30_000,
@@ -38,11 +38,11 @@ _LIBPQ_TIMEOUTS = {
 """Timeouts of libpq, unless the URL sets others. By default it waits a quarter of an hour for a
 host that is gone, and threads of the service wait with it."""
 _SILENCE_S = 2.0
-"""How much longer than a statement may take the server is waited for: it says itself that a
-statement took too long, unless it is frozen or cut off."""
+"""Seconds beyond the time limit of a statement for which the server is waited for. A server that
+works reports the limit itself; only one that is frozen or cut off stays silent."""
 _IDLE_IN_TRANSACTION_S = 600
-"""After this PostgreSQL ends a transaction that does nothing: that of a host which is gone would
-hold its locks for two hours."""
+"""Seconds after which PostgreSQL ends a transaction that does nothing. The transaction of a host
+which is gone would otherwise hold its locks for two hours."""
 _MIGRATION_S = 3600.0  # a migration may take long, and so may waiting for one of another process
 _MIGRATION_LOCK_KEY = 7_406_128_835_112_009  # any number, the same in every process
 

@@ -23,5 +23,5 @@ class EncodedDocument:
 
 
 def serialized(value: Any) -> str:
-    """What a database is sent for a value of a column of JSON."""
+    """Returns the text that a database is sent for a value of a column of JSON."""
     return value.text if isinstance(value, EncodedDocument) else json.dumps(value)

@@ -12,7 +12,7 @@ from service.errors import NotFound
 from service.store.tables import EvidenceRow
 
 
-class Evidence:
+class EvidenceQueries:
     def __init__(self, session: Session) -> None:
         self._session = session
 

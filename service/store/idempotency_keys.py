@@ -77,7 +77,7 @@ class IdempotencyKeys:
         self._session.execute(delete(IdempotencyRow).where(unanswered))
 
     def _change(self, statement: Update) -> bool:
-        """Whether the statement has changed a row."""
+        """Runs the statement, and returns whether it has changed a row."""
         unseen = {"synchronize_session": False}  # every `find` reads the row anew
         result = self._session.execute(statement, execution_options=unseen)
         return isinstance(result, CursorResult) and result.rowcount == 1

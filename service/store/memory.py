@@ -1,4 +1,4 @@
-"""What is kept in memory of one database, so that it is not read again."""
+"""The memory of one database: values that are kept so that they are not read again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_HAND_S = 30.0  # so long at most
 
 _MAX_BYTES = 128 * 2**20
 _BYTES = 2**15
-"""About what a value takes unless it says how much."""
+"""Size that is assumed of a value unless it states its own."""
 
 
 @dataclass(frozen=True, slots=True)

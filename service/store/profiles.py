@@ -13,7 +13,7 @@ from service.store.quota import count_stored, size_of
 from service.store.tables import ProfileRow, ProfileVersionRow
 
 
-class Profiles:
+class ProfileQueries:
     def __init__(self, session: Session) -> None:
         self._session = session
 
@@ -110,7 +110,7 @@ class Profiles:
         return self._change(id_, revision, active_version=version, **new_policy)
 
     def count_own_in_use(self) -> int:
-        """How many tenants have a version of their own in use."""
+        """Returns the number of tenants that have a version of their own in use."""
         own = ProfileRow.tenant.is_not(None), ProfileRow.active_version.is_not(None)
         return self._session.scalars(select(func.count(ProfileRow.id)).where(*own)).one()
 

@@ -1,8 +1,9 @@
-"""How many bytes a tenant may store.
+"""The limit on the bytes that a tenant may store.
 
 Every transaction adds up what it stores and removes, and changes the count of the tenant in one
-statement, just before it commits: nothing is counted anew, and others of the tenant wait for that
-moment only. A row says how much it was counted for, so that whoever removes it gives that back.
+statement, just before it commits. Nothing is counted anew, and other requests of the tenant wait
+for that moment only. A row says how many bytes it was counted for, so that whoever removes it gives
+them back.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def settle(session: Session) -> None:
 
 
 def stored_bytes(session: Session, tenant: str | None) -> int:
-    """How much a tenant has stored."""
+    """Returns the number of bytes that a tenant has stored."""
     found = first_row(session, _STORED, {"of": tenant or _NOBODY})
     return 0 if found is None else found.bytes
 

@@ -71,14 +71,16 @@ are in its document, stay."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFilter:
-    """Which reports a query is about. Withdrawn reports are left out unless they are asked for."""
+    """The reports that a query is about. Withdrawn reports are left out unless they are asked
+    for."""
 
     chip: str | None = None
     stack: str | None = None
     architecture: str | None = None
     outcome: str | None = None
     profile_id: str | None = None
-    """Only reports of runs that this profile predicted, or a tenant's own version in its place."""
+    """Keeps only reports of runs that this profile predicted, or a tenant's own version in its
+    place."""
     profile_version: int | None = None
     since: datetime | None = None
     """The earliest time of measurement, inclusive."""
@@ -90,14 +92,14 @@ class ReportFilter:
     from_id: str | None = None
     """The first id, inclusive."""
     tenant: str | None = None
-    """Only reports of this tenant."""
+    """Keeps only reports of this tenant."""
     labels: Sequence[tuple[str, str]] = ()
-    """Only reports that have all of these, each a name and a value."""
+    """Keeps only reports that have all of these labels, each a name and a value."""
     measured: bool = False
-    """Only reports with a step time."""
+    """Keeps only reports with a step time."""
     did_fit: bool = False
-    """Only reports of runs that fitted in memory: they ended well, or trained some steps before
-    they failed for another reason."""
+    """Keeps only reports of runs that fitted in memory: they ended well, or trained some steps
+    before they failed for another reason."""
     include_withdrawn: bool = False
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
@@ -153,7 +155,7 @@ class LastReport:
     first_id: str
 
 
-class Reports:
+class ReportQueries:
     def __init__(self, session: Session) -> None:
         self._session = session
 
@@ -215,7 +217,7 @@ class Reports:
         return row
 
     def existing_ids(self, ids: Sequence[str]) -> set[str]:
-        """Which of these ids belong to reports."""
+        """Returns the ids among these that belong to reports."""
         existing: set[str] = set()
         for start in range(0, len(ids), _IDS_PER_QUERY):
             some = ids[start : start + _IDS_PER_QUERY]
@@ -243,7 +245,7 @@ class Reports:
         return self._session.scalars(select(func.max(ReportRow.id))).one() or ""
 
     def last_of_each_run(self, wanted: ReportFilter, limit: int) -> list[LastReport]:
-        """For each run, of all its reports the one that was measured last; the latest first."""
+        """Returns the last measured report of each run, the latest first."""
         run = ReportRow.run_hash
         latest = ReportRow.measured_at.desc(), ReportRow.id.desc()
         place = func.row_number().over(partition_by=run, order_by=latest).label("place")
@@ -254,7 +256,7 @@ class Reports:
         return [LastReport(*row) for row in self._session.execute(query)]
 
     def any_out_of_memory(self, chip: str, stack: str, architecture: str) -> bool:
-        """Whether any run of this model, chip and stack was reported out of memory."""
+        """Returns whether a run of this model, chip and stack was reported out of memory."""
         names = {"chip": chip, "stack": stack, "architecture": architecture}
         asked = {**names, "seen": self._session.info.get(SEEN)}
         return first_row(self._session, _FAILED_ALIKE, asked) is not None
@@ -308,7 +310,8 @@ class Reports:
         return [*self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit))]
 
     def any_withdrawn(self, ids: Sequence[str]) -> bool:
-        """Whether any of the reports with these ids, which must fit one query, is withdrawn."""
+        """Returns whether a report with one of these ids, which must fit one query, is
+        withdrawn."""
         withdrawn = select(ReportRow.id).where(
             ReportRow.id.in_(ids), ReportRow.withdrawn_at.is_not(None)
         )

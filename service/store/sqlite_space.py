@@ -13,14 +13,14 @@ _PAGES_AT_ONCE = 1000  # a page has 4 KiB: others wait for a few milliseconds
 
 
 def keep_track_of_free_pages(connection: Any) -> None:
-    """So that a new file can shrink a few pages at a time. One that has tables already must be
+    """Lets a new file shrink a few pages at a time. A file that has tables already must be
     compacted once for that, and to set it all the same would be a write."""
     if connection.execute("PRAGMA page_count").fetchone() == (0,):
         connection.execute(_TRACK_FREE_PAGES)
 
 
 def can_shrink(engine: Engine) -> bool:
-    """Whether the file keeps track of its free pages; files of earlier releases do not."""
+    """Returns whether the file keeps track of its free pages. Files of earlier releases do not."""
     if engine.dialect.name != "sqlite":
         return True
     connection = engine.raw_connection()

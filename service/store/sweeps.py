@@ -39,10 +39,10 @@ class LeasedItem:
     sweep_id: str
     position: int
     attempts: int
-    """This one included."""
+    """Attempts to compute the item, this one included."""
 
 
-class Sweeps:
+class SweepQueries:
     def __init__(self, session: Session) -> None:
         self._session = session
 
@@ -73,7 +73,8 @@ class Sweeps:
         return self._session.scalars(query).all()
 
     def outcomes(self, ids: Sequence[str]) -> dict[str, dict[str | None, int]]:
-        """How many items of each sweep have which outcome; None stands for those that wait."""
+        """Returns the number of items by sweep and outcome. The outcome None stands for items that
+        wait."""
         columns = SweepItemRow.sweep_id, SweepItemRow.outcome, func.count()
         query = select(*columns).where(SweepItemRow.sweep_id.in_(ids)).group_by(*columns[:2])
         counts: dict[str, dict[str | None, int]] = {id_: {} for id_ in ids}
@@ -94,8 +95,8 @@ class Sweeps:
         return self._session.scalars(query.order_by(SweepItemRow.position).limit(limit)).all()
 
     def progress(self, ids: Collection[str]) -> dict[str, tuple[int, int]]:
-        """How many events each of these sweeps has, and how many items wait. Sweeps that are not
-        there are left out."""
+        """Returns the number of events and of waiting items of each of these sweeps. Sweeps that do
+        not exist are left out."""
         query = select(SweepRow.id, SweepRow.events, SweepRow.waiting).where(SweepRow.id.in_(ids))
         return {id_: (events, waiting) for id_, events, waiting in self._session.execute(query)}
 
@@ -131,11 +132,11 @@ class Sweeps:
         return sweep
 
     def waiting(self) -> int:
-        """How many items of all sweeps wait or are computed."""
+        """Returns the number of items, of all sweeps, that wait or are computed."""
         return self._session.scalars(select(func.coalesce(func.sum(SweepRow.waiting), 0))).one()
 
     def any_free(self, now: datetime) -> bool:
-        """Whether an item waits that nobody computes."""
+        """Returns whether an item waits that nobody computes."""
         return self._session.execute(_free(now).limit(1)).first() is not None
 
     def lease(self, lease: str, now: datetime, until: datetime, limit: int) -> list[LeasedItem]:

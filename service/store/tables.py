@@ -341,7 +341,7 @@ class EvidenceRow(Table):
     document: Mapped[dict[str, Any]]
 
 
-class CatalogRow(Table):
+class RegisteredEntryRow(Table):
     """A version of an entry that a user registered; `kind` is "chips", "clusters" or
     "architectures"."""
 
@@ -376,7 +376,7 @@ class IdempotencyRow(Table):
 
 
 class TenantStorageRow(Table):
-    """How many bytes a tenant has stored; under the empty name what no tenant owns."""
+    """The bytes that a tenant has stored. The empty name counts the rows that no tenant owns."""
 
     __tablename__ = "tenant_storage"
 
@@ -385,7 +385,7 @@ class TenantStorageRow(Table):
 
 
 class WriteCheckRow(Table):
-    """What a check of readiness has written (service.store.write_checks)."""
+    """A row that a check of readiness has written (service.store.write_checks)."""
 
     __tablename__ = "write_checks"
 
@@ -410,9 +410,9 @@ class ApiKeyRow(Table):
 
 
 class AuditRow(Table):
-    """Who changed what all share, or what counts. `key_id` and `tenant` are of the key that the
-    request carried; they are null for commands, for what the service does by itself, and where it
-    asks for no keys. `details` hold no secret."""
+    """A change to something that all share or that counts, and who made it. `key_id` and `tenant`
+    are those of the key that the request carried. They are null for commands, for what the service
+    does by itself, and where it asks for no keys. `details` hold no secret."""
 
     __tablename__ = "audit_entries"
 

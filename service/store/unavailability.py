@@ -15,7 +15,7 @@ _OF_SQLITE = {
     "SQLITE_CANTOPEN": "cannot be opened",
     "SQLITE_BUSY": "is busy with what others write",
 }
-"""By the beginning of the name of an error code (https://www.sqlite.org/rescode.html)."""
+"""Reasons by the beginning of the name of an error code (https://www.sqlite.org/rescode.html)."""
 
 _OF_POSTGRESQL = {
     "25006": "cannot be written",
@@ -25,12 +25,13 @@ _OF_POSTGRESQL = {
     "57P": "is starting or stopping",
     "58": "cannot be read or written",
 }
-"""By the beginning of an SQLSTATE (Appendix A of PostgreSQL's manual), the longest first."""
+"""Reasons by the beginning of an SQLSTATE (Appendix A of PostgreSQL's manual), the longest
+first."""
 
 
 def reason_of(error: SQLAlchemyError) -> str | None:
-    """What the database does or lacks, as the rest of a sentence about it. None where the error is
-    a defect, which trying again does not cure."""
+    """Returns the words that follow "the database" in a sentence that says why it cannot be used.
+    Returns None where the error is a defect, which trying again does not cure."""
     if isinstance(error, TimeoutError):
         return "has no connection free"
     if not isinstance(error, DBAPIError):

@@ -1,4 +1,4 @@
-"""Which versions are in force for a tenant: two answers under the same ones are the same."""
+"""The versions in force for a tenant. A question has one answer for as long as they stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from service.errors import NotFound
 from service.own_profile import own_profile_id
 from service.store.prepared import first_row
-from service.store.tables import CatalogRow, EvidenceRow, ProfileRow, ProfileVersionRow
+from service.store.tables import EvidenceRow, ProfileRow, ProfileVersionRow, RegisteredEntryRow
 
 DEFAULT_PROFILE = "default"
 """The profile that predicts unless a request names another."""
@@ -23,14 +23,14 @@ class Versions:
     profile_id: str
     """The profile that predicts: the tenant's own where it is in use, else the default one."""
     profile: int
-    """Its active version."""
+    """Active version of the profile."""
     profile_hash: str
     """The hash of its content."""
     evidence: str | None
     """The release of the published runs."""
-    catalog: int
-    """How many versions of entries are registered. They are only ever added, so that an equal
-    number means the same ones."""
+    registered_entries: int
+    """The number of registered versions of entries. Versions are only ever added, so that an equal
+    number means an equal catalogue."""
 
 
 _CURRENT = (
@@ -39,7 +39,7 @@ _CURRENT = (
         ProfileVersionRow.version,
         ProfileVersionRow.content_hash,
         select(EvidenceRow.release).limit(1).scalar_subquery(),
-        select(func.count()).select_from(CatalogRow).scalar_subquery(),
+        select(func.count()).select_from(RegisteredEntryRow).scalar_subquery(),
     )
     .join(
         ProfileRow,

@@ -12,7 +12,7 @@ from service.identifiers import earliest_id, new_id
 from service.store.tables import WriteCheckRow
 
 _FILLER_BYTES = 2**16
-"""As much as a large answer. A few bytes might find room on a disk where nothing else does."""
+"""The size of a large answer. A few bytes might find room on a disk that has no other room."""
 
 _LEFT_BEHIND = timedelta(hours=1)  # a row so old is that of a process that has crashed
 

@@ -29,7 +29,7 @@ _MAX_DETAIL = 500
 
 @dataclass(frozen=True, slots=True)
 class ItemAnswer:
-    """What an item is answered with. It is pickled on its way between processes."""
+    """The answer to an item. It is pickled on its way between processes."""
 
     outcome: ItemOutcome
     result: dict[str, Any]

@@ -32,7 +32,8 @@ def count(request: Mapping[str, Any]) -> int:
 
 
 def combination(request: Mapping[str, Any], position: int) -> dict[str, int]:
-    """Which of each list the item at this position combines."""
+    """Returns the index into each list of the request whose values the item at this position
+    combines."""
     indices: dict[str, int] = {}
     for field, name in reversed(_LISTS.items()):
         position, indices[field] = divmod(position, len(request[name]))

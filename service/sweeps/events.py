@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.errors import BadHeader
-from service.runtime.event_streams import Batch
+from service.runtime.event_streams import EventBatch
 from service.store import Store
 from service.sweeps.sweeps import item_document, progress_document
 
@@ -19,12 +19,12 @@ _AT_ONCE = 100  # they take some 10 ms to read, and 100 KiB in memory
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a listener has come. It is written as the `id` of events."""
+    """The last event that a listener has received. It is written as the `id` of events."""
 
     event: int = 0
     """The number of the last result that was told."""
     at_end: bool = False
-    """Whether the end was told too."""
+    """True where the end was told too."""
 
     @classmethod
     def read(cls, last_event_id: str | None) -> Place:
@@ -59,11 +59,11 @@ class SweepFeed:
         with self._store.reading() as rows:
             return rows.sweeps.progress(topics)
 
-    def after(self, topic: str, place: Place) -> Batch:
+    def after(self, topic: str, place: Place) -> EventBatch:
         events = events_after(self._store, topic, place)
         last = events[-1].place if events else place
         results = sum(event.kind == "item" for event in events)
-        return Batch(
+        return EventBatch(
             text=b"".join(self._encode(event) for event in events),
             place=last,
             is_all=results < _AT_ONCE,
@@ -72,8 +72,8 @@ class SweepFeed:
 
 
 def all_told(store: Store, id_: str, place: Place) -> bool:
-    """Whether the sweep has ended, and whoever is at this place knows. Raises NotFound where there
-    is no such sweep."""
+    """Returns whether the sweep has ended and a listener at this place knows it. Raises NotFound
+    where there is no such sweep."""
     with store.reading() as rows:
         sweep = rows.sweeps.get(id_)
         return sweep.waiting == 0 and place == Place(sweep.events, at_end=True)

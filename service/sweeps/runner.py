@@ -33,8 +33,8 @@ _LOOK_S = 1.0  # how often to look for items, unless a sweep is created in this 
 _PAUSE_S = 5.0  # before trying again what failed
 _MOST_PAUSE_S = 60.0  # to which pauses double while workers cannot compute
 _STOP_S = 2.0
-"""How long a stop waits for the turn to end, and for the workers to close: a scheduler that does
-not answer may hold both, and the leases are given back all the same."""
+"""Seconds that a stop waits for the round to end, and then for the workers to close. A scheduler
+that does not answer may hold both, and the leases are given back all the same."""
 _MAX_ATTEMPTS = 4
 _WORKER_ENDED = (
     f"the process that computed it ended {_MAX_ATTEMPTS} times, as one that needs too much memory"
@@ -43,7 +43,8 @@ _WORKER_ENDED = (
 
 
 class SweepRunner:
-    """It begins once `is_ready`, which says that the cost model is compiled."""
+    """Computes the items of sweeps. It begins once `is_ready`, which says that the cost model is
+    compiled."""
 
     def __init__(
         self, store: Store, workers: Workers, lease_s: float, is_ready: Callable[[], bool]
@@ -68,7 +69,7 @@ class SweepRunner:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Wakes the runner, because there is something to do."""
         self._woken.set()
 
     def stop(self) -> None:

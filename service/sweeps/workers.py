@@ -1,4 +1,4 @@
-"""Where the items of sweeps are computed: processes of this machine, or a Dask cluster."""
+"""The workers that compute the items of sweeps: processes of this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WorkersGone(Exception):
 
 class Workers(Protocol):
     def slots(self) -> int:
-        """How many items to have under way. Raises WorkersGone."""
+        """Returns the number of items to have under way. Raises WorkersGone."""
 
     def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
         """Begins to answer a question as the tenant of the store. The future raises WorkersGone

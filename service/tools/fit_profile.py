@@ -142,7 +142,7 @@ def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
 
 
 def _observed(runs: Sequence[_ReadRun], profile: Profile) -> list[Observation]:
-    """The same as observations, with the layouts that they probably had."""
+    """Returns the runs as observations, with the layouts that they probably had."""
     result = []
     for read in runs:
         row, run = read.row, read.run
@@ -166,7 +166,8 @@ def _observed(runs: Sequence[_ReadRun], profile: Profile) -> list[Observation]:
 
 
 def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
-    """How many runs each row counts for, by trust, by model within its family, and by family."""
+    """Returns the number of runs that each row counts for, by trust, by model within its family,
+    and by family."""
     counts = Counter(_model_key(row) for row in rows)
     model_weight = {key: min(1.0, MODEL_WEIGHT / count) for key, count in counts.items()}
     family_size: defaultdict[str, float] = defaultdict(float)
@@ -187,7 +188,7 @@ def group_key(row: dict[str, Any]) -> str:
 
 
 def organisation(row: dict[str, Any]) -> str:
-    """Who ran a row; its family where the source does not say."""
+    """Returns the name of who ran a row; its family where the source does not say."""
     return str(row["source"].get("organisation") or row["family"])
 
 

@@ -1,4 +1,4 @@
-"""How far a compilation is, on a terminal or in a pipe."""
+"""The progress of a compilation, written to a terminal or to a pipe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TextIO
 from service.runtime.compilation import Progress
 
 _LINE_EVERY_S = 5.0
-"""In a pipe, such as the log of a CI job: often enough to tell that something goes on."""
+"""Seconds between lines in a pipe, such as the log of a CI job. It is often enough to tell that
+something goes on."""
 
 
 class ProgressLine:

@@ -34,7 +34,7 @@ _LOOK_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What was dropped, and by how much a SQLite file shrank."""
+    """The numbers of answers that were dropped, and the bytes by which a SQLite file shrank."""
 
     recommendations: int
     predictions: int
@@ -120,7 +120,8 @@ class UnattendedRetention:
         self._age = None if days is None else timedelta(days=days)
 
     async def run(self) -> None:
-        """Until cancelled. A failure is logged, and an hour later it tries again."""
+        """Drops old rows once an hour until cancelled. A failure is logged, and an hour later it
+        tries again."""
         while self._age is not None:
             try:
                 dropped = await asyncio.to_thread(drop_old_answers, self._store, self._age)

@@ -1,4 +1,4 @@
-"""What a database holds before anyone asks: the shipped profile and the published runs."""
+"""The contents of a database before anyone asks: the shipped profile and the published runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What HTTP needs whatever is asked: errors, JSON, limits, headers, API keys and logs."""
+"""The parts that HTTP needs whatever is asked: errors, JSON, limits, headers, API keys and logs."""

@@ -11,8 +11,9 @@ _QUALITY = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.ASCII | re.IGNOR
 
 
 def preferred_media_type(accept: str | None, offered: Sequence[str]) -> str:
-    """Of the media types on offer the one that an Accept header prefers, the first of those that it
-    likes equally; the first of all without a header. Raises NotAcceptable where it takes none."""
+    """Returns the media type on offer that an Accept header prefers: the first of those that it
+    likes equally, and the first of all without a header. Raises NotAcceptable where the header
+    takes none."""
     if accept is None or not accept.strip():
         return offered[0]
     ranges = [_range(part) for part in accept.split(",") if part.strip()]

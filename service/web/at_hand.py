@@ -22,8 +22,8 @@ _WHOLE = Form(headers={"Vary": "Prefer"})
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the answer to a request is kept in memory, and what the count of changes was when it
-    came."""
+    """The key under which the answer to a request is kept in memory, and the count of changes when
+    the request came."""
 
     memory: Memory
     key: Hashable

@@ -89,7 +89,7 @@ def _session(scope: Scope) -> str:
 
 
 def _to_sign_in(scope: Scope) -> RedirectResponse:
-    """To the form for a key, and from there back to the page."""
+    """Redirects to the form for a key, and from there back to the page."""
     query = scope["query_string"].decode("latin-1")
     page = f"{scope['path']}?{query}" if query else scope["path"]
     return RedirectResponse(f"{SIGN_IN}?next={quote(page, safe='')}", _SEE_OTHER)

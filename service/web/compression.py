@@ -14,7 +14,7 @@ _NOT_MODIFIED = 304
 _EVENTS = "text/event-stream"
 
 
-class Compression:
+class CompressionMiddleware:
     """Middleware around Starlette's, which leaves event streams and small answers as they are.
 
     A compressed answer is another representation than the plain one, so that its strong ETag is
@@ -45,7 +45,7 @@ class Compression:
 
 
 def accepts_gzip(headers: Headers) -> bool:
-    """Whether the client accepts gzip, by its own weight or else by that of "*" (RFC 9110
+    """Returns whether the client accepts gzip, by its own weight or else by that of "*" (RFC 9110
     §12.5.3). Starlette looks for the name only, and would take `gzip;q=0` for consent."""
     weights: dict[str, str] = {}
     for coding in ",".join(headers.getlist("accept-encoding")).lower().split(","):

@@ -16,7 +16,7 @@ from service.web.preferences import WHOLE, Form
 _ENTITY_TAG = r'(?:W/)?"[^"\s]*"'
 _TAG_OR_STAR = re.compile(rf"{_ENTITY_TAG}|\*")
 GZIP_SUFFIX = "-gzip"
-"""What the ETag of a compressed answer has beyond that of the plain one."""
+"""Ending that the ETag of a compressed answer has beyond that of the plain one."""
 _HEADER = re.compile(rf"[ \t]*(?:\*|{_ENTITY_TAG}(?:[ \t]*,[ \t]*{_ENTITY_TAG})*)[ \t]*")
 
 

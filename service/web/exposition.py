@@ -15,8 +15,8 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""With this environment variable prometheus-client keeps metrics in files of that folder. It is
-read when prometheus-client is imported."""
+"""The environment variable with which prometheus-client keeps metrics in files of that folder. It
+is read when prometheus-client is imported."""
 
 
 def share_between_processes() -> None:

@@ -26,9 +26,9 @@ _MOST_CONNECTIONS = 1024
 """Each takes some 40 KiB of memory, and to find the one that is idle for longest among more would
 take longer than a millisecond."""
 _PATIENCE = 10.0
-"""How many times longer a client may be idle in the midst of a request than before one, when room
-is made. A flood of silent connections so closes itself rather than an upload that has stalled for a
-moment, and uploads that trickle do not keep all others out."""
+"""A client may be idle this many times longer in the midst of a request than before one, when room
+is made. A flood of silent connections thus closes itself rather than an upload that has stalled for
+a moment, and uploads that trickle do not keep all others out."""
 
 
 def default_limit() -> int:
@@ -111,8 +111,8 @@ class Connection(H11Protocol):
         (longest if idle_s.get(longest, 0.0) > 0 else self)._drop("full")
 
     def _idle_s(self, now: float) -> float:
-        """For how long the service has waited for the client, by a clock that runs slower in the
-        midst of a request; 0 where the client waits for the service."""
+        """Returns the seconds for which the service has waited for the client, by a clock that runs
+        slower in the midst of a request; 0 where the client waits for the service."""
         if self.transport.is_closing():
             return 0.0
         if self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE:

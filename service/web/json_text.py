@@ -17,19 +17,20 @@ from service.schemas.architecture import is_config
 
 MAX_DEPTH = 64
 MAX_MEMBERS = 100_000
-"""Of all objects together. Each member that no schema knows costs an entry in an error, which is
-made on the event loop."""
+"""Most members of all objects together. Each member that no schema knows costs an entry in an
+error, which is made on the event loop."""
 MAX_OWN_MEMBERS = 20_000
-"""Of one object."""
+"""Most members of one object."""
 MAX_CONTAINERS = 1_000_000
 """Arrays and objects. Each takes about 30 times as much memory as its brackets take bytes."""
 _QUANTIZATION = "quantization_config"
 _MOST_QUANTIZATION_SETTINGS = 100
 """Entries of a list or object in a quantization_config, above which it is a list of modules."""
 _MAX_EXACT_INTEGER = 2**53
-"""Up to here a 64-bit float tells neighbouring integers apart."""
+"""Largest integer up to which a 64-bit float tells neighbours apart."""
 _SHOWN_CHARACTERS = 40
-"""How much an error shows of a number, and of a text in front of the character it refuses."""
+"""Characters that an error shows of a number, and of a text in front of the character it
+refuses."""
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 STRINGS = re.compile(_STRING, re.DOTALL)
 TOKENS = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
@@ -114,8 +115,8 @@ _TOO_DEEP = f"nests deeper than {MAX_DEPTH} levels"
 
 
 def _is_acceptable(value: Any) -> bool:
-    """Whether nothing in the value may have to be refused. Goes through it level by level, and
-    raises Unreadable where there are too many levels or members."""
+    """Returns whether nothing in the value may have to be refused. Goes through it level by level,
+    and raises Unreadable where there are too many levels or members."""
     level = [value]
     members = 0
     acceptable = True

@@ -22,7 +22,7 @@ business of `service.web.idle_connections`."""
 _SMALL_BYTES = 2**18  # a body is read up to here however much of other bodies is held
 _DRAIN_PAUSE_S = 1.0  # a client that sends nothing for so long has stopped sending a refused body
 _MAX_BODIES_HELD = 16
-"""In units of the largest body: so much is held of all bodies together, and so much is read and
+"""Multiple of the largest body: so much is held of all bodies together, and so much is read and
 dropped of one that is refused."""
 
 

@@ -32,7 +32,7 @@ class SurestLayout(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     layout: dict[str, Any]
-    """As predictions take it."""
+    """The layout in the form that predictions take."""
     fit_probability: float
 
 
@@ -46,17 +46,18 @@ class Problem(BaseModel):
     instance: str
     request_id: str | None
     errors: list[ProblemError] | None = None
-    """Of values that break a rule."""
+    """Values that break a rule."""
     constraint: str | None = None
-    """This and all below: where no layout satisfies every constraint."""
+    """The constraint that no layout satisfies. This field and all below are present only where
+    there is one."""
     needed: Any = None
     available: Any = None
     unit: str | None = None
     enough_chips: int | None = None
     surest: SurestLayout | None = None
-    """Where memory is short: the layout that is surest to fit, of those that were found."""
+    """The layout that is surest to fit, of those that were found, where memory is short."""
     min_fit_probability: float | None = None
-    """As `constraints.min_fit_probability` it makes the same request have an answer; null where
+    """A value of `constraints.min_fit_probability` with which the request has an answer; null where
     none does."""
 
 

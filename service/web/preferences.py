@@ -1,4 +1,4 @@
-"""In which form a client wants an answer: whole, or no more than it needs (RFC 7240)."""
+"""The form in which a client wants an answer: whole, or no more than it needs (RFC 7240)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Shorten = Callable[[dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an answer is shown: `shorten` makes the brief form of the document, and is None where it
-    is shown whole. `headers` say what the form was chosen by."""
+    """The form in which an answer is shown. `shorten` makes the brief form of the document, and is
+    None where the whole is shown. `headers` say what the form was chosen by."""
 
     shorten: Shorten | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Form:
 
     @property
     def tag(self) -> str:
-        """What the ETag of this form has beyond that of the whole document."""
+        """Ending that the ETag of this form has beyond that of the whole document."""
         return "" if self.shorten is None else "-brief"
 
 

@@ -43,7 +43,7 @@ from service.web.masking import without_keys
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 100
-"""How many violations a problem lists; its `detail` says how many there are."""
+"""Most violations that a problem lists; its `detail` says how many there are."""
 
 log = logging.getLogger(__name__)
 
@@ -290,7 +290,8 @@ def service_error_response(scope: Scope, error: errors.ServiceError) -> JSONResp
 
 
 def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
-    """When to try again, the challenge of RFC 6750 §3, or which header the answer depends on."""
+    """Returns the headers of an error: when to try again, the challenge of RFC 6750 §3, or which
+    header the answer depends on."""
     if TYPES[name].status == 503 or name in ("still-running", "too-many-streams"):
         return {"Retry-After": str(RETRY_AFTER_S)}
     if isinstance(error, errors.TooManyRequests):

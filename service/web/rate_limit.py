@@ -1,4 +1,4 @@
-"""How many requests a key may send a minute."""
+"""The limit on the requests that a key may send a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operation may answer besides its result: problems, headers and conditional requests, in
+"""The answers of an operation besides its result: problems, headers and conditional requests, in
 the form that `responses=` and `openapi_extra=` of FastAPI's routes take."""
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _problem_response(status: int) -> dict[str, Any]:
 def if_match(
     description: str, *, required: bool, examples: dict[str, Example] | None = None
 ) -> dict[str, Any]:
-    """If-Match as a documented parameter. The header itself is declared as optional, so that a
-    request without it is answered with 428 where it is required, and not with 422."""
+    """Returns If-Match as a documented parameter. The header itself is declared as optional, so
+    that a request without it is answered with 428 where it is required, and not with 422."""
     parameter = {
         "name": "if-match",
         "in": "header",
@@ -91,7 +91,7 @@ PREFER = _optional_headers(Prefer=_PREFERRED)
 IF_NONE_MATCH_OR_PREFER = _optional_headers(If_None_Match=_SEEN, Prefer=_PREFERRED)
 
 IN_V1 = problem_responses(401, 403, 404, 422, 429, 500, 503)
-"""Of every operation below /v1: `create_app` gives them to each of its routers."""
+"""Problems of every operation below /v1. `create_app` gives them to each of its routers."""
 
 WITH_BODY = problem_responses(400, 408, 413, 415)
 POST = WITH_BODY | problem_responses(409)

@@ -23,7 +23,7 @@ each picture, by its hash."""
 
 
 def _headers(policy: str) -> list[tuple[bytes, bytes]]:
-    """As ASGI sends them. No response has any of them already."""
+    """Returns the headers as ASGI sends them. No response has any of them already."""
     return [
         (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),

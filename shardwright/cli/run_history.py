@@ -38,7 +38,7 @@ class NoHistory(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HistoryPoint:
     """A value of a metric at a step, and when it was written, in seconds."""
 
     step: int
@@ -50,7 +50,7 @@ class Point:
 class RunHistory:
     """The metrics of a run by name, its parameters, and how it ended."""
 
-    metrics: Mapping[str, Sequence[Point]]
+    metrics: Mapping[str, Sequence[HistoryPoint]]
     parameters: Mapping[str, str] = field(default_factory=dict)
     outcome: str = "ok"
 
@@ -97,7 +97,7 @@ class RunHistory:
 def csv_history(path: Path) -> RunHistory:
     """Returns the history of a table with a column `_step` or `step`, and for times `_timestamp` or
     `timestamp` in seconds. Raises NoHistory where it has no steps."""
-    metrics: dict[str, list[Point]] = {}
+    metrics: dict[str, list[HistoryPoint]] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         for row in csv.DictReader(file):
             step = _number(row.get("_step") or row.get("step"))
@@ -105,7 +105,7 @@ def csv_history(path: Path) -> RunHistory:
             for name, text in row.items():
                 value = _number(text) if name and name.strip("_") not in _CLOCKS else None
                 if step is not None and value is not None:
-                    metrics.setdefault(name, []).append(Point(int(step), at_s, value))
+                    metrics.setdefault(name, []).append(HistoryPoint(int(step), at_s, value))
     if not metrics:
         raise NoHistory(f"{path} has no metrics by step: it needs a column _step or step")
     return RunHistory(metrics=metrics)
@@ -123,7 +123,7 @@ def mlflow_history(run_id: str) -> RunHistory:
     try:
         run = client.get_run(run_id)
         metrics = {
-            name: [Point(m.step, m.timestamp / 1e3, m.value) for m in found]
+            name: [HistoryPoint(m.step, m.timestamp / 1e3, m.value) for m in found]
             for name in run.data.metrics
             if (found := client.get_metric_history(run_id, name))
         }
@@ -135,7 +135,7 @@ def mlflow_history(run_id: str) -> RunHistory:
     return RunHistory(metrics=metrics, parameters=run.data.params, outcome=outcome)
 
 
-def _durations(points: Sequence[Point]) -> Iterator[float]:
+def _durations(points: Sequence[HistoryPoint]) -> Iterator[float]:
     """The seconds of a step, on average between two points."""
     timed = sorted((p for p in points if p.at_s is not None), key=lambda point: point.step)
     for first, second in zip(timed, timed[1:], strict=False):

@@ -24,7 +24,7 @@ class Call(Generic[Answer]):
     headers: Mapping[str, Any] = field(default_factory=dict)
     body: Any = None
     takes_key: bool = False
-    """Whether it creates something, and takes an idempotency key."""
+    """True where the call creates something, and takes an idempotency key."""
     accept: str = "application/json"
 
     def given_query(self) -> dict[str, Any]:

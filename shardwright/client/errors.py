@@ -1,4 +1,4 @@
-"""What can go wrong when a service is asked.
+"""The errors that a client raises.
 
 ShardwrightError
 ├── Unreachable            no service answers at the URL
@@ -41,10 +41,10 @@ class FieldError:
     """One value that breaks a rule."""
 
     field: str
-    """Where it stands in the request, such as `cluster.num_chips`."""
+    """The field of the request, such as `cluster.num_chips`."""
     value: Any
     rule: str
-    """What the rule asks, and what to do."""
+    """The rule that is broken, and the cure."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.rule}"
@@ -74,12 +74,12 @@ class Problem(ShardwrightError):
 
     @property
     def detail(self) -> str:
-        """What happened and what to do, in a sentence."""
+        """A sentence that says what happened and what to do."""
         return str(self.document.get("detail") or self.title)
 
     @property
     def request_id(self) -> str | None:
-        """By which the operator finds the request in the logs."""
+        """Id by which the operator finds the request in the logs."""
         return self.document.get("request_id")
 
     @property
@@ -105,7 +105,7 @@ class Forbidden(Problem):
 
 
 class NotFound(Problem):
-    """There is no such thing, or there is none any more."""
+    """The resource does not exist, or no longer does."""
 
 
 class Conflict(Problem):

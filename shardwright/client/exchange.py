@@ -82,14 +82,15 @@ def exchange(
 
 
 def _may_pass(response: httpx.Response) -> bool:
-    """Whether another try may get a better answer."""
+    """Returns whether another try may get a better answer."""
     is_still_running = response.status_code == 409 and "Retry-After" in response.headers
     return response.status_code in _AGAIN or is_still_running
 
 
 def _pause_s(came: object, tried: int) -> float:
-    """How long to wait: as long as the service says, and otherwise longer each time, by chance, so
-    that callers that were refused together do not come back together."""
+    """Returns the seconds to wait before the next try: as many as the service says, and otherwise
+    more each time. They are drawn at random, so that callers that were refused together do not come
+    back together."""
     said = retry_after_s(came) if isinstance(came, httpx.Response) else None
     if said is not None:
         return said
@@ -134,7 +135,7 @@ def refusal(response: httpx.Response) -> Problem | UnreadableAnswer:
 
 
 def _answer(call: Call[Any], response: httpx.Response) -> Any:
-    """What a response with success holds. Raises Problem for any other."""
+    """Returns the content of a response with success. Raises Problem for any other."""
     if not response.is_success:
         raise refusal(response)
     if not response.content:

@@ -1,4 +1,4 @@
-"""How both clients speak HTTP."""
+"""HTTP as both clients speak it."""
 
 from __future__ import annotations
 

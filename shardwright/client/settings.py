@@ -1,4 +1,4 @@
-"""Where the service is, and with which key and patience it is asked."""
+"""The address of the service, and the key and the patience with which it is asked."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def find(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:
 
 
 def _trains_nothing(problem: Problem) -> bool:
-    """Whether the job is none that the service knows: most jobs of a cluster are not, and are
-    passed over in silence."""
+    """Returns whether the job is none that the service knows. Most jobs of a cluster are not, and
+    are passed over in silence."""
     fields = {error.field for error in problem.errors}
     return problem.type == _NO_TRAINING or "launch.format" in fields
 

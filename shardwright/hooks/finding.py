@@ -25,12 +25,12 @@ class Finding:
     verdict: str | None = None
     """One of a check; None where there is none."""
     sentences: tuple[str, ...] = ()
-    """For people, the most important first; none where there is nothing to say, as of a job that
-    trains nothing."""
+    """Sentences for people, the most important first; none where there is nothing to say, as for a
+    job that trains nothing."""
     is_refused: bool = False
-    """Whether the administrator has such jobs refused."""
+    """True where the administrator has such jobs refused."""
     run_id: str | None = None
-    """By which a report of the run names this check."""
+    """Id by which a report of the run names this check."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], enforce: Collection[str]) -> Self:

@@ -37,7 +37,7 @@ class HookPolicy:
     enforce: frozenset[str] = frozenset()
     """The verdicts that refuse a job."""
     patch: bool = False
-    """Whether jobs get variables and annotations with the verdict."""
+    """True where jobs get variables and annotations with the verdict."""
     chips: Mapping[str, str] = field(default_factory=dict)
     """Chips of the catalogue by the site's own names: partitions, GPU types, node labels."""
 

@@ -54,8 +54,8 @@ def main() -> None:
     for problem, runs in questions_with_both_sides(observations(rows, profile)):
         layouts = Layouts.of([run.layout for run in runs])
         predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
-        piped = layouts.pp > 1
-        sides = [np.flatnonzero(piped == side) for side in (False, True)]
+        with_pipeline = layouts.pp > 1
+        sides = [np.flatnonzero(with_pipeline == side) for side in (False, True)]
         best = [int(rows[np.argmin(predictions.step_time_s[rows])]) for rows in sides]
         predicted = math.log(predictions.step_time_s[best[0]] / predictions.step_time_s[best[1]])
         measured = math.log((runs[best[0]].step_time_s or 0) / (runs[best[1]].step_time_s or 1))

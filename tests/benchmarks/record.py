@@ -1,7 +1,7 @@
-"""Which pipeline published runs of the largest sparse models used, and what the search would have
-them use.
+"""Prints which pipeline published runs of the largest sparse models used, and which one the search
+would have them use.
 
-    python -m tests.benchmarks.record --runs FILE [--parameters 5e11] > docs/record.md
+    python -m tests.benchmarks.record --runs FILE [--parameters 5e11] > record.md
 
 Every published run of a sparse model of so many parameters, as the same model, chips, batch and
 stack: its own layout, and the best without and with a pipeline. Runs that differ in nothing else

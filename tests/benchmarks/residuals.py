@@ -1,6 +1,6 @@
-"""What is left over, against everything that might explain it: docs/residuals.md.
+"""Prints what is left over, against everything that might explain it.
 
-    python -m tests.benchmarks.residuals --runs FILE > docs/residuals.md
+    python -m tests.benchmarks.residuals --runs FILE > residuals.md
 
 Natural log(measured / predicted) of the step time, by a fit that saw no run of the same model, chip
 and stack. If the model had a term wrong, the residual would rise or fall along the rows of its

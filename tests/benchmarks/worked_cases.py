@@ -1,6 +1,6 @@
-"""Print docs/worked-cases.md: whether a few real clusters need a pipeline, and why.
+"""Prints whether a few real clusters need a pipeline, and why.
 
-`python -m tests.benchmarks.worked_cases [--case NAME] > docs/worked-cases.md`
+`python -m tests.benchmarks.worked_cases [--case NAME] > worked-cases.md`
 
 For each case the command searches the fastest layout without and with a pipeline under a named
 stack, splits the difference of their step times by term, and predicts the published run in its own
@@ -293,8 +293,8 @@ def print_lifted_limits(case: Case) -> None:
     for label, changes in case.lifted.items():
         changed = replace(case.problem, stack=replace(case.problem.stack, **changes))
         without = fastest_or_reason(changed, (1,))
-        piped = fastest_or_reason(changed, tuple(2**k for k in range(1, 12)))
-        print(f"| {label} | {without} | {piped} |")
+        with_pipeline = fastest_or_reason(changed, tuple(2**k for k in range(1, 12)))
+        print(f"| {label} | {without} | {with_pipeline} |")
     print()
 
 

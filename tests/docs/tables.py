@@ -1,4 +1,4 @@
-"""The tables of docs/reference.md, written from the code so that they cannot fall behind it."""
+"""The tables of the pages, written from the code so that they cannot fall behind it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from service.schemas.mixers import (
 from service.schemas.networks import LayerMoeFields, MlpFields
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
+from tests.docs import caches
 from tests.launchers.judges.shims import SHIMS
 from tests.openapi import openapi
 
@@ -237,6 +238,21 @@ _LAYER_FORMS: dict[str, type[BaseModel]] = {
 }
 
 
+def function_caches() -> str:
+    rows = [
+        (f"`{file}`", f"`{name}`", key, size) for file, name, key, size in caches.cached_functions()
+    ]
+    return _table(("module", "function", "key", "results kept"), rows)
+
+
+def property_caches() -> str:
+    rows = [
+        (f"`{file}`", f"`{owner}`", _names(properties))
+        for (file, owner), properties in caches.cached_properties().items()
+    ]
+    return _table(("module", "class", "properties"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "layer lists": layer_lists,
     "metrics": metrics,
@@ -252,6 +268,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "switches": switches,
     "rules": rules,
     "complexity terms": complexity_terms,
+    "function caches": function_caches,
+    "property caches": property_caches,
 }
 """By the name that stands in the markers of a page."""
 

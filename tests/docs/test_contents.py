@@ -15,6 +15,7 @@ from models.spec.constraints import Constraints
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
 from tests.benchmarks.problems import problem
+from tests.docs.caches import modules_that_keep_values
 from tests.docs.pages import name_of, pages
 from tests.docs.tables import rule_meaning
 from tests.docs.update import with_tables
@@ -60,6 +61,13 @@ def test_every_route_is_explained() -> None:
     paths = openapi()["paths"]
     routes = [f"`{method.upper()} {path}`" for path in paths for method in paths[path]]
     assert [route for route in routes if route not in EVERYTHING] == []
+
+
+def test_the_page_of_caches_names_every_module_that_keeps_values() -> None:
+    page = PAGES["docs/caches.md"]
+    modules = modules_that_keep_values()
+    assert modules
+    assert [name for name in sorted(modules) if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", ["RecommendationAnswer", "PredictionAnswer", "CheckAnswer"])

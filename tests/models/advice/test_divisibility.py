@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from models.advice.divisibility import Lift, lifts
+from models.advice.divisibility import Lift, nearest_lifts
 from models.advice.recommendation import recommend
 from models.errors import Invalid
 from models.layouts.space import Space
@@ -53,16 +53,16 @@ def test_what_divides_in_every_way_has_no_neighbours_to_try() -> None:
         calls.append(True)
         return True
 
-    assert lifts(Space(question, Constraints()), PROFILE, 0.03, 1.0, should_continue) == ()
+    assert nearest_lifts(Space(question, Constraints()), PROFILE, 0.03, 1.0, should_continue) == ()
     assert not calls
     assert recommend(question, PROFILE).pipelining.needed == "yes"
 
 
 def test_time_that_has_run_out_names_none() -> None:
     question = problem("llama-3-8b", ("h100", 72), "megatron", seq_len=8192, global_batch=512)
-    assert lifts(Space(question, ALL), PROFILE, 0.03, 1.0, lambda: False) == ()
+    assert nearest_lifts(Space(question, ALL), PROFILE, 0.03, 1.0, lambda: False) == ()
     fewer = replace(question, cluster=catalogue.cluster("h100", 64))
-    assert lifts(Space(fewer, ALL), PROFILE, 0.03, 1.0, lambda: True) == ()
+    assert nearest_lifts(Space(fewer, ALL), PROFILE, 0.03, 1.0, lambda: True) == ()
 
 
 @pytest.mark.parametrize(("chips", "batch"), [(72, 512), (100, 128), (96, 100)])
@@ -70,7 +70,7 @@ def test_a_guess_of_the_time_with_a_pipeline_decides_nothing(chips: int, batch: 
     question = problem("llama-3-8b", ("h100", chips), "megatron", seq_len=8192, global_batch=batch)
     space = Space(question, ALL)
     guesses = (1e-3, 0.5, 2.0, 1e3, math.inf)
-    found = {lifts(space, PROFILE, 0.03, guess, lambda: True) for guess in guesses}
+    found = {nearest_lifts(space, PROFILE, 0.03, guess, lambda: True) for guess in guesses}
     assert len(found) == 1
 
 
@@ -81,5 +81,5 @@ def test_a_cluster_as_large_as_its_fabric_has_smaller_neighbours_alone() -> None
     asked = replace(asked, cluster=replace(asked.cluster, fabric=alone))
     with pytest.raises(Invalid, match="joins at most 72 chips"):
         asked.cluster.with_num_chips(81)
-    found = lifts(Space(asked, Constraints()), PROFILE, 0.03, math.inf, lambda: True)
+    found = nearest_lifts(Space(asked, Constraints()), PROFILE, 0.03, math.inf, lambda: True)
     assert all(lift.field != "cluster.num_chips" or lift.value <= 72 for lift in found)

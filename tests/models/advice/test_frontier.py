@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models.advice import sweep
 from models.advice.frontier import crossings, frontier
-from models.advice.sweep import Block, FrontierSweep, Point
+from models.advice.sweep import FrontierSweep, LinkBlock, Point
 from models.advice.thresholds import thresholds
 from models.cost.predictions import predict
 from models.errors import Infeasible
@@ -382,7 +382,7 @@ def test_the_places_of_a_block_are_searches_of_their_own(
     factors = {
         axis: tuple(slowest * times**i for i in range(3)) for axis in ("scale_up", "scale_out")
     }
-    block = Block({}, factors)
+    block = LinkBlock({}, factors)
     points = list(FrontierSweep(question, PROFILE, Constraints()).points(block))
     found = {tuple(point.at.values()): point for point in points}
     assert len(points) == len(found) == len(block) == 9

@@ -11,7 +11,7 @@ import pytest
 from models.compilation.cache_folder import CacheFolders
 from models.compilation.compiled import options
 from models.compilation.machine_code import MachineCode
-from models.compilation.parts import Dispatcher, Part
+from models.compilation.parts import Dispatcher, PartLibrary
 
 
 def added(x, y):
@@ -36,7 +36,7 @@ def functions() -> tuple[Dispatcher, Dispatcher, Dispatcher]:
 
 
 def is_part(function: Dispatcher) -> list[bool]:
-    return [isinstance(found.library, Part) for found in function.overloads.values()]
+    return [isinstance(found.library, PartLibrary) for found in function.overloads.values()]
 
 
 def evaluate(function: Any) -> list[float]:

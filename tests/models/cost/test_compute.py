@@ -22,7 +22,7 @@ from models.cost.facts import question as asked
 from models.cost.kernels import linear
 from models.cost.predictions import predict
 from models.cost.shard import Shard
-from models.cost.step import wanted_pieces
+from models.cost.step import repeated_pieces
 from models.spec import catalogue
 from models.spec.architecture import Architecture, MoeShape
 from models.spec.feed_forward import Moe
@@ -183,7 +183,7 @@ def seconds_again(
     numbers = np.array(policies)
     q, record = asked(problem, numbers), coefficient_records(c)[0]
     pieces = np.empty(len(ALL_PIECES))
-    wanted = wanted_pieces(q.policies)
+    wanted = repeated_pieces(q.policies)
     forward = layer_time(q.facts[0], q.layers[-1], shard, record, wanted, pieces).forward
     rows = np.searchsorted(policy_numbers(numbers), numbers)
     return np.array([computed_again(q.policies[row, -1], forward, pieces) for row in rows])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.cost.facts import Question, question
+from models.cost.facts import ProblemRecords, question
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, MODULES, NONE, STACK_SELECTIVE
 from tests.oracles.random_questions import random_problem
@@ -31,7 +31,7 @@ def variants(problem: Problem) -> Iterator[Problem]:
     yield replace(problem, cluster=replace(problem.cluster, chip=chip))
 
 
-def require_same(found: Question, expected: Question) -> None:
+def require_same(found: ProblemRecords, expected: ProblemRecords) -> None:
     for name in ("facts", "layers", "policies", "dims"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
     for own, other in zip(found.order, expected.order, strict=True):

@@ -45,7 +45,7 @@ def random_places(
 def require_least(tables: SearchTables, row: np.void) -> None:
     q, c = tables.question, tables.coefficients[0]
     exchange, least_exchange = np.zeros((2, len(q.layers), 2))
-    whole = links_of(q.facts[0], q.layers, q.dims, q.order, row, c, tables.room.groups, exchange)
+    whole = links_of(q.facts[0], q.layers, q.dims, q.order, row, c, tables.buffers.groups, exchange)
     for filling in (row["filling"], ANY_FILLING):
         unplaced = row.copy()
         unplaced["placement"], unplaced["filling"] = UNPLACED, filling

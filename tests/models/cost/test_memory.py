@@ -14,7 +14,7 @@ from models.cost.memory import layer_size
 from models.cost.mesh import Part, set_shard
 from models.cost.predictions import Predictions, predict
 from models.cost.shard import Shard
-from models.cost.step import wanted_pieces
+from models.cost.step import repeated_pieces
 from models.spec import catalogue
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
@@ -64,7 +64,7 @@ def kept_bytes(problem: Problem, policies: list[int], ep: int = 1) -> np.ndarray
     again, kept = np.empty((2, different, kinds + 2))
     shard, pieces = Shard(tokens, tokens, 1.0, float(ep), 1.0), np.empty(len(ALL_PIECES))
     set_shard(
-        q, shard, shard, c, wanted_pieces(q.policies), parts, again, kept, pieces,
+        q, shard, shard, c, repeated_pieces(q.policies), parts, again, kept, pieces,
     )  # fmt: skip
     return kept[np.searchsorted(policy_numbers(numbers), numbers), 0]
 

@@ -369,12 +369,12 @@ def test_layers_of_multi_token_prediction_are_where_the_head_is() -> None:
     assert counts(layers, balanced(4)).tolist() == counts(without, balanced(4)).tolist()
 
 
-def test_stages_that_differ_are_told_apart_and_stretches_of_equal_ones_end_at_corners() -> None:
+def test_stages_that_differ_are_told_apart_and_stretches_of_equal_ones_are_listed() -> None:
     stated = Layout(pp=8, balanced=True, layers_per_chunk=(2, 1, 1, 1, 2, 2, 1, 1))
     _, found = partition(model([(0, 11)], 1.0), Layouts.of([stated]))
     assert found.kind[0].tolist() == [0, 1, 1, 1, 2, 2, 1, 3]
     assert found.first_alike[0, : found.different[0]].tolist() == [0, 1, 4, 7]
-    assert found.corners[0, : found.corner_count[0]].tolist() == [0, 1, 3, 4, 5, 6, 7]
+    assert found.stretch_ends[0, : found.stretch_end_count[0]].tolist() == [0, 1, 3, 4, 5, 6, 7]
 
 
 # -- of many layouts of a problem
@@ -386,10 +386,10 @@ def assert_same(
     """That partition i of the one is partition j of the other, of so many stages. Of several paths
     that cost the same, either may have any."""
     assert expected.different[i] == found.different[j]
-    assert expected.corner_count[i] == found.corner_count[j]
-    different, corners = expected.different[i], expected.corner_count[i]
-    lengths = {"kind": stages, "corners": corners}
-    for name in ("amounts", "first_alike", "first", "last", "kind", "corners"):
+    assert expected.stretch_end_count[i] == found.stretch_end_count[j]
+    different, stretch_ends = expected.different[i], expected.stretch_end_count[i]
+    lengths = {"kind": stages, "stretch_ends": stretch_ends}
+    for name in ("amounts", "first_alike", "first", "last", "kind", "stretch_ends"):
         length = lengths.get(name, different)
         of_one, of_other = getattr(expected, name)[i, :length], getattr(found, name)[j, :length]
         assert of_one.tolist() == of_other.tolist(), name
@@ -419,15 +419,14 @@ def test_each_layout_has_its_own_of_few_partitions() -> None:
 def test_chunks_have_the_layers_that_are_in_amounts() -> None:
     for problem, layouts in _questions(40):
         tables, code = partitions(problem, layouts)
-        kinds = len(problem.architecture.kinds)
         for row, chunks in enumerate(layers_of_chunks(problem, layouts)):
             layout = layouts[row]
             assert len(chunks) == layout.pp * layout.virtual_stages
             order = [kind for kind, count in problem.architecture.layer_runs for _ in range(count)]
             assert [kind for chunk in chunks for kind in chunk] == order
             whole = tables.amounts[code[row], tables.kind[code[row], : layout.pp]].sum(axis=0)
-            assert whole.tolist() == problem.architecture.trained_part_counts
-            assert len(whole) == kinds + 2
+            ends = [1, 1]
+            assert whole.tolist() == [*problem.architecture.trained_layers_per_kind, *ends]
 
 
 def test_tables_have_what_stages_hold() -> None:
@@ -449,8 +448,8 @@ def test_tables_have_what_stages_hold() -> None:
                 assert tables.first[i, of].tolist() == [*first]
                 assert tables.last[i, of].tolist() == [*last]
             beside = [None, *kind, None]
-            corners = [at for at in range(pp) if not beside[at] == kind[at] == beside[at + 2]]
-            assert tables.corners[i, : tables.corner_count[i]].tolist() == corners
+            stretch_ends = [at for at in range(pp) if not beside[at] == kind[at] == beside[at + 2]]
+            assert tables.stretch_ends[i, : tables.stretch_end_count[i]].tolist() == stretch_ends
 
 
 Amounts = tuple[float, ...]

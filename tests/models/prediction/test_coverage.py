@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from models.prediction.coverage import MeasuredRun, with_coverage
+from models.prediction.coverage import FittedRun, with_coverage
 from models.prediction.nearest_runs import (
     DISTANCE_PER_DOUBLING,
     KIND_DISTANCES,
@@ -43,7 +43,7 @@ def predicted(
 
 def taught(*question: str) -> Profile:
     return with_coverage(
-        BARE, [MeasuredRun(problem(*question), FSDP, has_step_time=True, has_memory=False)]
+        BARE, [FittedRun(problem(*question), FSDP, has_step_time=True, has_memory=False)]
     )
 
 
@@ -81,7 +81,7 @@ def test_only_what_a_run_exercised_is_measured() -> None:
     assert found.terms["activations_gib"].ground == "data_sheet"
     assert found.grade == "data_sheet"
     has_memory = with_coverage(
-        BARE, [MeasuredRun(problem(), FSDP, has_step_time=False, has_memory=True)]
+        BARE, [FittedRun(problem(), FSDP, has_step_time=False, has_memory=True)]
     )
     assert predicted(has_memory).provenance.terms["parameters_gib"].ground == "measured"
 
@@ -124,7 +124,7 @@ def test_what_lies_beyond_every_run_is_named() -> None:
     assert tokens.startswith("tokens_per_step")
     other = with_coverage(
         profile,
-        [MeasuredRun(problem("a100", seq_len=16384), FSDP, has_step_time=True, has_memory=False)],
+        [FittedRun(problem("a100", seq_len=16384), FSDP, has_step_time=True, has_memory=False)],
     )
     assert (
         "seq_len = 16384 is beyond the 8192 of any run on hopper"
@@ -142,7 +142,7 @@ def test_a_prediction_where_no_run_has_been_is_wider(seq_len: int, times: int) -
 
 
 def test_what_was_seen_adds_up() -> None:
-    run = MeasuredRun(problem(), FSDP, has_step_time=True, has_memory=True)
+    run = FittedRun(problem(), FSDP, has_step_time=True, has_memory=True)
     once, twice = with_coverage(BARE, [run]), with_coverage(BARE, [run, run])
     assert with_coverage(once, [run]) == twice
     assert {one.runs for one in once.seen} == {1}
@@ -150,8 +150,8 @@ def test_what_was_seen_adds_up() -> None:
 
 
 def test_sources_are_counted_once_however_many_runs_they_have() -> None:
-    def run(source: str, chip: str = "h100") -> MeasuredRun:
-        return MeasuredRun(problem(chip), FSDP, has_step_time=True, has_memory=False, source=source)
+    def run(source: str, chip: str = "h100") -> FittedRun:
+        return FittedRun(problem(chip), FSDP, has_step_time=True, has_memory=False, source=source)
 
     def counted(profile: Profile, chip: str) -> tuple[int, int | None]:
         basis = predicted(profile, chip).provenance.terms["compute_s"]

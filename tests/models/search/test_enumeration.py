@@ -24,7 +24,7 @@ from models.search import enumeration as search_module
 from models.search.enumeration import search
 from models.search.incumbent import Incumbent
 from models.search.pareto import ROUNDED
-from models.search.result import Answer, Goal, NothingFaster, run_to_completion
+from models.search.result import Goal, NothingFaster, SearchAnswer, run_to_completion
 from models.search.tables import NoLegalLayout, SearchTables
 from models.spec import catalogue
 from models.spec.constraints import EVEN_CHANCE, Constraints
@@ -54,14 +54,14 @@ def problems(draw: st.DrawFn) -> Problem:
     return found
 
 
-def answered(problem: Problem, constraints: Constraints, goal: Goal) -> Answer | None:
+def answered(problem: Problem, constraints: Constraints, goal: Goal) -> SearchAnswer | None:
     try:
         return search(Space(problem, constraints), PROFILE, goal)
     except (NoLegalLayout, Infeasible):
         return None
 
 
-def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
+def agree(answer: SearchAnswer | None, found: Found | None, goal: Goal) -> None:
     """The fastest, the ranking, the best of both sides, and the simplest within the tolerance."""
     assert (answer is None) == (found is None)
     if answer is None or found is None:
@@ -70,8 +70,8 @@ def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
     assert answer.times[0] == pytest.approx(best, rel=1e-12)
     ranked = found.ranked(goal.top, goal.tolerance)
     assert answer.times[answer.ranked].tolist() == pytest.approx(ranked, rel=1e-9)
-    for row, piped in ((answer.without, False), (answer.with_pp, True)):
-        side = found.times[(found.layouts.pp > 1) == piped]
+    for row, with_pipeline in ((answer.without, False), (answer.with_pp, True)):
+        side = found.times[(found.layouts.pp > 1) == with_pipeline]
         assert (row is None) == (not len(side))
         assert row is None or answer.times[row] == pytest.approx(side.min(), rel=1e-12)
     near = found.times <= best * (1 + goal.tolerance) * ROUNDED
@@ -140,7 +140,7 @@ def test_the_search_finds_the_fastest_that_fits_with_a_probability(
         for name in SIZES:
             patch.setattr(search_module, name, together)
         try:
-            answer: Answer | None = search(Space(problem, constraints), UNSURE, goal)
+            answer: SearchAnswer | None = search(Space(problem, constraints), UNSURE, goal)
         except (Infeasible, NoLegalLayout, Invalid):
             answer = None
     agree(answer, fitting(problem, UNSURE, constraints), goal)

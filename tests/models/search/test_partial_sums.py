@@ -12,7 +12,7 @@ import pytest
 from models.columns import Array
 from models.cost.least_links import ANY_FILLING, UNPLACED
 from models.cost.predictions import sums_of
-from models.cost.step import predict_rows, room_for_costs
+from models.cost.step import empty_costs, predict_rows
 from models.errors import Invalid, TooLarge
 from models.layouts.space import (
     MEMORY_POLICY_KNOBS,
@@ -143,8 +143,8 @@ def bounds(tables: SearchTables, rows: Array, members: Members) -> tuple[Array, 
 def step_seconds(tables: SearchTables, rows: Array) -> Array:
     """Step times of rows, over the best links that any placement might give them where they are not
     placed."""
-    t, costs = tables.compiled, room_for_costs(len(rows))
-    predict_rows(t.question, t.stages, rows, t.coefficients, t.least, t.room, costs)
+    t, costs = tables.compiled, empty_costs(len(rows))
+    predict_rows(t.question, t.stages, rows, t.coefficients, t.least, t.buffers, costs)
     return sums_of(costs.time)
 
 

@@ -23,7 +23,7 @@ from service.own_profile import own_profile_id
 from service.runtime.idempotency import SaveRows
 from service.schemas.profile import CalibrationRequest, Policy, Promotion
 from service.store import Store, database
-from service.store.benchmarks import Benchmarks
+from service.store.benchmarks import BenchmarkQueries
 from tests.service.asking import (
     LAYOUT,
     ON_POSTGRESQL_FIRST,
@@ -625,14 +625,14 @@ def test_of_many_benchmarks_no_more_are_read_than_count(tenants, monkeypatch) ->
         row.question = changed(row.question, "cluster", {"preset": "withdrawn", "num_chips": 1})
 
     pages: list[int] = []
-    read = Benchmarks.newest
+    read = BenchmarkQueries.newest
 
-    def newest(self: Benchmarks, limit: int, *args: Any, **span: Any) -> Any:
+    def newest(self: BenchmarkQueries, limit: int, *args: Any, **span: Any) -> Any:
         pages.append(limit)
         return read(self, limit, *args, **span)
 
-    monkeypatch.setattr(Benchmarks, "newest", newest)
-    monkeypatch.setattr(Benchmarks, "created_between", None)  # which reads them all
+    monkeypatch.setattr(BenchmarkQueries, "newest", newest)
+    monkeypatch.setattr(BenchmarkQueries, "created_between", None)  # which reads them all
     with service.store.of("a", sees_all=False).reading() as rows:
         given = read_own_input(rows, "a", CalibrationRequest())
         assert given.benchmark_ids == ids[-most:]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Hashable, Mapping
 import pytest
 
 from service.errors import Stopping, TooManyStreams, Unavailable
-from service.runtime.event_streams import Batch, EventStream, EventStreams
+from service.runtime.event_streams import EventBatch, EventStream, EventStreams
 from tests.waiting import LONG_S
 
 QUIET = b": quiet\n\n"
@@ -31,12 +31,12 @@ class Numbers:
             raise self.error
         return {name: (self.last[name], name in self.ended) for name in topics if name in self.last}
 
-    def after(self, topic: str, place: Hashable) -> Batch:
+    def after(self, topic: str, place: Hashable) -> EventBatch:
         assert isinstance(place, int)
         self.reads[topic, place] += 1
         told = [*range(place + 1, self.last[topic] + 1)][:AT_ONCE]
         is_all = len(told) < AT_ONCE
-        return Batch(
+        return EventBatch(
             text="".join(f"{number} " for number in told).encode(),
             place=told[-1] if told else place,
             is_all=is_all,

@@ -7,7 +7,8 @@ import pytest
 
 from models.errors import Invalid
 from service.errors import ClientGone
-from service.runtime.single_flight import IsDisconnected, SingleFlight
+from service.runtime.admission import IsDisconnected
+from service.runtime.single_flight import SingleFlight
 from tests.waiting import LONG_S
 
 

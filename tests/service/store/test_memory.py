@@ -11,7 +11,7 @@ from service.store import Store, database
 from service.store import memory as memories
 from service.store.change_counter import StoredRow
 from service.store.memory import Memory
-from service.store.tables import CatalogRow
+from service.store.tables import RegisteredEntryRow
 from tests.service.asking import ON_BOTH
 from tests.service.store.test_store import NOON
 
@@ -20,24 +20,24 @@ from tests.service.store.test_store import NOON
 def store(database_url: str) -> Iterator[Store]:
     store = Store(database.connect(database_url))
     with store.reading() as rows:  # the first connection counts as a change
-        rows.catalog.names("chips")
+        rows.registered_entries.names("chips")
     yield store
     store.close()
 
 
-def entry(name: str, version: int = 1) -> CatalogRow:
-    return CatalogRow(kind="chips", name=name, version=version, created_at=NOON, entry={})
+def entry(name: str, version: int = 1) -> RegisteredEntryRow:
+    return RegisteredEntryRow(kind="chips", name=name, version=version, created_at=NOON, entry={})
 
 
 def register(store: Store, name: str) -> None:
     with store.writing() as rows:
-        rows.catalog.add(entry(name))
+        rows.registered_entries.add(entry(name))
 
 
 def test_a_commit_by_anyone_is_counted(store: Store, database_url: str) -> None:
     counts = [store.memory.changes.count()]
     with store.reading() as rows:
-        assert rows.catalog.names("chips") == []
+        assert rows.registered_entries.names("chips") == []
     counts.append(store.memory.changes.count())
     assert counts[0] == counts[1] is not None
     register(store, "mine")
@@ -52,7 +52,7 @@ def test_a_commit_by_anyone_is_counted(store: Store, database_url: str) -> None:
 def test_what_is_rolled_back_is_not_counted(store: Store) -> None:
     before = store.memory.changes.count()
     with suppress(ZeroDivisionError), store.writing() as rows:
-        rows.catalog.add(entry("mine"))
+        rows.registered_entries.add(entry("mine"))
         raise ZeroDivisionError
     assert store.memory.changes.count() == before
 
@@ -89,7 +89,9 @@ def test_what_is_at_hand_with_its_row_stays_until_that_is_another(store: Store) 
         register(store, name)
         assert memory.at_hand("key") == "value"
     with store.writing() as rows:
-        rows._session.execute(update(CatalogRow).where(CatalogRow.name == "mine").values(version=7))
+        rows._session.execute(
+            update(RegisteredEntryRow).where(RegisteredEntryRow.name == "mine").values(version=7)
+        )
     assert memory.at_hand("key") is None
 
 
@@ -134,15 +136,17 @@ def test_the_value_used_least_recently_goes_first(store: Store, monkeypatch) -> 
 def test_entries_are_read_again_once_another_is_registered(store: Store) -> None:
     def latest() -> int | None:
         with store.reading() as rows:
-            found = rows.recall("mine", lambda: rows.catalog.named("chips", "mine"))
+            found = rows.recall("mine", lambda: rows.registered_entries.named("chips", "mine"))
             return found and found.version
 
     assert latest() is None
     register(store, "mine")
     assert latest() == 1
     with store.writing() as rows:  # which sees what none else does yet
-        rows.catalog.add(entry("mine", 2))
+        rows.registered_entries.add(entry("mine", 2))
         rows.lock("flush")
-        assert rows.recall("mine", lambda: rows.catalog.named("chips", "mine")).version == 2
+        assert (
+            rows.recall("mine", lambda: rows.registered_entries.named("chips", "mine")).version == 2
+        )
         assert latest() == 1
     assert latest() == 2

@@ -19,9 +19,9 @@ from service.store.answers import Answer
 from service.store.reports import ReportFilter
 from service.store.tables import (
     ApiKeyRow,
-    CatalogRow,
     IdempotencyRow,
     ProfileVersionRow,
+    RegisteredEntryRow,
     ReportRow,
 )
 from tests.service.asking import ON_BOTH
@@ -262,13 +262,18 @@ def test_a_catalogue_name_means_its_latest_version_or_the_one_it_pins(store: Sto
     with store.writing() as rows:
         for version in (1, 2):
             entry = {"is": version}
-            rows.catalog.add(
-                CatalogRow(kind="chips", name="mine", version=version, created_at=NOON, entry=entry)
+            rows.registered_entries.add(
+                RegisteredEntryRow(
+                    kind="chips", name="mine", version=version, created_at=NOON, entry=entry
+                )
             )
     with store.reading() as rows:
-        found = {name: rows.catalog.named("chips", name) for name in ("mine", "mine@1", "mine@3")}
-        assert rows.catalog.named("clusters", "mine") is None
-        assert [row.version for row in rows.catalog.latest("chips", ["mine"])] == [2]
+        found = {
+            name: rows.registered_entries.named("chips", name)
+            for name in ("mine", "mine@1", "mine@3")
+        }
+        assert rows.registered_entries.named("clusters", "mine") is None
+        assert [row.version for row in rows.registered_entries.latest("chips", ["mine"])] == [2]
     assert {name: row and row.entry for name, row in found.items()} == {
         "mine": {"is": 2},
         "mine@1": {"is": 1},

@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from service.web.compression import Compression, accepts_gzip
+from service.web.compression import CompressionMiddleware, accepts_gzip
 from tests.docs.examples import served
 from tests.service.asking import PREDICTION
 from tests.service.conftest import Databases
@@ -117,7 +117,7 @@ def test_events_are_sent_as_they_come() -> None:
             (f"data: {'x' * 2000}\n\n" for _ in range(2)), media_type="text/event-stream"
         )
 
-    app = Starlette(routes=[Route("/", events)], middleware=[Middleware(Compression)])
+    app = Starlette(routes=[Route("/", events)], middleware=[Middleware(CompressionMiddleware)])
     with TestClient(app) as client, client.stream("GET", "/", headers=GZIP) as response:
         assert "content-encoding" not in response.headers
         assert len([*response.iter_raw()]) >= 2

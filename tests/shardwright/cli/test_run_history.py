@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.cli.run_history import NoHistory, Point, RunHistory, csv_history
+from shardwright.cli.run_history import HistoryPoint, NoHistory, RunHistory, csv_history
 
 
 def _history(**metrics: list[float]) -> RunHistory:
     """Metrics by step, a second apart."""
     return RunHistory(
         metrics={
-            name: [Point(step, float(step), value) for step, value in enumerate(values)]
+            name: [HistoryPoint(step, float(step), value) for step, value in enumerate(values)]
             for name, values in metrics.items()
         }
     )

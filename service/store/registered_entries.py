@@ -1,0 +1,62 @@
+"""Queries of the catalogue entries that users registered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.store.quota import count_stored, size_of
+from service.store.tables import TENANT, RegisteredEntryRow
+
+_VERSIONED = re.compile(r"(.+?)(?:@([1-9]\d{0,8}))?", re.DOTALL)
+
+
+class RegisteredEntries:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, row: RegisteredEntryRow) -> None:
+        """Store a version of an entry. It counts for the tenant that registered it, and for good:
+        entries are never removed."""
+        count_stored(self._session, self._session.info.get(TENANT), size_of(row.entry))
+        self._session.add(row)
+
+    def find(self, kind: str, name: str, version: int | None) -> RegisteredEntryRow | None:
+        """Returns this version of an entry, or the latest if `version` is None."""
+        query = select(RegisteredEntryRow).where(
+            RegisteredEntryRow.kind == kind, RegisteredEntryRow.name == name
+        )
+        if version is not None:
+            query = query.where(RegisteredEntryRow.version == version)
+        return self._session.scalar(query.order_by(RegisteredEntryRow.version.desc()).limit(1))
+
+    def named(self, kind: str, name: str) -> RegisteredEntryRow | None:
+        """The entry of a name as requests write it: `name`, or `name@3` for its third version."""
+        match = _VERSIONED.fullmatch(name)
+        if match is None:
+            return None
+        plain, version = match.groups()
+        return self.find(kind, plain, int(version) if version else None)
+
+    def names(self, kind: str) -> Sequence[str]:
+        return self._session.scalars(
+            select(RegisteredEntryRow.name).where(RegisteredEntryRow.kind == kind).distinct()
+        ).all()
+
+    def latest(self, kind: str, names: Sequence[str]) -> Sequence[RegisteredEntryRow]:
+        """The last version of each of these names."""
+        last = (
+            select(RegisteredEntryRow.name, func.max(RegisteredEntryRow.version).label("version"))
+            .where(RegisteredEntryRow.kind == kind, RegisteredEntryRow.name.in_(names))
+            .group_by(RegisteredEntryRow.name)
+            .subquery()
+        )
+        same = (RegisteredEntryRow.name == last.c.name) & (
+            RegisteredEntryRow.version == last.c.version
+        )
+        return self._session.scalars(
+            select(RegisteredEntryRow).join(last, same).where(RegisteredEntryRow.kind == kind)
+        ).all()
