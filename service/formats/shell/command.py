@@ -87,8 +87,11 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     at = len(before)
     has_program = at < len(found.words) and not found.words[at].startswith("-")
     program = _program(found.words, at) if has_program else None
+    behind = found.words[at + has_program :]
+    if "torchx" in map(base_name, before) and behind[:1] == ("--",):  # in front of its arguments
+        behind = behind[1:]
     return Command(
-        words=tuple(found.words[at + has_program :]),
+        words=tuple(behind),
         program=None if program == ARGUMENTS else program,
         before=tuple(before),
         environment=environment,

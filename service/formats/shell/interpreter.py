@@ -255,8 +255,9 @@ class Interpreter:
         self.printed, self.undecided = [], 0
         try:
             self.at_depth(tree, tree.root.children, (), None, is_own_shell=True)
-            is_known = len(self.script.statements) == started and None not in self.printed
-            return "".join(self.printed) if is_known and self.printed else None
+            known = [text for text in self.printed if text is not None]
+            is_known = len(self.script.statements) == started and len(known) == len(self.printed)
+            return "".join(known) if is_known and known else None
         finally:
             del self.script.statements[started:]
             self.printed, self.undecided = outside, undecided

@@ -14,7 +14,7 @@ from service.formats.launch.trainer.arguments import documents_in, flags_of, set
 from service.formats.launch.trainer.command import Started, started
 from service.formats.launch.trainer.objectives import in_name
 from service.formats.settings.reservation import Reservation
-from service.formats.shell.command import files_of
+from service.formats.shell.command import files_of, split_command
 from service.formats.shell.faults import PATH
 from service.formats.shell.files import LaunchFiles
 
@@ -81,21 +81,22 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
 def _document(text: str) -> dict[str, Any] | None:
     """The settings of a text that is JSON or YAML by dotted names; None where it is another. Raises
     Invalid for what only looks like one."""
-    looks_like_one = text.lstrip()[:1] in ("{", "") or not _COMMAND.search(text)
     try:
         return read_settings(text)
     except Invalid:
-        if looks_like_one:
+        if text.lstrip()[:1] in ("{", "") or not _is_script(text):
             raise
         return None
 
 
-_COMMAND = re.compile(
-    r"^(?![ \t]*#)[^\n]*?(?:\b(?:accelerate(?:-launch)?|deepspeed|torchrun|axolotl"
-    r"|llamafactory-cli|lmf|trl|swift|megatron)\s|\bpython[\d.]*\s|<<-?)",
-    re.ASCII | re.MULTILINE,
-)
-"""A line that starts something, or writes a file."""
+def _is_script(text: str) -> bool:
+    """Tells whether a text starts a program, or writes a file."""
+    if "<<" in text:
+        return True
+    try:
+        return split_command(text).program is not None
+    except Invalid:  # which says more about a script than that it is no document
+        return True
 
 
 def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") -> str:

@@ -113,6 +113,14 @@ run: |
     train.py --mb $MB
 """
 SKY_OF_ANY = SKY.replace("H100:8", "{H100:8, A100-80GB:8}")
+DSTACK = """type: task
+nodes: 2
+env: [HF_TOKEN, MB=2]
+commands:
+- pip install x
+- torchrun --nnodes $DSTACK_NODES_NUM --nproc_per_node $DSTACK_GPUS_PER_NODE train.py --mb $MB
+resources: {gpu: "H100:8", shm_size: 24GB}
+"""
 CONFIG_MAP = """apiVersion: v1
 kind: ConfigMap
 data:
@@ -138,7 +146,7 @@ MODEL_ARGS:
   swiglu: false
   recompute_modules: [moe_act, layernorm]
 """
-OBJECTS = [JOB, PYTORCH_JOB, JOB_SET, TRAIN_JOB, VOLCANO, RAY_JOB, SKY, CONFIG_MAP, RECIPE]
+OBJECTS = [JOB, PYTORCH_JOB, JOB_SET, TRAIN_JOB, VOLCANO, RAY_JOB, SKY, DSTACK, CONFIG_MAP, RECIPE]
 
 
 def started(text: str, environment: dict[str, str] | None = None) -> Command:
@@ -156,6 +164,8 @@ def started(text: str, environment: dict[str, str] | None = None) -> Command:
         (RAY_JOB, "--a 1", 32, None),
         (SKY, "--mb 2", 16, "H100"),
         (SKY_OF_ANY, "--mb 2", 16, "H100"),
+        (DSTACK, "--mb 2", 16, "H100"),
+        (DSTACK.replace('"H100:8"', "{name: H100, count: 8}"), "--mb 2", 16, "H100"),
         (CONFIG_MAP, "--a 1", 8, None),
         (RECIPE, "--num-layers 24 --bf16 --recompute-modules moe_act layernorm", None, None),
     ],

@@ -161,6 +161,7 @@ TRAIN = "torchrun train.py {}"
         ("A=(0 1 2)\nI=1\n", "--a ${A[$I]} --b ${A[I+1]}"),
         ("declare -A A=([small]=1 [large]=2)\nS=small\n", "--a ${A[$S]} --b ${A[large]}"),
         ("A='--a 1'\n", "$(echo $A) --b 2"),
+        ("A='--a'\nB=1\nC=\"$A \\\n  $B \\\n\\\n  $(echo --b) \\\n  $((1 + 1))\"\n", "$C"),
     ],
 )
 def test_what_functions_and_files_print_and_elements_of_arrays_are_put_in(
@@ -189,6 +190,36 @@ def test_what_only_running_it_would_tell_stays_unknown(
     with pytest.raises(Undefined) as unknown:
         require_defined("--a", " ".join(command.words[1:]))
     assert unknown.value.variable == variable
+
+
+LOOP = """A=1; B=0
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --a) A="$2"; shift 2;;
+    --b=*) B="${1#*=}"; shift;;
+    --) shift; break;;
+    *) echo "unknown $1"; exit 1;;
+  esac
+done
+torchrun train.py --a $A --b $B
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [("", "--a 1 --b 0"), ("--a 3 --b=4", "--a 3 --b 4"), ("--a 3 -- --b=4", "--a 3 --b 0")],
+)
+def test_a_loop_over_arguments_is_followed(arguments: str, words: str) -> None:
+    command = split_command(f"bash train.sh {arguments}", LaunchFiles({"train.sh": LOOP}))
+    assert command.words == tuple(words.split())
+    assert command.in_branches == ()
+
+
+def test_options_that_nobody_gives_leave_the_defaults() -> None:
+    loop = 'while getopts "a:" o; do case "$o" in a) A=$OPTARG;; esac; done\nA=${A:-1}\n'
+    assert split_command(f"{loop}{TRAIN.format('--a $A')}").words == ("--a", "1")
+    files = LaunchFiles({"train.sh": f"{loop}{TRAIN.format('--a $A')}"})
+    assert split_command("bash train.sh -a 2", files).words == ("--a", "$A")
 
 
 def test_defaults_that_decide_a_command_are_told_and_others_are_not() -> None:
