@@ -26,7 +26,7 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     if "commands" in document:
         return _of_dstack(document)
     nodes = whole(document.get("num_nodes")) or 1
-    chip, gpus = _accelerators(mapping(document.get("resources")).get("accelerators"))
+    chip, gpus = _accelerators(_resources(document).get("accelerators"))
     set_by_sky = {"SKYPILOT_NUM_NODES": str(nodes)}
     if gpus:
         set_by_sky["SKYPILOT_NUM_GPUS_PER_NODE"] = str(gpus)
@@ -44,6 +44,13 @@ def job_of(document: Mapping[str, Any]) -> JobText:
             if isinstance(text, str) and "\n" in text
         },
     )
+
+
+def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what a task asks for; of several that would do, the first."""
+    asked = mapping(document.get("resources"))
+    others = [*listed(asked.get("any_of")), *listed(asked.get("ordered"))]
+    return {**asked, **mapping(others[0])} if others else asked
 
 
 def _of_dstack(document: Mapping[str, Any]) -> JobText:

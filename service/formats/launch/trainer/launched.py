@@ -34,6 +34,7 @@ _DIALECTS_OF_TOOLS = {
 
 
 _OF_TRAINER = ("transformers", "trl")
+_PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w)", re.ASCII | re.MULTILINE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +76,11 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
         written = read_settings(only)
         return Launched(dialect=_dialect_of(written, otherwise), settings=written, files=files)
     rule = "is neither a document nor a command that trains: send the file or the line that does"
+    if _PYTHON.search(text):
+        rule = (
+            "is a program in Python, which is not run here: give its arguments as flags of a"
+            " command (--per_device_train_batch_size 4), as YAML, or as fields of the request"
+        )
     raise Invalid(PATH, text[:80], rule)
 
 

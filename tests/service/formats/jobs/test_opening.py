@@ -121,6 +121,22 @@ commands:
 - torchrun --nnodes $DSTACK_NODES_NUM --nproc_per_node $DSTACK_GPUS_PER_NODE train.py --mb $MB
 resources: {gpu: "H100:8", shm_size: 24GB}
 """
+SKY_OF_SEVERAL = SKY.replace(
+    "  accelerators: H100:8", "  any_of: [{accelerators: H100:8}, {accelerators: H200:8}]"
+)
+MPI_JOB = """apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+spec:
+  slotsPerWorker: 8
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template:
+        spec: {containers: [{command: [mpirun], args: ["-np", "32", python, train.py, --a, "1"]}]}
+    Worker:
+      replicas: 4
+      template: {spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}}
+"""
 CONFIG_MAP = """apiVersion: v1
 kind: ConfigMap
 data:
@@ -146,7 +162,19 @@ MODEL_ARGS:
   swiglu: false
   recompute_modules: [moe_act, layernorm]
 """
-OBJECTS = [JOB, PYTORCH_JOB, JOB_SET, TRAIN_JOB, VOLCANO, RAY_JOB, SKY, DSTACK, CONFIG_MAP, RECIPE]
+OBJECTS = [
+    JOB,
+    PYTORCH_JOB,
+    JOB_SET,
+    TRAIN_JOB,
+    VOLCANO,
+    RAY_JOB,
+    SKY,
+    MPI_JOB,
+    DSTACK,
+    CONFIG_MAP,
+    RECIPE,
+]
 
 
 def started(text: str, environment: dict[str, str] | None = None) -> Command:
@@ -164,6 +192,8 @@ def started(text: str, environment: dict[str, str] | None = None) -> Command:
         (RAY_JOB, "--a 1", 32, None),
         (SKY, "--mb 2", 16, "H100"),
         (SKY_OF_ANY, "--mb 2", 16, "H100"),
+        (SKY_OF_SEVERAL, "--mb 2", 16, "H100"),
+        (MPI_JOB, "--a 1", 32, None),
         (DSTACK, "--mb 2", 16, "H100"),
         (DSTACK.replace('"H100:8"', "{name: H100, count: 8}"), "--mb 2", 16, "H100"),
         (CONFIG_MAP, "--a 1", 8, None),
