@@ -127,6 +127,8 @@ def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
         return fault
     value = script.values.get(name)
     reasons = [used, value.reason if value else ""]
+    if value and value.reason and re.search(r"\$\{?[1-9]", text):
+        reasons.append("the script has arguments: send the command that starts it, with them")
     if value is None and script.unsent_sources:
         source, line = script.unsent_sources[0]
         reasons.append(f"line {line} reads {source}, which was not sent in launch.files")

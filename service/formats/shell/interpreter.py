@@ -249,6 +249,7 @@ class Interpreter:
         first = command.split(None, 1)[0] if command.strip() else ""
         if first not in self.functions and first not in PRINTS:
             return None
+        self.budget.count(len(command))
         tree = parse(command)
         started = len(self.script.statements)
         outside, undecided = self.printed, self.undecided
@@ -265,6 +266,7 @@ class Interpreter:
     def print_out(self, text: str | None) -> None:
         """Adds to what the command in $( ) prints; None is a text that is not known."""
         if self.printed is not None:
+            self.budget.count(len(text or ""))
             self.printed.append(None if self.undecided else text)
 
     def inner(

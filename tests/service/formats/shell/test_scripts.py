@@ -264,6 +264,15 @@ def test_where_a_value_cannot_be_known_its_line_and_the_cure_are_named() -> None
     assert "line 2, 4" in rule
 
 
+def test_a_script_that_has_arguments_asks_for_the_command_that_starts_it() -> None:
+    branch = "if [ $1 = 7B ]; then N=28; elif [ $1 = 72B ]; then N=80; fi\ntorchrun train.py --n $N"
+    for text in (branch, "torchrun train.py --n $1"):
+        with pytest.raises(Undefined) as unknown:
+            require_defined("--n", split_command(text).words[1])
+        told = explained(unknown.value, text, LaunchFiles())
+        assert "send the command that starts" in told.rule
+
+
 def test_a_file_of_variables_that_was_not_sent_is_named() -> None:
     with pytest.raises(Undefined) as refused:
         require_defined("--a", split_command(SOURCED).words[1])
@@ -287,6 +296,12 @@ def test_a_loop_over_settings_starts_several_commands() -> None:
         "x && y$X=1 || z=2\n" * 3000,
         "cat > a <<E\n" + "x\n" * 3000 + "E\n" + "cat a a > b\ncat b b > a\n" * 500,
         "eval " + "eval " * 9000 + "a",
+        "".join(f"f{n}() {{ echo $(f{n + 1})$(f{n + 1}); }}\n" for n in range(20))
+        + f"f20() {{ echo {'x' * 40_000}; }}\npython t.py $(f0)",
+        f"A='{'x ' * 5000}'\n" + "B=$(echo $A)\n" * 3000,
+        "f() { echo 1; }\n" + "A=$(f)\n" * 5000,
+        "python t.py " + "$(echo " * 3000 + "a" + ")" * 3000,
+        "set -- a\nwhile [ $# -gt 0 ]; do set -- a a; done\n" * 200,
     ],
 )
 def test_no_script_takes_long_or_much(text: str) -> None:
