@@ -69,7 +69,7 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
         return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=sent)
     command = started(text, sent)
     if command is not None:
-        return _of_command(command, command.files)
+        return _of_command(command, command.command.files)
     files = files_of(text, sent)
     only = files.only_text()
     if only is not None:
@@ -157,7 +157,7 @@ def _of_command(command: Started, files: LaunchFiles) -> Launched:
         made.launcher |= launcher_settings(behind)
     made.settings.pop("launcher", None)
     made.num_devices = _num_devices(command, behind)
-    made.reservations += [Reservation.of_branch(each) for each in command.in_branches]
+    made.reservations += [Reservation.of_branch(each) for each in command.command.in_branches]
     return made
 
 
@@ -196,17 +196,17 @@ def _launcher(made: Launched, command: Started) -> dict[str, Any]:
 def _num_devices(command: Started, behind: tuple[str, ...]) -> int | None:
     """The ranks that the launcher starts: all of them, or those of the one node that torchrun and
     deepspeed take where nobody says how many."""
-    ranks = command.ranks
-    if ranks.total is not None:
-        return ranks.total
-    environment = command.environment
-    per_node = ranks.per_node or _whole(environment.get("NPROC_PER_NODE"))
+    said = command.command
+    if said.num_ranks is not None:
+        return said.num_ranks
+    environment = said.environment
+    per_node = said.nproc_per_node or _whole(environment.get("NPROC_PER_NODE"))
     if per_node is None and "CUDA_VISIBLE_DEVICES" in environment:
         listed = environment["CUDA_VISIBLE_DEVICES"]
         per_node = len(listed.split(",")) if re.fullmatch(r"[\d,]+", listed) else None
     own = flags_of(behind)  # of torchrun, which axolotl starts
     per_node = _whole(own.get("nproc_per_node")) or per_node
-    nodes = ranks.nnodes or _whole(own.get("nnodes")) or _whole(environment.get("NNODES"))
+    nodes = said.nnodes or _whole(own.get("nnodes")) or _whole(environment.get("NNODES"))
     has_hosts = any(word.startswith(("--hostfile", "-H")) for word in command.launcher_words)
     if per_node is None or (nodes is None and has_hosts):
         return None
