@@ -196,17 +196,17 @@ def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
 def _format_of(launch: LaunchForm, field: str) -> Recognized:
     """The format of a launch: what it names, else what its text tells. Raises NotATrainingJob for a
     command that starts something else, and Invalid where the text does not tell."""
+    unread = unread_framework(launch.text, launch.beside) if launch.format is None else None
+    if unread is not None:
+        program, framework = unread
+        rule = f"starts {framework}, whose settings are not read: give {_AS_FIELDS}"
+        raise Invalid(f"{field}.arguments", program, rule)
     if launch.settings is None:
         other = starts_nothing_known(launch.text, launch.beside)
         if other is not None:
             raise NotATrainingJob(f"{field}.arguments", *other)
     if launch.format is not None:
         return Recognized(launch.format, "")
-    unread = unread_framework(launch.text, launch.beside)
-    if unread is not None:
-        program, framework = unread
-        rule = f"starts {framework}, whose settings are not read: give {_AS_FIELDS}"
-        raise Invalid(f"{field}.arguments", program, rule)
     found = recognized(launch.text, launch.beside)
     if found is None:
         other = starts_something_else(launch.text, launch.beside)

@@ -554,6 +554,19 @@ class LogLevel(TypedDict):
 class LoraFields(TypedDict):
     rank: NotRequired[int]
     targets: NotRequired[list[Literal["attention", "mlp", "experts"]]]
+    modules: NotRequired[
+        list[
+            Literal[
+                "q_proj",
+                "k_proj",
+                "v_proj",
+                "o_proj",
+                "gate_proj",
+                "up_proj",
+                "down_proj",
+            ]
+        ]
+    ]
     base_bits: NotRequired[Literal[2, 3, 4, 8, 16]]
 
 

@@ -73,7 +73,7 @@ def _of_object(document: Mapping[str, Any]) -> JobText | None:
     pods = [*_pods(spec, 1, 0)][:_MOST_PODS]
     working = [pod for pod in pods if _gpus(pod.spec)] or pods
     entrypoint = spec.get("entrypoint")  # of a RayJob
-    for pod in working:
+    for pod in (*working, *pods):  # mpirun is started by a pod without accelerators
         for container in listed(pod.spec.get("containers")):
             text = str(entrypoint) if entrypoint else _command(mapping(container))
             if text:

@@ -14,7 +14,7 @@ from service.formats.jobs.job_text import JobText, listed, mapping
 from service.formats.launch.documents import read_yaml
 from service.formats.shell.files import LaunchFiles
 
-_NAMES = "kind|run|ARGS|MODEL_ARGS|TRAINING_ARGS|MEGATRON_ARGS|args"
+_NAMES = "kind|run|commands|ARGS|MODEL_ARGS|TRAINING_ARGS|MEGATRON_ARGS|args"
 _MARKS = re.compile(rf"^\"?(?:{_NAMES})\"?\s*:", re.MULTILINE)
 _MARKS_OF_JSON = re.compile(rf'"(?:{_NAMES})"\s*:')
 _DIVIDES = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)

@@ -14,15 +14,19 @@ _ACCELERATORS = re.compile(r"([A-Za-z][\w.-]{0,60}?)(?::(\d{1,4}))?", re.ASCII)
 
 def is_task(document: Any) -> bool:
     fields = mapping(document)
+    if fields.get("type") == "task" and listed(fields.get("commands")):  # of dstack
+        return True
     has_run = isinstance(fields.get("run"), str)
     return has_run and bool({"resources", "num_nodes", "envs", "setup"} & fields.keys())
 
 
 def job_of(document: Mapping[str, Any]) -> JobText:
-    """Returns the job of a task. SkyPilot sets the number of its nodes, and of the devices on each,
-    as variables."""
+    """Returns the job of a task. SkyPilot, and dstack, set the number of its nodes, and of the
+    devices on each, as variables."""
+    if "commands" in document:
+        return _of_dstack(document)
     nodes = whole(document.get("num_nodes")) or 1
-    chip, gpus = _accelerators(mapping(document.get("resources")).get("accelerators"))
+    chip, gpus = _accelerators(_resources(document).get("accelerators"))
     set_by_sky = {"SKYPILOT_NUM_NODES": str(nodes)}
     if gpus:
         set_by_sky["SKYPILOT_NUM_GPUS_PER_NODE"] = str(gpus)
@@ -42,8 +46,38 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     )
 
 
+def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what a task asks for; of several that would do, the first."""
+    asked = mapping(document.get("resources"))
+    others = [*listed(asked.get("any_of")), *listed(asked.get("ordered"))]
+    return {**asked, **mapping(others[0])} if others else asked
+
+
+def _of_dstack(document: Mapping[str, Any]) -> JobText:
+    nodes = whole(document.get("nodes")) or 1
+    chip, gpus = _accelerators(mapping(document.get("resources")).get("gpu"))
+    pairs = [str(each).partition("=") for each in listed(document.get("env"))]
+    written = {name: value for name, equals, value in pairs if equals}
+    counts = {"DSTACK_NODES_NUM": str(nodes)}
+    if gpus:
+        counts |= {"DSTACK_GPUS_PER_NODE": str(gpus), "DSTACK_GPUS_NUM": str(gpus * nodes)}
+    return JobText(
+        text="\n".join(map(str, document["commands"])),
+        environment={**counts, **environment_of(document.get("env")), **written},
+        header=header(
+            "dstack",
+            nodes=nodes,
+            gpus=gpus,
+            chip=chip,
+            written={"nodes": f"nodes: {nodes}", "gpus-per-node": f"gpu: {chip}:{gpus}"},
+        ),
+    )
+
+
 def _accelerators(value: Any) -> tuple[str | None, int | None]:
     """Returns the chip and its number on a node, of H100:8, {H100: 8} or the first of a set."""
+    if isinstance(value, Mapping) and "name" in value:  # of dstack
+        return _accelerators(f"{value['name']}:{value.get('count', 1)}")
     if isinstance(value, Mapping):
         chip, count = next(iter(value.items()), (None, None))
         return _accelerators(chip if count is None else f"{chip}:{count}")

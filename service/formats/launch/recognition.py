@@ -22,7 +22,7 @@ from service.formats.settings.field_table import field_table
 from service.formats.shell.command import split_command
 from service.formats.shell.faults import shortened
 from service.formats.shell.files import LaunchFiles
-from service.formats.shell.programs import launchers, likelihood, program_at
+from service.formats.shell.programs import launchers, likelihood, program_at, shell_file_at
 
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})", re.ASCII)
 _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
@@ -71,6 +71,7 @@ _UNREAD = (
     (re.compile(r"\btune run$"), "torchtune"),
     (re.compile(r"llmfoundry|\bcomposer "), "Composer"),
     (re.compile(r"\blitgpt\b"), "LitGPT"),
+    (re.compile(r"\bbenchmark_runner\b"), "the benchmark runner of MaxText"),
     (re.compile(r"\bverl[./]"), "verl"),
     (re.compile(r"\bopenrlhf[./]"), "OpenRLHF"),
     (re.compile(r"\bnanotron\b"), "nanotron"),
@@ -116,6 +117,7 @@ class Recognized:
 def recognized(text: str, files: LaunchFiles) -> Recognized | None:
     """The format of a launch, told by the program and the launcher that it starts, else by the
     names of its settings; None where neither tells."""
+    names = _names(text)
     with suppress(Invalid):
         command = split_command(text, files)
         program = command.program or ""
@@ -126,7 +128,7 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
         for launcher, format_ in (("accelerate", "accelerate"), ("deepspeed", "deepspeed")):
             if launcher in named:
                 return Recognized(format_, f"the launcher {launcher}")
-    names = _names(text)
+        names |= _names(" ".join(command.words))  # of a script that was sent
     found = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
     likely = max(found, key=lambda name: found[name])
     if found[likely] < _FEWEST or sorted(found.values())[-2] == found[likely]:
@@ -169,6 +171,8 @@ def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | No
     words = (*command.before, command.program or "", *command.words)
     is_job = text.startswith("#!") or _ASKS_SCHEDULER.search(text) is not None
     is_started = words[0].rpartition("/")[2] in ("srun", "mpirun", "mpiexec")
+    if shell_file_at(words) is not None:
+        return command.program or shortened(" ".join(words)), _NOT_SENT
     if command.program is None or not (is_job or is_started) or program_at(words) is not None:
         return None
     if len(_names(text) & known_settings()) >= _FEWEST:

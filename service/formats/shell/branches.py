@@ -6,6 +6,7 @@ afterwards.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ from service.formats.shell.variables import Doubt, Value, Variables
 
 if TYPE_CHECKING:
     from service.formats.shell.interpreter import Interpreter
+
+_ARGUMENTS = re.compile(r"\$\{?[#1]")
+_MOST_ARGUMENTS = 64
+"""Rounds of a loop over arguments: each takes one at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +181,28 @@ class Branches:
         return None
 
     def follow_while(self, node: Node) -> Truth:
+        """Follows a loop over the arguments as long as there are some; what another loop sets is in
+        doubt."""
         body = node.child_by_field_name("body")
         tests = node.children_by_field_name("condition")
         is_until = node.children[0].type == "until"
-        if self._tested(tests) is not is_until and body is not None:
-            self._merge([self._branch(body.children)], is_whole=False)
+        goes_through = any(_ARGUMENTS.search(self.reader.tree.text(each)) for each in tests)
+        if body is None:
+            return None
+        for _ in range(_MOST_ARGUMENTS if goes_through else 1):
+            truth = self._tested(tests)
+            if truth is is_until:
+                return None
+            if truth is None or not goes_through:
+                break
+            try:
+                self.reader.run(body.children)
+            except Finished as finished:
+                if finished.kind == "break":
+                    return None
+                if finished.kind != "continue":
+                    raise
+        self._merge([self._branch(body.children)], is_whole=False)
         return None
 
     def follow_counted(self, node: Node) -> Truth:

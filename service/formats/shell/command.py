@@ -92,8 +92,11 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     at = len(before)
     has_program = at < len(found.words) and not found.words[at].startswith("-")
     program = _program(found.words, at) if has_program else None
+    behind = found.words[at + has_program :]
+    if "torchx" in map(base_name, before) and behind[:1] == ("--",):  # in front of its arguments
+        behind = behind[1:]
     return Command(
-        words=tuple(found.words[at + has_program :]),
+        words=tuple(behind),
         program=None if program == ARGUMENTS else program,
         before=tuple(before),
         environment=environment,
@@ -129,6 +132,8 @@ def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
         return fault
     value = script.values.get(name)
     reasons = [used, value.reason if value else ""]
+    if value and value.reason and re.search(r"\$\{?[1-9]", text):
+        reasons.append("the script has arguments: send the command that starts it, with them")
     if value is None and script.unsent_sources:
         source, line = script.unsent_sources[0]
         reasons.append(f"line {line} reads {source}, which was not sent in launch.files")

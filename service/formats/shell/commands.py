@@ -270,6 +270,11 @@ class Commands:
             self.reader.set_arguments(listed.words[count:])
         return True
 
+    def _getopts(self, words: list[str], given: _Input, line: int) -> Truth:
+        """Fails where the text is started without arguments."""
+        listed = self.reader.variables.values.get("@")
+        return False if listed is not None and not listed.words else None
+
     def _let(self, words: list[str], given: _Input, line: int) -> Truth:
         for word in words[1:]:
             self.reader.set_by_sum(word, line)
@@ -337,6 +342,7 @@ _BUILTINS: dict[str, _Builtin] = {
     **dict.fromkeys(("exit", "return", "break", "continue"), Commands._finish),
     "set": Commands._set,
     "shift": Commands._shift,
+    "getopts": Commands._getopts,
     "let": Commands._let,
     **dict.fromkeys(("read", "mapfile", "readarray"), Commands._read),
     "eval": Commands._eval,

@@ -23,6 +23,7 @@ _MAX_EXPANDED = 200_000
 """Characters that all variables of a text put in: texts in which they double would never end."""
 _NAME = r"[A-Za-z_]\w{0,99}"
 _IN_SUM = re.compile(rf"\$?\{{?({_NAME})\}}?", re.ASCII)
+_SPACES = re.compile(r"(?:\s|\\\n)*")
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 _SUBSTITUTIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 _DEFAULTS = (":-", "-", ":=", "=")
@@ -137,11 +138,12 @@ class Expansion:
         kind = node.type
         written = self.tree.text(node)
         if kind in _SUBSTITUTIONS:
-            # The grammar counts spaces in front of a variable in double quotes to the variable.
-            spaces = written[: len(written) - len(written.lstrip())]
-            if spaces:
-                yield _Piece(spaces)
-            written = written.lstrip()
+            # The grammar counts spaces in front of a variable in double quotes to the variable, and
+            # the ends of lines that go on.
+            spaces = _SPACES.match(written)
+            if spaces and spaces[0]:
+                yield _Piece(_unescaped(spaces[0]))
+                written = written[spaces.end() :]
             value = self._substituted(node, written)
             yield _Piece(value, splits=value != written)
         elif kind == "raw_string":

@@ -70,4 +70,9 @@ def _cure(variable: str) -> str:
     """Returns how to send a value beside the text."""
     if re.fullmatch(r"[A-Za-z_]\w*", variable, re.ASCII):
         return f'send it as launch.environment {{"{variable}": "…"}}'
+    if variable.isdecimal():
+        return (
+            "send the command that starts the script, with its arguments, and the script in"
+            " launch.files"
+        )
     return "nothing is run here: put it into a variable and send that in launch.environment"

@@ -249,14 +249,16 @@ class Interpreter:
         first = command.split(None, 1)[0] if command.strip() else ""
         if first not in self.functions and first not in PRINTS:
             return None
+        self.budget.count(len(command))
         tree = parse(command)
         started = len(self.script.statements)
         outside, undecided = self.printed, self.undecided
         self.printed, self.undecided = [], 0
         try:
             self.at_depth(tree, tree.root.children, (), None, is_own_shell=True)
-            is_known = len(self.script.statements) == started and None not in self.printed
-            return "".join(self.printed) if is_known and self.printed else None
+            known = [text for text in self.printed if text is not None]
+            is_known = len(self.script.statements) == started and len(known) == len(self.printed)
+            return "".join(known) if is_known and known else None
         finally:
             del self.script.statements[started:]
             self.printed, self.undecided = outside, undecided
@@ -264,6 +266,7 @@ class Interpreter:
     def print_out(self, text: str | None) -> None:
         """Adds to what the command in $( ) prints; None is a text that is not known."""
         if self.printed is not None:
+            self.budget.count(len(text or ""))
             self.printed.append(None if self.undecided else text)
 
     def inner(

@@ -83,6 +83,9 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     Raises Invalid where two options say different numbers of nodes or of GPUs, or where there are
     more ranks than GPUs.
     """
+    of_sets = _ranks_of_sets(before)
+    if of_sets is not None:
+        return of_sets
     slices = slices_of(_spelt(options(before)))
     if slices is not None:
         return Ranks(total=slices.num_chips, chip=slices.chip)
@@ -100,6 +103,22 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
         chip=next((part.chip for part in parts if part.chip), None),
         features=tuple(feature for part in parts for feature in part.features),
     )
+
+
+def _ranks_of_sets(before: Sequence[str]) -> Ranks | None:
+    """The ranks of a launcher that counts them by sets of equal size: the resource sets of jsrun,
+    or the nodes of torchx as -j 4x8; None where another launcher starts them."""
+    for launcher in _launchers(before):
+        if launcher.name == "jsrun":
+            sets = next(launcher.figures(("nrs", "n")), None)
+            tasks = next(launcher.figures(("tasks_per_rs", "a")), None)
+            if sets and tasks:
+                return Ranks(total=sets.count * tasks.count)
+        counts = re.fullmatch(r"(\d{1,6})x(\d{1,4})", launcher.options.get("j", ""), re.ASCII)
+        if launcher.name == "torchx" and counts:
+            nodes, ranks = int(counts[1]), int(counts[2])
+            return Ranks(nnodes=nodes, per_node=ranks, total=nodes * ranks)
+    return None
 
 
 def _ranks_of_component(

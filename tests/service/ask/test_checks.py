@@ -590,6 +590,10 @@ def test_a_text_that_tells_no_format_asks_for_it(shared_client, arguments: str) 
     [
         ("tune run --nproc_per_node 8 lora_finetune_single_device --config c", "torchtune"),
         ("composer train/train.py train/yamls/pretrain/mpt-125m.yaml", "Composer"),
+        (
+            "python3 benchmarks/benchmark_runner.py xpk --model_name=a",
+            "the benchmark runner of MaxText",
+        ),
         ("litgpt finetune_lora Llama-3.1-8B --train.micro_batch_size 2", "LitGPT"),
         ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024", "verl"),
     ],
@@ -598,6 +602,28 @@ def test_a_framework_that_is_not_read_is_named(shared_client, text: str, framewo
     refused = shared_client.post("/v1/checks", json={"launch": {"arguments": text}})
     problem = assert_problem(refused, "invalid", "/launch/arguments")
     assert f"{framework}, whose settings are not read" in problem["errors"][0]["rule"]
+
+
+def test_a_script_with_settings_whose_text_was_not_sent_is_asked_for(shared_client) -> None:
+    text = "bash run_pretrain.sh --micro_batch_size 2 --global_batch_size 128"
+    refused = shared_client.post("/v1/checks", json={"launch": {"arguments": text}})
+    problem = assert_problem(refused, "not-a-training-job", "/launch/arguments")
+    assert "launch.files" in problem["errors"][0]["rule"]
+
+
+def test_a_script_that_was_sent_tells_its_format_by_what_it_starts(shared_client) -> None:
+    files = {"run.sh": f"{SBATCH.replace('pretrain_gpt', 'pretrain_own')}"}
+    launch = {"arguments": "sbatch run.sh 8b", "files": files}
+    answer = check(shared_client, {"launch": launch, "cluster": {"preset": "h100"}})
+    assert answer["launch_read"]["format"] == "megatron"
+
+
+def test_a_program_in_python_is_told_apart_from_its_arguments(shared_client) -> None:
+    text = "import torch\nargs = TrainingArguments(per_device_train_batch_size=4)\n"
+    launch = {"format": "transformers", "arguments": text}
+    refused = shared_client.post("/v1/checks", json={"launch": launch, "model": "llama-3-8b"})
+    problem = assert_problem(refused, "invalid", "/launch/arguments")
+    assert "is a program in Python" in problem["errors"][0]["rule"]
 
 
 def test_values_that_a_script_takes_by_default_are_among_its_assumptions(shared_client) -> None:

@@ -45,7 +45,7 @@ def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: boo
     workload = _precision(settings, stops, unwritten)
     workload |= _optimizer(settings)
     layout |= _sharding(settings)
-    layout |= _recompute(settings, pp=layout["pp"], has_trainer=has_trainer)
+    layout |= _recompute(settings, layout["pp"], layout["tp"], has_trainer=has_trainer)
     takes_one = sum(name in settings.given for name in BATCH_KEYS) == 1
     steps = settings.whole("gradient_accumulation_steps")
     workload |= _batch(settings, layout, steps, stops)
@@ -195,7 +195,7 @@ def _reserve_parameters(settings: Settings, device: str, *, is_alone: bool) -> N
         settings.reserve(_PARAMETERS, reason, "judge it with cpu")
 
 
-def _recompute(settings: Settings, pp: int, *, has_trainer: bool) -> dict[str, Any]:
+def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> dict[str, Any]:
     """Whether every layer is computed again. A pipeline has a number of layers between checkpoints
     too."""
     interval = settings.whole("pipeline.activation_checkpoint_interval", least=0) or 0
@@ -205,9 +205,10 @@ def _recompute(settings: Settings, pp: int, *, has_trainer: bool) -> dict[str, A
     if interval > 1:
         name = "pipeline.activation_checkpoint_interval"
         settings.reserve(name, "checkpoints of several layers are not described", "judge it with 1")
-    if settings.truth("activation_checkpointing.partition_activations") and not has_trainer:
-        name = "activation_checkpointing.partition_activations"
-        settings.reserve(name, "checkpoints cut over tensor parallelism are not described", "false")
+    partitioned = "activation_checkpointing.partition_activations"
+    if tp > 1 and settings.truth(partitioned) and not has_trainer:
+        reason = "checkpoints cut over tensor parallelism are not described"
+        settings.reserve(partitioned, reason, "judge it with false")
     is_full = has_block or (interval > 0 and pp > 1)
     return {"recompute": "full" if is_full else "none", "offload_activations": on_host}
 

@@ -108,7 +108,7 @@ class EarlierSettings(Settings):
             written = shown("model.flavor", f"{name} {flavor}")
             reason = "this flavor is not in the catalogue"
             self.reserve_text(written, reason, "describe the model", "model")
-        is_sparse = bool(model) and catalogue.architecture(model).is_moe
+        is_sparse = model is not None and catalogue.architecture(model).is_moe
         config |= self._read_converters(is_sparse)
         optimizer = self.older["optimizer.name"]
         if optimizer not in ("AdamW", "Adam"):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.formats.shell.command import Command, split_command
 from service.formats.shell.files import LaunchFiles
 from service.formats.shell.programs import base_name, program_at
-from service.formats.shell.ranks import Ranks
 
 _STARTERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch", "deepspeed",
     "torchrun", "torch.distributed.run", "torch.distributed.launch")  # fmt: skip
@@ -18,18 +16,13 @@ _STARTERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch", "d
 class Started:
     """A command: the launcher with its flags, and the program with its arguments."""
 
+    command: Command
     launcher: str | None
     """accelerate, deepspeed or torchrun; None where the program starts its ranks itself."""
     launcher_words: tuple[str, ...]
     program: str
     """A script, a module behind -m, or the tool: `axolotl`, `trl`."""
     arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-    ranks: Ranks
-    files: LaunchFiles
-    """What was sent, and what the script writes."""
-    in_branches: tuple[str, ...] = ()
-    """Assignments that may or may not have run."""
 
 
 def started(text: str, files: LaunchFiles) -> Started | None:
@@ -40,21 +33,12 @@ def started(text: str, files: LaunchFiles) -> Started | None:
         return None
     program, _, verb = command.program.partition(" ")  # of a tool with commands of its own
     starter = _starter_at(command)
-    launcher = None if starter is None else _launcher(command.before[starter])
     return Started(
-        launcher=launcher,
+        command=command,
+        launcher=None if starter is None else _launcher(command.before[starter]),
         launcher_words=() if starter is None else command.before[starter + 1 :],
         program=program,
         arguments=(verb, *command.words) if verb else command.words,
-        environment=command.environment,
-        ranks=Ranks(
-            nnodes=command.nnodes,
-            per_node=command.nproc_per_node,
-            total=command.num_ranks,
-            chip=command.chip,
-        ),
-        files=command.files,
-        in_branches=command.in_branches,
     )
 
 

@@ -14,7 +14,7 @@ from service.formats.launch.trainer.arguments import documents_in, flags_of, set
 from service.formats.launch.trainer.command import Started, started
 from service.formats.launch.trainer.objectives import in_name
 from service.formats.settings.reservation import Reservation
-from service.formats.shell.command import files_of
+from service.formats.shell.command import files_of, split_command
 from service.formats.shell.faults import PATH
 from service.formats.shell.files import LaunchFiles
 
@@ -34,6 +34,7 @@ _DIALECTS_OF_TOOLS = {
 
 
 _OF_TRAINER = ("transformers", "trl")
+_PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w)", re.ASCII | re.MULTILINE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,34 +69,40 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
         return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=sent)
     command = started(text, sent)
     if command is not None:
-        return _of_command(command, command.files)
+        return _of_command(command, command.command.files)
     files = files_of(text, sent)
     only = files.only_text()
     if only is not None:
         written = read_settings(only)
         return Launched(dialect=_dialect_of(written, otherwise), settings=written, files=files)
     rule = "is neither a document nor a command that trains: send the file or the line that does"
+    if _PYTHON.search(text):
+        rule = (
+            "is a program in Python, which is not run here: give its arguments as flags of a"
+            " command (--per_device_train_batch_size 4), as YAML, or as fields of the request"
+        )
     raise Invalid(PATH, text[:80], rule)
 
 
 def _document(text: str) -> dict[str, Any] | None:
     """The settings of a text that is JSON or YAML by dotted names; None where it is another. Raises
     Invalid for what only looks like one."""
-    looks_like_one = text.lstrip()[:1] in ("{", "") or not _COMMAND.search(text)
     try:
         return read_settings(text)
     except Invalid:
-        if looks_like_one:
+        if text.lstrip()[:1] in ("{", "") or not _is_script(text):
             raise
         return None
 
 
-_COMMAND = re.compile(
-    r"^(?![ \t]*#)[^\n]*?(?:\b(?:accelerate(?:-launch)?|deepspeed|torchrun|axolotl"
-    r"|llamafactory-cli|lmf|trl|swift|megatron)\s|\bpython[\d.]*\s|<<-?)",
-    re.ASCII | re.MULTILINE,
-)
-"""A line that starts something, or writes a file."""
+def _is_script(text: str) -> bool:
+    """Tells whether a text starts a program, or writes a file."""
+    if "<<" in text:
+        return True
+    try:
+        return split_command(text).program is not None
+    except Invalid:  # which says more about a script than that it is no document
+        return True
 
 
 def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") -> str:
@@ -150,7 +157,7 @@ def _of_command(command: Started, files: LaunchFiles) -> Launched:
         made.launcher |= launcher_settings(behind)
     made.settings.pop("launcher", None)
     made.num_devices = _num_devices(command, behind)
-    made.reservations += [Reservation.of_branch(each) for each in command.in_branches]
+    made.reservations += [Reservation.of_branch(each) for each in command.command.in_branches]
     return made
 
 
@@ -189,17 +196,17 @@ def _launcher(made: Launched, command: Started) -> dict[str, Any]:
 def _num_devices(command: Started, behind: tuple[str, ...]) -> int | None:
     """The ranks that the launcher starts: all of them, or those of the one node that torchrun and
     deepspeed take where nobody says how many."""
-    ranks = command.ranks
-    if ranks.total is not None:
-        return ranks.total
-    environment = command.environment
-    per_node = ranks.per_node or _whole(environment.get("NPROC_PER_NODE"))
+    said = command.command
+    if said.num_ranks is not None:
+        return said.num_ranks
+    environment = said.environment
+    per_node = said.nproc_per_node or _whole(environment.get("NPROC_PER_NODE"))
     if per_node is None and "CUDA_VISIBLE_DEVICES" in environment:
         listed = environment["CUDA_VISIBLE_DEVICES"]
         per_node = len(listed.split(",")) if re.fullmatch(r"[\d,]+", listed) else None
     own = flags_of(behind)  # of torchrun, which axolotl starts
     per_node = _whole(own.get("nproc_per_node")) or per_node
-    nodes = ranks.nnodes or _whole(own.get("nnodes")) or _whole(environment.get("NNODES"))
+    nodes = said.nnodes or _whole(own.get("nnodes")) or _whole(environment.get("NNODES"))
     has_hosts = any(word.startswith(("--hostfile", "-H")) for word in command.launcher_words)
     if per_node is None or (nodes is None and has_hosts):
         return None

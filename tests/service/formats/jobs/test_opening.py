@@ -113,6 +113,30 @@ run: |
     train.py --mb $MB
 """
 SKY_OF_ANY = SKY.replace("H100:8", "{H100:8, A100-80GB:8}")
+DSTACK = """type: task
+nodes: 2
+env: [HF_TOKEN, MB=2]
+commands:
+- pip install x
+- torchrun --nnodes $DSTACK_NODES_NUM --nproc_per_node $DSTACK_GPUS_PER_NODE train.py --mb $MB
+resources: {gpu: "H100:8", shm_size: 24GB}
+"""
+SKY_OF_SEVERAL = SKY.replace(
+    "  accelerators: H100:8", "  any_of: [{accelerators: H100:8}, {accelerators: H200:8}]"
+)
+MPI_JOB = """apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+spec:
+  slotsPerWorker: 8
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template:
+        spec: {containers: [{command: [mpirun], args: ["-np", "32", python, train.py, --a, "1"]}]}
+    Worker:
+      replicas: 4
+      template: {spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}}
+"""
 CONFIG_MAP = """apiVersion: v1
 kind: ConfigMap
 data:
@@ -138,7 +162,19 @@ MODEL_ARGS:
   swiglu: false
   recompute_modules: [moe_act, layernorm]
 """
-OBJECTS = [JOB, PYTORCH_JOB, JOB_SET, TRAIN_JOB, VOLCANO, RAY_JOB, SKY, CONFIG_MAP, RECIPE]
+OBJECTS = [
+    JOB,
+    PYTORCH_JOB,
+    JOB_SET,
+    TRAIN_JOB,
+    VOLCANO,
+    RAY_JOB,
+    SKY,
+    MPI_JOB,
+    DSTACK,
+    CONFIG_MAP,
+    RECIPE,
+]
 
 
 def started(text: str, environment: dict[str, str] | None = None) -> Command:
@@ -156,6 +192,10 @@ def started(text: str, environment: dict[str, str] | None = None) -> Command:
         (RAY_JOB, "--a 1", 32, None),
         (SKY, "--mb 2", 16, "H100"),
         (SKY_OF_ANY, "--mb 2", 16, "H100"),
+        (SKY_OF_SEVERAL, "--mb 2", 16, "H100"),
+        (MPI_JOB, "--a 1", 32, None),
+        (DSTACK, "--mb 2", 16, "H100"),
+        (DSTACK.replace('"H100:8"', "{name: H100, count: 8}"), "--mb 2", 16, "H100"),
         (CONFIG_MAP, "--a 1", 8, None),
         (RECIPE, "--num-layers 24 --bf16 --recompute-modules moe_act layernorm", None, None),
     ],

@@ -801,3 +801,11 @@ def test_experts_of_a_model_that_is_said_beside_the_flags_are_split_as_these_say
     dense = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 512"
     (stop,) = megatron_reader.read(f"{flags} {dense}").stops
     assert stop.setting == "--expert-model-parallel-size"
+
+
+def test_flags_of_forks_that_say_the_same_are_read() -> None:
+    shape = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1"
+    kernels = "--use-fused-rmsnorm --use-fused-swiglu --use-fused-rotary-pos-emb"
+    reading = megatron_reader.read(f"{shape} {kernels} --pad-vocab-size-to 250880")
+    assert reading.model["vocab_size"] == 250880
+    assert reading.reservations == ()

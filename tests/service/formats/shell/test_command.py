@@ -332,6 +332,19 @@ def test_a_file_of_hosts_says_how_many_ranks_deepspeed_starts(options: str, rank
 
 
 @pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("jsrun -n 4 -a 6 -c 42 -g 6 -r 1 python train.py --a 1", 24),
+        ("jsrun --nrs 8 --tasks_per_rs 1 python train.py --a 1", 8),
+        ("torchx run -s slurm dist.ddp -j 4x8 --gpu 8 --script train.py -- --a 1", 32),
+    ],
+)
+def test_ranks_are_counted_by_sets_of_equal_size(text: str, ranks: int) -> None:
+    command = split_command(text)
+    assert (command.program, command.words, command.num_ranks) == ("train.py", ("--a", "1"), ranks)
+
+
+@pytest.mark.parametrize(
     ("options", "chip", "chips"),
     [
         ("--tpu-type=v5p-128 --num-slices 2", "v5p", 128),

@@ -161,6 +161,7 @@ TRAIN = "torchrun train.py {}"
         ("A=(0 1 2)\nI=1\n", "--a ${A[$I]} --b ${A[I+1]}"),
         ("declare -A A=([small]=1 [large]=2)\nS=small\n", "--a ${A[$S]} --b ${A[large]}"),
         ("A='--a 1'\n", "$(echo $A) --b 2"),
+        ("A='--a'\nB=1\nC=\"$A \\\n  $B \\\n\\\n  $(echo --b) \\\n  $((1 + 1))\"\n", "$C"),
     ],
 )
 def test_what_functions_and_files_print_and_elements_of_arrays_are_put_in(
@@ -189,6 +190,36 @@ def test_what_only_running_it_would_tell_stays_unknown(
     with pytest.raises(Undefined) as unknown:
         require_defined("--a", " ".join(command.words[1:]))
     assert unknown.value.variable == variable
+
+
+LOOP = """A=1; B=0
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --a) A="$2"; shift 2;;
+    --b=*) B="${1#*=}"; shift;;
+    --) shift; break;;
+    *) echo "unknown $1"; exit 1;;
+  esac
+done
+torchrun train.py --a $A --b $B
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [("", "--a 1 --b 0"), ("--a 3 --b=4", "--a 3 --b 4"), ("--a 3 -- --b=4", "--a 3 --b 0")],
+)
+def test_a_loop_over_arguments_is_followed(arguments: str, words: str) -> None:
+    command = split_command(f"bash train.sh {arguments}", LaunchFiles({"train.sh": LOOP}))
+    assert command.words == tuple(words.split())
+    assert command.in_branches == ()
+
+
+def test_options_that_nobody_gives_leave_the_defaults() -> None:
+    loop = 'while getopts "a:" o; do case "$o" in a) A=$OPTARG;; esac; done\nA=${A:-1}\n'
+    assert split_command(f"{loop}{TRAIN.format('--a $A')}").words == ("--a", "1")
+    files = LaunchFiles({"train.sh": f"{loop}{TRAIN.format('--a $A')}"})
+    assert split_command("bash train.sh -a 2", files).words == ("--a", "$A")
 
 
 def test_defaults_that_decide_a_command_are_told_and_others_are_not() -> None:
@@ -233,6 +264,15 @@ def test_where_a_value_cannot_be_known_its_line_and_the_cure_are_named() -> None
     assert "line 2, 4" in rule
 
 
+def test_a_script_that_has_arguments_asks_for_the_command_that_starts_it() -> None:
+    branch = "if [ $1 = 7B ]; then N=28; elif [ $1 = 72B ]; then N=80; fi\ntorchrun train.py --n $N"
+    for text in (branch, "torchrun train.py --n $1"):
+        with pytest.raises(Undefined) as unknown:
+            require_defined("--n", split_command(text).words[1])
+        told = explained(unknown.value, text, LaunchFiles())
+        assert "send the command that starts" in told.rule
+
+
 def test_a_file_of_variables_that_was_not_sent_is_named() -> None:
     with pytest.raises(Undefined) as refused:
         require_defined("--a", split_command(SOURCED).words[1])
@@ -256,6 +296,12 @@ def test_a_loop_over_settings_starts_several_commands() -> None:
         "x && y$X=1 || z=2\n" * 3000,
         "cat > a <<E\n" + "x\n" * 3000 + "E\n" + "cat a a > b\ncat b b > a\n" * 500,
         "eval " + "eval " * 9000 + "a",
+        "".join(f"f{n}() {{ echo $(f{n + 1})$(f{n + 1}); }}\n" for n in range(20))
+        + f"f20() {{ echo {'x' * 40_000}; }}\npython t.py $(f0)",
+        f"A='{'x ' * 5000}'\n" + "B=$(echo $A)\n" * 3000,
+        "f() { echo 1; }\n" + "A=$(f)\n" * 5000,
+        "python t.py " + "$(echo " * 3000 + "a" + ")" * 3000,
+        "set -- a\nwhile [ $# -gt 0 ]; do set -- a a; done\n" * 200,
     ],
 )
 def test_no_script_takes_long_or_much(text: str) -> None:
