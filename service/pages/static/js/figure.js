@@ -95,11 +95,17 @@ function tableOf(figure) {
   return figure.dataset.table ? document.getElementById(figure.dataset.table) : figure.querySelector("table");
 }
 
+function cellText(cell) {
+  const copy = cell.cloneNode(true);
+  for (const more of copy.querySelectorAll(".sub")) more.prepend("; ");
+  return copy.textContent;
+}
+
 // A cell that begins like a formula is quoted as text, so that no spreadsheet runs it.
 function csvText(figure) {
   const cell = (text) => `"${text.trim().replace(/\s+/g, " ").replace(/^([=@])/, "'$1").replaceAll('"', '""')}"`;
   return [...tableOf(figure).rows]
-    .map((row) => [...row.cells].map((each) => cell(each.textContent)).join(","))
+    .map((row) => [...row.cells].map((each) => cell(cellText(each))).join(","))
     .join("\r\n");
 }
 
