@@ -19,7 +19,8 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
     pipeline is predicted to cost no more than the tolerance."""
     simple = {tuple(point["at"][name] for name in grid) for point in answer["points"]
               if costs_more(point, tolerance) is False}  # fmt: skip
-    without = f"Without a pipeline a step takes at most {percent(tolerance)} longer"
+    begin = "Without a pipeline a step is predicted to take"
+    without = f"{begin} at most {percent(tolerance)} longer"
     if len(simple) == len(answer["points"]):
         return f"{without} everywhere in this picture"
     corners = [corner for corner in product(*grid.values()) if _quadrant(corner, grid) <= simple]
@@ -30,7 +31,7 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
         return f"{without} {', '.join(parts)}"
     if simple:
         return f"{without} at {len(simple)} of {len(answer['points'])} points"
-    return f"No point of this picture does without a pipeline at a cost of {percent(tolerance)}"
+    return f"{begin} over {percent(tolerance)} longer everywhere in this picture"
 
 
 def costs_more(point: Mapping[str, Any], tolerance: float) -> bool | None:

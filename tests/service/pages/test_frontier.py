@@ -91,7 +91,7 @@ def answer_with(*gaps: float | None) -> dict[str, Any]:
         ((0.5, 0.5, 0.5, 0.5, None, 0.03), "longer in domains of 32 chips and more, at 900 GB/s"),
         ((0.0,) * 6, "longer everywhere in this picture"),
         ((0.0, 0.5, 0.5, 0.5, 0.5, 0.5), "longer at 1 of 6 points"),
-        ((None, 0.5, 0.5, 0.5, 0.5, 0.5), "No point of this picture"),
+        ((None, 0.5, 0.5, 0.5, 0.5, 0.5), "over 3% longer everywhere"),
     ],
 )
 def test_the_title_names_where_a_pipeline_can_be_left_away(

@@ -102,7 +102,7 @@ export function heatMap(points, { grid, axes, tolerance, pins, width, colours })
   const cellWidth = (width - 62) / columns.size;
   const sign = (gap) => `${gap > 0 ? "+" : ""}${Math.round(100 * gap)}%`.replace("-", "−");
   const gapWords = (point) => (point.gap !== null ? sign(point.gap) : point.refused ? "none" : point.without_s === null ? "needs PP" : "no PP fits");
-  const words = ({ point }) => gapWords(point) + (point.pipeline_needed === "undecided" ? " ?" : "");
+  const words = ({ point }) => gapWords(point) + (point.pipeline_needed === "undecided" ? "?" : "");
   const line = boundary(cells, tolerance);
   const place = (pin) => [scaleX(pin.x), scaleY(pin.y)];
   // A number is left out where it has no room, or where a dot lies on it: the table has them all.
