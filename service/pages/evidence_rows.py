@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.spec import catalogue
 from service.schemas.layout import LayoutFields
 
 _ADDRESS = re.compile(r"https?://[^\s()]+")
@@ -26,6 +27,24 @@ class EvidenceRow:
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> EvidenceRow:
         return cls(run, source_link(run["source"]), LayoutFields.summary(run["layout"]))
+
+    @property
+    def chip(self) -> str:
+        cluster = self.run["cluster"]
+        return str(cluster.get("chip") or catalogue.fabric_chip(cluster["preset"]))
+
+    @property
+    def domain(self) -> str:
+        """The scale-up domain of such chips, in words."""
+        levels = catalogue.chip(self.chip).fabric.levels
+        if not levels or not levels[0].size:
+            return "torus"
+        return f"{levels[0].size:,} chips at {levels[0].gb_s_per_chip:,.0f} GB/s"
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second and chip, as measured."""
+        return float(self.run["measured"]["tokens_per_s_per_chip"])
 
     @property
     def hardware(self) -> str:

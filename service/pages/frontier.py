@@ -12,7 +12,10 @@ from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
+from service.pages.evidence_rows import EvidenceRow
+from service.pages.frontier_answer import title
 from service.pages.frontier_form import AXES, EXAMPLES, FrontierForm, pins
+from service.pages.published_runs import fastest_by_chip
 from service.pages.question_form import choices
 from service.pages.rendering import page
 from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
@@ -51,6 +54,7 @@ async def frontier(
         "trouble": None,
         "data": None,
         "answer": None,
+        "title": None,
     }
     if form.question.is_empty:
         return page(request, "frontier.html", shown)
@@ -63,12 +67,16 @@ async def frontier(
     except TOLD as error:
         trouble = await trouble_of(request, error, FrontierRequest)
         return trouble_page(request, trouble, "frontier.html", shown)
+    grid = body.grid.axes()
+    if shown["answer"] is not None:
+        shown["title"] = title(shown["answer"], grid, body.tolerance)
+    shown["published"] = await run_in_threadpool(_published, services, body)
     query = urlencode(dict(request.query_params))
     shown["whole_link"] = f"{PATH}?{query}&{_WHOLE}=1"
     shown["data"] = {
         "answer": shown["answer"],
         "events": f"{EVENTS_PATH}?{query}",
-        "grid": body.grid.axes(),
+        "grid": grid,
         "axes": [{"name": name, "label": AXES[name].label} for name in form.axes],
         "tolerance": body.tolerance,
         "pins": pins(),
@@ -76,11 +84,19 @@ async def frontier(
     return page(request, "frontier.html", shown)
 
 
+def _published(services: Services, body: FrontierRequest) -> list[EvidenceRow]:
+    """The published runs of the model, where it has a name."""
+    try:
+        return fastest_by_chip(services, body.model) if isinstance(body.model, str) else []
+    except TOLD:
+        return []  # the search tells what is wrong
+
+
 @router.get(EVENTS_PATH)
 async def frontier_events(
     request: Request, services: ServicesDep, computation: ComputationDep
 ) -> Response:
-    """Server-sent events: `points` as they are found, then `answer`, or `trouble`."""
+    """Server-sent events: `points` as they are found, then `answer` and `title`, or `trouble`."""
     return StreamingResponse(
         _events(request, services, computation),
         media_type=EventSourceResponse.media_type,
@@ -98,6 +114,9 @@ async def _events(
             parts = services.frontiers.draw_in_parts(body, turn.bounded_checkpoint())
             while (part := await run_in_threadpool(next, parts, None)) is not None:
                 yield _event(part.kind, part.document)
+                if part.kind == "answer":
+                    words = title(part.document, body.grid.axes(), body.tolerance)
+                    yield _event("title", {"title": words})
     except TOLD as error:
         trouble = await trouble_of(request, error, FrontierRequest)
         yield _event("trouble", {"title": trouble.title, "sentences": trouble.sentences})

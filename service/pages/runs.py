@@ -23,7 +23,7 @@ from service.store.versions import DEFAULT_PROFILE
 
 PATH = "/runs"
 _PAGE = 200  # runs: as many dots as a picture shows apart
-_DRIFT_RUNS = 1000  # the newest: each is predicted anew, and the page is to come within a second
+_DRIFT_RUNS = 500  # the newest: each is predicted anew, and the page is to come within a second
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _IN_FORM = ("chip", "stack", "architecture", "outcome", "since", "until")
 OUTCOMES = ("ok", "out_of_memory", "crashed", "aborted")
@@ -78,6 +78,7 @@ def _shown(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
         "levels": [],
         "summary": None,
         "changes": [],
+        "drift": None,
         "drift_trouble": None,
         "next_link": None,
         "data": None,
@@ -115,4 +116,4 @@ async def _drift(
         if all(series[kind] in summary["by"][kind] for kind in ("chip", "stack", "family"))
         for change in series["changes"]
     ]
-    return {"changes": changes}
+    return {"changes": changes, "drift": drift}

@@ -21,7 +21,7 @@ from tests.service.processes import Service, starting
 _SHOWN = ("ask-form", "ask", "check", "frontier", "runs", "run", "evidence")
 _FIGURES = {
     "ask": "[aria-labelledby=where]",
-    "frontier": "#frontier",
+    "frontier": "[aria-labelledby=title]",
     "runs": "[aria-labelledby=against]",
 }
 """The part of a page that README and guides show."""

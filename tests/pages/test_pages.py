@@ -157,6 +157,9 @@ def test_the_heat_map_shows_the_points_of_the_frontier(address: str, new_page: A
     pins = page.evaluate("""() => [...document.querySelectorAll("#frontier svg text")]
       .map(text => text.textContent)""")
     assert "h100-sxm-80gb" in pins
+    assert page.locator("h1").inner_text().startswith("Without a pipeline a step is predicted to")
+    undecided = sum(point["pipeline_needed"] == "undecided" for point in points)
+    assert 0 < sum(text.endswith("%?") for text in pins) <= undecided
 
 
 def test_each_published_run_is_drawn_as_measured_over_predicted(
@@ -199,6 +202,23 @@ def test_each_run_is_drawn_where_it_was_measured_and_predicted(address: str, new
         slope, offset = statistics.linear_regression(values, pixels)
         for pixel, value in zip(pixels, values, strict=True):
             assert pixel == pytest.approx(offset + slope * value, abs=0.5)
+
+
+def test_the_csv_of_the_runs_has_their_figures(address: str, new_page: Any, tmp_path: Path) -> None:
+    page = new_page()
+    visit(page, address, "runs")
+    with page.expect_download() as waited:
+        page.locator("#agreement").get_by_role("button", name="Download the table").click()
+    waited.value.save_as(tmp_path / "runs.csv")
+    head, *rows = csv.reader((tmp_path / "runs.csv").open())
+    reports = httpx.get(f"{address}/v1/reports?limit=200", timeout=60).json()["items"]
+    assert len(rows) == len(reports)
+    columns = {"Predicted (s)": "step_time_s", "Low (s)": "step_time_low_s",
+               "High (s)": "step_time_high_s"}  # fmt: skip
+    for row, report in zip(rows, reports, strict=True):
+        for name, member in columns.items():
+            shown = float(row[head.index(name)])
+            assert shown == pytest.approx(report["prediction"][member], rel=0.01)
 
 
 def test_a_change_of_level_is_marked_where_it_began(address: str, new_page: Any) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import html
 import json
+import re
 import time
 from typing import Any
 
@@ -9,7 +11,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.spec import catalogue
+from service.pages.frontier_answer import title
 from service.pages.frontier_form import AXES, pins
+from service.pages.published_runs import fastest_by_chip
 from tests.service.pages.questions import FORM, HOSTILE
 from tests.service.pages.test_ask import data_of
 from tests.service.processes import starting
@@ -38,8 +42,9 @@ def events_of(text: str) -> list[tuple[str, Any]]:
 def test_the_points_of_the_events_are_those_of_the_api(shared_client: TestClient) -> None:
     stream = shared_client.get("/frontier/events", params={**FORM, **_GRID})
     assert stream.headers["content-type"].startswith("text/event-stream")
-    *parts, (kind, answer) = events_of(stream.text)
+    *parts, (kind, answer), (last, _) = events_of(stream.text)
     expected = shared_client.post("/v1/frontiers", json=_BODY).json()
+    assert last == "title"
     assert (kind, answer["points"]) == ("answer", expected["points"])
     assert answer["crossings"] == expected["crossings"]
     assert answer["reasons"] == expected["reasons"]
@@ -52,7 +57,7 @@ def test_the_points_of_the_events_are_those_of_the_api(shared_client: TestClient
 def test_each_pair_of_axes_can_be_drawn(shared_client: TestClient, axes: tuple[str, str]) -> None:
     sent = {**FORM, "x": axes[0], "y": axes[1]}
     stream = shared_client.get("/frontier/events", params=sent)
-    kind, answer = events_of(stream.text)[-1]
+    kind, answer = events_of(stream.text)[-2]
     assert kind == "answer"
     assert len(answer["points"]) == len(AXES[axes[0]].values) * len(AXES[axes[1]].values)
 
@@ -61,8 +66,72 @@ def test_without_scripts_a_link_leads_to_the_table(shared_client: TestClient) ->
     page = shared_client.get("/frontier", params={**FORM, **_GRID})
     assert "whole=1" in page.text
     whole = shared_client.get("/frontier", params={**FORM, **_GRID, "whole": "1"})
-    assert whole.text.count('<th scope="row">') == 6
+    table = whole.text.split('<table id="points">')[1].split("</table>")[0]
+    assert table.count('<th scope="row">') == 6
     assert data_of(whole.text)["answer"]["points"]
+
+
+def answer_with(*gaps: float | None) -> dict[str, Any]:
+    """Returns an answer over domains of 8 to 32 chips and two bandwidths, with these gaps."""
+    places = [(domain, times) for domain in (8, 16, 32) for times in (1, 2)]
+    points = [
+        {"at": {"domain": domain, "scale_up": times}, "gap": gap, "exact": True,
+         "without_s": None if gap is None else 1 + gap, "with_s": 1.0}
+        for (domain, times), gap in zip(places, gaps, strict=True)
+    ]  # fmt: skip
+    links = [{"kind": "switch", "scale": "up", "gb_s": 450.0}]
+    return {"points": points, "catalogue": {"fabric": {"links": links}}}
+
+
+@pytest.mark.parametrize(
+    ("gaps", "words"),
+    [
+        ((0.5, 0.5, 0.5, 0.02, 0.5, 0.01), "longer in domains of 16 chips and more, at 900 GB/s"),
+        ((0.5, 0.5, 0.01, 0.02, 0.02, 0.01), "longer in domains of 16 chips and more, at 450 GB/s"),
+        ((0.5, 0.5, 0.5, 0.5, None, 0.03), "longer in domains of 32 chips and more, at 900 GB/s"),
+        ((0.0,) * 6, "longer everywhere in this picture"),
+        ((0.0, 0.5, 0.5, 0.5, 0.5, 0.5), "longer at 1 of 6 points"),
+        ((None, 0.5, 0.5, 0.5, 0.5, 0.5), "over 3% longer everywhere"),
+    ],
+)
+def test_the_title_names_where_a_pipeline_can_be_left_away(
+    gaps: tuple[float | None, ...], words: str
+) -> None:
+    grid = {"domain": [8, 16, 32], "scale_up": [1, 2]}
+    assert words in title(answer_with(*gaps), grid, 0.03)
+
+
+def test_every_point_that_the_title_names_is_within_the_tolerance(
+    shared_client: TestClient,
+) -> None:
+    answer = shared_client.post("/v1/frontiers", json=_BODY).json()
+    words = title(answer, _BODY["grid"], 0.03)
+    limits = re.search(r"in domains of (\d+) chips and more, at ([\d,]+) GB/s and more", words)
+    assert limits is not None or "everywhere" in words
+    domain, gb_s = (0, 0) if limits is None else (int(limits[1]), int(limits[2].replace(",", "")))
+    (link,) = [one for one in answer["catalogue"]["fabric"]["links"] if one["scale"] == "up"]
+    for point in answer["points"]:
+        place = point["at"]
+        if place["domain"] >= domain and place["scale_up"] * link["gb_s"] >= gb_s:
+            assert point["gap"] is None or point["gap"] <= 0.03
+
+
+def test_published_runs_of_the_model_stand_beside_the_picture(shared_client: TestClient) -> None:
+    sent = {**FORM, **_GRID, "model": "deepseek-v3", "cluster": "h800", "chips": "1024",
+            "stack": "megatron", "batch": "4096"}  # fmt: skip
+    page = shared_client.get("/frontier", params=sent)
+    runs = fastest_by_chip(shared_client.app.state.services, "deepseek-v3")
+    assert len({row.chip for row in runs}) == len(runs) > 3
+    shown = html.unescape(page.text)
+    for row in runs:
+        assert row.hardware in shown
+        assert row.run["source"]["title"] in shown
+    listed = shared_client.get(
+        "/v1/evidence", params={"model": "deepseek-v3", "exact": True, "outcome": "ok", "limit": 50}
+    ).json()["items"]
+    for run in listed:
+        of_chip = [row for row in runs if row.chip == run["cluster"].get("chip")]
+        assert all(row.speed >= run["measured"]["tokens_per_s_per_chip"] for row in of_chip)
 
 
 @pytest.mark.parametrize(

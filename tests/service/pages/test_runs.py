@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from service import api_keys
 from service.pages.numbers import ratio, seconds, significant
 from service.pages.run import explanation_body
+from service.settings import Settings
+from service.store import Store, database
 from tests.service.asking import LAYOUT, QUESTION, REPORT
-from tests.service.conftest import Databases, serving
+from tests.service.conftest import Databases, MakeClient, serving
 from tests.service.learning.test_report_logs import MEGATRON, TITAN
 from tests.service.pages.questions import BODY, HOSTILE
 from tests.service.pages.reported_runs import RUNS_OF_A_KIND, reported_runs
 from tests.service.pages.test_ask import data_of
+from tests.service.pages.test_session import sign_in
 
 _LAUNCH = """\
 torchrun --nproc_per_node=8 --nnodes=8 -m torchtitan.train --module llama3 --config llama3_8b \\
@@ -256,6 +260,34 @@ def test_a_log_that_cannot_be_used_is_told_and_not_stored(
     assert sentence in html.unescape(page.text)
     assert "<img" not in page.text
     assert shared_client.get("/v1/reports").json()["items"] == []
+
+
+def test_a_session_sees_the_runs_of_its_tenant_alone(
+    make_client: MakeClient, database_url: str
+) -> None:
+    guarded = make_client(require_api_keys=True)
+    store = Store(database.connect(Settings(database_url=database_url).database_url))
+    keys = {
+        tenant: api_keys.create(store, tenant, ["recommend", "report"])
+        for tenant in ("first", "second")
+    }
+    bearer = {"Authorization": f"Bearer {keys['first']}"}
+    id_ = guarded.post("/v1/reports", json=REPORT, headers=bearer).json()["id"]
+    for tenant, status in (("first", 200), ("second", 404)):
+        guarded.cookies.clear()
+        sign_in(guarded, keys[tenant], "/runs")
+        assert (id_ in guarded.get("/runs").text) == (tenant == "first")
+        assert guarded.get(f"/runs/{id_}").status_code == status
+
+
+def test_a_key_that_may_not_report_sees_no_runs(make_client: MakeClient, database_url: str) -> None:
+    guarded = make_client(require_api_keys=True)
+    store = Store(database.connect(Settings(database_url=database_url).database_url))
+    sign_in(guarded, api_keys.create(store, "research", ["recommend"]), "/runs")
+    for path in ("/runs", "/runs/logs", "/runs/none"):
+        page = guarded.get(path)
+        assert page.status_code == 403
+        assert page.headers["content-type"].startswith("text/html")
 
 
 def test_a_log_from_another_site_is_not_read(shared_client: TestClient) -> None:

@@ -36,23 +36,28 @@ function asImage(picture) {
   return picture;
 }
 
-// Writes the legend of a figure: entries are {label, fill, hatch}.
+// Writes the legend of a figure: entries are {label, fill, mark}; one without a fill is words alone.
 export function legend(id, entries) {
   const place = document.querySelector(`#${id} .legend`);
   place.replaceChildren(...entries.map(({ label, fill, mark }) => {
     const entry = document.createElement("span");
-    const swatch = document.createElementNS(SVG, "svg");
-    swatch.setAttribute("viewBox", "0 0 14 14");
-    swatch.setAttribute("aria-hidden", "true");
-    const shape = document.createElementNS(SVG, "rect");
-    for (const [name, value] of Object.entries({ width: 14, height: 14, rx: 3, fill })) {
-      shape.setAttribute(name, value);
-    }
-    swatch.append(shape);
-    if (mark) swatch.append(mark());
-    entry.append(swatch, label);
+    if (fill) entry.append(swatch(fill, mark));
+    entry.append(label);
     return entry;
   }));
+}
+
+function swatch(fill, mark) {
+  const made = shape("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" });
+  made.append(shape("rect", { width: 14, height: 14, rx: 3, fill }));
+  if (mark) made.append(mark());
+  return made;
+}
+
+export function shape(name, attributes) {
+  const made = document.createElementNS(SVG, name);
+  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
+  return made;
 }
 
 function addTools(figure, id) {
@@ -90,11 +95,17 @@ function tableOf(figure) {
   return figure.dataset.table ? document.getElementById(figure.dataset.table) : figure.querySelector("table");
 }
 
+function cellText(cell) {
+  const copy = cell.cloneNode(true);
+  for (const more of copy.querySelectorAll(".sub")) more.prepend("; ");
+  return copy.textContent;
+}
+
 // A cell that begins like a formula is quoted as text, so that no spreadsheet runs it.
 function csvText(figure) {
   const cell = (text) => `"${text.trim().replace(/\s+/g, " ").replace(/^([=@])/, "'$1").replaceAll('"', '""')}"`;
   return [...tableOf(figure).rows]
-    .map((row) => [...row.cells].map((each) => cell(each.textContent)).join(","))
+    .map((row) => [...row.cells].map((each) => cell(cellText(each))).join(","))
     .join("\r\n");
 }
 

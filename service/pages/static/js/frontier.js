@@ -1,6 +1,6 @@
 // The frontier: its points come as events while they are found, and the picture fills in.
-import { draw, legend } from "./figure.js";
-import { heatMap, shade, undecidedLines } from "./heat_map.js";
+import { draw, legend, shape } from "./figure.js";
+import { heatMap, shade } from "./heat_map.js";
 import { percent, significant } from "./numbers.js";
 import { theme } from "./palette.js";
 
@@ -18,7 +18,7 @@ function ownLinks() {
 }
 
 function picture(width, colours) {
-  return heatMap(points, { grid: data.grid, axes: data.axes, tolerance: data.tolerance, pins: pins(), width, colours });
+  return heatMap(points, { grid: data.grid, axes: axes(), tolerance: data.tolerance, pins: pins(), width, colours });
 }
 
 // Returns the cluster of the question, and the chips of the catalogue beside it, where the axes are
@@ -33,14 +33,34 @@ function pins() {
   return [here, ...others];
 }
 
+// The ways that links are said: as GB/s once the answer tells what the question has, and until then
+// as multiples of that.
+function axes() {
+  const scales = { scale_up: ["up", "within a domain"], scale_out: ["out", "between domains"] };
+  return data.axes.map((axis) => {
+    const [scale, where] = scales[axis.name] ?? [];
+    const link = answer?.catalogue.fabric.links.find((one) => one.kind === "switch" && one.scale === scale);
+    if (!link) return axis;
+    return { ...axis, label: `Bandwidth of a chip ${where} (GB/s)`, factor: link.gb_s };
+  });
+}
+
 const again = draw("frontier", picture);
-legend("frontier", [
-  { label: "0% longer", fill: shade(0) },
-  { label: "30% longer", fill: shade(0.3) },
-  { label: "60% longer or more", fill: shade(0.6) },
-  { label: "too close to call", fill: shade(0), mark: undecidedLines },
-  { label: `line: ${percent(data.tolerance)} longer, as predicted`, fill: theme().accent },
-]);
+
+function tellLegend() {
+  legend("frontier", [
+    { label: "0% longer", fill: shade(0) },
+    { label: "30% longer", fill: shade(0.3) },
+    { label: "60% longer or more", fill: shade(0.6) },
+    { label: `${percent(data.tolerance)} longer, as predicted`, fill: "none", mark: () => shape("rect", { y: 5.5, width: 14, height: 3, fill: theme().accent }) },
+    { label: "? too close to call: the 80% interval reaches across the line" },
+    ...(pins().length ? [
+      { label: "cluster of the question", fill: "none", mark: () => shape("circle", { cx: 7, cy: 7, r: 5.5, fill: "none", stroke: theme().accent, "stroke-width": 2.5 }) },
+      { label: "other chips", fill: "none", mark: () => shape("circle", { cx: 7, cy: 7, r: 4, fill: theme().ink }) },
+    ] : []),
+  ]);
+}
+tellLegend();
 
 function tell(found) {
   points.push(...found);
@@ -78,6 +98,7 @@ function finish(whole) {
   });
   document.getElementById("reasons").replaceChildren(...reasons);
   again();
+  tellLegend();
 }
 
 if (data.answer) {
@@ -86,9 +107,10 @@ if (data.answer) {
   progress.textContent = `0 of ${all} points`;
   const events = new EventSource(data.events);
   events.addEventListener("points", (event) => tell(JSON.parse(event.data).points));
-  events.addEventListener("answer", (event) => {
+  events.addEventListener("answer", (event) => finish(JSON.parse(event.data)));
+  events.addEventListener("title", (event) => {
     events.close();
-    finish(JSON.parse(event.data));
+    document.getElementById("title").textContent = JSON.parse(event.data).title;
   });
   events.addEventListener("trouble", (event) => {
     events.close();

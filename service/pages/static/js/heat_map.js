@@ -1,9 +1,9 @@
-// A frontier as a heat map: how much longer a step takes without a pipeline, over two axes; the line
-// where that costs the tolerance; and real chips where they lie. Places are logarithms (base 2), since
+// A frontier as a heat map: how much longer a step takes without a pipeline, over two axes, with a
+// question mark where that is undecided; the line where it costs the tolerance; and real chips where
+// they lie. Places are logarithms (base 2), since
 // values are multiples of each other, and Plot's own logarithmic axis leaves labels out.
 import { on } from "./palette.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const MOST = 0.6; // of the scale of colours: beyond it all is "much longer"
 const LETTER = 6.8; // pixels of a letter at 12 px, with some air
 
@@ -57,26 +57,6 @@ export function cellsOf(points, grid, [across, up]) {
   });
 }
 
-// Returns the lines of the hatch that marks what is undecided.
-export function undecidedLines() {
-  const path = document.createElementNS(SVG, "path");
-  for (const [name, value] of Object.entries({ d: "M0,9L9,0M-1,1L1,-1M8,10L10,8", stroke: "#5d4a9c", "stroke-opacity": 0.6, "stroke-width": 1.3 })) {
-    path.setAttribute(name, value);
-  }
-  return path;
-}
-
-function hatch() {
-  const defs = document.createElementNS(SVG, "defs");
-  const pattern = document.createElementNS(SVG, "pattern");
-  for (const [name, value] of Object.entries({ id: "undecided", width: 9, height: 9, patternUnits: "userSpaceOnUse" })) {
-    pattern.setAttribute(name, value);
-  }
-  pattern.append(undecidedLines());
-  defs.append(pattern);
-  return defs;
-}
-
 // Returns pins with a label to the right or else to the left of their dot. A label that would lie on
 // another text or dot is left out; its dot stays, and says its names when pointed at.
 function labelled(pins, taken, place, width) {
@@ -99,7 +79,8 @@ function labelled(pins, taken, place, width) {
   });
 }
 
-// pins: [{x, y, names, isOwn}] in the units of the axes.
+// pins: [{x, y, names, isOwn}] in the units of the axes. axes: [{name, label, factor}], where a factor
+// makes what is shown of the values of the grid.
 export function heatMap(points, { grid, axes, tolerance, pins, width, colours }) {
   const cells = cellsOf(points, grid, axes);
   const [columns, rows] = [edges(grid[axes[0].name]), edges(grid[axes[1].name])];
@@ -119,7 +100,9 @@ export function heatMap(points, { grid, axes, tolerance, pins, width, colours })
     }))
     .filter((pin) => pin.x > x[0] && pin.x < x[1] && pin.y > y[0] && pin.y < y[1]);
   const cellWidth = (width - 62) / columns.size;
-  const words = ({ point }) => (point.gap !== null ? `${point.gap > 0 ? "+" : ""}${Math.round(100 * point.gap)}%`.replace("-", "−") : point.refused ? "none" : point.without_s === null ? "needs PP" : "no PP fits");
+  const sign = (gap) => `${gap > 0 ? "+" : ""}${Math.round(100 * gap)}%`.replace("-", "−");
+  const gapWords = (point) => (point.gap !== null ? sign(point.gap) : point.refused ? "none" : point.without_s === null ? "needs PP" : "no PP fits");
+  const words = ({ point }) => gapWords(point) + (point.pipeline_needed === "undecided" ? "?" : "");
   const line = boundary(cells, tolerance);
   const place = (pin) => [scaleX(pin.x), scaleY(pin.y)];
   // A number is left out where it has no room, or where a dot lies on it: the table has them all.
@@ -130,16 +113,15 @@ export function heatMap(points, { grid, axes, tolerance, pins, width, colours })
   const shown = labelled(inside, [...numbered.map(numberBox), ...lineBoxes], place, width);
   const fill = ({ point }) => (point.gap !== null ? shade(point.gap) : costs(point, tolerance) === true ? shade(1) : costs(point, tolerance) === false ? shade(0) : colours.line);
   const marker = { x: "x", y: "y" };
-  const axis = (values) => ({ ticks: [...values.keys()].map(Math.log2), tickFormat: (place) => Number((2 ** place).toPrecision(6)).toLocaleString("en-US") });
-  const plot = Plot.plot({
+  const axis = (values, factor = 1) => ({ ticks: [...values.keys()].map(Math.log2), tickFormat: (place) => Number((factor * 2 ** place).toPrecision(6)).toLocaleString("en-US") });
+  return Plot.plot({
     width, height, ...margins,
     style: { fontSize: "12px", background: "transparent", color: colours.ink, fontFamily: "inherit" },
     ariaLabel: `Heat map of ${points.length} points: how much longer a step takes without a pipeline, by ${axes[0].label} and ${axes[1].label}`,
-    x: { domain: x, label: axes[0].label, ...axis(columns), labelAnchor: "center", labelArrow: "none" },
-    y: { domain: y, label: axes[1].label, labelAnchor: "top", labelArrow: "none", ...axis(rows) },
+    x: { domain: x, label: axes[0].label, ...axis(columns, axes[0].factor), labelAnchor: "center", labelArrow: "none" },
+    y: { domain: y, label: axes[1].label, labelAnchor: "top", labelArrow: "none", ...axis(rows, axes[1].factor) },
     marks: [
       Plot.rect(cells, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", fill, stroke: colours.paper, strokeWidth: 1.5 }),
-      Plot.rect(cells.filter(({ point }) => point.pipeline_needed === "undecided"), { x1: "x1", x2: "x2", y1: "y1", y2: "y2", fill: "url(#undecided)" }),
       Plot.text(numbered, { x: "x1", y: "y2", text: words, dx: 6, dy: 11, textAnchor: "start", fill: (cell) => on(fill(cell)) }),
       Plot.link(line, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", stroke: colours.paper, strokeWidth: 6, strokeLinecap: "round" }),
       Plot.link(line, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", stroke: colours.accent, strokeWidth: 3, strokeLinecap: "round" }),
@@ -149,8 +131,6 @@ export function heatMap(points, { grid, axes, tolerance, pins, width, colours })
       ...["right", "left"].map((side) => Plot.text(shown.filter((pin) => pin.side === side), { ...marker, text: "text", dx: side === "right" ? 11 : -11, textAnchor: side === "right" ? "start" : "end", fill: colours.ink, stroke: colours.paper, strokeWidth: 4, fontWeight: 600 })),
     ],
   });
-  plot.prepend(hatch());
-  return plot;
 }
 
 function describe(point) {

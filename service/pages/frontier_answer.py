@@ -1,0 +1,85 @@
+"""What a frontier says, as the title of its page, out of the API's document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from service.pages.numbers import count, percent, significant
+
+_LARGER_IS_SIMPLER = {"domain", "scale_up", "scale_out"}
+"""Along the other axes it is the smaller cluster and model that do without a pipeline."""
+_SAID_IN_ORDER = ("layers", "num_chips", "domain", "scale_up", "scale_out")
+_LINKS = {"scale_up": "up", "scale_out": "out"}
+
+
+def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolerance: float) -> str:
+    """The largest part of the grid, reaching to one of its corners, in which a layout without a
+    pipeline is predicted to cost no more than the tolerance."""
+    simple = {tuple(point["at"][name] for name in grid) for point in answer["points"]
+              if costs_more(point, tolerance) is False}  # fmt: skip
+    begin = "Without a pipeline a step is predicted to take"
+    without = f"{begin} at most {percent(tolerance)} longer"
+    if len(simple) == len(answer["points"]):
+        return f"{without} everywhere in this picture"
+    corners = [corner for corner in product(*grid.values()) if _quadrant(corner, grid) <= simple]
+    if corners:
+        best = max(corners, key=lambda corner: len(_quadrant(corner, grid)))
+        limits = dict(zip(grid, best, strict=True))
+        parts = [_limit(answer, limits, name) for name in _SAID_IN_ORDER if name in limits]
+        return f"{without} {', '.join(parts)}"
+    if simple:
+        return f"{without} at {len(simple)} of {len(answer['points'])} points"
+    return f"{begin} over {percent(tolerance)} longer everywhere in this picture"
+
+
+def costs_more(point: Mapping[str, Any], tolerance: float) -> bool | None:
+    """Whether leaving the pipeline away costs more than the tolerance; None where nobody knows."""
+    if point["gap"] is not None:
+        return bool(point["gap"] > tolerance)
+    if not point["exact"] or point["without_s"] is point["with_s"] is None:
+        return None
+    return point["without_s"] is None
+
+
+def _quadrant(
+    corner: tuple[float, ...], grid: Mapping[str, Sequence[float]]
+) -> set[tuple[float, ...]]:
+    """The places of the grid that lie from this one on, towards less need of a pipeline."""
+    beyond = [
+        [value for value in values if _is_beyond(name)(value, limit)]
+        for (name, values), limit in zip(grid.items(), corner, strict=True)
+    ]
+    return set(product(*beyond))
+
+
+def _is_beyond(name: str) -> Callable[[float, float], bool]:
+    if name in _LARGER_IS_SIMPLER:
+        return lambda value, limit: value >= limit
+    return lambda value, limit: value <= limit
+
+
+def _limit(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) -> str:
+    value = limits[name]
+    if name == "domain":
+        return f"in domains of {count(value)} chips and more"
+    if name == "num_chips":
+        return f"on up to {count(value)} chips"
+    if name == "layers":
+        return f"with up to {significant(value)} times the layers"
+    domains = "them" if "domain" in limits else "domains"
+    where = "within" if name == "scale_up" else "between"
+    gb_s = link_gb_s(answer, _LINKS[name])
+    speed = (
+        f"{significant(value)} times the bandwidth" if gb_s is None else f"{gb_s * value:,.0f} GB/s"
+    )
+    return f"at {speed} and more {where} {domains}"
+
+
+def link_gb_s(answer: Mapping[str, Any], scale: str) -> float | None:
+    """The bandwidth of the innermost switched links of the cluster; None where it has none."""
+    for link in answer["catalogue"]["fabric"]["links"]:
+        if (link["kind"], link.get("scale")) == ("switch", scale):
+            return float(link["gb_s"])
+    return None

@@ -1,0 +1,31 @@
+"""The published runs of a model, one of each chip, to stand beside a frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from service.pages.evidence_rows import EvidenceRow
+from service.routes.dependencies import Services
+from service.schemas.evidence import EvidenceQuery
+
+_MOST_PAGES = 4  # of 50 runs: no model has more, and each takes a millisecond or two
+
+
+def fastest_by_chip(services: Services, model: str) -> list[EvidenceRow]:
+    """Of the published runs of a model, that of each chip with most tokens a second and chip, the
+    fewest pipeline stages first. Raises UnknownName for a model that has no such name."""
+    best: dict[str, EvidenceRow] = {}
+    for row in _rows(services, model):
+        if row.chip not in best or row.speed > best[row.chip].speed:
+            best[row.chip] = row
+    return sorted(best.values(), key=lambda row: (row.run["layout"]["pp"], -row.speed))
+
+
+def _rows(services: Services, model: str) -> Iterator[EvidenceRow]:
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        query = EvidenceQuery(model=model, exact=True, outcome="ok", limit=50, cursor=cursor)
+        answer = services.evidence.nearest(query, services.store)
+        yield from map(EvidenceRow.of, answer["items"])
+        if (cursor := answer["next"]) is None:
+            return
