@@ -12,8 +12,8 @@ from service.web.exposition import exposition
 from service.web.responses import problem_responses
 
 _DATABASE_WAIT_S = 0.5
-"""How long a scrape waits until the state of the database is known. One that writes nothing for so
-long counts as down: alerts wait for two minutes of that."""
+"""Seconds that a scrape waits until the state of the database is known. A database that writes
+nothing for so long counts as down: alerts wait for two minutes of that."""
 
 PATH = "/metrics"
 

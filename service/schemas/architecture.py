@@ -129,7 +129,7 @@ class NamedModelFields(Wire):
 
 
 def is_named(value: object) -> bool:
-    """Whether it has nothing but the name of a model, and perhaps an encoder."""
+    """Returns whether the value has nothing but the name of a model, and perhaps an encoder."""
     return isinstance(value, NamedModelFields) or (
         isinstance(value, Mapping)
         and "name" in value
@@ -175,4 +175,4 @@ DescribedModel = Annotated[
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
     Discriminator(_union_tag),
 ]
-"""The same in the words of this service alone."""
+"""A model in the words of this service alone."""

@@ -86,6 +86,6 @@ class EncoderFields(ImageFields):
 
 
 class BesideConfig(BaseModel):
-    """What a request may add to a config.json."""
+    """The members that a request may add to a config.json."""
 
     encoder: ImageFields | None = None

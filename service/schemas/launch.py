@@ -1,4 +1,5 @@
-"""What to launch a layout with, in the words of a framework."""
+"""The answer to the question for a launch configuration of a layout, in the words of a
+framework."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ from shardwright.secrets import mask_secrets
 
 Format = Literal["megatron", "megatron-bridge", "torchtitan", "maxtext", "deepspeed", "accelerate"]
 MAX_CHARACTERS = 2**16
-"""Of the arguments of a launch, and of its files together: a script with all its configurations
-has some thousand, and reading takes longer the more there are."""
+"""Most characters of the arguments of a launch, and of its files together. A script with all its
+configurations has some thousand, and reading takes longer the more there are."""
 _MOST_FILES = 64
 _FLAG_WITH_VALUE = re.compile(r"-{1,2}[\w.-]+\s")
-"""How an item begins that is a flag and its value as somebody would type them."""
+"""The beginning of an item that is a flag and its value as somebody would type them."""
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
 _IN_KUBERNETES = re.compile(r"\$\((\w+)\)", re.ASCII)
 _OWN_VARIABLES = "SHARDWRIGHT_"
@@ -117,14 +117,15 @@ class LaunchForm(Wire):
 
     @cached_property
     def beside(self) -> LaunchFiles:
-        """What is sent beside the text, or stands in it beside the command, with its secrets
-        masked."""
+        """Files that are sent beside the text, or stand in it beside the command, with their
+        secrets masked."""
         return self._opened[1]
 
     @cached_property
     def text(self) -> str:
-        """What is told as one text, however it was given, with its secrets masked: no answer can
-        repeat them. Of an object that describes a job it is the command that the job starts."""
+        """The launch as one text, however it was given, with its secrets masked, so that no
+        answer can repeat them. For an object that describes a job it is the command that the job
+        starts."""
         return self._opened[0]
 
     @cached_property

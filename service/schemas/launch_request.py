@@ -70,7 +70,7 @@ class QuestionParts(Wire):
 
     @classmethod
     def of(cls, question: Question, stack: str | StackFields | None) -> QuestionParts:
-        """What a question says, with another stack."""
+        """Returns the parts of a question, with another stack."""
         model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | Part
         if isinstance(question.model, ShapeFields):
             model = question.model.model_dump(exclude_unset=True)
@@ -114,7 +114,7 @@ class LaunchedComparisonRequest(QuestionParts, Patience):
 
 
 def request_tag(value: object) -> str:
-    """Which form a request has: with a launch, if it has one itself or on a side."""
+    """Returns the form that a request has: with a launch, if it has one itself or on a side."""
     parts = [value, *(_member(value, side) for side in ("first", "second"))]
     has_launch = any(_member(part, "launch") is not None for part in parts)
     return f"{TAG_PREFIX}launched" if has_launch else f"{TAG_PREFIX}plain"

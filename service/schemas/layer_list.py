@@ -180,7 +180,7 @@ def is_layer_list(value: object) -> bool:
 
 
 _Part = tuple[int, list[tuple[str, str | LayerGroup]]]
-"""How often a part repeats, and its layers, each with where it stands."""
+"""The number of times that a part repeats, and its layers, each with its field."""
 
 
 def _count(form: str | LayerGroup) -> int:
@@ -210,7 +210,7 @@ _SAID_BY_LAYERS = {
         )
     },
 }
-"""What stands in a list of layers instead of the fields of a model whose layers are alike."""
+"""Reasons why a field of models whose layers are alike is not given beside a list of layers."""
 
 
 def _beside_layers(name: str, value: object) -> InitErrorDetails:

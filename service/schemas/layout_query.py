@@ -1,4 +1,4 @@
-"""Which layout of an earlier answer a request means."""
+"""The choice of a layout of an earlier answer."""
 
 from __future__ import annotations
 

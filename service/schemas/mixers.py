@@ -1,4 +1,4 @@
-"""What mixes the tokens of a layer, as callers give it: attention, or a recurrence."""
+"""The mixers of the tokens of a layer, as callers give them: attention, or a recurrence."""
 
 from __future__ import annotations
 
@@ -288,7 +288,8 @@ class ShortConvolutionFields(Wire):
 
 
 class _AnyRecurrence(BaseModel):
-    """What tells the kinds apart, so that an unknown one is an error of this field alone."""
+    """The member that tells the kinds apart, so that an unknown one is an error of this field
+    alone."""
 
     kind: Literal[
         "mamba2",

@@ -1,4 +1,4 @@
-"""What mixes the channels of each token, as callers give it: an MLP, or experts."""
+"""The networks that mix the channels of each token, as callers give them: an MLP, or experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report, a log or an explanation says of what ran."""
+"""The description of what ran, in a report, a log or an explanation."""
 
 from __future__ import annotations
 
