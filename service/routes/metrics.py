@@ -27,7 +27,7 @@ router = APIRouter(tags=["operation"], dependencies=[require_scope("admin")])
     responses=problem_responses(401, 403),
 )
 async def metrics(request: Request) -> Response:
-    """What the service does and how well, in the format of Prometheus."""
+    """Say what the service does and how well, in the format of Prometheus."""
     services: Services = request.app.state.services
     database = await services.readiness.state(_DATABASE_WAIT_S)
     families = await services.profile_gauges.told(database)

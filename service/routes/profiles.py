@@ -194,7 +194,7 @@ async def get_profile_drift(
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
-    """Whether runs of a chip, fabric, stack and model family have become slower or faster, and
+    """Say whether runs of a chip, fabric, stack and model family have become slower or faster, and
     since when."""
     return await computation.respond(lambda _: services.drift.of(id_, query))
 

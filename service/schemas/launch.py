@@ -11,7 +11,8 @@ from service.schemas.wire import Document
 
 
 class LaunchAnswer(Document):
-    """What runs a layout. Other media types of `GET …/launch/{format}` are the same as texts."""
+    """The configuration that runs a layout. Other media types of `GET …/launch/{format}` have it as
+    text."""
 
     format: str
     framework: str
@@ -32,7 +33,7 @@ class LaunchAnswer(Document):
     """Options of sbatch, without dashes; true has no value. Time, account and partition are yours
     to add."""
     notes: list[str]
-    """What to know or do besides."""
+    """Notes on what to know or do besides."""
 
     @classmethod
     def of(cls, configuration: LaunchConfiguration) -> Self:
@@ -54,4 +55,4 @@ class LaunchUnsaid(Document):
 
     format: str
     error: str
-    """What it cannot say, and what to do."""
+    """The part that it cannot say, and what to do."""

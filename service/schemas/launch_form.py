@@ -68,8 +68,8 @@ class LaunchForm(Wire):
     """Its name, or that of a stack that has one, such as `fsdp` or `nemo`. Without it the format is
     told by the program that is launched, or by the names of the settings."""
     arguments: Arguments | None = None
-    """As typed: a shell line, a dump of arguments, YAML or JSON as text; the arguments as a list;
-    or the JSON document itself."""
+    """The arguments as typed: a shell line, a dump of arguments, YAML or JSON as text; the
+    arguments as a list; or the JSON document itself."""
     settings: Annotated[dict[str, Any], Field(min_length=1, max_length=4096)] | None = None
     """Instead of `arguments`, or beside those of an answer: settings by their names, as an answer
     has them."""
@@ -84,14 +84,15 @@ class LaunchForm(Wire):
     """The release of the framework, such as 0.16.1, whose defaults hold for what is not said.
     Without it the newest that is known."""
     framework: str | None = None
-    """Of an answer; `format` says it. The members from here on are ignored."""
+    """A member of an answer that is sent back; `format` says it. The members from here on are
+    ignored."""
     placeholders: dict[str, Any] | None = None
-    """Of an answer: settings that are yours to fill in. Where they name the model, give `model`
-    beside the launch."""
+    """A member of an answer: settings that are yours to fill in. Where they name the model, give
+    `model` beside the launch."""
     slurm: dict[str, Any] | None = None
-    """Of an answer; `cluster` says how many chips there are."""
+    """A member of an answer; `cluster` says how many chips there are."""
     notes: list[Any] | None = None
-    """Of an answer."""
+    """A member of an answer."""
 
     @field_validator("arguments")
     @classmethod
@@ -179,11 +180,11 @@ def _shell_words(item: str) -> str:
 
 
 class LaunchRead(Document):
-    """What was read of a launch configuration."""
+    """The reading of a launch configuration."""
 
     format: Format
     format_from: str | None = None
-    """What tells of the format, where the launch did not name it."""
+    """The sign that tells the format, where the launch did not name it."""
     framework: str
     version: str
     """The release of the framework whose defaults were taken."""
@@ -191,12 +192,12 @@ class LaunchRead(Document):
     """The first settings that are not understood and could change the answer, as they were written:
     `reservations` says why they matter and what to do."""
     unread_count: int = 0
-    """How many of these there are in all; 0 in answers that were stored before they were
-    counted."""
+    """Number of unread settings in all; 0 in answers that were stored before they were counted."""
     ignored_count: int
-    """How many settings are known and change neither, such as paths of data."""
+    """Number of settings that are known and change neither question nor layout, such as paths of
+    data."""
     warnings: list[str] = []
     """Values of the launch in whose place those of the request were taken, and names that the
     framework accepts and ignores, with the nearest that it knows."""
     assumed: list[str]
-    """What the launch leaves open, and what was taken."""
+    """Sentences on what the launch leaves open, and what was taken."""

@@ -38,9 +38,9 @@ class LayerRepetition(Wire):
     """Layers that follow each other, again and again."""
 
     repeat: Layers
-    """How often."""
+    """Number of times that `layers` follow each other."""
     layers: Annotated[list[LayerForm], Field(min_length=1, max_length=MAX_LAYERS)]
-    """As those of the model, without a further repetition."""
+    """Layers like those of the model, without a further repetition."""
 
 
 def _entry_tag(value: object) -> str:
@@ -80,7 +80,7 @@ class LayerListFields(Wire):
     final_norm_weight: bool = True
     final_norm_bias: bool = False
     encoder: EncoderFields | None = None
-    """Of images, in a vision-language model."""
+    """The encoder of images in a vision-language model."""
 
     @model_validator(mode="before")
     @classmethod
