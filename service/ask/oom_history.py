@@ -23,10 +23,10 @@ _MAX_RUNS = 10_000  # different runs, of those that were measured last
 _TOLERANCE_GIB = 0.005  # needs that differ by less count as equal
 
 _needs = LRUCache[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MAX_RUNS)
-_needs_lock = Lock()
 """The layout of a run and the GiB that it needs, by profile, its version and the first report of
 the run. None of these change, so that a prediction beside many reports costs little. None where a
 run no longer means anything to the models."""
+_needs_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -129,8 +129,8 @@ def _logged_failures() -> Iterator[None]:
 
 
 def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
-    """What the profile's policy asks for. One is due each time that another `after_reports` reports
-    have come since the latest version was made."""
+    """Returns the calibration that the profile's policy asks for. One is due each time that another
+    `after_reports` reports have come since the latest version was made."""
     after = read_stored(Policy, profile.policy).after_reports
     if after is None:
         return None
@@ -144,9 +144,9 @@ def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
 
 
 def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
-    """What is asked for of a tenant's own profile: a version of what the tenant measured last, if
-    its last version rests on too little of that, on a report that was withdrawn since, or on a
-    shared version that is no longer active."""
+    """Returns the calibration that a tenant's own profile needs: a version of what the tenant
+    measured last, if its last version rests on too little of that, on a report that was withdrawn
+    since, or on a shared version that is no longer active."""
     id_ = own_profile_id(tenant)
     own = rows.profiles.find(id_)
     policy = own_policy(rows) if own is None else read_stored(Policy, own.policy)

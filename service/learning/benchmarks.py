@@ -52,7 +52,7 @@ from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import BenchmarkRow
 
 _MOST_SPEEDUP = 2.2
-"""How many times faster than the links allow a collective may be. A switch that reduces (SHARP,
+"""A collective may be this many times faster than the links allow. A switch that reduces (SHARP,
 NVLS) halves what an all-reduce sends over its links."""
 _PLACEHOLDER_MODEL = "llama-3-8b"
 """A question needs a model, though collectives and matrix products belong to none."""
@@ -67,8 +67,8 @@ class Benchmarks:
     async def output(
         self, submission: BenchmarkSubmission, is_disconnected: IsDisconnected
     ) -> Output | None:
-        """What the output of nccl-tests says, once it is the tenant's turn if it is long; None
-        where there is none."""
+        """Returns the table that the output of nccl-tests holds, once it is the tenant's turn if it
+        is long; None where there is no output."""
         text = submission.nccl_tests
         if text is None:
             return None
@@ -77,7 +77,7 @@ class Benchmarks:
     def prepare(
         self, submission: BenchmarkSubmission, received: str, output: Output | None
     ) -> SaveRows:
-        """What stores a benchmark whose output of nccl-tests says this."""
+        """Returns the function that stores a benchmark with this output of nccl-tests."""
         table = None
         if output is not None:
             table = nccl_tests.table_of(output, submission.operation)

@@ -1,5 +1,5 @@
-"""What a calibration learns from: the reports and benchmarks that the version it starts from has
-not learnt yet."""
+"""The input of a calibration: the reports and benchmarks that the version it starts from has not
+learnt yet."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from service.store.versions import DEFAULT_PROFILE
 AnyRow = TypeVar("AnyRow", BenchmarkRow, ReportRow)
 
 _MAX_CLOCK_SKEW = timedelta(minutes=2)
-"""How far the clocks of the processes that make ids may differ, or one may be set back."""
+"""Time that the clocks of the processes that make ids may differ, or one may be set back."""
 
 MOST_OWN = 200
 """The last runs, and benchmarks, that a tenant's own version rests on. They say how its machines
@@ -66,13 +66,13 @@ class CalibrationInput:
     cutoff: datetime
     """Every report with an id from before this moment was visible when the input was read."""
     windowed: bool
-    """Whether the request asked for the reports of a span of time only."""
+    """True where the request asked for the reports of a span of time only."""
     owner: str | None = None
     """The tenant whose own version is learnt; None where the version is for all."""
     left_out: Corroborated | None = None
-    """What others agree with, where the calibration learns from nothing else."""
+    """Measurements that others agree with, where the calibration learns from nothing else."""
     is_agreed: bool = True
-    """Whether several tenants agree on what is learnt, where that is asked for."""
+    """True where several tenants agree on what is learnt, or where that is not asked for."""
 
     @cached_property
     def observations(self) -> list[Observation]:
@@ -116,15 +116,14 @@ class CalibrationInput:
         return replace(calibration, held_out=held_out, held_out_memory=None)
 
     def learnt(self) -> dict[str, Any]:
-        """What a version made from this input has learnt: the number of reports, and the ids by
-        which a later calibration tells what is new.
+        """Returns a record of what a version made from this input has learnt: the number of
+        reports, and the ids by which a later calibration tells what is new. Everything with an id
+        before `through` is learnt, and so are the ids in `recent`, save for groups that are
+        `waiting` for others to agree, from their first id on.
 
-        Everything with an id before `through` is learnt, and so are the ids in `recent`, save for
-        groups that are `waiting` for others to agree, from their first id on. Ids before
-        `through` need no list, because what this calibration could not see gets an id from after
-        the cutoff (service.store.arrivals), give or take the difference of clocks.
-
-        A tenant's own version learns everything anew each time, so that it names what it rests on.
+        Ids before `through` need no list, because what this calibration could not see gets an id
+        from after the cutoff (service.store.arrivals), give or take the difference of clocks. A
+        tenant's own version learns everything anew each time, so that it names what it rests on.
         """
         if self.owner is not None:
             return {"reports": len(self.runs), "recent": self.seen_ids}
@@ -207,8 +206,8 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
 
 
 def rests_on_the_same(rows: Rows, given: CalibrationInput) -> bool:
-    """Whether the last version of the tenant's own was made of the same. One that the tenant ended
-    does not count."""
+    """Returns whether the last version of the tenant's own profile was made of the same input. A
+    version that the tenant ended does not count."""
     id_ = own_profile_id(given.owner or "")
     own = rows.profiles.find(id_)
     if own is None or (own.active_version is None and given.policy.mode == "manual"):

@@ -58,7 +58,8 @@ class _NothingNew:
 
 
 class Calibrations:
-    """Those that a tenant asks for, or that nobody does (service.learning.auto_calibration)."""
+    """Calibrations that a tenant asks for, or that nobody does
+    (service.learning.auto_calibration)."""
 
     def __init__(self, store: Store, worker: ProcessPool) -> None:
         self._store = store

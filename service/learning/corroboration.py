@@ -1,11 +1,12 @@
-"""What several tenants measured alike. A calibration that activates its own version learns from a
-tenant only what others agree with, so that none moves the predictions of all by itself.
+"""Corroboration finds what several tenants measured alike. A calibration that activates its own
+version learns from a tenant only what others agree with, so that none moves the predictions of all
+by itself.
 
-Measurements are compared by kind, which is a chip with a stack, and by quantity. What a tenant says
-of a quantity is a level: the median, over its measurements, of how far they lie from the profile,
-as a logarithm. Two levels of one sign agree where they differ by no more than half of the larger
-one, so that either tells more of the other than the profile does; or by no more than the margin of
-the policy.
+Measurements are compared by kind, which is a chip with a stack, and by quantity. A tenant's level
+of a quantity is the median, over its measurements, of how far they lie from the profile, as a
+logarithm. Two levels of one sign agree where they differ by no more than half of the larger one, so
+that either tells more of the other than the profile does; or by no more than the margin of the
+policy.
 
 Levels that agree may still differ: 1.3 times the predicted time, and 1.68 times. Only the smaller
 is agreed on, so a tenant's measurements are learnt as if its level went no further than that of
@@ -31,7 +32,7 @@ _OUT_OF_MEMORY, _PARTS = "out of memory", "parts"  # which have no level but 0: 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one tenant measured of one kind: runs, or benchmarks."""
+    """Measurements of one kind by one tenant: runs, or benchmarks."""
 
     tenant: str | None
     chip: str
@@ -55,9 +56,9 @@ class TenantBenchmark:
 
 @dataclass(frozen=True, slots=True)
 class Corroborated:
-    """What several tenants agree on. Of the others, `waiting` has the first ids of the groups of
-    which nothing is agreed on yet, and `unused` the ids of single measurements. `reports` is how
-    many reports are among both."""
+    """Measurements that several tenants agree on. Of the others, `waiting` has the first ids of the
+    groups of which nothing is agreed on yet, and `unused` the ids of single measurements. `reports`
+    is how many reports are among both."""
 
     runs: list[StoredRun]
     benchmarks: list[TenantBenchmark]
@@ -78,8 +79,8 @@ def corroborated(
     tenants: int,
     margin: float,
 ) -> Corroborated:
-    """What at least so many tenants agree on of these measurements. What nobody's key came with
-    counts without others."""
+    """Returns the part of these measurements on which at least so many tenants agree. Measurements
+    that came with nobody's key count without others."""
     levels = _levels(runs, benchmarks, profile)
     shifts = _shifts(levels, tenants, margin)
     kept_runs = [_agreed_part(run, shifts) for run in runs]
@@ -149,7 +150,8 @@ def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
 
 
 def _levels_alike(levels: _Levels, group: Group, quantity: str) -> list[float]:
-    """What all tenants say of a quantity of this group's kind, this one among them."""
+    """Returns the levels of all tenants for a quantity of this group's kind, this one among
+    them."""
     return [
         level
         for (other, what), level in levels.items()
@@ -158,8 +160,8 @@ def _levels_alike(levels: _Levels, group: Group, quantity: str) -> list[float]:
 
 
 def _agreed_level(own: float, levels: Sequence[float], tenants: int, margin: float) -> float | None:
-    """How far from the profile at least so many tenants that agree with this level say that it
-    lies, and no further than the level itself; None where fewer agree."""
+    """Returns the distance from the profile that at least so many tenants confirm who agree with
+    this level, and no further than the level itself; None where fewer agree."""
     distances = sorted((abs(level) for level in levels if _agree(own, level, margin)), reverse=True)
     if len(distances) < tenants:
         return None

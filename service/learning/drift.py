@@ -1,5 +1,5 @@
-"""Whether runs of one kind have become slower or faster. Differences in what they trained and on
-whose machines are allowed for."""
+"""Drift tells whether runs of one kind have become slower or faster. Differences in what they
+trained and on whose machines are allowed for."""
 
 from __future__ import annotations
 

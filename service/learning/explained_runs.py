@@ -33,7 +33,7 @@ from service.store import Store
 Request = ExplanationRequest | LaunchedExplanationRequest
 _FIGURES = ("measured", "memory", "failure", "parts")
 _BESIDE_LOG = ("failure", "parts")
-"""What a request with a log may say besides."""
+"""Members that a request with a log may have besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ExplainedRun:
     resolved: ResolvedQuestion
     profile: Profile
     place: str
-    """Where the layout stands in the request."""
+    """The field of the request that has the layout."""
     given: LayoutFields
     settled: LayoutFields
     """The layout with what it leaves open as the stack has it."""
@@ -65,7 +65,7 @@ class ExplainedRun:
         return self.settled.build()
 
     def memory_shown(self, prediction: Prediction | None) -> MemoryShown:
-        """What the run showed of its memory, its layout having this prediction."""
+        """Returns what the run showed of its memory, if its layout has this prediction."""
         if self.report.outcome == "out_of_memory":
             return MemoryShown("ran_out")
         if self.report.measured is None:
@@ -126,7 +126,7 @@ def _launched(store: Store, request: Request) -> LaunchedQuestion | None:
 
 
 def _subject_members(request: Request, launched: LaunchedQuestion | None) -> dict[str, Any]:
-    """What ran, as the members of a report have it."""
+    """Returns the description of what ran, as the members of a report have it."""
     if launched is None:
         return _given(request, RunSubject.model_fields)
     question = launched.question

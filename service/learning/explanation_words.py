@@ -64,7 +64,7 @@ LOOK_AT: dict[str, str] = {
         "single slow nodes: time each rank, or take nodes out by halves; and data that arrives late"
     ),
 }
-"""Where to look first where a term takes longer than predicted."""
+"""The place to look first where a term takes longer than predicted."""
 
 
 BROKEN_DEVICES: tuple[ObservationCode, ...] = ("device_faults",)
@@ -81,14 +81,14 @@ FAULTS: tuple[ObservationCode, ...] = (
     "profiling",
     "network_warnings",
 )
-"""What a log may show that makes a run slow, or ends it, whatever its layout: the likeliest cause
+"""Faults in a log that make a run slow, or end it, whatever its layout: the likeliest cause
 first."""
 
 CAVEATS: dict[str, str] = {
     "gradient_bytes": "gradients are summed in other precision: compare the loss",
     "gather_bytes": "parameters are sent in other precision: compare the loss",
 }
-"""What a switch changes besides speed and memory, by the field of the stack that it sets."""
+"""Effects of a switch besides speed and memory, by the field of the stack that it sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def first_fix_of_failure(
     found: Sequence[Remedy],
     log: LogExplained | None,
 ) -> str:
-    """What to do first about a run that died."""
+    """Returns the first thing to do about a run that died."""
     if failure.kind == "not_of_the_layout":
         where = "the error itself" if failure.error_line else "the last lines of its log"
         words = f"Start with {where}: {failure.summary}."
@@ -200,8 +200,8 @@ def _cheapest_fix(safe: Sequence[Remedy]) -> str:
 
 
 def _first_fix_of_surprise(summary: str, found: Sequence[Remedy]) -> str:
-    """What to do about a run that should have fitted: look for another cause, and only then change
-    the layout."""
+    """Returns the first thing to do about a run that should have fitted: look for another cause,
+    and only then change the layout."""
     fix = f"{_capitalised(summary)}."
     for remedy in found[:1]:
         fix += f" If there is none: {_imperative(remedy)}{_fit_words(remedy)}."
@@ -209,7 +209,7 @@ def _first_fix_of_surprise(summary: str, found: Sequence[Remedy]) -> str:
 
 
 def _fit_words(remedy: Remedy) -> str:
-    """That a remedy fits, and what it costs."""
+    """Returns words that say that a remedy fits, and what it costs."""
     words = f": it then fits with a probability of {percent(remedy.fit_probability)}"
     if remedy.gain is None or abs(remedy.gain) < LEAST_GAIN:
         return words
@@ -223,8 +223,8 @@ def first_fix_of_speed(
     found: Sequence[Remedy],
     log: LogExplained | None,
 ) -> str:
-    """What to do first about a run that trains: about the fault that its log shows where it is
-    slower than predicted, and else what promises most, if anything does."""
+    """Returns the first thing to do about a run that trains: about the fault that its log shows
+    where it is slower than predicted, and else what promises most, if anything does."""
     candidates = [
         *_fixes_of_gap(speed, gap),
         *_fixes_of_layout(speed, _simplest_first(found)),
@@ -244,7 +244,7 @@ def first_fix_of_speed(
 
 
 def _faults_in_log(log: LogExplained | None, only: Sequence[ObservationCode] = FAULTS) -> list[str]:
-    """What the log says of faults, as sentences, the likeliest cause first."""
+    """Returns sentences on the faults that a log shows, the likeliest cause first."""
     observations = log.observations if log else []
     found = [one for code in only for one in observations if one.code == code]
     return [f"{_capitalised(one.message)}." for one in found]
@@ -268,7 +268,7 @@ def _fixes_of_gap(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_
 
 
 def _cause(gap: GapExplained) -> str:
-    """What most likely makes a gap, to follow the statement of it."""
+    """Returns the most likely cause of a gap, in words that follow the statement of the gap."""
     if gap.term is None or gap.probability is None:
         return f": {gap.summary}"
     term = TIME_TERMS[gap.term]
@@ -318,7 +318,8 @@ def saved_seconds(step_time_s: float, gain: float) -> float:
 
 
 def first_fix_of_reservations(reservations: Sequence[Reservation]) -> str:
-    """What to do where settings of the launch were not understood: say them otherwise."""
+    """Returns the first thing to do where settings of the launch were not understood: say them
+    otherwise."""
     first = reservations[0]
     others = len(reservations) - 1
     more = f", and {others} more that `reservations` names" if others else ""
@@ -329,7 +330,8 @@ def first_fix_of_reservations(reservations: Sequence[Reservation]) -> str:
 
 
 def first_fix_of_illegal(check: LayoutCheck) -> str:
-    """What to do about a run that trained, with a layout that its framework should refuse."""
+    """Returns the first thing to do about a run that trained with a layout that its framework
+    should refuse."""
     rule = check.broken_rules[0]
     return (
         f"Check the description of the run: it trained, though its layout breaks"

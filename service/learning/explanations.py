@@ -62,7 +62,7 @@ from service.store import Store
 
 _MOST_SUSPECTS = 3
 _LEAST_EXPLAINED = 0.2
-"""Of the gap: a switch that explains less is not suspected."""
+"""Least share of the gap that a suspected switch explains."""
 _LEAST_SHARE = 1e-3  # of the step, or of the memory: what is less is not shown
 
 
@@ -72,7 +72,7 @@ class _Explained:
 
     run: ExplainedRun
     speed: MeasuredSpeed | None
-    """As it was measured."""
+    """The speed as it was measured."""
     prediction: Prediction | None
     """None where the layout is not legal."""
     shown: MemoryShown
@@ -243,7 +243,8 @@ def _time_shares(prediction: Prediction | None) -> list[TimeShare]:
 
 
 def _gap(it: _Explained) -> GapExplained | None:
-    """What makes the gap between a measured step and its prediction; None within the interval."""
+    """Returns the causes of the gap between a measured step and its prediction; None within the
+    interval."""
     run = it.run
     step_time_s = it.step_time_s
     prediction = it.prediction

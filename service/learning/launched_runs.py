@@ -16,12 +16,12 @@ from service.store import Rows
 
 @dataclass(frozen=True, slots=True)
 class DescribedRun:
-    """What a launch says of a run."""
+    """A run as its launch describes it."""
 
     members: Mapping[str, Any]
     """The members of a report that describe it, beside those of the request."""
     field: str
-    """Where the layout stands in the request."""
+    """The field of the request that has the layout."""
     reservations: Sequence[Mapping[str, str]]
     """Settings that were not understood, so that nothing is learnt from the run."""
 

@@ -37,7 +37,8 @@ _COMPARED_FIELDS = {
     "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute",
     "sequence_parallel", "seq_len", "global_batch", "precision", "optimizer",
 }  # fmt: skip
-"""Of layout and workload. Of the model all that `model_values` has is compared."""
+"""Fields of layout and workload that are compared. Of the model all that `model_values` has is
+compared."""
 _MAX_ROUNDING = 0.05  # of tokens that are worked out from rounded rates and times
 _SAME_MODEL = 0.005
 """By how much two counts of one model's parameters differ: vocabularies are padded, and buffers are
@@ -118,13 +119,14 @@ def _require_stated_facts(
 
 @dataclass(frozen=True, slots=True)
 class _KnownFacts:
-    """What a request says of its run, to be held against the statements of a log."""
+    """Facts of a run from a request, to be held against the statements of a log."""
 
     resolved: ResolvedQuestion
     layout: Layout
 
     def allows(self, statement: Statement) -> bool:
-        """Whether a statement may be of this run. What the request leaves open allows any."""
+        """Returns whether a statement may be of this run. A fact that the request leaves open
+        allows any statement."""
         fact, value = statement.fact, statement.value
         if fact == "parameters":
             return self._is_the_model(value, statement.rounding)
@@ -147,7 +149,7 @@ class _KnownFacts:
         return _FIELDS[statement.fact]
 
     def shown(self, fact: Fact) -> str:
-        """What the request says, in the words of an error."""
+        """Returns the request's fact in the words of an error."""
         if fact == "adapter_parameters":
             return "no workload.lora, and so trains all parameters"
         if fact == "step_tokens":
@@ -183,7 +185,8 @@ class _KnownFacts:
 
     @property
     def _has_other_towers(self) -> bool:
-        """Whether the run has parameters beside those of the model that the request describes."""
+        """Returns whether the run has parameters beside those of the model that the request
+        describes."""
         return self.resolved.used.architecture.text_tower
 
     def _totals(self) -> list[int]:
@@ -211,7 +214,7 @@ class _KnownFacts:
         return low * (1 - _SAME_SHARDS) <= value <= high * (1 + _SAME_SHARDS)
 
     def _are_trained(self, value: float) -> bool:
-        """Whether so many parameters may be trained. Where FSDP1 has sharded the model, the
+        """Returns whether so many parameters may be trained. Where FSDP1 has sharded the model, the
         Trainer counts the shard of one rank. Where all is trained but a part is frozen, it counts
         less."""
         problem = self.resolved.problem

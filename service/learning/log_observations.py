@@ -1,5 +1,5 @@
-"""What a log itself shows of a run, in plain words: how steady its steps were, and what its lines
-say makes it slow."""
+"""Observations that a log itself allows of a run, in plain words: how steady its steps were, and
+which of its lines tell what makes it slow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LEFT_OUT: dict[str, tuple[ObservationCode, str]] = {
         "less than half as long as the others: the clock ran ahead of the devices",
     ),
 }
-"""What is said of steps that do not count, by why they do not."""
+"""Words on steps that do not count, by the reason why they do not."""
 _SYMPTOMS: dict[SymptomKind, str] = {
     "allocator_retries": (
         "the allocator ran out of memory and tried again, which halts the device each time: leave"
@@ -68,7 +68,7 @@ _SYMPTOMS: dict[SymptomKind, str] = {
 
 
 def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplained | None:
-    """What was read off the log of a run; None where there is none."""
+    """Returns the facts that were read off the log of a run; None where there is none."""
     if run.trouble is None or run.logged is None:
         return None
     reading = run.logged.reading
@@ -137,8 +137,8 @@ def _of_reading(reading: Reading) -> Iterator[Observation]:
 
 
 def _speed_changes(reading: Reading) -> Iterator[Observation]:
-    """That the speed changed for good, and the share of the time of the steps used that this
-    cost."""
+    """Yields an observation where the speed changed for good, with the share of the time of the
+    steps used that this cost."""
     levels = reading.regimes
     if len(levels) == 1:
         return
@@ -194,7 +194,7 @@ def _of_memory(run: ExplainedRun, prediction: Prediction | None) -> Iterator[Obs
 
 
 def _of_allocator(message: AllocatorMessage | None) -> Iterator[Observation]:
-    """What the allocator said when it ran out of memory."""
+    """Yields the allocator's message of when it ran out of memory."""
     if message is None:
         return
     if message.others_gib > _MUCH_GIB:

@@ -20,8 +20,8 @@ class LogTexts:
     async def contents(
         self, submission: LogSubmission, is_disconnected: IsDisconnected
     ) -> LogContents:
-        """What the log says, once it is the tenant's turn if it is long. Raises Invalid for a log
-        without a step to use, unless the run failed before."""
+        """Returns the contents of a log, once it is the tenant's turn if it is long. Raises Invalid
+        for a log without a step to use, unless the run failed before."""
         global_batch = await run_sync(asked_global_batch, self._store, submission)
         found = await self._texts.read(
             is_disconnected,

@@ -39,7 +39,7 @@ _LOGGED_PARTS = ("model", "workload", "layout")
 """The parts of a report that the arguments in a log may give."""
 _EARLIEST_DATE = datetime(2015, 1, 1, tzinfo=UTC)
 _MAX_ZONE_OFFSET = timedelta(days=1)
-"""How far a clock that does not say its zone may be ahead, the error of the clock included."""
+"""Time that a clock which does not say its zone may be ahead, the error of the clock included."""
 _FEW_STEPS = 3
 
 
@@ -51,12 +51,12 @@ class LoggedRun:
     reading: logs.Reading | None
     """None where the run failed before its first step."""
     arguments: Mapping[str, str]
-    """Those that the log prints, in Megatron's names."""
+    """Arguments that the log prints, in Megatron's names."""
     question: Mapping[str, Any]
     """The parts of the question that the arguments give, in their wire form."""
     date_source: DateSource
     doubts: tuple[str, ...]
-    """What may be wrong about the date and the step time."""
+    """Sentences on what may be wrong about the date and the step time."""
     stack_differences: tuple[str, ...]
     """Switches that the log shows otherwise than what it is linked to."""
     cut_lines: tuple[str, ...]
@@ -174,14 +174,14 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
 
 
 def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
-    """Whether a log without a step is of a run that crashed: it prints the run's arguments, and
-    ends with a crash."""
+    """Returns whether a log without a step is of a run that crashed: it prints the run's arguments,
+    and ends with a crash."""
     has_started = contents.reading is None and contents.printed is not None
     return submission.outcome is None and has_started and contents.tells_crash
 
 
 def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """How the run ended: as the log shows it, or else as the request says."""
+    """Returns the end of the run, as the log shows it or else as the request says."""
     if contents.reading is None:
         shows_out_of_memory = contents.tells_out_of_memory
     else:
@@ -196,7 +196,7 @@ def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
 
 
 def _outcome_without_device(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """How a run ended of which no device ran out of memory."""
+    """Returns the end of a run of which no device ran out of memory."""
     if not contents.ends_killed_by_host:
         return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
     if submission.outcome in ("ok", "out_of_memory"):

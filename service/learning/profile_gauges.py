@@ -1,4 +1,4 @@
-"""What metrics say of the database, and of the sweeps and profiles in it."""
+"""The metrics of the database, and of the sweeps and profiles in it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _DRIFT_KEPT_S = 600.0
 """Drift is told of the newest reports only, and not anew at every scrape, because it predicts the
 run of each."""
 _WAIT_S = 0.4
-"""How long a scrape waits for the gauges. With the time that it waits for the state of the database
-it stays below a second: one that takes longer than Prometheus waits would lose all metrics."""
+"""Seconds that a scrape waits for the gauges. With the time that it waits for the state of the
+database it stays below a second: one that takes longer than Prometheus waits would lose all
+metrics."""
 
 
 class ProfileGauges:

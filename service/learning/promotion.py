@@ -1,5 +1,5 @@
-"""Whether the version that a calibration made takes the place of the active one, and if not, why
-not."""
+"""Promotion decides whether the version that a calibration made takes the place of the active one,
+and says why not if it does not."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def judge(
     is_agreed: bool = True,
     is_own: bool = False,
 ) -> Promotion:
-    """Whether the calibration's version is activated, with the reason.
+    """Returns whether the calibration's version is activated, with the reason.
 
     `published` and `latest_by_source` are the errors of compare_on_published_runs and
     compare_on_latest_runs, which may not grow; the reason names no source. `requested`: the caller
@@ -178,7 +178,8 @@ def judge(
 
 
 def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: bool) -> Promotion:
-    """Whether a version for one tenant is activated that rests on too few runs to hold any out."""
+    """Returns whether a version for one tenant is activated that rests on too few runs to hold any
+    out."""
     candidates = {
         "step times": (calibration.error_before, calibration.error_after),
         "peaks of memory": (calibration.memory_error_before, calibration.memory_error_after),

@@ -167,8 +167,8 @@ def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
 
 
 def _admissible(answer: _StoredAnswer, predictions: Predictions, profile: Profile) -> Array:
-    """Which layouts fit with the probability that the question demands, beside the memory that it
-    keeps free; shape (layouts,)."""
+    """Returns a mask of the layouts that fit with the probability that the question demands, beside
+    the memory that it keeps free; shape (layouts,)."""
     constraints = answer.constraints
     cluster = answer.problem.cluster
     uncertainty = MemoryUncertainty.of(answer.problem, profile, constraints.min_fit_probability)

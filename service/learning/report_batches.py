@@ -51,7 +51,8 @@ class ReportBatches:
         self._worker = worker
 
     def prepare(self, batch: ReportBatch, checkpoint: Callable[[], None] = no_client) -> SaveRows:
-        """What stores a batch. Comes by the checkpoint after every part of it."""
+        """Returns the function that stores a batch. Comes by the checkpoint after every part of
+        it."""
         outcomes = self._outcomes(batch.reports, checkpoint)
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
@@ -107,8 +108,8 @@ def _form(report: Any) -> type[ReportSubmission] | type[LaunchedReport]:
 
 
 def _violations(index: int, error: Exception, report: Any) -> list[FieldViolation]:
-    """What the error says of the report at this index of the batch, with values as the report has
-    them."""
+    """Returns the violations of an error in the report at this index of the batch, with values as
+    the report has them."""
     return [
         replace(
             violation,

@@ -41,7 +41,8 @@ Refusal = DomainError | ServiceError
 _ATTRIBUTIONS = 256  # that are kept
 _MAX_CLOCK_SKEW = timedelta(days=1)
 _MOST_DEVICE_MEMORIES = 2
-"""Of memory that a failed run had, in memories of a device: it may have had some of the host's."""
+"""Most memory that a failed run had, in memories of a device: it may have had some of the
+host's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +291,8 @@ class _Ingestion:
 
 @cached_by_identity(_ATTRIBUTIONS, objects=2)
 def _attribution(problem: Problem, profile: Profile, layout: Layout) -> ResidualAttribution:
-    """What is the same for all residuals of a layout, which takes as long as all else that a report
-    is answered with."""
+    """Returns the part that all residuals of a layout share. It takes as long as all else that a
+    report is answered with."""
     return ResidualAttribution(problem, layout, profile)
 
 
@@ -305,8 +306,8 @@ def _refusal_as_outcome(outcomes: dict[int, RowValues | Refusal], i: int) -> Ite
 
 
 def software_age_years(at: datetime, software_year: float) -> float:
-    """How many years older the software of a run is than the newest that the profile describes. The
-    date counts to the month, so that runs of one question stay together."""
+    """Returns the years by which the software of a run is older than the newest that the profile
+    describes. The date counts to the month, so that runs of one question stay together."""
     return round(age_years(f"{at:%Y-%m}", software_year), 2)
 
 
@@ -374,8 +375,8 @@ def _require_past(submission: ReportSubmission) -> None:
 def _fit_verdict_agrees(
     outcome: str, step_time_s: float | None, prediction: Prediction
 ) -> bool | None:
-    """Whether the run shows the prediction's `fits` to be right. It is None for a run that crashed
-    or was stopped before a step was measured, which shows nothing."""
+    """Returns whether the run shows the prediction's `fits` to be right. It is None for a run that
+    crashed or was stopped before a step was measured, which shows nothing."""
     if outcome in ("crashed", "aborted") and step_time_s is None:
         return None
     return prediction.fits == (outcome != "out_of_memory")

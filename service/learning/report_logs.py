@@ -35,8 +35,8 @@ class ReportLogs:
         self._store = store
 
     def told(self, request: LogSubmission | LaunchedLog) -> ToldRun:
-        """What a request says of the run beside its log. Raises Invalid or Refused where its launch
-        cannot be read."""
+        """Returns the description of a run in a request, beside its log. Raises Invalid or Refused
+        where its launch cannot be read."""
         if isinstance(request, LogSubmission):
             return ToldRun(request)
         with self._store.reading() as rows:

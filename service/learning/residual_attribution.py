@@ -36,8 +36,8 @@ class ResidualAttribution:
     def sentence(
         self, prediction: Prediction, step_time_s: float, parts: MeasuredParts | None
     ) -> str:
-        """What was measured and expected, how much of the gap the measured parts account for, and
-        the term that most likely makes the rest."""
+        """Returns a sentence on what was measured and expected, how much of the gap the measured
+        parts account for, and the term that most likely makes the rest."""
         mfu_seconds = prediction.mfu["causal"] * prediction.step_time_s
         measured = f"{mfu_seconds / step_time_s:.1%}"
         low = f"{mfu_seconds / prediction.step_time_high_s:.1%}"
@@ -46,8 +46,8 @@ class ResidualAttribution:
         return f"measured {measured} MFU (causal), {low} to {high} expected: {reasons}"
 
     def diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
-        """What of the gap between such a step and its prediction the measured parts account for,
-        and the term that most likely makes the rest."""
+        """Returns how much of the gap between such a step and its prediction the measured parts
+        account for, and the term that most likely makes the rest."""
         if parts is None:
             return self._term_draws.diagnosis(step_time_s)
         lengthening = None
@@ -79,7 +79,8 @@ def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _account(part: MeasuredPart, gap_s: float) -> str:
-    """What the part accounts for of the gap: nothing, where it differs the other way."""
+    """Returns the share of the gap that the part accounts for, in words: nothing, where it differs
+    the other way."""
     gap = f"of the gap of {_seconds(gap_s)}"
     if part.excess_s * gap_s <= 0:
         return f"accounts for none {gap} ({_more_or_less(part.excess_s)} than predicted)"

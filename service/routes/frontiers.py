@@ -28,9 +28,9 @@ async def draw_frontier(
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
-    """Where a pipeline is needed: the best step time without and with one at every point of a grid
-    of bandwidths, domain sizes, chips or layers, each by a search of its own, and where the gap
-    crosses the tolerance. Nothing is stored."""
+    """Say where a pipeline is needed: the best step time without and with one at every point of a
+    grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where the
+    gap crosses the tolerance. Nothing is stored."""
     return await computation.respond(
         lambda turn: services.frontiers.draw(body, turn.bounded_checkpoint())
     )

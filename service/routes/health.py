@@ -39,7 +39,7 @@ async def ready(request: Request) -> Response:
 
 @router.get("/problems/{name}", operation_id="describeProblem", responses=problem_responses(404))
 def describe_problem(name: str) -> dict[str, Any]:
-    """What a problem type means."""
+    """Say what a problem type means."""
     if name not in TYPES:
         raise NotFound("problem type", name[:100])
     kind = TYPES[name]

@@ -12,8 +12,8 @@ from service.web.exposition import exposition
 from service.web.responses import problem_responses
 
 _DATABASE_WAIT_S = 0.5
-"""How long a scrape waits until the state of the database is known. One that writes nothing for so
-long counts as down: alerts wait for two minutes of that."""
+"""Seconds that a scrape waits until the state of the database is known. A database that writes
+nothing for so long counts as down: alerts wait for two minutes of that."""
 
 PATH = "/metrics"
 
@@ -27,7 +27,7 @@ router = APIRouter(tags=["operation"], dependencies=[require_scope("admin")])
     responses=problem_responses(401, 403),
 )
 async def metrics(request: Request) -> Response:
-    """What the service does and how well, in the format of Prometheus."""
+    """Say what the service does and how well, in the format of Prometheus."""
     services: Services = request.app.state.services
     database = await services.readiness.state(_DATABASE_WAIT_S)
     families = await services.profile_gauges.told(database)

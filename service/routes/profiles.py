@@ -59,8 +59,8 @@ ProfileId = Annotated[str, Depends(_profile_id)]
 
 
 async def _require_scope_to_change(id_: ProfileId, request: Request) -> None:
-    """What all share is changed with one scope, and what is a tenant's own with that of its
-    reports."""
+    """Asks for one scope to change what all share, and for that of reports to change what is a
+    tenant's own."""
     require_caller_scope(request, "report" if is_own(id_) else "calibrate")
 
 
@@ -194,7 +194,7 @@ async def get_profile_drift(
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
-    """Whether runs of a chip, fabric, stack and model family have become slower or faster, and
+    """Say whether runs of a chip, fabric, stack and model family have become slower or faster, and
     since when."""
     return await computation.respond(lambda _: services.drift.of(id_, query))
 

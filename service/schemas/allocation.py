@@ -44,7 +44,7 @@ class HostAnswer(Document):
     node: str
     domain: str
     group: int
-    """Of its domain, from 0."""
+    """Number of the group within its domain, from 0."""
     first_rank: int
     ranks: int
     """From the first on, one a device."""
@@ -52,7 +52,7 @@ class HostAnswer(Document):
 
 
 class AllocationAnswer(Document):
-    """Which rank runs where. Ranks count as layouts do, from the innermost links outwards."""
+    """The place of every rank. Ranks count as layouts do, from the innermost links outwards."""
 
     chips_per_group: int
     """Every domain in use hosts groups of so many chips."""

@@ -40,12 +40,12 @@ class ShapeFields(Wire):
     qk_norm: bool = False
     attention_bias: bool = False
     attention_output_bias: bool | None = None
-    """Of the output projection, where it is not as queries, keys and values have it."""
+    """Bias of the output projection, where it is not as queries, keys and values have it."""
     num_norms: Annotated[int, Field(ge=1, le=4)] = 2
-    """Of a layer, on the residual stream: 4 with norms after attention and MLP too, 1 where both
-    run side by side."""
+    """Norms of a layer on the residual stream: 4 with norms after attention and MLP too, 1 where
+    both run side by side."""
     parallel_blocks: bool | None = None
-    """Whether attention and MLP run side by side; unless said, where a layer has one norm."""
+    """Attention and MLP run side by side. Unless said, they do where a layer has one norm."""
     sliding_window: Window | None = None
     """Keys a query of a local layer sees."""
     chunked_attention: bool = False
@@ -56,7 +56,7 @@ class ShapeFields(Wire):
     mtp_layers: Annotated[int, Field(ge=0, le=16)] = 0
     """Multi-token-prediction modules."""
     encoder: EncoderFields | None = None
-    """Of images, in a vision-language model."""
+    """The encoder of images in a vision-language model."""
 
     @property
     def is_named(self) -> bool:
@@ -129,7 +129,7 @@ class NamedModelFields(Wire):
 
 
 def is_named(value: object) -> bool:
-    """Whether it has nothing but the name of a model, and perhaps an encoder."""
+    """Returns whether the value has nothing but the name of a model, and perhaps an encoder."""
     return isinstance(value, NamedModelFields) or (
         isinstance(value, Mapping)
         and "name" in value
@@ -175,4 +175,4 @@ DescribedModel = Annotated[
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
     Discriminator(_union_tag),
 ]
-"""The same in the words of this service alone."""
+"""A model in the words of this service alone."""

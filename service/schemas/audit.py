@@ -17,15 +17,15 @@ class AuditEntry(Document):
     "profile.promoted" (by a calibration), "profile.deactivated" (a tenant's own), "policy.set",
     "report.withdrawn" or "answers.dropped"."""
     subject: str
-    """What was changed: the id of a key or of a report, a profile, or a version as PROFILE/VERSION.
-    """
+    """The thing that was changed: the id of a key or of a report, a profile, or a version as
+    PROFILE/VERSION."""
     tenant: str | None
-    """Of the key that the request carried. Null for commands of the operator, for what the service
-    does by itself, and where it asks for no keys."""
+    """Tenant of the key that the request carried. Null for commands of the operator, for what the
+    service does by itself, and where it asks for no keys."""
     key_id: str | None
-    """Of that key."""
+    """Id of the key that the request carried."""
     details: dict[str, Any]
-    """What was before, or what was made. No secret is in it."""
+    """The state before, or what was made. No secret is in it."""
 
 
 class AuditPage(Document):

@@ -24,26 +24,26 @@ class GemmFields(Wire):
     n: Dim
     k: Dim
     dtype: Precision | None = None
-    """Of this product; without it `precision`."""
+    """Precision of this product; without it `precision`."""
     tflops: Annotated[float, Field(ge=1e-6, le=1e5)]
 
 
 class BenchmarkSubmission(Wire):
-    """What parts of a cluster achieve: an nccl-tests table of all its devices (a collective that
+    """Measurements of parts of a cluster: an nccl-tests table of all its devices (a collective that
     layouts use, or sendrecv, as pipelines do), or matrix products on one of them."""
 
     cluster: ClusterForm
-    """Where it ran: of a collective, as many chips as took part."""
+    """The cluster that it ran on: for a collective, as many chips as took part."""
     stack: StackForm = "generic"
     """Whose predictions it should inform, besides those of every other stack."""
     nccl_tests: Annotated[str, Field(min_length=1)] | None = None
     """The output as it is, with its header: the table, whatever a launcher puts before its lines,
     or the JSON of --json. Output of a run that failed is refused."""
     operation: Operation | None = None
-    """Of the output, where it does not name it, or names several."""
+    """The collective of the output, where that does not name it, or names several."""
     gemms: Annotated[list[GemmFields], Field(min_length=1, max_length=1000)] | None = None
     precision: Precision = "bf16"
-    """Of the matrix products that name no `dtype`."""
+    """Precision of the matrix products that name no `dtype`."""
     measured_at: Instant | None = None
     source: Label | None = None
 
@@ -61,21 +61,21 @@ class BenchmarkPoint(Document):
     what: str
     """Bytes of a collective, or m x n x k."""
     bytes: int | None = None
-    """Of a collective: the whole vector, as nccl-tests counts; of a send_recv what each rank
+    """Size of a collective: the whole vector, as nccl-tests counts; of a send_recv what each rank
     sends."""
     m: int | None = None
     """With `n` and `k`: of a product of m x k by k x n."""
     n: int | None = None
     k: int | None = None
     dtype: Precision | None = None
-    """Of a product."""
+    """Precision of a product."""
     measured_s: float
     predicted_s: float
-    """As `predicted_from` says."""
+    """Seconds that are predicted, on the grounds that `predicted_from` names."""
     published_s: float | None = None
-    """What published benchmarks of the same collective took on such chips; null where there are
-    none, as for sizes between 64 KiB and 64 MiB. `offsets` are from these, where reductions inside
-    a switch, say, are not as predicted."""
+    """Seconds that published benchmarks of the same collective took on such chips; null where there
+    are none, as for sizes between 64 KiB and 64 MiB. `offsets` are from these, where reductions
+    inside a switch, say, are not as predicted."""
 
 
 PREDICTED_FROM = (
@@ -95,12 +95,12 @@ class BenchmarkSummary(Document):
     profile: ProfileUsed
     """The version that was active when it came."""
     predicted_from: str = PREDICTED_FROM
-    """What `predicted_s` rests on: a profile says what parts achieve within training runs, which is
-    less."""
+    """The grounds of `predicted_s`: a profile says what parts achieve within training runs, which
+    is less."""
     unread: int
     """Lines of the table that could not be read, or whose result was wrong."""
     median_abs_error: float
-    """Of the predicted over the measured seconds."""
+    """Median error of the predicted over the measured seconds, without its sign."""
     offsets: dict[str, float]
     """By coefficient, how far this machine lies from published ones, on the coefficient's unbounded
     scale; the next calibration learns them as the fleet's. Empty where no message or product is

@@ -26,13 +26,13 @@ class AnswerBrief(StoredAnswer):
     location: str
     """The full answer."""
     launch: str | None
-    """Where the layout lies in the words of the framework; null where these have none for it."""
+    """Path of the layout in the words of the framework; null where these have none for it."""
     nodes: int | None
     """Machines, as Slurm is asked for them; null where no launch configuration says so."""
     devices_per_node: int | None
     notes: list[str]
-    """What to know or do besides, as in the launch configuration; the first three, each cut where
-    it is long."""
+    """Notes of the launch configuration, on what to know or do besides; the first three, each cut
+    where it is long."""
     layout: dict[str, Any]
     """The layout without knobs that are 1, off, null or as usual: sent as a `layout`, it is the
     same. A `layers_per_chunk` of more than 128 chunks is in the full answer only."""
@@ -43,7 +43,7 @@ class AnswerBrief(StoredAnswer):
     """With `step_time_high_s` a central 80% interval."""
     step_time_high_s: float
     needed_gib: float
-    """Of the fullest device."""
+    """GiB that the fullest device needs."""
     usable_gib: float
     fit_probability: float | None
 
@@ -55,17 +55,17 @@ class RecommendationBrief(AnswerBrief):
     exact: bool
     """The search came to its end (`certificate.exact`)."""
     reasons: Annotated[list[str], Field(max_length=MAX_REASONS)]
-    """Of the full answer's: what to beware of, why this layout, and its memory. Each is cut where
-    it is long."""
+    """The first reasons of the full answer: what to beware of, why this layout, and its memory.
+    Each is cut where it is long."""
 
 
 class PredictionBrief(AnswerBrief):
     """The layout of the request; of several the fastest of those that fit, or else of all."""
 
     rank: int
-    """Which of the layouts of the request it is, from 1."""
+    """Position of the layout among those of the request, from 1."""
     of: int
-    """How many there are."""
+    """Number of layouts in the request."""
     warnings: Annotated[list[str], Field(max_length=MAX_REASONS)]
     """The first of the full answer's, each cut where it is long."""
 
@@ -74,7 +74,7 @@ class CheckBrief(Document):
     """At most 4 KB of what a launcher needs."""
 
     id: str | None
-    """Of a check that was to be stored; as is the next."""
+    """Id of a check that was to be stored."""
     location: str | None
     """The full answer."""
     verdict: Verdict
@@ -86,9 +86,9 @@ class CheckBrief(Document):
     step_time_high_s: float | None
     fit_probability: float | None
     first_change: str | None
-    """What to change first, in words."""
+    """The first thing to change, in words."""
     settings: list[SettingChange]
-    """The same in the framework's own words."""
+    """The first change in the framework's own words."""
     problems: list[str]
     """Broken rules with their cures, or else what was not understood, or else warnings: the first
     three, each cut where it is long."""

@@ -49,7 +49,7 @@ class LevelFields(Wire):
     size: Degree | None = None
     gb_s_per_chip: BandwidthGbS
     peer_gb_s: BandwidthGbS | None = None
-    """Where there is no switch: the link to one peer."""
+    """Bandwidth of the link to one peer, where there is no switch."""
     scale: Literal["up", "out"] = "out"
     """Whose latency it has. The innermost level is scale-up whatever it says; none is beyond one
     that scales out."""
@@ -86,7 +86,7 @@ class ChipFields(Wire):
     peak_tflops: dict[Dtype, Tflops]
     memory_gb: Annotated[float, Field(ge=0.1, le=1e5)]
     usable_memory_gib: UsableMemoryGib
-    """What a program can allocate."""
+    """GiB that a program can allocate."""
     memory_bandwidth_gb_s: Annotated[float, Field(ge=0.1, le=1e7)]
     host_memory_gb: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """The chip's share of its host's memory, which offload may fill; null: not known, and not held
@@ -132,7 +132,7 @@ ChipForm = Annotated[
 
 
 class ClusterSize(Wire):
-    """How much of a fabric a job has."""
+    """The part of a fabric that a job has."""
 
     num_chips: Degree | None = None
     torus_shape: Annotated[list[Degree], Field(min_length=1, max_length=3)] | None = None
@@ -144,8 +144,8 @@ class ClusterSize(Wire):
     scale_out_gb_s: BandwidthGbS | None = None
     """Beyond the scale-up domain, per chip; without it that of the fabric."""
     usable_memory_gib: UsableMemoryGib | None = None
-    """What a program can allocate on a chip; without it what the catalogue says. The driver, other
-    processes or a limit may leave less."""
+    """GiB that a program can allocate on a chip; without it what the catalogue says. The driver,
+    other processes or a limit may leave less."""
     usd_per_chip_hour: Price | None = None
 
     def build(self, chip: Chip, fabric: Fabric) -> Cluster:

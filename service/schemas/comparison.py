@@ -54,9 +54,9 @@ SearchTime = Annotated[float, Field(gt=0, le=60)]
 class ComparisonRequest(PinnedQuestion, Patience):
     first: SideForm[Side]
     second: SideForm[Side] = Side()
-    """What to hold the first against."""
+    """The side that the first is held against."""
     time_limit_s: SearchTime = 20.0
-    """How long to search at most."""
+    """Most seconds to search."""
 
 
 class ComparisonAnswer(Grounds):

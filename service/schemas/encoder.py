@@ -20,17 +20,17 @@ Parameters = Annotated[int, Field(ge=0, le=10**11)]
 
 
 class ImageFields(Wire):
-    """What a workload has of images, and what of their encoder is trained."""
+    """The images of a workload, and the parts of their encoder that are trained."""
 
     tokens_per_sequence: Annotated[int, Field(ge=0, le=10**8)]
     """Tokens of images in a sequence, as the language model reads them, on average. With 0 the
     encoder is left out."""
     tokens_per_image: Size | None = None
-    """Of one image, tile or frame, which attention of the encoder does not leave. Unless given, as
-    the model's images always are, or all tokens of a sequence are one image."""
+    """Tokens of one image, tile or frame, which attention of the encoder does not leave. Unless
+    given, as the model's images always are, or all tokens of a sequence are one image."""
     trained: bool = True
     projector_trained: bool = True
-    """Of the projector alone: true where `trained` is."""
+    """The projector is trained, as it always is where `trained` is true."""
 
 
 class EncoderFields(ImageFields):
@@ -49,7 +49,7 @@ class EncoderFields(ImageFields):
     projector_vectors: Parameters = 0
     """Parameters of the projector's biases and norms."""
     other_parameters: Parameters = 0
-    """Of the encoder beside layers and patch embedding: positions, biases, norms."""
+    """Parameters of the encoder beside layers and patch embedding: positions, biases, norms."""
 
     def build(self) -> Encoder | None:
         """None without tokens of images. Raises Invalid where fields contradict each other."""
@@ -86,6 +86,6 @@ class EncoderFields(ImageFields):
 
 
 class BesideConfig(BaseModel):
-    """What a request may add to a config.json."""
+    """The members that a request may add to a config.json."""
 
     encoder: ImageFields | None = None

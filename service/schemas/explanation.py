@@ -33,7 +33,7 @@ SearchTime = Annotated[float, Field(gt=0, le=60)]
 
 
 class ToldRun(Patience):
-    """What is known of a run: its log, or what was measured of it."""
+    """A run as far as it is known: its log, or what was measured of it."""
 
     log: Annotated[str, Field(min_length=1)] | None = None
     """A training log as it is, as for /v1/reports/logs. Model, workload and layout may be left out
@@ -41,14 +41,14 @@ class ToldRun(Patience):
     framework: Framework | None = None
     """Without it a log is recognised by its lines."""
     outcome: Outcome | None = None
-    """How the run ended, where its log does not show it, or there is no log. Without it, ok."""
+    """The end of the run, where its log does not show it, or there is no log. Without it, ok."""
     measured: Measured | None = None
     """The speed, where there is no log."""
     memory: MeasuredMemory | None = None
     failure: Failure | None = None
     parts: MeasuredParts | None = None
     time_limit_s: SearchTime = 5.0
-    """How long to search for the best layout at most."""
+    """Most seconds to search for the best layout."""
 
     @model_validator(mode="after")
     def _has_log_or_figures(self) -> Self:
@@ -99,7 +99,7 @@ class TimeShare(Document):
     term: str
     seconds: float
     share: float
-    """Of the predicted step."""
+    """Share of the predicted step."""
     meaning: str
 
 
@@ -109,12 +109,12 @@ class MemoryShare(Document):
     term: str
     gib: float
     share: float
-    """Of what is needed."""
+    """Share of the memory that is needed."""
     meaning: str
 
 
 class SpeedExplained(Document):
-    """What the run measured beside what was predicted of it."""
+    """Measurements of the run beside what was predicted of it."""
 
     measured_step_time_s: float | None
     """Null where it came to no step."""
@@ -135,9 +135,9 @@ class SwitchSuspect(Document):
     prediction takes it but as the framework has it when it is told nothing."""
 
     switch: str
-    """What the framework calls it."""
+    """The switch in the framework's words."""
     assumed: Any
-    """What the prediction takes, as `field` of the stack has it."""
+    """The value that the prediction takes, as `field` of the stack has it."""
     otherwise: Any
     field: str
     step_time_s: float
@@ -145,7 +145,7 @@ class SwitchSuspect(Document):
 
 
 class GapExplained(Document):
-    """What most likely makes the difference between the measured and the predicted step."""
+    """The likeliest cause of the difference between the measured and the predicted step."""
 
     gap_s: float
     term: str | None
@@ -154,13 +154,13 @@ class GapExplained(Document):
     excess_s: float | None
     """By how much the term probably differs from its prediction."""
     probability: float | None
-    """That it is this term which makes the difference, rather than another or none."""
+    """Probability that it is this term which makes the difference, rather than another or none."""
     undescribed_probability: float | None
-    """That no term of a prediction describes what makes it: another job than was said, an error of
-    the measurement."""
+    """Probability that no term of a prediction describes what makes it: another job than was said,
+    an error of the measurement."""
     summary: str
     look_at: str | None
-    """Where to look first, for a run that was slower."""
+    """The place to look first, for a run that was slower."""
     switches: list[SwitchSuspect]
     """At most three, the one that comes nearest to the measured step first."""
 
@@ -198,11 +198,11 @@ class Observation(Document):
 
 
 class LogExplained(Document):
-    """What was read off the log."""
+    """Facts that were read off the log."""
 
     framework: Framework | None
     unit: Unit | None
-    """Of `value`, `low` and `high`."""
+    """Unit of `value`, `low` and `high`."""
     value: float | None
     """The median of the steps used; null where there was none."""
     low: float | None
@@ -211,7 +211,7 @@ class LogExplained(Document):
     steps_found: int
     steps_used: int
     levels: list[LogLevel]
-    """Of a run whose speed changed for good."""
+    """Levels of speed of a run whose speed changed for good."""
     observations: list[Observation]
 
 
@@ -235,7 +235,7 @@ class FailureExplained(Document):
     """The last line of the log that says why a process failed, shortened."""
     broken_rules: list[BrokenRuleAnswer]
     needed_gib: float | None
-    """Of the device of the fullest stage; null for a layout that is not legal."""
+    """GiB that the device of the fullest stage needs; null for a layout that is not legal."""
     needed_low_gib: float | None
     """With `needed_high_gib` a central 80% interval."""
     needed_high_gib: float | None
@@ -256,7 +256,7 @@ class RemedyAnswer(Document):
     kind: Literal["layout", "switch", "search"]
     """One knob of the layout, one switch of the software, or the best layout of a search."""
     knob: str | None
-    """Of the layout, or the field of the stack that the switch sets."""
+    """Knob of the layout, or the field of the stack that the switch sets."""
     layout: LayoutFields
     """With the change."""
     step_time_s: float
@@ -265,30 +265,31 @@ class RemedyAnswer(Document):
     """Predicted step time before over after, less 1: 0.1 is a tenth more steps an hour. Negative
     where the change costs time; null where nothing is predicted of the layout that ran."""
     saved_s: float | None
-    """Of a step, as it was measured where it was: in proportion to the predicted gain."""
+    """Seconds of a step that are saved, as it was measured where it was: in proportion to the
+    predicted gain."""
     fits: bool
     """With a probability of 90% or more."""
     fit_probability: float
     """Given what the run showed of its memory."""
     needed_gib: float
     caveat: str | None
-    """What else it changes."""
+    """Other effects of the change."""
 
 
 class ExplanationAnswer(Grounds):
     first_fix: str
-    """What to do first, in a sentence or two."""
+    """The first thing to do, in a sentence or two."""
     outcome: Outcome
     layout: LayoutFields
-    """As it ran, with what was left open as the stack has it."""
+    """The layout as it ran, with what was left open as the stack has it."""
     speed: SpeedExplained | None
     """Null where the layout is not legal: nothing is predicted of it."""
     where_the_time_goes: list[TimeShare]
-    """Of the predicted step, the largest first."""
+    """Shares of the predicted step, the largest first."""
     gap: GapExplained | None
-    """Where the measured step lies outside the predicted interval."""
+    """The gap, where the measured step lies outside the predicted interval."""
     failure: FailureExplained | None
-    """Of a run that died."""
+    """The failure of a run that died."""
     log: LogExplained | None
     what_to_try: list[RemedyAnswer]
     """In order of gain. Of a run that died, what makes it run, the cheapest first."""
@@ -297,7 +298,7 @@ class ExplanationAnswer(Grounds):
     warnings: list[WarningAnswer]
     """Facts of the layout that a reviewer would raise."""
     launch_read: LaunchRead | None = None
-    """Of a launch: what was read of it."""
+    """The reading of the launch, where there is one."""
     reservations: list[ReservationAnswer] = []
     """Settings of the launch that could change the answer and were not understood: all else here
     is given as if they were not there. The first, of `launch_read.unread_count`."""

@@ -68,7 +68,7 @@ class FrontierRequest(PinnedQuestion, Patience):
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
     """A pipeline that is worth no more than this is not needed."""
     time_limit_s: Annotated[float, Field(gt=0, le=120)] = 60.0
-    """How long to search at most; points after that are the best so far."""
+    """Most seconds to search; points after that are the best so far."""
 
 
 class PointAnswer(Document):
@@ -122,7 +122,7 @@ class CrossingAnswer(Document):
 
     axis: str
     at: dict[str, float]
-    """Of the other axes."""
+    """Values of the other axes."""
     above: float
     below: float
     estimate: float
@@ -138,5 +138,5 @@ class FrontierAnswer(Grounds):
     points: list[PointAnswer]
     """The last axis of the grid fastest."""
     crossings: list[CrossingAnswer]
-    """Where the gap crosses the tolerance along each axis."""
+    """Places where the gap crosses the tolerance along each axis."""
     reasons: list[str]

@@ -1,4 +1,5 @@
-"""What to launch a layout with, in the words of a framework."""
+"""The answer to the question for a launch configuration of a layout, in the words of a
+framework."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from service.schemas.wire import Document
 
 
 class LaunchAnswer(Document):
-    """What runs a layout. Other media types of `GET …/launch/{format}` are the same as texts."""
+    """The configuration that runs a layout. Other media types of `GET …/launch/{format}` have it as
+    text."""
 
     format: str
     framework: str
@@ -31,7 +33,7 @@ class LaunchAnswer(Document):
     """Options of sbatch, without dashes; true has no value. Time, account and partition are yours
     to add."""
     notes: list[str]
-    """What to know or do besides."""
+    """Notes on what to know or do besides."""
 
     @classmethod
     def of(cls, configuration: LaunchConfiguration) -> Self:
@@ -53,4 +55,4 @@ class LaunchUnsaid(Document):
 
     format: str
     error: str
-    """What it cannot say, and what to do."""
+    """The part that it cannot say, and what to do."""

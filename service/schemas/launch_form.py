@@ -28,11 +28,11 @@ from shardwright.secrets import mask_secrets
 
 Format = Literal["megatron", "megatron-bridge", "torchtitan", "maxtext", "deepspeed", "accelerate"]
 MAX_CHARACTERS = 2**16
-"""Of the arguments of a launch, and of its files together: a script with all its configurations
-has some thousand, and reading takes longer the more there are."""
+"""Most characters of the arguments of a launch, and of its files together. A script with all its
+configurations has some thousand, and reading takes longer the more there are."""
 _MOST_FILES = 64
 _FLAG_WITH_VALUE = re.compile(r"-{1,2}[\w.-]+\s")
-"""How an item begins that is a flag and its value as somebody would type them."""
+"""The beginning of an item that is a flag and its value as somebody would type them."""
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
 _IN_KUBERNETES = re.compile(r"\$\((\w+)\)", re.ASCII)
 _OWN_VARIABLES = "SHARDWRIGHT_"
@@ -68,8 +68,8 @@ class LaunchForm(Wire):
     """Its name, or that of a stack that has one, such as `fsdp` or `nemo`. Without it the format is
     told by the program that is launched, or by the names of the settings."""
     arguments: Arguments | None = None
-    """As typed: a shell line, a dump of arguments, YAML or JSON as text; the arguments as a list;
-    or the JSON document itself."""
+    """The arguments as typed: a shell line, a dump of arguments, YAML or JSON as text; the
+    arguments as a list; or the JSON document itself."""
     settings: Annotated[dict[str, Any], Field(min_length=1, max_length=4096)] | None = None
     """Instead of `arguments`, or beside those of an answer: settings by their names, as an answer
     has them."""
@@ -84,14 +84,15 @@ class LaunchForm(Wire):
     """The release of the framework, such as 0.16.1, whose defaults hold for what is not said.
     Without it the newest that is known."""
     framework: str | None = None
-    """Of an answer; `format` says it. The members from here on are ignored."""
+    """A member of an answer that is sent back; `format` says it. The members from here on are
+    ignored."""
     placeholders: dict[str, Any] | None = None
-    """Of an answer: settings that are yours to fill in. Where they name the model, give `model`
-    beside the launch."""
+    """A member of an answer: settings that are yours to fill in. Where they name the model, give
+    `model` beside the launch."""
     slurm: dict[str, Any] | None = None
-    """Of an answer; `cluster` says how many chips there are."""
+    """A member of an answer; `cluster` says how many chips there are."""
     notes: list[Any] | None = None
-    """Of an answer."""
+    """A member of an answer."""
 
     @field_validator("arguments")
     @classmethod
@@ -117,14 +118,15 @@ class LaunchForm(Wire):
 
     @cached_property
     def beside(self) -> LaunchFiles:
-        """What is sent beside the text, or stands in it beside the command, with its secrets
-        masked."""
+        """Files that are sent beside the text, or stand in it beside the command, with their
+        secrets masked."""
         return self._opened[1]
 
     @cached_property
     def text(self) -> str:
-        """What is told as one text, however it was given, with its secrets masked: no answer can
-        repeat them. Of an object that describes a job it is the command that the job starts."""
+        """The launch as one text, however it was given, with its secrets masked, so that no
+        answer can repeat them. For an object that describes a job it is the command that the job
+        starts."""
         return self._opened[0]
 
     @cached_property
@@ -178,11 +180,11 @@ def _shell_words(item: str) -> str:
 
 
 class LaunchRead(Document):
-    """What was read of a launch configuration."""
+    """The reading of a launch configuration."""
 
     format: Format
     format_from: str | None = None
-    """What tells of the format, where the launch did not name it."""
+    """The sign that tells the format, where the launch did not name it."""
     framework: str
     version: str
     """The release of the framework whose defaults were taken."""
@@ -190,12 +192,12 @@ class LaunchRead(Document):
     """The first settings that are not understood and could change the answer, as they were written:
     `reservations` says why they matter and what to do."""
     unread_count: int = 0
-    """How many of these there are in all; 0 in answers that were stored before they were
-    counted."""
+    """Number of unread settings in all; 0 in answers that were stored before they were counted."""
     ignored_count: int
-    """How many settings are known and change neither, such as paths of data."""
+    """Number of settings that are known and change neither question nor layout, such as paths of
+    data."""
     warnings: list[str] = []
     """Values of the launch in whose place those of the request were taken, and names that the
     framework accepts and ignores, with the nearest that it knows."""
     assumed: list[str]
-    """What the launch leaves open, and what was taken."""
+    """Sentences on what the launch leaves open, and what was taken."""

@@ -51,18 +51,19 @@ ModelPart = Annotated[
 
 
 class QuestionParts(Wire):
-    """What the launch does not say. What both say must be the same, with two exceptions: the fields
-    of `stack` go before the settings of the launch, and the chips of `cluster` and their number go
-    before those that a script asks a scheduler for, as `sbatch -N 8` goes before #SBATCH -N 16."""
+    """The parts that the launch does not say. What both say must be the same, with two exceptions:
+    the fields of `stack` go before the settings of the launch, and the chips of `cluster` and their
+    number go before those that a script asks a scheduler for, as `sbatch -N 8` goes before #SBATCH
+    -N 16."""
 
     model: ModelPart | None = None
-    """As in a question; or those fields of a shape that the launch does not say, such as
+    """The model as in a question, or those fields of a shape that the launch does not say, such as
     `vocab_size`."""
     cluster: ClusterForm | None = None
-    """As in a question, and always required, since a launch names no chips. Without `num_chips` it
-    has as many as the launch says."""
+    """The cluster as in a question, and always required, since a launch names no chips. Without
+    `num_chips` it has as many as the launch says."""
     workload: Part = Field(default={}, max_length=100)
-    """Those fields of a workload that the launch does not say."""
+    """The fields of a workload that the launch does not say."""
     stack: StackForm | None = None
     """A stack that runs the framework of the launch; without it that of the format."""
     profile: ProfileWanted | None = None
@@ -70,7 +71,7 @@ class QuestionParts(Wire):
 
     @classmethod
     def of(cls, question: Question, stack: str | StackFields | None) -> QuestionParts:
-        """What a question says, with another stack."""
+        """Returns the parts of a question, with another stack."""
         model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | Part
         if isinstance(question.model, ShapeFields):
             model = question.model.model_dump(exclude_unset=True)
@@ -107,14 +108,14 @@ class LaunchedComparisonRequest(QuestionParts, Patience):
 
     first: SideForm[LaunchedSide]
     second: SideForm[LaunchedSide] = LaunchedSide()
-    """What to hold the first against. A side without a launch runs the stack of the other, unless
-    the request names a stack."""
+    """The side that the first is held against. A side without a launch runs the stack of the other,
+    unless the request names a stack."""
     time_limit_s: SearchTime = 20.0
-    """How long to search at most."""
+    """Most seconds to search."""
 
 
 def request_tag(value: object) -> str:
-    """Which form a request has: with a launch, if it has one itself or on a side."""
+    """Returns the form that a request has: with a launch, if it has one itself or on a side."""
     parts = [value, *(_member(value, side) for side in ("first", "second"))]
     has_launch = any(_member(part, "launch") is not None for part in parts)
     return f"{TAG_PREFIX}launched" if has_launch else f"{TAG_PREFIX}plain"

@@ -37,7 +37,7 @@ class LayerFields(Wire):
     """Norms stand only after mixer and network (OLMo 2)."""
     norm_weight: bool = True
     norm_bias: bool = False
-    """As LayerNorm has."""
+    """The norms have a bias, as LayerNorm has."""
     parallel_blocks: bool | None = None
     """Mixer and network run side by side; unless said, where a layer with both has one norm."""
     attention_residuals: bool = False
@@ -94,4 +94,4 @@ class LayerGroup(LayerFields):
     """A layer, and how many of it are in a row."""
 
     count: Layers = 1
-    """How many of it are in a row."""
+    """Number of such layers in a row."""

@@ -38,9 +38,9 @@ class LayerRepetition(Wire):
     """Layers that follow each other, again and again."""
 
     repeat: Layers
-    """How often."""
+    """Number of times that `layers` follow each other."""
     layers: Annotated[list[LayerForm], Field(min_length=1, max_length=MAX_LAYERS)]
-    """As those of the model, without a further repetition."""
+    """Layers like those of the model, without a further repetition."""
 
 
 def _entry_tag(value: object) -> str:
@@ -80,7 +80,7 @@ class LayerListFields(Wire):
     final_norm_weight: bool = True
     final_norm_bias: bool = False
     encoder: EncoderFields | None = None
-    """Of images, in a vision-language model."""
+    """The encoder of images in a vision-language model."""
 
     @model_validator(mode="before")
     @classmethod
@@ -180,7 +180,7 @@ def is_layer_list(value: object) -> bool:
 
 
 _Part = tuple[int, list[tuple[str, str | LayerGroup]]]
-"""How often a part repeats, and its layers, each with where it stands."""
+"""The number of times that a part repeats, and its layers, each with its field."""
 
 
 def _count(form: str | LayerGroup) -> int:
@@ -210,7 +210,7 @@ _SAID_BY_LAYERS = {
         )
     },
 }
-"""What stands in a list of layers instead of the fields of a model whose layers are alike."""
+"""Reasons why a field of models whose layers are alike is not given beside a list of layers."""
 
 
 def _beside_layers(name: str, value: object) -> InitErrorDetails:

@@ -92,11 +92,11 @@ class LayoutFields(Wire):
     placement: Placement = ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
     """Axes from the innermost links outwards."""
     torus_axes: TorusAxes | None = None
-    """Of a torus (z is the last number of its shape), the dims that the axes of the placement fill
+    """The dims of a torus (z is the last number of its shape) that the axes of the placement fill
     one after the other: with ["y", "z", "x"] the innermost axis lies along y. Left out: so that
     axes cover whole dims."""
     torus_block: TorusBlock | None = None
-    """Of a torus, the blocks that are filled one after the other, by their length in every dim that
+    """The blocks of a torus that are filled one after the other, by their length in every dim that
     is as long: with 4 an axis of 64 is a cube of 4 x 4 x 4. With 1 a line at a time, as JAX lays a
     mesh over a slice by itself; others are for meshes that may split physical axes
     (`allow_split_physical_axes`), or devices put in order by hand. Left out: 1."""
@@ -116,9 +116,8 @@ class LayoutFields(Wire):
     """Layers over stages so that the slowest is fastest, not an equal number. Left out with pp > 1:
     as the stack has it."""
     layers_per_chunk: LayersPerChunk = Field(default=[], exclude_if=_is_empty)
-    """How many layers each of the `pp` times `virtual_stages` chunks has, in the order of the
-    model, such as [12, 12, 12, 10]; they add up to the layers of the model. Left out: as `balanced`
-    says."""
+    """Layers of each of the `pp` times `virtual_stages` chunks, in the order of the model, such as
+    [12, 12, 12, 10]; they add up to the layers of the model. Left out: as `balanced` says."""
     recompute: Recompute = "none"
     """Left out: as the stack does unless told otherwise."""
     recompute_modules: Modules = []
@@ -131,8 +130,8 @@ class LayoutFields(Wire):
     """With recompute "full": how many layers, the first of each chunk of a stage, where all have as
     many; 0: all."""
     zero_stage: ZeroStage = 0
-    """What `dp_shard` shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP). Left out with
-    dp_shard > 1: the stack's lowest."""
+    """The states that `dp_shard` shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP).
+    Left out with dp_shard > 1: the stack's lowest."""
     reshard: bool = True
     """With ZeRO 3: gathered parameters are dropped after forward."""
     sequence_parallel: bool = False
@@ -216,11 +215,11 @@ class ConstraintFields(Wire):
     """The modules that selective recompute takes, all of them, instead of the sets that the stack
     offers."""
     recompute_layers: OneOrMany[Annotated[int, Field(ge=0, le=10**4)]] | None = None
-    """How many layers full recompute takes of each chunk; 0: all. Left out, it is searched, unless
+    """Layers of each chunk that full recompute takes; 0: all. Left out, it is searched, unless
     `recompute` is given: then full means all."""
     zero_stage: OneOrMany[ZeroStage] | None = None
     torus_block: OneOrMany[TorusBlock] | None = None
-    """Of a torus; 1 leaves layouts whose axes lie along lines."""
+    """Blocks of a torus; 1 leaves layouts whose axes lie along lines."""
     reshard: OneOrMany[bool] | None = None
     sequence_parallel: OneOrMany[bool] | None = None
     offload_activations: OneOrMany[bool] | None = None
@@ -230,12 +229,12 @@ class ConstraintFields(Wire):
     min_fit_probability: Annotated[float, Field(ge=EVEN_CHANCE, le=MAX_FIT_PROBABILITY)] = (
         SAFE_FIT_PROBABILITY
     )
-    """How surely a layout must fit in memory. It holds for all that is searched for:
-    recommendations with their alternatives, fewest chips and thresholds, frontiers, and sides of
-    comparisons. With 0.5 it is enough that the memory predicted for a layout is there."""
+    """Least probability with which a layout must fit in memory. It holds for all that is searched
+    for: recommendations with their alternatives, fewest chips and thresholds, frontiers, and sides
+    of comparisons. With 0.5 it is enough that the memory predicted for a layout is there."""
     use_all_chips: bool = False
-    """Whether a recommendation must use every chip. Otherwise it uses fewer where no layout uses
-    all, or where a step takes less on fewer. Frontiers and comparisons always use all."""
+    """A recommendation must use every chip. Otherwise it uses fewer where no layout uses all, or
+    where a step takes less on fewer. Frontiers and comparisons always use all."""
 
     def build(self) -> Constraints:
         given = {knob: getattr(self, knob) for knob in KNOBS}

@@ -1,4 +1,4 @@
-"""Which layout of an earlier answer a request means."""
+"""The choice of a layout of an earlier answer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class LayoutQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     rank: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Which of a prediction's layouts, from 1: required where there are several. Of a
-    recommendation, which of those ranked; without it the recommended layout."""
+    """Position of the layout in a prediction, from 1, which is required where there are several; or
+    its rank in a recommendation, without which it is the recommended one."""
 
 
 class RecommendedLayoutQuery(LayoutQuery):

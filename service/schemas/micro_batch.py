@@ -43,7 +43,8 @@ def _listed(value: int | list[int]) -> list[int]:
 
 
 def _seq_len(workload: WorkloadFields | Mapping[str, Any] | None) -> int | None:
-    """Of a whole workload, or of the fields that a launch leaves open."""
+    """Returns the sequence length of a whole workload, or of the fields that a launch leaves
+    open."""
     if isinstance(workload, WorkloadFields):
         return workload.seq_len
     value = workload.get("seq_len") if workload else None

@@ -1,4 +1,4 @@
-"""What mixes the tokens of a layer, as callers give it: attention, or a recurrence."""
+"""The mixers of the tokens of a layer, as callers give them: attention, or a recurrence."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class IndexerFields(Wire):
     num_heads: Heads
     head_dim: Size
     top_k: Window
-    """How many a query sees."""
+    """Entries that a query sees."""
     weighs_heads: bool = True
     """Scores of heads are added with weights; otherwise the largest counts."""
     norm_parameters: Annotated[int, Field(ge=0, le=2**24)] = 0
-    """Of the norms of its queries and keys."""
+    """Parameters of the norms of its queries and keys."""
     shared: bool = False
     """It is that of a layer before, and this layer reads the same keys."""
 
@@ -58,41 +58,41 @@ class AttentionFields(Wire):
 
     num_attention_heads: Heads
     num_key_value_heads: Heads | None = None
-    """As many as `num_attention_heads` unless given."""
+    """Heads of keys and values; as many as `num_attention_heads` unless given."""
     head_dim: Size | None = None
-    """Of a query and a key; hidden_size / num_attention_heads unless given."""
+    """Size of a query and a key; hidden_size / num_attention_heads unless given."""
     v_head_dim: Size | None = None
-    """Of a value, where it is not `head_dim`."""
+    """Size of a value, where it is not `head_dim`."""
     mla: MlaFields | None = None
     """Says what heads are, in place of `num_key_value_heads`, `head_dim`, `v_head_dim` and
     `q_lora_rank`."""
     q_lora_rank: Size | None = None
-    """Of a latent that queries are made from."""
+    """Size of a latent that queries are made from."""
     o_lora_rank: Size | None = None
-    """Of a latent between each of `o_groups` groups of heads and the output (DeepSeek-V4)."""
+    """Size of a latent between each of `o_groups` groups of heads and the output (DeepSeek-V4)."""
     o_groups: Heads = 1
-    """Of heads, for `o_lora_rank`."""
+    """Groups of heads, for `o_lora_rank`."""
     sliding_window: Window | None = None
     """Keys that a query sees at most: the last ones, or those of its chunk."""
     chunked_attention: bool = False
     """`sliding_window` is the length of a chunk (Llama 4)."""
     attention_bias: bool = False
-    """Of the projections."""
+    """The projections have a bias."""
     attention_output_bias: bool | None = None
-    """Of the output projection. Unless given, it has one where the others do and there is no
-    `mla`."""
+    """The output projection has a bias. Unless given, it has one where the others do and there is
+    no `mla`."""
     qk_norm: bool = False
     """Queries and keys are normalised."""
     qk_norm_all_heads: bool = False
     """With a weight for each head, not one that heads share."""
     kv_norm: bool = False
-    """Of keys that are values too."""
+    """Keys that are values too have a norm."""
     values_are_keys: bool = False
     """One projection gives both (DeepSeek-V4, full layers of Gemma 4)."""
     sinks: bool = False
     """A learned logit for each head (gpt-oss)."""
     output_gate: Literal["element", "head"] | None = None
-    """What heads put out is multiplied with a gate for each element (Qwen3-Next) or each head
+    """The outputs of heads are multiplied with a gate for each element (Qwen3-Next) or each head
     (Step-3.5)."""
     compression: CompressionFields | None = None
     """Queries see pooled keys (DeepSeek-V4)."""
@@ -146,7 +146,7 @@ class AttentionFields(Wire):
                 raise Invalid(name, parts, rule)
 
     def _heads(self, hidden_size: int) -> dict[str, Any]:
-        """How many heads there are, and of what size."""
+        """Returns the numbers of heads and their sizes."""
         heads = self.num_attention_heads
         if mla := self.mla:
             return {
@@ -190,12 +190,12 @@ class Mamba2Fields(Wire):
     head_dim: Size
     state_size: Size
     num_groups: Heads = 1
-    """Of B and C, each for as many heads."""
+    """Groups of B and C, each for as many heads."""
     conv_kernel: ConvKernel = 4
     """Tokens that its convolution sees; 0 where there is none."""
     conv_bias: bool = True
     bias: bool = False
-    """Of its projections."""
+    """The projections have a bias."""
     norm: bool = True
     """Its output is normalised."""
 
@@ -217,15 +217,15 @@ class LinearHeadFields(Wire):
     """The heads of linear attention."""
 
     num_heads: Heads
-    """Of values."""
+    """Heads of values."""
     num_key_heads: Heads | None = None
-    """Of queries and keys, each for as many of values; as many unless given."""
+    """Heads of queries and keys, each for as many of values; as many unless given."""
     key_head_dim: Size
     value_head_dim: Size | None = None
     """`key_head_dim` unless given."""
 
     def heads(self) -> dict[str, int]:
-        """As a Recurrence has them."""
+        """Heads by the names that a Recurrence has for them."""
         key_heads = self.num_key_heads or self.num_heads
         _require_divisor("num_key_heads", key_heads, self.num_heads)
         return {
@@ -277,18 +277,19 @@ class ShortConvolutionFields(Wire):
     kind: Literal["short_convolution"]
     """`short_convolution`."""
     num_channels: Size
-    """As many as the hidden size in all published models."""
+    """Channels; as many as the hidden size in all published models."""
     conv_kernel: Annotated[int, Field(ge=1, le=1024)] = 3
     """Tokens that it sees."""
     bias: bool = False
-    """Of the convolution and of its projections."""
+    """The convolution and its projections have a bias."""
 
     def build(self) -> ShortConvolution:
         return ShortConvolution.of(self.num_channels, self.conv_kernel, bias=self.bias)
 
 
 class _AnyRecurrence(BaseModel):
-    """What tells the kinds apart, so that an unknown one is an error of this field alone."""
+    """The member that tells the kinds apart, so that an unknown one is an error of this field
+    alone."""
 
     kind: Literal[
         "mamba2",

@@ -1,4 +1,4 @@
-"""What mixes the channels of each token, as callers give it: an MLP, or experts."""
+"""The networks that mix the channels of each token, as callers give them: an MLP, or experts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MlpFields(Wire):
 
 
 class ExpertFields(Wire):
-    """What experts are like, in every form of a model."""
+    """The shape of experts, in every form of a model."""
 
     num_experts: Annotated[int, Field(ge=2, le=65536)]
     experts_per_token: Experts
@@ -38,9 +38,10 @@ class ExpertFields(Wire):
     """Width of the shared expert where it is not `num_shared_experts` times that of a routed
     one."""
     bias: bool = False
-    """Of the router and of every expert, as gpt-oss has."""
+    """The router and every expert have a bias, as in gpt-oss."""
     num_groups: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Of experts; a token's are of `groups_per_token` of them, as DeepSeek-V3's are of 4 of 8."""
+    """Groups of experts; a token's are of `groups_per_token` of them, as DeepSeek-V3's are of 4 of
+    8."""
     groups_per_token: Annotated[int, Field(ge=1, le=1024)] | None = None
     """All of them unless given."""
 
@@ -76,9 +77,9 @@ class LayerMoeFields(ExpertFields):
     gated: bool = True
     """SwiGLU and the like: three matrices an expert, not two."""
     router_bias: bool | None = None
-    """Of the router, where it is not as `bias` says."""
+    """The router has a bias, where it is not as `bias` says."""
     shared_gate: bool = False
-    """What the shared expert puts out is multiplied with a gate (Qwen2-MoE)."""
+    """The output of the shared expert is multiplied with a gate (Qwen2-MoE)."""
     selection_bias: bool = False
     """Experts are balanced by a bias, without a loss (DeepSeek-V3)."""
     selection_bias_is_parameter: bool = False
@@ -88,7 +89,7 @@ class LayerMoeFields(ExpertFields):
     latent_size: Size | None = None
     """Elements of a token as experts read it, where it is projected to a latent before."""
     latent_norm: bool = False
-    """What experts put out is normalised before it is projected back."""
+    """The output of experts is normalised before it is projected back."""
     zero_experts: Annotated[int, Field(ge=0, le=65536)] = 0
     """Experts beside these that compute nothing, among which the router chooses too
     (LongCat-Flash). `experts_per_token` counts those that compute."""

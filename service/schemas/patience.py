@@ -1,4 +1,4 @@
-"""How long a caller waits for an answer."""
+"""The time that a caller waits for an answer."""
 
 from __future__ import annotations
 

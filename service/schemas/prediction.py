@@ -77,20 +77,20 @@ class TermBasis(Document):
     """"measured" on this chip and stack, "inherited" from the chip's generation or the stack, or
     "data_sheet": no run of either exercised it."""
     scope: str
-    """Where the runs behind it ran."""
+    """The scope in which the runs behind it ran."""
     runs: int
     sources: int | None
-    """How many published sources and tenants these runs are of; null under a version that does not
-    say, as one of an earlier release."""
+    """Number of published sources and tenants that these runs are of; null under a version that
+    does not say, as one of an earlier release."""
 
 
 class ProvenanceAnswer(Document):
-    """What the prediction rests on."""
+    """The grounds of a prediction."""
 
     grade: EvidenceLevel
     """The weakest ground among the terms that make at least a twentieth of the step."""
     terms: dict[str, TermBasis]
-    """Of every term of `time` and `memory_gib` that is not zero."""
+    """Grounds of every term of `time` and `memory_gib` that is not zero."""
     outside: list[str]
     """Quantities beyond those of every run behind the profile, or of every one on the chip's
     generation."""
@@ -111,38 +111,39 @@ class PredictedLayout(Document):
     num_micro_batches: int
     """Run by each data-parallel rank in a step."""
     micro_batch_group: int | None = None
-    """Of an interleaved schedule, how many of them pass a chunk of a stage before the next chunk;
-    Megatron-Core's microbatch_group_size_per_vp_stage, which is pp unless it is set."""
+    """Micro-batches that pass a chunk of a stage before the next chunk, under an interleaved
+    schedule; Megatron-Core's microbatch_group_size_per_vp_stage, which is pp unless it is set."""
     layers_per_chunk: list[int]
-    """How the layers are split, in the order of the model, over pp times virtual_stages chunks:
-    chunk i lies on stage i modulo pp; under zero_bubble_v from pp on on stage 2·pp - 1 - i, under
-    dualpipe on stages i and pp - 1 - i."""
+    """Layers of each of pp times virtual_stages chunks, in the order of the model: chunk i lies on
+    stage i modulo pp; under zero_bubble_v from pp on on stage 2·pp - 1 - i, under dualpipe on
+    stages i and pp - 1 - i."""
     time: TimeTerms
     memory_gib: MemoryTerms
     allocated_gib: float
-    """What tensors take on the fullest stage."""
+    """GiB that tensors take on the fullest stage."""
     reserved_gib: float
-    """What the framework holds for them, fragmentation included: the peak that it reports
+    """GiB that the framework holds for them, fragmentation included: the peak that it reports
     itself."""
     needed_gib: float
-    """What the device must have: that, and what the runtime and communication libraries take."""
+    """GiB that the device must have: `reserved_gib`, and what the runtime and communication
+    libraries take."""
     needed_low_gib: float
     """With `needed_high_gib` a central 80% interval."""
     needed_high_gib: float
     usable_gib: float
-    """What a program can use of the device's memory."""
+    """GiB of the device's memory that a program can use."""
     memory_stage: int
     """The fullest pipeline stage, from 0."""
     host_gib: float
-    """What is offloaded to host memory, for a device of the stage with most."""
+    """GiB that are offloaded to host memory, for a device of the stage with most."""
     host_usable_gib: float | None
     """A device's share of its host's memory; null where that is not known, and nothing is held
     against it."""
     fits: bool
-    """Whether `needed_gib` is within `usable_gib`, and `host_gib` within `host_usable_gib`."""
+    """True where `needed_gib` is within `usable_gib`, and `host_gib` within `host_usable_gib`."""
     fit_probability: float
-    """That the device needs no more than `usable_gib`, and its host no more than `host_usable_gib`,
-    by how far measured peaks were from their predictions."""
+    """Probability that the device needs no more than `usable_gib`, and its host no more than
+    `host_usable_gib`, by how far measured peaks were from their predictions."""
     provenance: ProvenanceAnswer
 
     @classmethod
@@ -162,15 +163,15 @@ class EntryUsed(Document):
 
     name: str
     source: Literal["shipped", "registered", "given", "huggingface"]
-    """Of the shipped catalogue, registered here, given in the request, or read from a config.json
-    in it."""
+    """Origin of the entry: the shipped catalogue, registered here, given in the request, or read
+    from a config.json in it."""
     version: int | None = None
-    """Of a registered entry."""
+    """Version of a registered entry."""
 
 
 class Parameters(Document):
-    """Of the language model without multi-token-prediction modules, as model cards count; `active`
-    is what one token visits."""
+    """Parameters of the language model without multi-token-prediction modules, as model cards
+    count; `active` is what one token visits."""
 
     total: int
     active: int
@@ -184,9 +185,9 @@ class ArchitectureUsed(EntryUsed):
     parameters: Parameters
     num_layers: int
     text_tower: bool
-    """Of a multimodal model: vision parameters are not counted."""
+    """True for a multimodal model whose vision parameters are not counted."""
     model: dict[str, Any] | None = None
-    """The same model layer by layer, to change and ask about."""
+    """The model layer by layer, to change and ask about."""
 
 
 class Link(Document):
@@ -216,7 +217,7 @@ class CatalogUsed(Document):
 
 
 class MfuPeak(Document):
-    """What MFU is a fraction of: the chip's dense peak in the format of the matrix
+    """The peak that MFU is a fraction of: the chip's dense peak in the format of the matrix
     multiplications."""
 
     dtype: str
@@ -225,7 +226,7 @@ class MfuPeak(Document):
 
 class Conventions(Document):
     mfu: dict[str, str]
-    """What each key of `mfu` and `tflops_per_chip` counts."""
+    """Explanations of each key of `mfu` and `tflops_per_chip`: what it counts."""
     mfu_peak: MfuPeak
     interval: str
     units: str
@@ -239,18 +240,19 @@ class StoredAnswer(Document):
 
 
 class Grounds(Document):
-    """What an answer rests on."""
+    """The grounds of an answer."""
 
     request: dict[str, Any]
-    """As it was understood: defaults filled in, names with the version they stood for."""
+    """The request as it was understood: defaults filled in, names with the version they stood
+    for."""
     profile: ProfileUsed
     catalogue: CatalogUsed
     conventions: Conventions
     assumptions: list[str]
-    """What the request left open and the service settled."""
+    """Sentences on what the request left open and the service settled."""
     switches: list[SwitchAnswer] = []
-    """Of the software, for one layout: the recommended one, or the first that is predicted or
-    compared."""
+    """Switches of the software, for one layout: the recommended one, or the first that is predicted
+    or compared."""
 
 
 class Basis(Grounds, StoredAnswer):
@@ -271,8 +273,8 @@ class AnswerPage(Document):
 
 
 class RecommendationResult(Document):
-    """Of the recommended layout; in answers that were stored before `layouts` were named by their
-    positions, of the fastest."""
+    """The recommended layout; in answers that were stored before `layouts` were named by their
+    positions, the fastest."""
 
     chips_used: int
     layout_summary: str | None
@@ -283,8 +285,8 @@ class RecommendationResult(Document):
     exact: bool
     """The search came to its end (`certificate.exact`)."""
     faster_on: int | None = None
-    """Of answers that were stored before they used fewer chips where those are faster: that number
-    of chips."""
+    """The number of chips that is faster, in answers that were stored before they used fewer chips
+    where those are faster."""
 
 
 class RecommendationSummary(AnswerSummary):
@@ -304,7 +306,7 @@ class OutOfMemoryRun(Document):
     measured_at: AwareDatetime
     layout: LayoutFields
     needed_gib: float
-    """As the profile in use predicts it."""
+    """GiB that the run needed, as the profile in use predicts it."""
 
 
 class PredictionAnswer(Basis):
@@ -314,13 +316,13 @@ class PredictionAnswer(Basis):
     """Layouts of the same model that were reported out of memory on this chip and stack, but for
     those that a later run disproves."""
     warnings: list[str] = []
-    """What was probably not meant (a batch in tokens, say), then each layout that needs as much
-    memory as one of those."""
+    """Warnings: what was probably not meant (a batch in tokens, say), then each layout that needs
+    as much memory as one of those runs."""
     launch: LaunchAnswer | LaunchUnsaid | None = None
-    """What launches the first layout in the words of its framework, or why these have none for it;
+    """The launch of the first layout in the words of its framework, or why these have none for it;
     null for stacks without a launch format."""
     launch_read: LaunchRead | None = None
-    """What was read of the launch configuration, where the request has one."""
+    """The reading of the launch configuration, where the request has one."""
     reservations: list[ReservationAnswer] = []
     """Settings of the launch that could change the answer and were not understood: all else here
     is given as if they were not there. The first, of `launch_read.unread_count`."""

@@ -26,11 +26,12 @@ class Policy(Wire):
     not see falls, of step times or of memory, and neither of them gets worse by more than `margin`,
     over all runs or those of a kind."""
     margin: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Of the median error of all runs, and of a chip's or a stack's: 0.01 is a point of percent."""
+    """Most by which the median error of all runs, and of a chip's or a stack's, may grow: 0.01 is a
+    point of percent."""
     min_tenants: Annotated[int, Field(ge=1, le=100)] = 2
-    """How many tenants must have measured alike, on a chip with a stack, before a calibration that
-    activates its own version learns from it. What comes without a key, as everything does where
-    the service asks for none, counts by itself."""
+    """Number of tenants that must have measured alike, on a chip with a stack, before a calibration
+    that activates its own version learns from it. What comes without a key, as everything does
+    where the service asks for none, counts by itself."""
     after_reports: Annotated[int, Field(ge=1, le=10**6)] | None = None
     """Calibrate without being asked once so many runs (that ended, or ran out of memory) were
     reported since the last version was made; null: only when asked."""
@@ -44,8 +45,8 @@ class ProfileAnswer(Document):
     """A profile: the active version is the one that predictions use. Its ETag guards activation."""
 
     id: str
-    """Of a tenant's own it is `own-` and digits, by which an answer names it for good; a path may
-    call it `own` too."""
+    """Id of the profile. That of a tenant's own is `own-` and digits, by which an answer names it
+    for good; a path may call it `own` too."""
     tenant: str | None = None
     """Whose own it is, and predicts for nobody else; null: all share it."""
     active_version: int | None
@@ -70,7 +71,7 @@ class TermAnswer(Document):
     spread: float
     """Standard deviation."""
     runs: int
-    """How many runs informed it."""
+    """Number of runs that informed it."""
     source: str
 
 
@@ -105,15 +106,15 @@ class ReportCounts(Document):
     found: int
     used: int
     down_weighted: int
-    """Of those used: the outliers."""
+    """Outliers among the used ones."""
     left_out: int
-    """Those that are unusable."""
+    """Number of reports that are unusable."""
     waiting: int
-    """Those that no other tenant's reports agree with."""
+    """Number of reports with which no other tenant's agree."""
 
 
 class KindErrors(Document):
-    """Of the runs of a chip or a stack: medians of |predicted / measured - 1|."""
+    """Errors on the runs of a chip or a stack: medians of |predicted / measured - 1|."""
 
     kind: str
     runs: int
@@ -145,7 +146,7 @@ class Window(Document):
     all_reports: int
     """With those that the version it is based on had learnt."""
     sources: int = 0
-    """How many tenants, or sources where no keys are asked for, made the reports and
+    """Number of tenants, or sources where no keys are asked for, that made the reports and
     benchmarks."""
 
 
@@ -163,9 +164,9 @@ class CalibrationAnswer(Document):
     unseen: UnseenErrors | None
     """Null where there are fewer than five measured step times."""
     unseen_memory: UnseenErrors | None = None
-    """The same of measured peaks of memory."""
+    """Errors on measured peaks of memory."""
     published: UnseenErrors | None
-    """The same of published runs, a few of each chip and stack: what the calibration does to
+    """Errors on published runs, a few of each chip and stack: what the calibration does to
     everything else. Null where nothing of it could be promoted anyway."""
     reports: ReportCounts
     observations: int
@@ -185,7 +186,8 @@ class CalibrationAnswer(Document):
     without any."""
     error_after: float | None
     memory_error_before: float | None
-    """The same of reserved memory. Runs that ran out of memory teach it too, and have no error."""
+    """Median error of reserved memory under the version it is based on. Runs that ran out of memory
+    teach it too, and have no error."""
     memory_error_after: float | None
 
     @model_validator(mode="before")
@@ -206,11 +208,11 @@ class ProfileVersionAnswer(VersionSummary):
     """Standard deviation of log step time that the coefficients do not explain."""
     terms: list[TermAnswer]
     calibration: CalibrationAnswer | None
-    """What made it, if reports did."""
+    """The calibration that made it, if reports did."""
 
 
 class CalibrationRequest(TimeSpan):
-    """Which reports to learn from: those of the profile, all or of a time span."""
+    """The reports to learn from: those of the profile, all or of a time span."""
 
     activate: bool = False
     """Use the new version at once, under the rules of the policy "automatic"."""

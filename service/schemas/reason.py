@@ -9,7 +9,7 @@ from service.schemas.wire import Document
 
 
 class ReasonFacts(Document):
-    """What a sentence of `reasons` says, for programs: times in seconds (`_s`), memory in GiB
+    """The figures of a sentence of `reasons`, for programs: times in seconds (`_s`), memory in GiB
     (`_gib`), shares and probabilities between 0 and 1."""
 
     kind: Kind

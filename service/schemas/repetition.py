@@ -1,4 +1,4 @@
-"""Where a sequence repeats itself."""
+"""Repetitions within a sequence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def repetitions(sequence: Sequence[int]) -> list[tuple[int, list[int]]]:
 
 
 def _longest_from(items: list[int], start: int) -> tuple[int, int]:
-    """How often the part that covers most repeats from `start` on, and how long it is."""
+    """Returns the number of times that the part which covers most repeats from `start` on, and its
+    length."""
     best = (1, 1)
     for length in range(1, (len(items) - start) // 2 + 1):
         if items[start + length] != items[start]:

@@ -18,7 +18,7 @@ class ReservationAnswer(Document):
     """A setting that could change the answer and was not understood, and how to say it."""
 
     setting: str
-    """As it was written."""
+    """The setting as it was written."""
     reason: str
     """Why it matters."""
     cure: str

@@ -1,4 +1,4 @@
-"""What a report, a log or an explanation says of what ran."""
+"""The description of what ran, in a report, a log or an explanation."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _QUESTION_FIELDS = ("model", "cluster", "workload", "stack", "layout")
 
 
 class RunSubject(Wire):
-    """What ran: a prediction, a recommendation or a check by its id, or the question and the layout
+    """The run: a prediction, a recommendation or a check by its id, or the question and the layout
     themselves."""
 
     prediction_id: Id | None = None
     recommendation_id: Id | None = None
     check_id: Id | None = None
-    """Of a check that was stored."""
+    """Id of a check that was stored."""
     rank: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Which of its layouts ran, from 1; without it the recommended one of a recommendation (of an
-    answer without `layouts`, the fastest), the only one of a prediction."""
+    """Position of the layout that ran, from 1; without it the recommended one of a recommendation
+    (of an answer without `layouts`, the fastest), the only one of a prediction."""
     choice: Choice | None = None
-    """Of a recommendation, instead of `rank`: the name that the layout has there."""
+    """The name that the layout has in a recommendation, instead of `rank`."""
     model: Model | None = None
     cluster: ClusterForm | None = None
     workload: WorkloadFields | None = None
@@ -57,7 +57,7 @@ class RunSubject(Wire):
     """When it ran; without it, now, or what a training log says. Where the stack is described here
     and has no `age_years`, its software is as old as this."""
     source: Label | None = None
-    """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many
+    """The team, cluster or tool that measured. However much one source sends, it counts for so many
     runs at most."""
 
     def require_one_subject(self, settled: Collection[str] = ()) -> None:

@@ -101,10 +101,10 @@ class StackFields(Wire):
     recompute_modules: Modules | None = None
     """Others that it can be told to recompute."""
     recomputes_last: bool | None = None
-    """Of a layer that is computed again its last product is too, of which backward needs
+    """A layer that is computed again computes its last product again too, of which backward needs
     nothing."""
     recompute_layers: bool | None = None
-    """Whether it may recompute the first few layers of a chunk only."""
+    """It may recompute the first few layers of a chunk only."""
     offload: list[Literal["activations", "optimizer"]] | None = None
     offload_alone: bool | None = None
     offloads_checkpoints: bool | None = None
@@ -129,7 +129,7 @@ class StackFields(Wire):
     tensor_gathers_in: list[Precision] | None = None
     """Formats that tensor parallelism gathers the inputs of products in."""
     fp8_scaling: Literal["tensorwise", "rowwise"] | None = None
-    """What has a scale of its own in fp8: a tensor, or every row of it."""
+    """The part that has a scale of its own in fp8: a tensor, or every row of it."""
     whole_blocks: bool | None = None
     """Weights in fp8, mxfp8 or nvfp4 need sides on a device that are multiples of 16, 32 or 16."""
     keeps_operands: bool | None = None
@@ -138,8 +138,8 @@ class StackFields(Wire):
     """ZeRO 3 keeps shards of the parameters in use beside the fp32 ones."""
     parallel_loss: bool | None = None
     loss: Literal["fused", "fused_linear", "compiled", "pytorch", "stepwise"] | None = None
-    """What makes loss and gradient of logits; it decides how many bytes of each are moved, and
-    alive together. With "fused_linear" (Liger) there are never all of them."""
+    """The code that makes loss and gradient of logits; it decides how many bytes of each are moved,
+    and alive together. With "fused_linear" (Liger) there are never all of them."""
     loss_chunks: Annotated[int, Field(ge=1, le=64)] | None = None
     """Parts of a micro-batch that head and loss work on one after the other."""
     tiled_mlp: bool | None = None
@@ -150,7 +150,7 @@ class StackFields(Wire):
     """Norms are fused kernels, even where other element-wise operations are not."""
     launch: Literal["eager", "compiled", "graph"] | None = None
     moe_graphs: Literal["none", "partial", "full"] | None = None
-    """How much of a step of a sparse model is captured as CUDA graphs, whatever `launch` is:
+    """The part of a step of a sparse model that is captured as CUDA graphs, whatever `launch` is:
     nothing, all but the experts, or all."""
     static_experts: bool | None = None
     """Experts have buffers of a fixed size, over which tokens are dropped, as a graph of a whole
@@ -158,13 +158,14 @@ class StackFields(Wire):
     experts_at_once: bool | None = None
     """One grouped kernel multiplies for all experts of a device."""
     expert_loop: Literal["kernels", "modules", "gathered_modules"] | None = None
-    """What a loop calls for each expert where `experts_at_once` is false, which this field implies:
-    kernels, a module of Python, or such a module whose matrices ZeRO 3 gathers one by one."""
+    """The calls of a loop for each expert where `experts_at_once` is false, which this field
+    implies: kernels, a module of Python, or such a module whose matrices ZeRO 3 gathers one by
+    one."""
     fused_routing: bool | None = None
     """Router, permutations and dispatch are a few fused kernels."""
     running_balance: bool | None = None
     age_years: Annotated[float, Field(ge=0, le=MOST_YEARS)] | None = None
-    """How much older the software is than the newest that profiles are fitted to: kernels and
+    """Years by which the software is older than the newest that profiles are fitted to: kernels and
     launches are slower, and switches are set as tuned recipes set them then, unless given."""
 
     def changes(self) -> dict[str, object]:

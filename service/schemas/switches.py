@@ -6,7 +6,7 @@ from service.schemas.wire import Document
 
 
 class OtherSetting(Document):
-    """What the other value of a switch would cost."""
+    """The cost of the other value of a switch."""
 
     value: str
     """The framework's default, where the switch is not at it; else another value."""
@@ -23,16 +23,16 @@ class SwitchAnswer(Document):
     2%."""
 
     field: str
-    """Where a request sets it."""
+    """The field of a request that sets it."""
     name: str
     """The flag or key that the framework has for it."""
     value: str
-    """What the answer takes, in the framework's words; "not set" where it is off without its
-    flag."""
+    """The value that the answer takes, in the framework's words; "not set" where it is off without
+    its flag."""
     is_default: bool
-    """Whether the framework does so when it is told nothing."""
+    """True where the framework does so when it is told nothing."""
     default: str
-    """What the framework does when it is told nothing, in the release that is predicted."""
+    """The framework's own value when it is told nothing, in the release that is predicted."""
     since: str | None
     """The release from which the value is the default, or else what tuned recipes set; null where
     it has always been, or the request sets it."""

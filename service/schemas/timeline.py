@@ -14,7 +14,7 @@ from service.schemas.wire import Document
 
 class TimelineQuery(LayoutQuery):
     micro_batches: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    """How many of the step's to show at most; no fewer than the schedule needs."""
+    """Most micro-batches of the step to show; no fewer than the schedule needs."""
     format: Literal["json", "chrome"] = "json"
     """"chrome": the Trace Event Format, for chrome://tracing and Perfetto."""
 
@@ -33,7 +33,7 @@ class EventAnswer(Document):
     end_s: float
     micro_batch: int | None
     chunk: int | None
-    """Of the model, from 0."""
+    """Number of the chunk in the model, from 0."""
 
 
 _NOT_DRAWN = {"profile", "events"}
@@ -41,7 +41,7 @@ _NOT_DRAWN = {"profile", "events"}
 
 class TimelineAnswer(Document):
     profile: ProfileUsed
-    """As the answer was predicted with."""
+    """The profile that the answer was predicted with."""
     stages: int
     micro_batches: int
     """Shown, of those of the step."""
@@ -49,12 +49,13 @@ class TimelineAnswer(Document):
     pipeline_s: float
     """From the first operation to the last, run one by one."""
     closed_form_s: float | None
-    """The same as the prediction has it. Under 1f1b, afab and zero_bubble they differ by sends only
-    (2% at most), and so do interleaved ones whose layers come out even; where they do not, an
-    interleaved schedule's may be some percent more or less, and a V's and DualPipe's a tenth
-    (docs/model.md has figures). null where not all are shown."""
+    """Seconds of the pipeline by the closed form, as the prediction has them. Under 1f1b, afab and
+    zero_bubble they differ from `pipeline_s` by sends only (2% at most), and so do interleaved ones
+    whose layers come out even; where they do not, an interleaved schedule's may be some percent
+    more or less, and a V's and DualPipe's a tenth (docs/model.md has figures). null where not all
+    are shown."""
     step_time_s: float
-    """As predicted."""
+    """The step time as predicted."""
     events: list[EventAnswer]
     """By stage, then by time."""
 
@@ -72,8 +73,9 @@ class TimelineAnswer(Document):
 
 
 class TraceEvent(Document):
-    """Of the Trace Event Format: a name (`ph` is M) of a thread, which is a stage, or of the
-    process, which says how many of the step's micro-batches are drawn; or what a stage does (X)."""
+    """An event of the Trace Event Format: a name (`ph` is M) of a thread, which is a stage, or of
+    the process, which says how many of the step's micro-batches are drawn; or what a stage does
+    (X)."""
 
     ph: Literal["M", "X"]
     name: str
@@ -82,7 +84,7 @@ class TraceEvent(Document):
     """The stage."""
     args: dict[str, str | int]
     cat: str | None = None
-    """As the name of an event of a timeline."""
+    """The name of an event of a timeline."""
     ts: float | None = None
     """Start in microseconds; with `dur` of what is done only."""
     dur: float | None = None

@@ -232,8 +232,8 @@ class Routes:
         return self._send(Call(method="POST", path="/v1/explanations", body=body))
 
     def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
-        """Where a pipeline is needed: the best step time without and with one at every point of a
-        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        """Say where a pipeline is needed: the best step time without and with one at every point of
+        a grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
         the gap crosses the tolerance."""
         return self._send(Call(method="POST", path="/v1/frontiers", body=body))
 
@@ -489,8 +489,8 @@ class Routes:
         version: int | None = None,
         limit: int | None = None,
     ) -> documents.DriftAnswer:
-        """Whether runs of a chip, fabric, stack and model family have become slower or faster, and
-        since when."""
+        """Say whether runs of a chip, fabric, stack and model family have become slower or faster,
+        and since when."""
         return self._send(
             Call(
                 method="GET",
@@ -938,8 +938,8 @@ class AsyncRoutes:
         return await self._send(Call(method="POST", path="/v1/explanations", body=body))
 
     async def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
-        """Where a pipeline is needed: the best step time without and with one at every point of a
-        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        """Say where a pipeline is needed: the best step time without and with one at every point of
+        a grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
         the gap crosses the tolerance."""
         return await self._send(Call(method="POST", path="/v1/frontiers", body=body))
 
@@ -1199,8 +1199,8 @@ class AsyncRoutes:
         version: int | None = None,
         limit: int | None = None,
     ) -> documents.DriftAnswer:
-        """Whether runs of a chip, fabric, stack and model family have become slower or faster, and
-        since when."""
+        """Say whether runs of a chip, fabric, stack and model family have become slower or faster,
+        and since when."""
         return await self._send(
             Call(
                 method="GET",

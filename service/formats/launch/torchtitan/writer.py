@@ -27,8 +27,9 @@ FRAMEWORK = "torchtitan"
 RELEASE = "0.3.0"
 TABLE = "torchtitan_0.3.0"
 RECOMPUTE = "activation_checkpoint"
+"""The table of recompute. Its setting is a subcommand, `activation-checkpoint:full`, behind all
+flags."""
 _KEPT = 1024  # models, each with a config function
-"""Its setting is a subcommand, `activation-checkpoint:full`, behind all flags."""
 
 _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "etp": ((1,), "an expert is whole on its ranks (efsdp = dp_shard*cp*tp/ep); ask with 1"),
