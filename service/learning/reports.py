@@ -11,6 +11,7 @@ from typing import Any, Literal
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
 from service.errors import BadHeader, PreconditionFailed
+from service.learning.model_families import family_of
 from service.learning.report_ingestion import ingest_reports
 from service.learning.report_table import COLUMNS, csv_line, table_cells
 from service.nearest_names import unknown_name
@@ -131,15 +132,32 @@ def _list_filter(rows: Rows, query: ReportQuery) -> ReportFilter:
 
 def report_filter(rows: Rows, query: ReportFilterQuery) -> ReportFilter:
     return ReportFilter(
-        chip=_stored_name(rows, "chip", query.chip),
-        stack=_stored_name(rows, "stack", query.stack),
-        architecture=_stored_name(rows, "architecture", query.architecture),
+        chip=[_stored_name(rows, "chip", name) for name in query.chip],
+        stack=[_stored_name(rows, "stack", name) for name in query.stack],
+        architecture=_architectures(rows, query),
         outcome=query.outcome,
+        source=query.source,
+        num_chips=query.num_chips,
+        flagged=query.flagged,
+        within_interval=query.within_interval,
         profile_version=query.profile_version,
+        received_since=query.created_since,
         since=query.since,
         until=query.until,
         labels=tuple(map(_label, query.label)),
     )
+
+
+def _architectures(rows: Rows, query: ReportFilterQuery) -> list[str] | None:
+    """The architectures that a query asks for, by name and by family; None where it takes all."""
+    if not query.architecture and not query.family:
+        return None
+    named = [_stored_name(rows, "architecture", name) for name in query.architecture]
+    if not query.family:
+        return named
+    stored = rows.reports.names("architecture")
+    of_families = [name for name in stored if family_of(name) in query.family]
+    return [name for name in of_families if not named or name in named]
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -156,14 +174,12 @@ _CATALOGUES: dict[_Column, tuple[Kind, Callable[[str], str]]] = {
 """For each column, the kind of catalogue entry that it names, and how to find a shipped one."""
 
 
-def _stored_name(rows: Rows, column: _Column, name: str | None) -> str | None:
+def _stored_name(rows: Rows, column: _Column, name: str) -> str:
     """The name under which reports are stored of what goes by this name or alias. Things that the
     service does not ship are stored under the name that they have in the catalogue or in reports.
 
     Raises Invalid for a name with a version, and UnknownName for one that nothing has.
     """
-    if name is None:
-        return None
     kind, find_shipped = _CATALOGUES[column]
     try:
         return find_shipped(name)

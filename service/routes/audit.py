@@ -22,4 +22,4 @@ def list_audit(
 ) -> JSONResponse:
     """Who made, rotated and revoked keys, activated versions, set policies and withdrew reports,
     newest first."""
-    return page_response(request, services.audit.page(query))
+    return page_response(request, services.audit.page(query), query.fields)

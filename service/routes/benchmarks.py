@@ -58,7 +58,7 @@ def list_benchmarks(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Newest first."""
-    return page_response(request, services.benchmarks.page(query))
+    return page_response(request, services.benchmarks.page(query), query.fields)
 
 
 @router.get(

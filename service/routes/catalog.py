@@ -36,7 +36,7 @@ def list_entries(
     kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Shipped and registered entries by name."""
-    return page_response(request, services.catalog.page(kind, query))
+    return page_response(request, services.catalog.page(kind, query), query.fields)
 
 
 @router.get("/{kind}/{name:path}", operation_id="getCatalogEntry", response_model=CatalogEntry)

@@ -73,7 +73,7 @@ def list_checks(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """The checks that were stored, newest first; the answer lies at `location`."""
-    return page_response(request, services.stored_checks.page(query))
+    return page_response(request, services.stored_checks.page(query), query.fields)
 
 
 @router.get(

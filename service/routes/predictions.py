@@ -83,7 +83,7 @@ def list_predictions(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Newest first, each with its question; the answer lies at `location`."""
-    return page_response(request, services.predictions.page(query))
+    return page_response(request, services.predictions.page(query), query.fields)
 
 
 @router.get(

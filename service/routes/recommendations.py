@@ -83,7 +83,7 @@ def list_recommendations(
 ) -> JSONResponse:
     """Newest first, each with its question and its recommended layout in brief; the answer lies at
     `location`."""
-    return page_response(request, services.recommendations.page(query))
+    return page_response(request, services.recommendations.page(query), query.fields)
 
 
 @router.get(

@@ -27,13 +27,12 @@ from service.schemas.report import (
     ReportAnswer,
     ReportBatch,
     Reported,
-    ReportFilterQuery,
     ReportPage,
     ReportQuery,
     StoredReport,
 )
 from service.schemas.stream import StreamQuery
-from service.schemas.summary import ReportSummary
+from service.schemas.summary import ReportSummary, SummaryQuery
 from service.web import responses
 from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import JsonRoute
@@ -139,14 +138,15 @@ def list_reports(
         return StreamingResponse(
             services.reports.csv_lines(query), media_type="text/csv", headers=headers
         )
-    return page_response(request, services.reports.page(query))
+    return page_response(request, services.reports.page(query), query.fields)
 
 
 @router.get("/summary", operation_id="summariseReports", response_model=ReportSummary)
 def summarise_reports(
-    query: Annotated[ReportFilterQuery, Query()], services: ServicesDep
+    query: Annotated[SummaryQuery, Query()], services: ServicesDep
 ) -> JSONResponse:
-    """Residuals by chip, stack, model family, profile version, week, source and tenant."""
+    """Residuals by chip, stack, model family, profile version, week, source and tenant, and by
+    several of them together over time (`by`, `bucket`)."""
     return JSONResponse(services.report_summaries.summary(query))
 
 

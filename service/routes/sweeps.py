@@ -77,7 +77,7 @@ def list_sweeps(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Newest first."""
-    return page_response(request, services.sweeps.page(query))
+    return page_response(request, services.sweeps.page(query), query.fields)
 
 
 @router.get("/{id}", operation_id="getSweep", response_model=SweepDetails)
@@ -103,7 +103,7 @@ def list_sweep_items(
         headers = {"Content-Disposition": "attachment; filename=sweep.csv"}
         lines = services.sweeps.csv_lines(id_, query.outcome)
         return StreamingResponse(lines, media_type="text/csv", headers=headers)
-    return page_response(request, services.sweeps.item_page(id_, query))
+    return page_response(request, services.sweeps.item_page(id_, query), query.fields)
 
 
 @router.get(

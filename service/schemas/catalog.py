@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, Field, StringConstraints
 
 from service.schemas.architecture import OwnModel
 from service.schemas.cluster import ChipFields, ClusterFields
-from service.schemas.wire import Document, Wire
+from service.schemas.wire import Document, FieldNames, Wire
 
 Kind = Literal["chips", "clusters", "architectures", "stacks"]
 OwnKind = Literal["chips", "clusters", "architectures"]
@@ -62,3 +62,4 @@ class CatalogPage(Document):
 class CatalogQuery(Wire):
     limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
     cursor: Annotated[str, Field(max_length=200)] | None = None
+    fields: FieldNames | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     AwareDatetime,
@@ -25,7 +25,7 @@ from service.schemas.limits import MAX_BATCH_REPORTS
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.run_subject import Choice, RunSubject
-from service.schemas.wire import Document, Instant, Label, Name, TimeSpan, Wire
+from service.schemas.wire import Document, FieldNames, Instant, Label, Name, TimeSpan, Wire
 
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
 """How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
@@ -478,21 +478,39 @@ class ReportPage(Document):
     """The cursor of the next page."""
 
 
-class ReportFilterQuery(TimeSpan):
-    """Which reports. `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
+Member = TypeVar("Member")
+Several = Annotated[list[Member], Field(max_length=32)]
+"""Values of a filter, of which any will do; none lets everything through."""
 
-    chip: Name | None = None
-    stack: Name | None = None
-    architecture: Name | None = None
-    outcome: Outcome | None = None
+
+class ReportFilterQuery(TimeSpan):
+    """Which reports. Filters may be given several times, and then any of their values will do.
+    `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
+
+    chip: Several[Name] = []
+    stack: Several[Name] = []
+    architecture: Several[Name] = []
+    family: Several[Name] = []
+    """Of models, such as `llama-3.1`, as the summary has them."""
+    outcome: Several[Outcome] = []
+    source: Several[Label] = []
+    num_chips: Several[Annotated[int, Field(ge=1, le=10**6, strict=False)]] = []
+    flagged: Annotated[bool, Field(strict=False)] | None = None
+    """true: those with a `flag`, outside their interval."""
+    within_interval: Annotated[bool, Field(strict=False)] | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
     """Of the profile that all share, or of the tenant's own."""
+    created_since: Instant | None = None
+    """When reports came, inclusive: a run that was measured before may be reported late. `since`
+    and `until` are about when runs were measured."""
     label: Annotated[list[_LabelFilter], Field(max_length=16)] = []
     """`name=value`, as often as needed: reports that have all of these labels."""
 
 
 class ReportQuery(ReportFilterQuery):
     """Newest first."""
+
+    fields: FieldNames | None = None
 
     limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
     cursor: Annotated[str, Field(max_length=200)] | None = None

@@ -88,6 +88,11 @@ class TimeSpan(Wire):
         return self
 
 
+FieldNames = Annotated[
+    str, StringConstraints(max_length=1000, pattern=r"^[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*$")
+]
+"""Names of members, with commas between them: items of the list then have these alone."""
+
 BandwidthGbS = Annotated[float, Field(ge=1e-3, le=1e6)]
 """GB/s = 1e9 bytes a second, one way."""
 

@@ -937,6 +937,20 @@ class ReportCounts(TypedDict):
     waiting: int
 
 
+class ReportGroup(TypedDict):
+    reports: int
+    measured: int
+    out_of_memory: int
+    crashed: int
+    aborted: int
+    residual_median: float | None
+    residual_low: float | None
+    residual_high: float | None
+    median_abs_error: float | None
+    within_interval: float | None
+    key: dict[str, str]
+
+
 class ReservationAnswer(TypedDict):
     setting: str
     reason: str
@@ -1954,6 +1968,7 @@ class Replayed(TypedDict):
 class ReportSummary(TypedDict):
     overall: ResidualStatistics
     by: dict[str, dict[str, ResidualStatistics]]
+    groups: NotRequired[list[ReportGroup]]
 
 
 class ScaleUpFields(TypedDict):

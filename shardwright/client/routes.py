@@ -45,11 +45,13 @@ class Routes:
         )
 
     def list_recommendations(
-        self, *, limit: int | None = None
+        self, *, limit: int | None = None, fields: str | None = None
     ) -> Iterator[documents.RecommendationSummary]:
         """Newest first, each with its question and its recommended layout in brief; the answer lies
         at `location`."""
-        return self._pages(Call(method="GET", path="/v1/recommendations", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/recommendations", query={"limit": limit, "fields": fields})
+        )
 
     def get_recommendation(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -134,9 +136,13 @@ class Routes:
             )
         )
 
-    def list_predictions(self, *, limit: int | None = None) -> Iterator[documents.AnswerSummary]:
+    def list_predictions(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> Iterator[documents.AnswerSummary]:
         """Newest first, each with its question; the answer lies at `location`."""
-        return self._pages(Call(method="GET", path="/v1/predictions", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/predictions", query={"limit": limit, "fields": fields})
+        )
 
     def get_prediction(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -213,9 +219,13 @@ class Routes:
             )
         )
 
-    def list_checks(self, *, limit: int | None = None) -> Iterator[documents.CheckSummary]:
+    def list_checks(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> Iterator[documents.CheckSummary]:
         """The checks that were stored, newest first; the answer lies at `location`."""
-        return self._pages(Call(method="GET", path="/v1/checks", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/checks", query={"limit": limit, "fields": fields})
+        )
 
     def get_check(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -260,12 +270,19 @@ class Routes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        fields: str | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.ReportAnswer]:
@@ -280,9 +297,16 @@ class Routes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "fields": fields,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                 },
@@ -294,12 +318,19 @@ class Routes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
         """Newest first, in pages or all as CSV."""
@@ -313,9 +344,16 @@ class Routes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "fields": fields,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -345,14 +383,23 @@ class Routes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        by: str | None = None,
+        bucket: Literal["hour", "day", "week", "month"] | None = None,
     ) -> documents.ReportSummary:
-        """Residuals by chip, stack, model family, profile version, week, source and tenant."""
+        """Residuals by chip, stack, model family, profile version, week, source and tenant, and by
+        several of them together over time (`by`, `bucket`)."""
         return self._send(
             Call(
                 method="GET",
@@ -363,9 +410,17 @@ class Routes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "by": by,
+                    "bucket": bucket,
                 },
             )
         )
@@ -402,9 +457,13 @@ class Routes:
             )
         )
 
-    def list_benchmarks(self, *, limit: int | None = None) -> Iterator[documents.BenchmarkSummary]:
+    def list_benchmarks(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> Iterator[documents.BenchmarkSummary]:
         """Newest first."""
-        return self._pages(Call(method="GET", path="/v1/benchmarks", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/benchmarks", query={"limit": limit, "fields": fields})
+        )
 
     def get_benchmark(self, id: str) -> documents.StoredBenchmark:
         """A benchmark, and the submission as it was received."""
@@ -553,10 +612,15 @@ class Routes:
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
         limit: int | None = None,
+        fields: str | None = None,
     ) -> Iterator[documents.CatalogEntry]:
         """Shipped and registered entries by name."""
         return self._pages(
-            Call(method="GET", path=f"/v1/catalog/{quoted(kind)}", query={"limit": limit})
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"limit": limit, "fields": fields},
+            )
         )
 
     def get_catalog_entry(
@@ -607,10 +671,14 @@ class Routes:
             )
         )
 
-    def list_audit(self, *, limit: int | None = None) -> Iterator[documents.AuditEntry]:
+    def list_audit(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> Iterator[documents.AuditEntry]:
         """Who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
-        return self._pages(Call(method="GET", path="/v1/audit", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
+        )
 
     def create_sweep(
         self, body: documents.SweepRequest, *, idempotency_key: str | None = None
@@ -627,9 +695,13 @@ class Routes:
             )
         )
 
-    def list_sweeps(self, *, limit: int | None = None) -> Iterator[documents.SweepAnswer]:
+    def list_sweeps(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> Iterator[documents.SweepAnswer]:
         """Newest first."""
-        return self._pages(Call(method="GET", path="/v1/sweeps", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+        )
 
     def get_sweep(self, id: str) -> documents.SweepDetails:
         """How far a sweep is, and what it was asked."""
@@ -646,6 +718,7 @@ class Routes:
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
         limit: int | None = None,
+        fields: str | None = None,
     ) -> Iterator[documents.SweepItem]:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -653,7 +726,7 @@ class Routes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit},
+                query={"outcome": outcome, "limit": limit, "fields": fields},
             )
         )
 
@@ -663,6 +736,7 @@ class Routes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
+        fields: str | None = None,
     ) -> str:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -670,7 +744,7 @@ class Routes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "format": "csv"},
+                query={"outcome": outcome, "fields": fields, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -737,11 +811,13 @@ class AsyncRoutes:
         )
 
     def list_recommendations(
-        self, *, limit: int | None = None
+        self, *, limit: int | None = None, fields: str | None = None
     ) -> AsyncIterator[documents.RecommendationSummary]:
         """Newest first, each with its question and its recommended layout in brief; the answer lies
         at `location`."""
-        return self._pages(Call(method="GET", path="/v1/recommendations", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/recommendations", query={"limit": limit, "fields": fields})
+        )
 
     async def get_recommendation(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -827,10 +903,12 @@ class AsyncRoutes:
         )
 
     def list_predictions(
-        self, *, limit: int | None = None
+        self, *, limit: int | None = None, fields: str | None = None
     ) -> AsyncIterator[documents.AnswerSummary]:
         """Newest first, each with its question; the answer lies at `location`."""
-        return self._pages(Call(method="GET", path="/v1/predictions", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/predictions", query={"limit": limit, "fields": fields})
+        )
 
     async def get_prediction(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -909,9 +987,13 @@ class AsyncRoutes:
             )
         )
 
-    def list_checks(self, *, limit: int | None = None) -> AsyncIterator[documents.CheckSummary]:
+    def list_checks(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> AsyncIterator[documents.CheckSummary]:
         """The checks that were stored, newest first; the answer lies at `location`."""
-        return self._pages(Call(method="GET", path="/v1/checks", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/checks", query={"limit": limit, "fields": fields})
+        )
 
     async def get_check(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -958,12 +1040,19 @@ class AsyncRoutes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        fields: str | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.ReportAnswer]:
@@ -978,9 +1067,16 @@ class AsyncRoutes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "fields": fields,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                 },
@@ -992,12 +1088,19 @@ class AsyncRoutes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
         """Newest first, in pages or all as CSV."""
@@ -1011,9 +1114,16 @@ class AsyncRoutes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "fields": fields,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -1043,14 +1153,23 @@ class AsyncRoutes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        by: str | None = None,
+        bucket: Literal["hour", "day", "week", "month"] | None = None,
     ) -> documents.ReportSummary:
-        """Residuals by chip, stack, model family, profile version, week, source and tenant."""
+        """Residuals by chip, stack, model family, profile version, week, source and tenant, and by
+        several of them together over time (`by`, `bucket`)."""
         return await self._send(
             Call(
                 method="GET",
@@ -1061,9 +1180,17 @@ class AsyncRoutes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "by": by,
+                    "bucket": bucket,
                 },
             )
         )
@@ -1103,10 +1230,12 @@ class AsyncRoutes:
         )
 
     def list_benchmarks(
-        self, *, limit: int | None = None
+        self, *, limit: int | None = None, fields: str | None = None
     ) -> AsyncIterator[documents.BenchmarkSummary]:
         """Newest first."""
-        return self._pages(Call(method="GET", path="/v1/benchmarks", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/benchmarks", query={"limit": limit, "fields": fields})
+        )
 
     async def get_benchmark(self, id: str) -> documents.StoredBenchmark:
         """A benchmark, and the submission as it was received."""
@@ -1255,10 +1384,15 @@ class AsyncRoutes:
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
         limit: int | None = None,
+        fields: str | None = None,
     ) -> AsyncIterator[documents.CatalogEntry]:
         """Shipped and registered entries by name."""
         return self._pages(
-            Call(method="GET", path=f"/v1/catalog/{quoted(kind)}", query={"limit": limit})
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"limit": limit, "fields": fields},
+            )
         )
 
     async def get_catalog_entry(
@@ -1311,10 +1445,14 @@ class AsyncRoutes:
             )
         )
 
-    def list_audit(self, *, limit: int | None = None) -> AsyncIterator[documents.AuditEntry]:
+    def list_audit(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> AsyncIterator[documents.AuditEntry]:
         """Who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
-        return self._pages(Call(method="GET", path="/v1/audit", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
+        )
 
     async def create_sweep(
         self, body: documents.SweepRequest, *, idempotency_key: str | None = None
@@ -1331,9 +1469,13 @@ class AsyncRoutes:
             )
         )
 
-    def list_sweeps(self, *, limit: int | None = None) -> AsyncIterator[documents.SweepAnswer]:
+    def list_sweeps(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> AsyncIterator[documents.SweepAnswer]:
         """Newest first."""
-        return self._pages(Call(method="GET", path="/v1/sweeps", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+        )
 
     async def get_sweep(self, id: str) -> documents.SweepDetails:
         """How far a sweep is, and what it was asked."""
@@ -1350,6 +1492,7 @@ class AsyncRoutes:
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
         limit: int | None = None,
+        fields: str | None = None,
     ) -> AsyncIterator[documents.SweepItem]:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -1357,7 +1500,7 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit},
+                query={"outcome": outcome, "limit": limit, "fields": fields},
             )
         )
 
@@ -1367,6 +1510,7 @@ class AsyncRoutes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
+        fields: str | None = None,
     ) -> str:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -1374,7 +1518,7 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "format": "csv"},
+                query={"outcome": outcome, "fields": fields, "format": "csv"},
                 accept="text/csv",
             )
         )
