@@ -13,7 +13,7 @@ from models.spec import catalogue
 from service.errors import BadHeader, PreconditionFailed
 from service.learning.model_families import family_of
 from service.learning.report_ingestion import ingest_reports
-from service.learning.report_table import COLUMNS, csv_line, table_cells
+from service.learning.report_table import COLUMNS, table_cells
 from service.nearest_names import unknown_name
 from service.own_profile import own_profile_id
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
@@ -25,6 +25,7 @@ from service.store.arrivals import RowValues
 from service.store.cursors import read_cursor, write_cursor
 from service.store.reports import ReportFilter
 from service.store.tables import ReportRow
+from service.web.tables import csv_line
 
 _ROWS_PER_QUERY = 500
 _REPORT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

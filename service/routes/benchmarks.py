@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.responses import JSONResponse
 
-from service.routes import examples
+from service.routes import examples, tables
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
-from service.routes.pages import page_response
+from service.routes.tables import list_response
 from service.schemas.benchmark import (
     BenchmarkAnswer,
     BenchmarkPage,
@@ -52,13 +51,16 @@ async def create_benchmark(
 
 
 @router.get(
-    "", operation_id="listBenchmarks", response_model=BenchmarkPage, responses=responses.PAGE
+    "",
+    operation_id="listBenchmarks",
+    response_model=BenchmarkPage,
+    responses=tables.page_or(tables.BENCHMARKS),
 )
 def list_benchmarks(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
-) -> JSONResponse:
+) -> Response:
     """Newest first."""
-    return page_response(request, services.benchmarks.page(query), query.fields)
+    return list_response(request, query, services.benchmarks.page, tables.BENCHMARKS)
 
 
 @router.get(

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from models.errors import Invalid
+from service.web.etags import content_response
 
 
 def page_response(
     request: Request, document: dict[str, Any], fields: str | None = None
-) -> JSONResponse:
-    """The page, with items that have these fields alone where any are named."""
+) -> Response:
+    """The page, whose digest is its ETag. Its items have these fields alone where any are named."""
     if fields is not None:
         document = {**document, "items": _with_fields(document["items"], fields.split(","))}
-    if document["next"] is None:
-        return JSONResponse(document)
-    next_url = request.url.include_query_params(cursor=document["next"])
-    return JSONResponse(
-        document, headers={"Link": f'<{next_url.path}?{next_url.query}>; rel="next"'}
-    )
+    answer = content_response(request, bytes(JSONResponse(document).body), "application/json")
+    if document["next"] is not None:
+        next_url = request.url.include_query_params(cursor=document["next"])
+        answer.headers["Link"] = f'<{next_url.path}?{next_url.query}>; rel="next"'
+    return answer
 
 
 def _with_fields(items: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, Field, StringConstraints
 
 from service.schemas.architecture import OwnModel
 from service.schemas.cluster import ChipFields, ClusterFields
-from service.schemas.wire import Document, FieldNames, Wire
+from service.schemas.wire import Document, FieldNames, TableFormat, Wire
 
 Kind = Literal["chips", "clusters", "architectures", "stacks"]
 OwnKind = Literal["chips", "clusters", "architectures"]
@@ -59,7 +59,12 @@ class CatalogPage(Document):
     """The cursor of the next page."""
 
 
+class TableForm(Wire):
+    format: TableFormat | None = None
+
+
 class CatalogQuery(Wire):
     limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
     cursor: Annotated[str, Field(max_length=200)] | None = None
     fields: FieldNames | None = None
+    format: TableFormat | None = None

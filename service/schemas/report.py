@@ -25,7 +25,16 @@ from service.schemas.limits import MAX_BATCH_REPORTS
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.run_subject import Choice, RunSubject
-from service.schemas.wire import Document, FieldNames, Instant, Label, Name, TimeSpan, Wire
+from service.schemas.wire import (
+    Document,
+    FieldNames,
+    Instant,
+    Label,
+    Name,
+    TableFormat,
+    TimeSpan,
+    Wire,
+)
 
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
 """How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
@@ -514,13 +523,5 @@ class ReportQuery(ReportFilterQuery):
 
     limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
     cursor: Annotated[str, Field(max_length=200)] | None = None
-    format: Literal["json", "csv"] = "json"
-    """"csv": all of them, a line each; `limit` and `cursor` do not go with it."""
+    format: TableFormat | None = None
     include_withdrawn: Annotated[bool, Field(strict=False)] = False
-
-    @model_validator(mode="after")
-    def _paged_or_whole(self) -> Self:
-        given = {"limit", "cursor"} & self.model_fields_set
-        if self.format == "csv" and given:
-            raise Invalid(min(given), None, "does not go with format = csv, which has every report")
-        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import (
     AwareDatetime,
@@ -88,6 +88,9 @@ class TimeSpan(Wire):
         return self
 
 
+TableFormat = Literal["json", "csv"]
+"""Without it the Accept header decides. "csv": all of the list, a line each; `limit`, `cursor` and
+`fields` do not go with it."""
 FieldNames = Annotated[
     str, StringConstraints(max_length=1000, pattern=r"^[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*$")
 ]

@@ -1676,6 +1676,10 @@ class ChoiceAnswer(TypedDict):
     refused: str | None
 
 
+class ChoiceList(TypedDict):
+    items: list[ChoiceAnswer]
+
+
 class ChromeTrace(TypedDict):
     traceEvents: list[TraceEvent]
     displayTimeUnit: Literal["ms"]

@@ -53,12 +53,41 @@ class Routes:
             Call(method="GET", path="/v1/recommendations", query={"limit": limit, "fields": fields})
         )
 
+    def list_recommendations_csv(self, *, fields: str | None = None) -> str:
+        """Newest first, each with its question and its recommended layout in brief; the answer lies
+        at `location`."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     def get_recommendation(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
         """A recommendation as it was answered, or in brief."""
         return self._send(
             Call(method="GET", path=f"/v1/recommendations/{quoted(id)}", query={"view": view})
+        )
+
+    def get_recommendation_choices(self, id: str) -> documents.ChoiceList:
+        """The places that a recommendation compared, the best first, also as a table; none where it
+        was asked about one place and has no objective."""
+        return self._send(Call(method="GET", path=f"/v1/recommendations/{quoted(id)}/choices"))
+
+    def get_recommendation_choices_csv(self, id: str) -> str:
+        """The places that a recommendation compared, the best first, also as a table; none where it
+        was asked about one place and has no objective."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/choices",
+                query={"format": "csv"},
+                accept="text/csv",
+            )
         )
 
     def get_recommendation_timeline(
@@ -144,6 +173,17 @@ class Routes:
             Call(method="GET", path="/v1/predictions", query={"limit": limit, "fields": fields})
         )
 
+    def list_predictions_csv(self, *, fields: str | None = None) -> str:
+        """Newest first, each with its question; the answer lies at `location`."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     def get_prediction(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.PredictionAnswer | documents.PredictionBrief:
@@ -227,6 +267,17 @@ class Routes:
             Call(method="GET", path="/v1/checks", query={"limit": limit, "fields": fields})
         )
 
+    def list_checks_csv(self, *, fields: str | None = None) -> str:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     def get_check(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.CheckAnswer | documents.CheckBrief:
@@ -244,8 +295,22 @@ class Routes:
     def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
         """Where a pipeline is needed: the best step time without and with one at every point of a
         grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
-        the gap crosses the tolerance."""
+        the gap crosses the tolerance; also as a table of the points."""
         return self._send(Call(method="POST", path="/v1/frontiers", body=body))
+
+    def draw_frontier_csv(self, body: documents.FrontierRequest) -> str:
+        """Where a pipeline is needed: the best step time without and with one at every point of a
+        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        the gap crosses the tolerance; also as a table of the points."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/frontiers",
+                query={"format": "csv"},
+                body=body,
+                accept="text/csv",
+            )
+        )
 
     def create_report(
         self,
@@ -465,6 +530,17 @@ class Routes:
             Call(method="GET", path="/v1/benchmarks", query={"limit": limit, "fields": fields})
         )
 
+    def list_benchmarks_csv(self, *, fields: str | None = None) -> str:
+        """Newest first."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     def get_benchmark(self, id: str) -> documents.StoredBenchmark:
         """A benchmark, and the submission as it was received."""
         return self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
@@ -623,6 +699,22 @@ class Routes:
             )
         )
 
+    def list_catalog_csv(
+        self,
+        kind: Literal["chips", "clusters", "architectures", "stacks"],
+        *,
+        fields: str | None = None,
+    ) -> str:
+        """Shipped and registered entries by name."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     def get_catalog_entry(
         self, kind: Literal["chips", "clusters", "architectures", "stacks"], name: str
     ) -> documents.CatalogEntry:
@@ -680,6 +772,18 @@ class Routes:
             Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
         )
 
+    def list_audit_csv(self, *, fields: str | None = None) -> str:
+        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/audit",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     def create_sweep(
         self, body: documents.SweepRequest, *, idempotency_key: str | None = None
     ) -> documents.SweepDetails:
@@ -701,6 +805,17 @@ class Routes:
         """Newest first."""
         return self._pages(
             Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+        )
+
+    def list_sweeps_csv(self, *, fields: str | None = None) -> str:
+        """Newest first."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/sweeps",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
         )
 
     def get_sweep(self, id: str) -> documents.SweepDetails:
@@ -819,12 +934,43 @@ class AsyncRoutes:
             Call(method="GET", path="/v1/recommendations", query={"limit": limit, "fields": fields})
         )
 
+    async def list_recommendations_csv(self, *, fields: str | None = None) -> str:
+        """Newest first, each with its question and its recommended layout in brief; the answer lies
+        at `location`."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     async def get_recommendation(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
         """A recommendation as it was answered, or in brief."""
         return await self._send(
             Call(method="GET", path=f"/v1/recommendations/{quoted(id)}", query={"view": view})
+        )
+
+    async def get_recommendation_choices(self, id: str) -> documents.ChoiceList:
+        """The places that a recommendation compared, the best first, also as a table; none where it
+        was asked about one place and has no objective."""
+        return await self._send(
+            Call(method="GET", path=f"/v1/recommendations/{quoted(id)}/choices")
+        )
+
+    async def get_recommendation_choices_csv(self, id: str) -> str:
+        """The places that a recommendation compared, the best first, also as a table; none where it
+        was asked about one place and has no objective."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/choices",
+                query={"format": "csv"},
+                accept="text/csv",
+            )
         )
 
     async def get_recommendation_timeline(
@@ -908,6 +1054,17 @@ class AsyncRoutes:
         """Newest first, each with its question; the answer lies at `location`."""
         return self._pages(
             Call(method="GET", path="/v1/predictions", query={"limit": limit, "fields": fields})
+        )
+
+    async def list_predictions_csv(self, *, fields: str | None = None) -> str:
+        """Newest first, each with its question; the answer lies at `location`."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
         )
 
     async def get_prediction(
@@ -995,6 +1152,17 @@ class AsyncRoutes:
             Call(method="GET", path="/v1/checks", query={"limit": limit, "fields": fields})
         )
 
+    async def list_checks_csv(self, *, fields: str | None = None) -> str:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     async def get_check(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.CheckAnswer | documents.CheckBrief:
@@ -1014,8 +1182,22 @@ class AsyncRoutes:
     async def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
         """Where a pipeline is needed: the best step time without and with one at every point of a
         grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
-        the gap crosses the tolerance."""
+        the gap crosses the tolerance; also as a table of the points."""
         return await self._send(Call(method="POST", path="/v1/frontiers", body=body))
+
+    async def draw_frontier_csv(self, body: documents.FrontierRequest) -> str:
+        """Where a pipeline is needed: the best step time without and with one at every point of a
+        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        the gap crosses the tolerance; also as a table of the points."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/frontiers",
+                query={"format": "csv"},
+                body=body,
+                accept="text/csv",
+            )
+        )
 
     async def create_report(
         self,
@@ -1237,6 +1419,17 @@ class AsyncRoutes:
             Call(method="GET", path="/v1/benchmarks", query={"limit": limit, "fields": fields})
         )
 
+    async def list_benchmarks_csv(self, *, fields: str | None = None) -> str:
+        """Newest first."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     async def get_benchmark(self, id: str) -> documents.StoredBenchmark:
         """A benchmark, and the submission as it was received."""
         return await self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
@@ -1395,6 +1588,22 @@ class AsyncRoutes:
             )
         )
 
+    async def list_catalog_csv(
+        self,
+        kind: Literal["chips", "clusters", "architectures", "stacks"],
+        *,
+        fields: str | None = None,
+    ) -> str:
+        """Shipped and registered entries by name."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     async def get_catalog_entry(
         self, kind: Literal["chips", "clusters", "architectures", "stacks"], name: str
     ) -> documents.CatalogEntry:
@@ -1454,6 +1663,18 @@ class AsyncRoutes:
             Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
         )
 
+    async def list_audit_csv(self, *, fields: str | None = None) -> str:
+        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/audit",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
+
     async def create_sweep(
         self, body: documents.SweepRequest, *, idempotency_key: str | None = None
     ) -> documents.SweepDetails:
@@ -1475,6 +1696,17 @@ class AsyncRoutes:
         """Newest first."""
         return self._pages(
             Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+        )
+
+    async def list_sweeps_csv(self, *, fields: str | None = None) -> str:
+        """Newest first."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/sweeps",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
         )
 
     async def get_sweep(self, id: str) -> documents.SweepDetails:
