@@ -14,8 +14,8 @@ from service.errors import BadHeader, PreconditionFailed
 from service.learning.model_families import family_of
 from service.learning.report_ingestion import ingest_reports
 from service.learning.report_table import COLUMNS, table_cells
+from service.learning.withdrawals import end_own_version
 from service.nearest_names import unknown_name
-from service.own_profile import own_profile_id
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import Kind
@@ -57,7 +57,7 @@ class Reports:
                     raise PreconditionFailed(etag(row))
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
-                _end_own_version(rows, row)
+                end_own_version(rows, row)
         return current_document(row), etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
@@ -97,23 +97,6 @@ class Reports:
             if len(reports) < _ROWS_PER_QUERY:
                 return
             before = reports[-1].id
-
-
-def _end_own_version(rows: Rows, withdrawn: ReportRow) -> None:
-    """The version of the tenant's own that is in use ends if it rests on the report. Another is
-    made of the reports that are left (service.learning.auto_calibration)."""
-    if withdrawn.tenant is None:
-        return
-    id_ = own_profile_id(withdrawn.tenant)
-    rows.lock(f"profile:{id_}")  # a calibration that saw the report may be about to store a version
-    profile = rows.profiles.find(id_)
-    if profile is None or profile.active_version is None:
-        return
-    before = profile.active_version
-    learnt = rows.profiles.version(id_, before).learnt
-    if learnt is not None and withdrawn.id in learnt["recent"]:
-        rows.profiles.activate(id_, None, profile.revision)
-        rows.audit.add("profile.deactivated", id_, before=before, of_tenant=withdrawn.tenant)
 
 
 def etag(row: ReportRow) -> str:

@@ -1196,6 +1196,7 @@ class StoredBenchmark(TypedDict):
     unread: int
     median_abs_error: float
     offsets: dict[str, float]
+    withdrawn_at: NotRequired[str | None]
     points: list[BenchmarkPoint]
     submission: str
 
@@ -1564,6 +1565,7 @@ class BenchmarkAnswer(TypedDict):
     unread: int
     median_abs_error: float
     offsets: dict[str, float]
+    withdrawn_at: NotRequired[str | None]
     points: list[BenchmarkPoint]
 
 
@@ -1583,6 +1585,7 @@ class BenchmarkSummary(TypedDict):
     unread: int
     median_abs_error: float
     offsets: dict[str, float]
+    withdrawn_at: NotRequired[str | None]
 
 
 class BestAnswer(TypedDict):

@@ -523,20 +523,30 @@ class Routes:
         )
 
     def list_benchmarks(
-        self, *, limit: int | None = None, fields: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        include_withdrawn: bool | None = None,
     ) -> Iterator[documents.BenchmarkSummary]:
         """Newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/benchmarks", query={"limit": limit, "fields": fields})
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={"limit": limit, "fields": fields, "include_withdrawn": include_withdrawn},
+            )
         )
 
-    def list_benchmarks_csv(self, *, fields: str | None = None) -> str:
+    def list_benchmarks_csv(
+        self, *, fields: str | None = None, include_withdrawn: bool | None = None
+    ) -> str:
         """Newest first."""
         return self._send(
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"fields": fields, "format": "csv"},
+                query={"fields": fields, "include_withdrawn": include_withdrawn, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -544,6 +554,17 @@ class Routes:
     def get_benchmark(self, id: str) -> documents.StoredBenchmark:
         """A benchmark, and the submission as it was received."""
         return self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
+
+    def withdraw_benchmark(
+        self, id: str, *, if_match: str | None = None
+    ) -> documents.BenchmarkAnswer:
+        """Withdraw a benchmark that should not count: it is kept as it was received, and from now
+        on no calibration looks at it."""
+        return self._send(
+            Call(
+                method="DELETE", path=f"/v1/benchmarks/{quoted(id)}", headers={"if-match": if_match}
+            )
+        )
 
     def list_profiles(self) -> Iterator[documents.ProfileAnswer]:
         """The profile that all share and the caller's own, each with its versions."""
@@ -1412,20 +1433,30 @@ class AsyncRoutes:
         )
 
     def list_benchmarks(
-        self, *, limit: int | None = None, fields: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.BenchmarkSummary]:
         """Newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/benchmarks", query={"limit": limit, "fields": fields})
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={"limit": limit, "fields": fields, "include_withdrawn": include_withdrawn},
+            )
         )
 
-    async def list_benchmarks_csv(self, *, fields: str | None = None) -> str:
+    async def list_benchmarks_csv(
+        self, *, fields: str | None = None, include_withdrawn: bool | None = None
+    ) -> str:
         """Newest first."""
         return await self._send(
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"fields": fields, "format": "csv"},
+                query={"fields": fields, "include_withdrawn": include_withdrawn, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -1433,6 +1464,17 @@ class AsyncRoutes:
     async def get_benchmark(self, id: str) -> documents.StoredBenchmark:
         """A benchmark, and the submission as it was received."""
         return await self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
+
+    async def withdraw_benchmark(
+        self, id: str, *, if_match: str | None = None
+    ) -> documents.BenchmarkAnswer:
+        """Withdraw a benchmark that should not count: it is kept as it was received, and from now
+        on no calibration looks at it."""
+        return await self._send(
+            Call(
+                method="DELETE", path=f"/v1/benchmarks/{quoted(id)}", headers={"if-match": if_match}
+            )
+        )
 
     def list_profiles(self) -> AsyncIterator[documents.ProfileAnswer]:
         """The profile that all share and the caller's own, each with its versions."""
