@@ -19,7 +19,7 @@ from service.routes.dependencies import (
 )
 from service.routes.tables import list_response
 from service.schemas.brief import CheckBrief, ViewQuery
-from service.schemas.catalog import CatalogQuery
+from service.schemas.catalog import AnswerQuery
 from service.schemas.check import CheckAnswer, CheckForm, CheckPage
 from service.web import responses
 from service.web.json_body import JsonRoute
@@ -74,7 +74,7 @@ async def check(
     responses=tables.page_or(tables.CHECKS),
 )
 def list_checks(
-    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
+    query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """The checks that were stored, newest first; the answer lies at `location`."""
     return list_response(request, query, services.stored_checks.page, tables.CHECKS)

@@ -21,7 +21,7 @@ from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
 from service.routes.tables import list_response
 from service.schemas.brief import PredictionBrief, ViewQuery
-from service.schemas.catalog import CatalogQuery
+from service.schemas.catalog import AnswerQuery
 from service.schemas.launch import LaunchAnswer
 from service.schemas.launch_request import PredictionForm
 from service.schemas.layout_query import LayoutQuery
@@ -84,7 +84,7 @@ async def create_prediction(
     responses=tables.page_or(tables.PREDICTIONS),
 )
 def list_predictions(
-    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
+    query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Newest first, each with its question; the answer lies at `location`."""
     return list_response(request, query, services.predictions.page, tables.PREDICTIONS)

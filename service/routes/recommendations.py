@@ -21,7 +21,7 @@ from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
 from service.routes.tables import list_response
 from service.schemas.brief import RecommendationBrief, ViewQuery
-from service.schemas.catalog import CatalogQuery, TableForm
+from service.schemas.catalog import AnswerQuery, TableForm
 from service.schemas.launch import LaunchAnswer
 from service.schemas.layout_query import RecommendedLayoutQuery
 from service.schemas.objective import ChoiceList
@@ -81,7 +81,7 @@ async def create_recommendation(
     responses=tables.page_or(tables.RECOMMENDATIONS),
 )
 def list_recommendations(
-    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
+    query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Newest first, each with its question and its recommended layout in brief; the answer lies at
     `location`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AwareDatetime,
@@ -31,6 +31,7 @@ from service.schemas.wire import (
     Instant,
     Label,
     Name,
+    Several,
     TableFormat,
     TimeSpan,
     Wire,
@@ -485,11 +486,6 @@ class ReportPage(Document):
     items: list[ReportAnswer]
     next: str | None
     """The cursor of the next page."""
-
-
-Member = TypeVar("Member")
-Several = Annotated[list[Member], Field(max_length=32)]
-"""Values of a filter, of which any will do; none lets everything through."""
 
 
 class ReportFilterQuery(TimeSpan):

@@ -88,6 +88,9 @@ class TimeSpan(Wire):
         return self
 
 
+Member = TypeVar("Member")
+Several = Annotated[list[Member], Field(max_length=32)]
+"""Values of a filter, of which any will do; none lets everything through."""
 TableFormat = Literal["json", "csv"]
 """Without it the Accept header decides. "csv": all of the list, a line each; `limit`, `cursor` and
 `fields` do not go with it."""

@@ -117,8 +117,8 @@ POST_OR_CREATE_WITH_VIEW = CREATE_WITH_VIEW | {
 
 def page_or(table: dict[str, Any]) -> Responses:
     """A page of a list, or all of it as a table; both have an ETag."""
-    tagged = {200: {"content": table} | with_headers("Link", "ETag")}
-    return tagged | {304: CONDITIONAL_GET[304]}
+    listed = {"content": table} | with_headers("Link", "ETag")
+    return {200: listed, 304: CONDITIONAL_GET[304]}
 
 
 TAGGED: Responses = {200: with_headers("ETag")}

@@ -45,22 +45,59 @@ class Routes:
         )
 
     def list_recommendations(
-        self, *, limit: int | None = None, fields: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
     ) -> Iterator[documents.RecommendationSummary]:
         """Newest first, each with its question and its recommended layout in brief; the answer lies
         at `location`."""
         return self._pages(
-            Call(method="GET", path="/v1/recommendations", query={"limit": limit, "fields": fields})
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
         )
 
-    def list_recommendations_csv(self, *, fields: str | None = None) -> str:
+    def list_recommendations_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
         """Newest first, each with its question and its recommended layout in brief; the answer lies
         at `location`."""
         return self._send(
             Call(
                 method="GET",
                 path="/v1/recommendations",
-                query={"fields": fields, "format": "csv"},
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
                 accept="text/csv",
             )
         )
@@ -166,20 +203,57 @@ class Routes:
         )
 
     def list_predictions(
-        self, *, limit: int | None = None, fields: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
     ) -> Iterator[documents.AnswerSummary]:
         """Newest first, each with its question; the answer lies at `location`."""
         return self._pages(
-            Call(method="GET", path="/v1/predictions", query={"limit": limit, "fields": fields})
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
         )
 
-    def list_predictions_csv(self, *, fields: str | None = None) -> str:
+    def list_predictions_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
         """Newest first, each with its question; the answer lies at `location`."""
         return self._send(
             Call(
                 method="GET",
                 path="/v1/predictions",
-                query={"fields": fields, "format": "csv"},
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
                 accept="text/csv",
             )
         )
@@ -260,20 +334,57 @@ class Routes:
         )
 
     def list_checks(
-        self, *, limit: int | None = None, fields: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
     ) -> Iterator[documents.CheckSummary]:
         """The checks that were stored, newest first; the answer lies at `location`."""
         return self._pages(
-            Call(method="GET", path="/v1/checks", query={"limit": limit, "fields": fields})
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
         )
 
-    def list_checks_csv(self, *, fields: str | None = None) -> str:
+    def list_checks_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
         """The checks that were stored, newest first; the answer lies at `location`."""
         return self._send(
             Call(
                 method="GET",
                 path="/v1/checks",
-                query={"fields": fields, "format": "csv"},
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
                 accept="text/csv",
             )
         )
@@ -947,22 +1058,59 @@ class AsyncRoutes:
         )
 
     def list_recommendations(
-        self, *, limit: int | None = None, fields: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
     ) -> AsyncIterator[documents.RecommendationSummary]:
         """Newest first, each with its question and its recommended layout in brief; the answer lies
         at `location`."""
         return self._pages(
-            Call(method="GET", path="/v1/recommendations", query={"limit": limit, "fields": fields})
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
         )
 
-    async def list_recommendations_csv(self, *, fields: str | None = None) -> str:
+    async def list_recommendations_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
         """Newest first, each with its question and its recommended layout in brief; the answer lies
         at `location`."""
         return await self._send(
             Call(
                 method="GET",
                 path="/v1/recommendations",
-                query={"fields": fields, "format": "csv"},
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
                 accept="text/csv",
             )
         )
@@ -1070,20 +1218,57 @@ class AsyncRoutes:
         )
 
     def list_predictions(
-        self, *, limit: int | None = None, fields: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
     ) -> AsyncIterator[documents.AnswerSummary]:
         """Newest first, each with its question; the answer lies at `location`."""
         return self._pages(
-            Call(method="GET", path="/v1/predictions", query={"limit": limit, "fields": fields})
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
         )
 
-    async def list_predictions_csv(self, *, fields: str | None = None) -> str:
+    async def list_predictions_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
         """Newest first, each with its question; the answer lies at `location`."""
         return await self._send(
             Call(
                 method="GET",
                 path="/v1/predictions",
-                query={"fields": fields, "format": "csv"},
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
                 accept="text/csv",
             )
         )
@@ -1166,20 +1351,57 @@ class AsyncRoutes:
         )
 
     def list_checks(
-        self, *, limit: int | None = None, fields: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
     ) -> AsyncIterator[documents.CheckSummary]:
         """The checks that were stored, newest first; the answer lies at `location`."""
         return self._pages(
-            Call(method="GET", path="/v1/checks", query={"limit": limit, "fields": fields})
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
         )
 
-    async def list_checks_csv(self, *, fields: str | None = None) -> str:
+    async def list_checks_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
         """The checks that were stored, newest first; the answer lies at `location`."""
         return await self._send(
             Call(
                 method="GET",
                 path="/v1/checks",
-                query={"fields": fields, "format": "csv"},
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
                 accept="text/csv",
             )
         )
