@@ -84,6 +84,9 @@ class ChangeAnswer(Document):
     """The step time after over the one before, less 1, beyond what differs in the questions, by
     their predictions and by their own usual residuals: 0.06 is 6% slower."""
     p_value: float
+    report_ids: list[str] = []
+    """Of the runs after the change, until the next one: marks for a dashboard. The `flag` of a
+    report is about its own interval, which a change of a few percent does not leave."""
 
 
 class DriftSeries(Document):

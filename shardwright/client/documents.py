@@ -1457,6 +1457,7 @@ class ServiceSchemasSummaryChangeAnswer(TypedDict):
     last_before: str
     slower: float
     p_value: float
+    report_ids: NotRequired[list[str]]
 
 
 class ProblemError(TypedDict):
